@@ -1,0 +1,95 @@
+"""python -m bench [--quick] [--write] [--check] [--only SECTION ...]: measure, print, keep .cache/bench.json."""
+
+import argparse
+import os
+import platform
+import sys
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from bench import contestants
+from bench.load import Job
+from bench.measure import compete
+from bench.processes import CACHE, ROOT
+from bench.report import Report, Section, markdown, missed, table
+
+SECTIONS = ("calls", "legacy", "latency", "lists", "others")
+MANY_TOOLS = 10_000
+
+
+def measure(options: argparse.Namespace, console: Console) -> Report:
+    fast = {"nginx": contestants.nginx, "interlock": contestants.interlock}
+    if options.sketch is not None:
+        fast["sketch"] = contestants.sketch(options.sketch)
+    rounds, scale = (3, 0.2) if options.quick else (7, 1.0)
+
+    def calls(count: int) -> int:
+        return max(int(count * scale), 20)
+
+    def section(name: str, title: str, starts: dict[str, contestants.Start], job: Job, **more: int) -> None:
+        if name in options.only:
+            console.print(f"[bold]{title}[/bold]")
+            turns = {"rounds": rounds, **more}
+            figures = compete(starts, job, say=lambda line: console.print(line, highlight=False), **turns)
+            sections.append(Section(name=name, title=title, job=job, figures=list(figures.values())))
+
+    sections: list[Section] = []
+    section("calls", "tools/call, 2026-07-28", fast, Job(port=0, warmup=calls(2000), count=calls(20000)))
+    section(
+        "legacy",
+        "tools/call, 2025-11-25 with a session",
+        fast if options.sketch is None else {name: fast[name] for name in ("nginx", "interlock")},
+        Job(port=0, era="legacy", warmup=calls(2000), count=calls(20000)),
+    )
+    section(
+        "latency",
+        "tools/call, one connection",
+        {"direct": contestants.direct, **fast},
+        Job(port=0, connections=1, warmup=calls(500), count=calls(5000)),
+    )
+    section(
+        "lists",
+        f"tools/list of {MANY_TOOLS:,} tools",
+        {name: fast[name] for name in ("nginx", "interlock")},
+        Job(port=0, method="tools/list", connections=1, warmup=2, count=calls(100)),
+        tools=MANY_TOOLS,
+    )
+    slow = {"nginx": contestants.nginx, "fastmcp": contestants.fastmcp}
+    section("others", "FastMCP's proxy", slow, Job(port=0, warmup=50, count=calls(400)), rounds=3)
+    slow = {"nginx": contestants.nginx, "mcp-proxy": contestants.mcp_proxy}
+    legacy = Job(port=0, era="legacy", warmup=50, count=calls(400))
+    section("others", "mcp-proxy, in front of the same server over stdio", slow, legacy, rounds=3)
+    return Report(
+        machine=f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
+        python=platform.python_version(),
+        pinned=len(os.sched_getaffinity(0)) > 1,
+        sections=sections,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: a first look, not a figure")
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    parser.add_argument("--check", action="store_true", help="exit 1 when a limit is missed or cannot be judged")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS, metavar="SECTION", help=str(SECTIONS))
+    parser.add_argument("--sketch", type=Path, help="also load this program: python FILE LISTEN_PORT SERVER_PORT")
+    options = parser.parse_args()
+    console = Console()
+    report = measure(options, console)
+    console.print(table(report), no_wrap=True, crop=False)
+    CACHE.mkdir(exist_ok=True)
+    (CACHE / "bench.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
+    if options.write:
+        (ROOT / "docs" / "benchmarks.md").write_text(markdown(report))
+        console.print("wrote docs/benchmarks.md")
+    failures = missed(report)
+    for failure in failures:
+        console.print(f"[red]{failure}[/red]")
+    return 1 if options.check and failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

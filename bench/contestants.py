@@ -1,0 +1,165 @@
+"""Those who take part: each is started in front of a fast server and gives the address to load."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import environments
+from bench.processes import CACHE, ROOT, NotStarted, free_port, python, running, wait_for_ok, wait_for_port
+
+LOGS = CACHE / "bench-logs"
+
+NGINX = """
+daemon off;
+worker_processes 1;
+{user}
+pid {folder}/nginx.pid;
+error_log stderr error;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    keepalive_requests 100000000;
+    upstream fast {{
+        server 127.0.0.1:{server};
+        keepalive 128;
+        keepalive_requests 100000000;
+    }}
+    server {{
+        listen 127.0.0.1:{listen};
+        location / {{
+            proxy_pass http://fast;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+        }}
+    }}
+}}
+"""
+
+NODE = """
+[node]
+listen = "127.0.0.1:{listen}"
+operator_listen = "127.0.0.1:{operator}"
+
+[auth]
+anonymous = "never"
+
+[servers.fast]
+url = "http://127.0.0.1:{server}/mcp"
+"""
+
+FASTMCP = """
+import sys
+from fastmcp.server import create_proxy
+create_proxy("http://127.0.0.1:%s/mcp" % sys.argv[2]).run(
+    transport="http", host="127.0.0.1", port=int(sys.argv[1]), log_level="ERROR", show_banner=False)
+"""
+
+
+@dataclass
+class Ready:
+    """A contestant that takes requests."""
+
+    port: int
+    pid: int | None  # None: there is nobody between load and server
+    tool: str = "echo"
+    token: str | None = None
+    path: str = "/mcp"
+
+
+Start = Callable[[int, set[int]], contextlib.AbstractContextManager[Ready]]
+
+
+@contextlib.contextmanager
+def direct(server: int, on: set[int]) -> Iterator[Ready]:
+    yield Ready(server, None)
+
+
+@contextlib.contextmanager
+def nginx(server: int, on: set[int]) -> Iterator[Ready]:
+    listen, log = free_port(), LOGS / "nginx.log"
+    with tempfile.TemporaryDirectory() as folder:
+        user = "user root;" if os.geteuid() == 0 else ""
+        config = Path(folder) / "nginx.conf"
+        config.write_text(NGINX.format(folder=folder, user=user, server=server, listen=listen))
+        command = [environments.nginx(), "-p", folder, "-e", "stderr", "-c", str(config)]
+        with running(command, on, log) as process:
+            wait_for_port(listen, process, log)
+            yield Ready(listen, process.pid)
+
+
+@contextlib.contextmanager
+def interlock(server: int, on: set[int], program: Sequence[str] = ("-m", "interlock")) -> Iterator[Ready]:
+    listen, operator, log = free_port(), free_port(), LOGS / "interlock.log"
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "workspace" / "interlock.toml"
+        config.parent.mkdir()
+        config.write_text(NODE.format(listen=listen, operator=operator, server=server))
+        where = ["--config", str(config), "--data", str(Path(folder) / "data")]
+        paths = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        with running(python(*program, "serve", *where), on, log, paths) as process:
+            wait_for_ok(f"http://127.0.0.1:{listen}/readyz", process, log)
+            yield Ready(listen, process.pid, "fast__echo", issue_token(where, paths))
+
+
+def issue_token(where: list[str], environment: dict[str, str]) -> str:
+    command = python("-m", "interlock", "access", "token", "--for", "client", "--name", "bench", "--json", *where)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+    if done.returncode != 0:
+        raise NotStarted(f"no token: {done.stderr.strip()[-300:]}")
+    return str(json.loads(done.stdout)["token"])
+
+
+@contextlib.contextmanager
+def fastmcp(server: int, on: set[int]) -> Iterator[Ready]:
+    interpreter = environments.python_with("fastmcp", "fastmcp==4.1.2")
+    listen, log = free_port(), LOGS / "fastmcp.log"
+    with running([str(interpreter), "-c", FASTMCP, str(listen), str(server)], on, log) as process:
+        wait_for_port(listen, process, log)
+        yield Ready(listen, process.pid)
+
+
+@contextlib.contextmanager
+def mcp_proxy(server: int, on: set[int]) -> Iterator[Ready]:
+    """It stands in front of stdio servers only: the fast server is its child, whose time is not counted."""
+    interpreter = environments.python_with("mcp-proxy", "mcp-proxy==0.13.0")
+    listen, log = free_port(), LOGS / "mcp-proxy.log"
+    child = python("-m", "bench.fast_server", "--stdio", "--era", "legacy")
+    command = [
+        str(interpreter),
+        "-m",
+        "mcp_proxy",
+        "--port",
+        str(listen),
+        "--pass-environment",
+        "--log-level",
+        "ERROR",
+        "--",
+        *child,
+    ]
+    with running(command, on, log, {"PYTHONPATH": str(ROOT)}) as process:
+        wait_for_port(listen, process, log)
+        yield Ready(listen, process.pid)
+
+
+def sketch(program: Path) -> Start:
+    """Any program that is run as `python PROGRAM LISTEN_PORT SERVER_PORT`, to compare a design before it is built."""
+
+    @contextlib.contextmanager
+    def start(server: int, on: set[int]) -> Iterator[Ready]:
+        listen, log = free_port(), LOGS / "sketch.log"
+        with running([sys.executable, str(program), str(listen), str(server)], on, log) as process:
+            wait_for_port(listen, process, log)
+            yield Ready(listen, process.pid)
+
+    return start

@@ -1,0 +1,220 @@
+"""The load generator: keep-alive connections, one request in flight on each, a fixed number of requests.
+
+    python -m bench.load < job.json
+
+The job comes on the first line of stdin. After the warm-up it prints `ready` and waits for a line, so that the one who
+started it can read the contestant's CPU time between warm-up and measurement; then it prints the result as JSON. Every
+answer is checked: status 200, the id that was asked for, a result.
+"""
+
+import asyncio
+import sys
+import time
+from array import array
+
+import httptools
+import msgspec
+import uvloop
+
+FIRST_ID = 1_000_000_000  # ids keep their width, so every request has the same length
+META = (
+    b'"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",'
+    b'"io.modelcontextprotocol/clientCapabilities":{},'
+    b'"io.modelcontextprotocol/clientInfo":{"name":"bench","version":"1"}}'
+)
+
+
+class Job(msgspec.Struct):
+    port: int
+    path: str = "/mcp"
+    era: str = "modern"
+    method: str = "tools/call"
+    name: str = "echo"
+    token: str | None = None
+    connections: int = 16
+    warmup: int = 1000
+    count: int = 10000
+
+
+class Result(msgspec.Struct):
+    count: int
+    seconds: float
+    p50_us: float
+    p99_us: float
+    answer_bytes: int
+
+
+class Failed(Exception):
+    """An answer was not the expected one; the figures would be worthless."""
+
+
+class Request:
+    """The bytes of a request, around its id."""
+
+    def __init__(self, job: Job, session: bytes = b"") -> None:
+        call = job.method == "tools/call"
+        named = b'"name":"%b","arguments":{"text":"hello, world","count":3}' % job.name.encode() if call else b""
+        parts = [part for part in (named, META if job.era == "modern" else b"") if part]
+        self.before = b'{"jsonrpc":"2.0","id":'
+        self.after = b',"method":"%b","params":{%b}}' % (job.method.encode(), b",".join(parts))
+        version = b"2026-07-28" if job.era == "modern" else b"2025-11-25"
+        headers = [
+            b"POST %b HTTP/1.1" % job.path.encode(),
+            b"host: 127.0.0.1:%d" % job.port,
+            b"content-type: application/json",
+            b"accept: application/json, text/event-stream",
+            b"mcp-protocol-version: %b" % version,
+        ]
+        if job.era == "modern":
+            headers.append(b"mcp-method: %b" % job.method.encode())
+            if call:
+                headers.append(b"mcp-name: %b" % job.name.encode())
+        if session:
+            headers.append(b"mcp-session-id: %b" % session)
+        if job.token is not None:
+            headers.append(b"authorization: Bearer %b" % job.token.encode())
+        length = len(self.before) + len(str(FIRST_ID)) + len(self.after)
+        self.head = b"\r\n".join([*headers, b"content-length: %d" % length, b"", b""])
+
+    def bytes(self, number: int) -> bytes:
+        return b"%b%b%d%b" % (self.head, self.before, number, self.after)
+
+
+class Run:
+    """One burst of requests over all connections."""
+
+    def __init__(self, request: Request, count: int) -> None:
+        self.request, self.left, self.next_id = request, count, FIRST_ID
+        self.open = 0
+        self.latencies = array("q")
+        self.answer_bytes = 0
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def fail(self, reason: str) -> None:
+        if not self.done.done():
+            self.done.set_exception(Failed(reason))
+
+
+class Connection(asyncio.Protocol):
+    run: Run
+    busy = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.transport = transport
+        self.parser = httptools.HttpResponseParser(self)
+        self.chunks: list[bytes] = []
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.busy:
+            self.run.fail(f"the connection was closed in the middle of a request: {exc}")
+
+    def send(self) -> None:
+        run = self.run
+        if run.left == 0:
+            self.busy = False
+            run.open -= 1
+            if run.open == 0 and not run.done.done():
+                run.done.set_result(None)
+            return
+        run.left -= 1
+        self.number, run.next_id = run.next_id, run.next_id + 1
+        self.busy = True
+        self.started = time.perf_counter_ns()
+        self.transport.write(run.request.bytes(self.number))
+
+    def data_received(self, data: bytes) -> None:
+        self.parser.feed_data(data)
+
+    def on_body(self, data: bytes) -> None:
+        self.chunks.append(data)
+
+    def on_message_complete(self) -> None:
+        run = self.run
+        run.latencies.append(time.perf_counter_ns() - self.started)
+        body, self.chunks = b"".join(self.chunks), []
+        run.answer_bytes = len(body)
+        right = b"%d" % self.number in body and b'"result"' in body and b'"isError":true' not in body
+        if self.parser.get_status_code() != 200 or not right:
+            self.busy = False
+            run.fail(f"status {self.parser.get_status_code()}, body {body[:300]!r}")
+            return
+        self.parser = httptools.HttpResponseParser(self)
+        self.send()
+
+
+async def burst(connections: list[Connection], request: Request, count: int) -> tuple[Run, float]:
+    run = Run(request, count)
+    run.open = len(connections)
+    started = time.perf_counter()
+    for connection in connections:
+        connection.run = run
+        connection.send()
+    await run.done
+    return run, time.perf_counter() - started
+
+
+async def legacy_session(job: Job) -> bytes:
+    """Open a session; its id, or nothing when the server keeps none."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", job.port)
+    hello = (
+        b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},'
+        b'"clientInfo":{"name":"bench","version":"1"}}}'
+    )
+    ready = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
+    session = b""
+    for body in (hello, ready):
+        headers = [b"POST %b HTTP/1.1" % job.path.encode(), b"host: 127.0.0.1:%d" % job.port]
+        headers += [b"content-type: application/json", b"accept: application/json, text/event-stream"]
+        if session:
+            headers += [b"mcp-session-id: %b" % session, b"mcp-protocol-version: 2025-11-25"]
+        if job.token is not None:
+            headers.append(b"authorization: Bearer %b" % job.token.encode())
+        writer.write(b"\r\n".join([*headers, b"content-length: %d" % len(body), b"", body]))
+        head = await reader.readuntil(b"\r\n\r\n")
+        if not head.startswith((b"HTTP/1.1 200", b"HTTP/1.1 202")):
+            raise Failed(f"initialize: {head[:200]!r}")
+        pairs = (line.partition(b":") for line in head.split(b"\r\n")[1:] if line)
+        fields = {name.lower(): value.strip() for name, _, value in pairs}
+        session = fields.get(b"mcp-session-id", session)
+        await skip_body(reader, fields)
+    writer.close()
+    return session
+
+
+async def skip_body(reader: asyncio.StreamReader, fields: dict[bytes, bytes]) -> None:
+    if b"chunked" in fields.get(b"transfer-encoding", b""):
+        while size := int(await reader.readuntil(b"\r\n"), 16):
+            await reader.readexactly(size + 2)
+        await reader.readexactly(2)
+    else:
+        await reader.readexactly(int(fields.get(b"content-length", b"0")))
+
+
+async def measure(job: Job) -> Result:
+    loop = asyncio.get_running_loop()
+    session = await legacy_session(job) if job.era == "legacy" else b""
+    request = Request(job, session)
+    connections = []
+    for _ in range(job.connections):
+        _, connection = await loop.create_connection(Connection, "127.0.0.1", job.port)
+        connections.append(connection)
+    await burst(connections, request, job.warmup)
+    print("ready", flush=True)
+    await loop.run_in_executor(None, sys.stdin.readline)
+    run, seconds = await burst(connections, request, job.count)
+    latencies = sorted(run.latencies)
+    return Result(
+        count=len(latencies),
+        seconds=seconds,
+        p50_us=latencies[len(latencies) // 2] / 1000,
+        p99_us=latencies[len(latencies) * 99 // 100] / 1000,
+        answer_bytes=run.answer_bytes,
+    )
+
+
+if __name__ == "__main__":
+    given = msgspec.json.decode(sys.stdin.readline(), type=Job)
+    try:
+        print(msgspec.json.encode(uvloop.run(measure(given))).decode(), flush=True)
+    except Failed as failure:
+        sys.exit(f"the load was not answered as expected: {failure}")

@@ -1,0 +1,150 @@
+"""What is said about a run: the table, the page, and which limits were missed."""
+
+from collections.abc import Iterator
+
+import msgspec
+from rich.table import Table
+
+from bench.load import Job
+from bench.measure import Figures, Spread, added, ratio
+
+CPU_RATIO_MAX = 2.5  # CPU time per call, of nginx's
+ADDED_P50_MAX_US = 200.0
+IDLE_MAX_MB = 60.0
+
+
+class Section(msgspec.Struct, kw_only=True):
+    name: str
+    title: str
+    job: Job
+    figures: list[Figures]
+
+    def of(self, name: str) -> Figures | None:
+        return next((one for one in self.figures if one.name == name and one.samples), None)
+
+
+class Report(msgspec.Struct, kw_only=True):
+    machine: str
+    python: str
+    pinned: bool
+    sections: list[Section]
+
+
+class Limit(msgspec.Struct, kw_only=True):
+    """A promise and what was measured of it; None where it could not be measured."""
+
+    promise: str
+    measured: str | None
+    kept: bool | None
+
+
+def limits(report: Report) -> list[Limit]:
+    found = []
+    for section in report.sections:
+        node, nginx, direct = section.of("interlock"), section.of("nginx"), section.of("direct")
+        if section.name in ("calls", "legacy"):
+            promise = f"CPU time of a call at most {CPU_RATIO_MAX} times nginx's ({section.title})"
+            cost = ratio(node, nginx) if node and nginx else None
+            found.append(limit(promise, cost, CPU_RATIO_MAX, "times"))
+        if section.name == "latency":
+            promise = f"p50 at one connection raised by less than {ADDED_P50_MAX_US / 1000} ms"
+            found.append(limit(promise, added(node, direct) if node and direct else None, ADDED_P50_MAX_US, "us"))
+        if section.name == "calls":
+            idle = node.idle_mb if node else None
+            memory = Spread(idle, idle, idle) if idle is not None else None
+            found.append(limit(f"an idle node resident in at most {IDLE_MAX_MB:.0f} MB", memory, IDLE_MAX_MB, "MB"))
+    return found
+
+
+def limit(promise: str, value: Spread | None, most: float, unit: str) -> Limit:
+    if value is None:
+        return Limit(promise=promise, measured=None, kept=None)
+    return Limit(promise=promise, measured=shown(value, unit), kept=value.median <= most)
+
+
+def shown(value: Spread, unit: str) -> str:
+    if value.low == value.high:
+        return f"{value.median:.1f} {unit}"
+    digits = 2 if unit == "times" else 0
+    return f"{value.median:.{digits}f} {unit} ({value.low:.{digits}f} to {value.high:.{digits}f})"
+
+
+def missed(report: Report) -> list[str]:
+    return [
+        f"not kept: {one.promise}: {one.measured}" if one.kept is False else f"not measured: {one.promise}"
+        for one in limits(report)
+        if not one.kept
+    ]
+
+
+COLUMNS = ("contestant", "CPU per request", "of nginx's", "p50", "p99", "requests/s", "memory idle, loaded")
+
+
+def rows(section: Section) -> Iterator[list[str]]:
+    reference = section.of("nginx")
+    for one in section.figures:
+        if not one.samples:
+            yield [one.name, f"no part: {one.absent}", "", "", "", "", ""]
+            continue
+        alone = one.name == "direct"
+        same = reference is not None and len(reference.samples) == len(one.samples)
+        cost = ratio(one, reference) if reference is not None and same and not alone else None
+        yield [
+            one.name,
+            "" if alone else time(one.median("cpu_us")),
+            shown(cost, "times") if cost is not None and one is not reference else "",
+            time(one.median("p50_us")),
+            time(one.median("p99_us")),
+            f"{one.median('per_second'):,.0f}",
+            "" if one.idle_mb is None else f"{one.idle_mb:.0f} MB, {one.loaded_mb or 0:.0f} MB",
+        ]
+
+
+def time(microseconds: float) -> str:
+    return f"{microseconds:.0f} us" if microseconds < 10_000 else f"{microseconds / 1000:.1f} ms"
+
+
+def about(section: Section) -> str:
+    job, figures = section.job, next((one for one in section.figures if one.samples), None)
+    size = f", answers of {figures.samples[-1].answer_bytes:,} bytes" if figures else ""
+    rounds = len(figures.samples) if figures else 0
+    connections = f"{job.connections} connection{'s' if job.connections > 1 else ''}"
+    return f"{connections}, {job.count:,} requests in each of {rounds} rounds after {job.warmup:,} to warm up{size}"
+
+
+def table(report: Report) -> Table:
+    drawn = Table(title=f"{report.machine}, Python {report.python}", title_justify="left")
+    for column in COLUMNS:
+        drawn.add_column(column)
+    for section in report.sections:
+        drawn.add_row(f"[bold]{section.title}[/bold]")
+        for row in rows(section):
+            drawn.add_row(*row)
+        drawn.add_section()
+    return drawn
+
+
+def markdown(report: Report) -> str:
+    words = {True: "kept", False: "**not kept**", None: "not measured here"}
+    promised = [f"| {one.promise} | {one.measured or ''} | {words[one.kept]} |" for one in limits(report)]
+    cores = (
+        "The load generator and the server share one core, the contestant has the other."
+        if report.pinned
+        else "Everything shares one core."
+    )
+    parts = [
+        "# Benchmarks",
+        "Written by `python -m bench --write`. Do not edit.",
+        f"{report.machine}, Python {report.python}. {cores} Contestants take turns round by round; ratios and "
+        "differences are taken within a round, and the median of the rounds is given with the lowest and the highest. "
+        "CPU time is user and system time of all processes of the contestant, read from the scheduler. The node "
+        "authenticates a bearer token, routes, renames and writes an audit record for every call; nginx "
+        "(`worker_processes 1`, keep-alive on both sides, no access log) only forwards.",
+        "## Promises",
+        "\n".join(["| promise | measured | |", "|---|---|---|", *promised]),
+    ]
+    for section in report.sections:
+        lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
+        lines += [f"| {' | '.join(row)} |" for row in rows(section)]
+        parts += [f"## {section.title}", about(section) + ".", "\n".join(lines)]
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,157 @@
+"""The kinds of value that name a place on a network: where to listen, what to dial, who counts as near."""
+
+import ipaddress
+import re
+from typing import Any, Final
+from urllib.parse import SplitResult, urlsplit
+
+from interlock.config.kinds import Kind, read_text
+from interlock.config.place import WRONG, At, Wrong
+from interlock.config.plan import Address
+from interlock.config.problems import shown
+from interlock.config.references import expand
+
+_ADDRESS = re.compile(r"(?:\[([0-9A-Za-z:.%_-]+)\]|([^\s:/\[\]]+)):([0-9]{1,5})", re.ASCII)
+_HOST_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9_-]{1,63}(?<!-))*", re.ASCII | re.IGNORECASE)
+_ORIGIN = r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@\s]+"
+_URL = r"[hH][tT][tT][pP][sS]?://[!-~]+"
+_PORT_MAX: Final = 65535
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_EXAMPLE: Final = 'write "127.0.0.1:7411"'
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the host. A name other than localhost is taken to be reached from outside."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def collide(one: Address, other: Address) -> bool:
+    """Whether two listeners would ask for the same port. Port 0 lets the system choose, so it never does."""
+    if one.port != other.port or one.port == 0:
+        return False
+    hosts = {one.host, other.host}
+    return len(hosts) == 1 or bool(hosts & {"0.0.0.0", "::"}) or all(map(is_loopback, hosts))  # noqa: S104
+
+
+class Listen(Kind, frozen=True, kw_only=True):
+    def read(self, value: object, at: At) -> Address | Wrong:
+        if not isinstance(value, str):
+            return at.must_be("a host and a port", value, _EXAMPLE)
+        found = _ADDRESS.fullmatch(value)
+        if found is None:
+            return at.wrong(f"{at.name} must be a host and a port", self._hint(value))
+        six, name, port = found.groups()
+        if int(port) > _PORT_MAX:
+            return at.wrong(f"{at.name} has a port above {_PORT_MAX}")
+        host = _host(six, name)
+        if host is None:
+            return at.wrong(f"{at.name} has {shown(six or name)} where a host belongs", _EXAMPLE)
+        return Address(host, int(port))
+
+    def _hint(self, value: str) -> str:
+        if "://" in value:
+            return f"without the scheme: {_EXAMPLE}"
+        if value.count(":") > 1:
+            return 'put an IPv6 address in brackets: "[::1]:7411"'
+        if value.isdecimal() or value.startswith(":"):
+            return f"say who may connect: {_EXAMPLE} for this machine only"
+        return _EXAMPLE
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": f"^{_ADDRESS.pattern}$"}
+
+
+def _host(six: str | None, name: str | None) -> str | None:
+    try:
+        if six is not None:
+            return str(ipaddress.IPv6Address(six))
+        assert name is not None  # noqa: S101  (one of the two groups matched)
+        if name.replace(".", "").isdecimal():
+            return str(ipaddress.IPv4Address(name))
+    except ValueError:
+        return None
+    return name.lower() if _HOST_NAME.fullmatch(name) else None
+
+
+class Url(Kind, frozen=True, kw_only=True):
+    """http or https, without credentials. `outward`: an address we dial, where `${env:NAME}` and a query may stand."""
+
+    outward: bool = False
+
+    def read(self, value: object, at: At) -> str | Wrong:
+        text = read_text(value, at, "a URL")
+        if isinstance(text, Wrong):
+            return WRONG
+        if self.outward:
+            text = expand(text, at)
+            if isinstance(text, Wrong):
+                return WRONG
+        # From here on the text may hold a secret: no message repeats it.
+        if not re.fullmatch(_URL, text):
+            return at.wrong(f"{at.name} must be an http:// or https:// URL, in ASCII and without spaces")
+        parts = _split(text)
+        if parts is None or not parts.hostname:
+            return at.wrong(f"{at.name} is not a valid URL", "check its host and port")
+        if parts.username is not None or parts.password is not None:
+            hint = 'use headers, for instance headers = { Authorization = "Bearer ${env:TOKEN}" }'
+            return at.wrong(f"{at.name} must not hold credentials", hint if self.outward else None)
+        if parts.fragment or "#" in text:
+            return at.wrong(f"{at.name} must not have a fragment (#...)")
+        if not self.outward:
+            if "?" in text:
+                return at.wrong(f"{at.name} must not have a query (?...)")
+            return text.rstrip("/")
+        return text
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "minLength": 1} if self.outward else {"type": "string", "pattern": f"^{_URL}$"}
+
+
+class Origin(Kind, frozen=True, kw_only=True):
+    """What a browser sends as Origin: scheme, host and port, in its form (lower case, no default port)."""
+
+    def read(self, value: object, at: At) -> str | Wrong:
+        text = read_text(value, at, "an origin")
+        if isinstance(text, Wrong):
+            return WRONG
+        if text == "*":
+            return at.wrong(f"{at.name} would let every web page call this node", "list each origin")
+        bare = text.rstrip("/")
+        parts = _split(bare) if re.fullmatch(_ORIGIN, bare) else None
+        if parts is None or not parts.hostname:
+            return at.wrong(f"{at.name} must be an origin", 'write "https://app.example.com", without a path')
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        default = _DEFAULT_PORTS.get(parts.scheme) == parts.port
+        return f"{parts.scheme}://{host}" + ("" if parts.port is None or default else f":{parts.port}")
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": f"^{_ORIGIN}/*$"}
+
+
+class Network(Kind, frozen=True, kw_only=True):
+    """An IP address or a network such as 10.0.0.0/8."""
+
+    def read(self, value: object, at: At) -> str | Wrong:
+        text = read_text(value, at, "an IP address or network")
+        if isinstance(text, Wrong):
+            return WRONG
+        try:
+            network = ipaddress.ip_network(text, strict=False)
+        except ValueError:
+            return at.wrong(f"{at.name} must be an IP address or network", 'for instance "10.0.0.0/8"')
+        return str(network.network_address) if network.num_addresses == 1 else str(network)
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": "^[0-9A-Fa-f:.]+(?:%[0-9A-Za-z]+)?(?:/[0-9.]+)?$"}
+
+
+def _split(text: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # raises when it is no port
+    except ValueError:
+        return None
+    return parts

@@ -1,0 +1,65 @@
+"""A Plan as JSON-able values, for people to read: in the shape of the file, with what may be secret masked."""
+
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from interlock.config.plan import Dial, Plan, ServerPlan, Spawn, ToolRule
+
+MASK: Final = "***"
+
+
+def effective(plan: Plan) -> dict[str, Any]:
+    return {
+        "workspace": str(plan.workspace),
+        "data": str(plan.data),
+        "node": _plain(plan.node)
+        | {"listen": str(plan.node.listen), "operator_listen": str(plan.node.operator_listen)},
+        "auth": _plain(plan.auth),
+        "access": [_plain(rule) for rule in plan.access],
+        "mcp": _plain(plan.mcp),
+        "ax": _plain(plan.ax),
+        "servers": {server.segment: _server(server) for server in plan.servers},
+        "tool": [_tool(rule) for rule in plan.tools],
+        "limits": _plain(plan.limits),
+        "store": _plain(plan.store),
+    }
+
+
+def _plain(value: msgspec.Struct) -> dict[str, Any]:
+    made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(value, enc_hook=str))
+    return made
+
+
+def _server(server: ServerPlan) -> dict[str, Any]:
+    reach = server.reach
+    made: dict[str, Any] = {}
+    match reach:
+        case Spawn():
+            made["command"] = [_masked(word, server.secrets) for word in reach.command]
+            if reach.package is not None:
+                made = {reach.package.registry: reach.package.name, "args": made["command"]}
+            made |= {"env": dict.fromkeys(reach.env, MASK), "cwd": None if reach.cwd is None else str(reach.cwd)}
+            made["transport"] = "stdio"
+        case Dial():
+            made["url"] = _masked_url(reach.url, server.secrets)
+            made |= {"headers": dict.fromkeys(reach.headers, MASK), "transport": reach.transport}
+    return made | {"tools": dict(server.classes)}
+
+
+def _tool(rule: ToolRule) -> dict[str, Any]:
+    return {"match": rule.match, "hide": rule.hide} | rule.capability
+
+
+def _masked(text: str, secrets: tuple[str, ...]) -> str:
+    for secret in sorted(secrets, key=len, reverse=True):  # a secret may hold another
+        text = text.replace(secret, MASK)
+    return text
+
+
+def _masked_url(url: str, secrets: tuple[str, ...]) -> str:
+    """Keys are often given as ?key=..., so the query is masked even when it was written out."""
+    masked = _masked(url, secrets)
+    parts = urlsplit(masked)
+    return urlunsplit(parts._replace(query=MASK)) if parts.query else masked

@@ -1,0 +1,31 @@
+"""Where a person's own configuration and data live on this system. Reads only the environment it is given."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+_APPLICATION_SUPPORT: Final = "Library/Application Support"
+
+
+def home_folder(env: Mapping[str, str]) -> Path:
+    home = env.get("HOME", "")
+    return Path(home) if Path(home).is_absolute() else Path.home()
+
+
+def config_folder(env: Mapping[str, str], platform: str = sys.platform) -> Path:
+    """<config>/interlock."""
+    return _folder(env, platform, "XDG_CONFIG_HOME", ".config")
+
+
+def data_folder(env: Mapping[str, str], platform: str = sys.platform) -> Path:
+    """<user data>/interlock."""
+    return _folder(env, platform, "XDG_DATA_HOME", ".local/share")
+
+
+def _folder(env: Mapping[str, str], platform: str, variable: str, usual: str) -> Path:
+    if platform == "darwin":
+        return home_folder(env) / _APPLICATION_SUPPORT / "interlock"
+    chosen = Path(env.get(variable, ""))
+    # A relative path there is to be ignored (XDG Base Directory Specification).
+    return (chosen if chosen.is_absolute() else home_folder(env) / usual) / "interlock"

@@ -1,0 +1,395 @@
+"""The one table of every key a person may write: its kind, its default, what it is for, and an example.
+
+The loader, the JSON Schema and the hints of error messages are all made from it.
+"""
+
+import enum
+from typing import Any, Final, Literal
+
+import msgspec
+
+from interlock.config.addresses import Listen, Network, Origin, Url
+from interlock.config.headers import Headers
+from interlock.config.kinds import (
+    Choice,
+    Command,
+    FilePath,
+    Flag,
+    Kind,
+    Many,
+    Seconds,
+    Segment,
+    Size,
+    Table,
+    Text,
+    Version,
+    Whole,
+)
+from interlock.protocol.ax.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass, Transport
+
+MONTH_S: Final = 31 * 24 * 3600
+# A leading "-" would be an option to the installer, so no package or image may start with one.
+NPM_PACKAGE: Final = r"(?:@[a-z0-9~][a-z0-9._~-]*/)?[a-z0-9~][a-z0-9._~-]*(?:@[0-9A-Za-z^~][0-9A-Za-z.+_-]*)?"
+PYPI_PACKAGE: Final = (
+    r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:\[[A-Za-z0-9][A-Za-z0-9._,-]*\])?(?:==[0-9A-Za-z][0-9A-Za-z.!+_-]*)?"
+)
+DOCKER_IMAGE: Final = r"[A-Za-z0-9][A-Za-z0-9._/:-]*(?:@sha256:[0-9a-f]{64})?"
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    kind: Kind
+    help: str
+    example: Any
+    default: Any = None  # as it is written in the file; None: there is none
+    required: bool = False
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True):
+    """`table`: [node]; `list`: [[tool]]; `segments`: [servers.SEGMENT]."""
+
+    name: str
+    shape: Literal["table", "list", "segments"]
+    help: str
+    keys: dict[str, Key]
+
+
+_GLOBS = Many(item=Text())
+_TEXT = Text(references=True, empty=True)
+_TOOL_CLASS = Choice(values=("read_only", "reversible", "irreversible"))
+_NAME_FORM = Choice(values=("auto", "qualified", "safe"))
+
+
+def _keys(*keys: Key) -> dict[str, Key]:
+    return {key.name: key for key in keys}
+
+
+def _one_of(kind: type[enum.Enum]) -> Choice:
+    return Choice(values=tuple(member.value for member in kind))
+
+
+TOP: Final = _keys(
+    Key(
+        name="workspace",
+        kind=FilePath(),
+        default=".",
+        example="~/projects/shop",
+        help="The folder servers work in. Default: the folder of the configuration file.",
+    ),
+    Key(
+        name="data",
+        kind=FilePath(),
+        example="~/.local/share/interlock",
+        help="Where the node keeps its identity, tokens and audit log; outside the workspace."
+        " Default: interlock in the user's data folder.",
+    ),
+)
+
+_NODE = _keys(
+    Key(
+        name="name",
+        kind=Text(pattern=r"[A-Za-z0-9_.-]{1,63}", what="1 to 63 of the characters A-Z a-z 0-9 _ . -"),
+        default="default",
+        example="office",
+        help="The node's name; replicas of one node share it, and so its identity.",
+    ),
+    Key(
+        name="listen",
+        kind=Listen(),
+        default="127.0.0.1:7411",
+        example="127.0.0.1:7411",
+        help="Where programs connect (the public door). Port 0: the system chooses.",
+    ),
+    Key(
+        name="public_url",
+        kind=Url(),
+        example="https://mcp.example.com",
+        help="How clients reach the public door, when that differs from `listen` (a proxy in front).",
+    ),
+    Key(
+        name="operator_listen",
+        kind=Listen(),
+        default="127.0.0.1:7412",
+        example="127.0.0.1:7412",
+        help="Where people connect (the operator door). Never the address of the public door.",
+    ),
+    Key(
+        name="operator_url",
+        kind=Url(),
+        example="https://operator.example.com",
+        help="How people reach the operator door, when that differs from `operator_listen`.",
+    ),
+    Key(name="tls_cert", kind=FilePath(), example="tls/cert.pem", help="Certificate chain (PEM). Needs tls_key."),
+    Key(name="tls_key", kind=FilePath(), example="tls/key.pem", help="Private key (PEM). Needs tls_cert."),
+    Key(
+        name="origins",
+        kind=Many(item=Origin()),
+        default=[],
+        example=["https://app.example.com"],
+        help="Web pages that may call this node, besides those on this machine.",
+    ),
+    Key(
+        name="trusted_proxies",
+        kind=Many(item=Network()),
+        default=[],
+        example=["10.0.0.0/8"],
+        help="Proxies whose word on the caller's address and scheme is believed.",
+    ),
+)
+
+_AUTH = _keys(
+    Key(
+        name="anonymous",
+        kind=Choice(values=("loopback", "never", "any")),
+        default="loopback",
+        example="never",
+        help="Who may call without a token: programs on this machine, nobody, or anybody who can connect.",
+    ),
+    Key(
+        name="token_days",
+        kind=Whole(low=1, high=3650),
+        default=30,
+        example=90,
+        help="How long a new token is valid, in days.",
+    ),
+)
+
+_ACCESS = _keys(
+    Key(
+        name="who",
+        kind=Many(item=Text(), least=1),
+        required=True,
+        example=["client:ci", "client:team-*"],
+        help="Principals (globs) the entry is for; the first entry that holds the caller applies.",
+    ),
+    Key(
+        name="scope",
+        kind=Choice(values=("read", "write", "admin")),
+        default="write",
+        example="read",
+        help="The most a caller may do.",
+    ),
+    Key(name="tools", kind=_GLOBS, default=["*"], example=["files.read_*"], help="Tools (globs) the caller may use."),
+    Key(name="names", kind=_NAME_FORM, example="qualified", help="Form of the tool names for these callers."),
+)
+
+_MCP = _keys(
+    Key(
+        name="surface",
+        kind=Choice(values=("flat",)),
+        default="flat",
+        example="flat",
+        help="What /mcp shows: flat lists every tool.",
+    ),
+    Key(
+        name="names",
+        kind=_NAME_FORM,
+        default="auto",
+        example="safe",
+        help="Form of tool names: with dots, safe for clients that refuse dots, or by client.",
+    ),
+    Key(
+        name="meta_pass",
+        kind=Choice(values=("vendor", "none")),
+        default="vendor",
+        example="none",
+        help="Whether servers' own _meta keys reach the client.",
+    ),
+    Key(
+        name="latency_meta",
+        kind=Flag(),
+        default=False,
+        example=True,
+        help="Whether results say how long the call took.",
+    ),
+    Key(
+        name="session_idle_s",
+        kind=Seconds(low=1, high=MONTH_S),
+        default=1800,
+        example=3600,
+        help="After how many idle seconds a client's session ends.",
+    ),
+)
+
+_AX = _keys(
+    Key(
+        name="root_segment",
+        kind=Segment(),
+        example="home",
+        help="First segment of every qualified name; changing it renames every tool.",
+    ),
+    Key(
+        name="list_ttl_s",
+        kind=Seconds(low=0, high=MONTH_S),
+        default=60,
+        example=300,
+        help="How many seconds the tool list of a server that announces no changes stays valid.",
+    ),
+)
+
+_SERVERS = _keys(
+    Key(
+        name="command",
+        kind=Command(),
+        example="python -m my_server",
+        help="A program to start: one string, split like a shell does it, or a list.",
+    ),
+    Key(
+        name="npm",
+        kind=Text(pattern=NPM_PACKAGE, what="an npm package", hint='write "@scope/name" or "name@1.2.3"'),
+        example="@modelcontextprotocol/server-memory",
+        help="An npm package to install and start.",
+    ),
+    Key(
+        name="pypi",
+        kind=Text(pattern=PYPI_PACKAGE, what="a PyPI package", hint='write "name" or "name==1.2.3"'),
+        example="mcp-server-time",
+        help="A PyPI package to install and start.",
+    ),
+    Key(
+        name="docker",
+        kind=Text(pattern=DOCKER_IMAGE, what="a container image", hint='write "owner/image:tag"'),
+        example="mcp/fetch",
+        help="A container image to start with docker run.",
+    ),
+    Key(
+        name="url",
+        kind=Url(outward=True),
+        example="https://mcp.example.com/mcp",
+        help="A server that is already running.",
+    ),
+    Key(
+        name="args",
+        kind=Many(item=_TEXT),
+        default=[],
+        example=["--local-timezone", "Europe/Berlin"],
+        help="Arguments of the program. ${env:NAME} is replaced.",
+    ),
+    Key(
+        name="env",
+        kind=Table(names=r"[^=\x00]+", names_are="a name an environment variable can have", item=_TEXT),
+        default={},
+        example={"LOG_LEVEL": "info"},
+        help="Environment variables of the program. ${env:NAME} is replaced.",
+    ),
+    Key(name="cwd", kind=FilePath(), example="servers", help="The folder the program starts in. Default: workspace."),
+    Key(
+        name="headers",
+        kind=Headers(),
+        default={},
+        example={"X-Team": "blue"},
+        help="Headers sent with every request. ${env:NAME} is replaced.",
+    ),
+    Key(
+        name="transport",
+        kind=Choice(values=("auto", "http", "sse", "stdio")),
+        default="auto",
+        example="auto",
+        help="With url: http (streamable), sse (2024-11-05) or auto. A program speaks stdio.",
+    ),
+    Key(
+        name="tools",
+        kind=Table(names=r"[^\x00]+", names_are="a tool's name", item=_TOOL_CLASS),
+        default={},
+        example={"delete_file": "irreversible"},
+        help="What a tool's effect is, by the name the server gives it.",
+    ),
+)
+
+CAPABILITY: Final = _keys(  # MCP-AX 9.1
+    Key(
+        name="latency_class",
+        kind=_one_of(LatencyClass),
+        example="slow",
+        help="How long a call usually takes.",
+    ),
+    Key(
+        name="consistency",
+        kind=_one_of(Consistency),
+        example="eventual",
+        help="What a read after a write sees.",
+    ),
+    Key(name="mutable", kind=Flag(), example=False, help="Whether a call changes anything."),
+    Key(name="reversible", kind=Flag(), example=True, help="Whether what a call changed can be undone."),
+    Key(name="idempotent", kind=Flag(), example=True, help="Whether a repeated call changes nothing more."),
+    Key(
+        name="transport",
+        kind=_one_of(Transport),
+        example="native",
+        help="How the tool is reached.",
+    ),
+    Key(
+        name="auth_scope",
+        kind=_one_of(AuthScope),
+        example="admin",
+        help="The scope a caller needs.",
+    ),
+    Key(
+        name="cost_class",
+        kind=_one_of(CostClass),
+        example="metered",
+        help="What a call costs.",
+    ),
+    Key(
+        name="availability",
+        kind=_one_of(Availability),
+        example="best_effort",
+        help="When the tool can be called.",
+    ),
+    Key(
+        name="schema_version",
+        kind=Version(),
+        example="1.2.0",
+        help="Version of the tool's definition.",
+    ),
+)
+
+_TOOL = (
+    _keys(
+        Key(
+            name="match",
+            kind=Text(),
+            required=True,
+            example="files.write_*",
+            help="Qualified tool name (glob); the first entry that matches applies.",
+        ),
+        Key(name="hide", kind=Flag(), default=False, example=True, help="Whether clients do not see the tool."),
+    )
+    | CAPABILITY
+)
+
+_LIMITS = _keys(
+    Key(
+        name="message_bytes",
+        kind=Size(low=1024, high=1024**3),
+        default="16Mi",
+        example="64Mi",
+        help="The largest message taken from anybody: a body, a line, a frame.",
+    ),
+    Key(
+        name="calls_in_flight",
+        kind=Whole(low=1, high=1_000_000),
+        default=1024,
+        example=256,
+        help="How many calls may wait for servers at once.",
+    ),
+)
+
+_STORE = _keys(
+    Key(name="backend", kind=Choice(values=("sqlite",)), default="sqlite", example="sqlite", help="What remembers."),
+)
+
+SECTIONS: Final = {
+    section.name: section
+    for section in (
+        Section(name="node", shape="table", keys=_NODE, help="The node and its two doors."),
+        Section(name="auth", shape="table", keys=_AUTH, help="Who may come in."),
+        Section(name="access", shape="list", keys=_ACCESS, help="What a caller may do; without an entry: write."),
+        Section(name="mcp", shape="table", keys=_MCP, help="What MCP clients see."),
+        Section(name="ax", shape="table", keys=_AX, help="The tree."),
+        Section(name="servers", shape="segments", keys=_SERVERS, help="The MCP servers, by segment."),
+        Section(name="tool", shape="list", keys=_TOOL, help="What is known better than a server says about its tools."),
+        Section(name="limits", shape="table", keys=_LIMITS, help="What is too much."),
+        Section(name="store", shape="table", keys=_STORE, help="Where the node remembers."),
+    )
+}

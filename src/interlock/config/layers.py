@@ -1,0 +1,208 @@
+"""The sources of settings, each made into a Layer: a TOML file, the environment, the flags of a command.
+
+What cannot become a layer (unreadable file, broken TOML) is among the findings. Text of a flag or of the environment
+means itself where the key holds text, and is a TOML value everywhere else.
+"""
+
+import contextlib
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from interlock.config.keys import SECTIONS, TOP
+from interlock.config.lines import KeyPath, key_lines, line_of
+from interlock.config.nearest import nearest
+from interlock.config.place import Layer, dotted
+from interlock.config.problems import Findings, Problem
+from interlock.config.written import toml_text
+
+FILE_BYTES_MAX: Final = 1024 * 1024  # a thousand servers take a tenth of it
+KEY_PARTS_MAX: Final = 64  # tomllib's time grows with the square of the parts of a dotted key
+PREFIX: Final = "INTERLOCK_"
+_NOT_SETTINGS: Final = frozenset(("CONFIG", "URL", "TOKEN"))  # read by the commands
+_LONG_KEY = re.compile(
+    rf"""(?<![\w-])(?:(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{KEY_PARTS_MAX}}}""", re.ASCII
+)
+_LONG_NUMBER = re.compile(r"[0-9_]{4000}")
+_POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_DECLARED = re.compile(r"Cannot (?:declare|mutate|overwrite|redefine) |Duplicate inline table key ")
+_TWICE: Final = ("a key or table is given twice", "keep one of them")
+_TEXT_HINT: Final = "text needs quotes"
+_OPEN_STRING: Final = ("a string is never closed", None)
+_OPENING: Final = {"Unterminated string": '"""', 'Expected "\'"': "'", "Expected \"'''\"": "'''"}
+_SYNTAX: Final[dict[str, tuple[str, str | None]]] = {  # tomllib's words -> ours, with what to do
+    "Invalid value": ("no value stands after '='", _TEXT_HINT),
+    "Expected newline or end of document after a statement": ("the line goes on after its value", _TEXT_HINT),
+    "Unterminated string": _OPEN_STRING,
+    'Expected "\'"': _OPEN_STRING,
+    "Expected \"'''\"": _OPEN_STRING,
+    "Illegal character '\\n'": ("a string is not closed on its line", None),
+    "Found invalid character '\\n'": ("a string is not closed on its line", None),
+    "Unclosed array": ("a list has no ',' or ']' here", None),
+    "Unclosed inline table": ("a table in { } has no ',' or '}' here", "it must stand on one line"),
+    "Invalid statement": ("this is neither a [table] nor key = value", None),
+    "Expected '=' after a key in a key/value pair": ("a key without '='", "write key = value"),
+}
+
+
+def file_layer(path: Path, findings: Findings, missing: Problem | None) -> Layer | None:
+    """`missing` is the problem it is when there is no such file; None when there need not be one."""
+    name = str(path)
+    try:
+        with path.open("rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        if missing is not None:
+            findings.problem(missing)
+        return None
+    except IsADirectoryError:
+        findings.problem(
+            Problem(file=name, message="this is a folder", hint=f"did you mean {path / 'interlock.toml'}?")
+        )
+        return None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "no such path"
+        findings.problem(Problem(file=name, message=f"cannot be read: {why}"))
+        return None
+    if len(data) > FILE_BYTES_MAX:
+        findings.problem(Problem(file=name, message=f"is larger than {FILE_BYTES_MAX} bytes"))
+        return None
+    try:
+        text = data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        findings.problem(Problem(file=name, line=line, message="is not UTF-8 text", hint="save it as UTF-8"))
+        return None
+    parsed = _parse(text, name)
+    if isinstance(parsed, Problem):
+        findings.problem(parsed)
+        return None
+    lines: dict[KeyPath, int] = {}
+
+    def locate(at: KeyPath) -> tuple[str, int | None]:
+        if not lines:
+            with contextlib.suppress(RecursionError):  # the parser was just not deep enough to give up
+                lines.update(key_lines(text))
+        return name, line_of(lines, at)
+
+    return Layer(tree=parsed, base=path.absolute().parent, locate=locate)
+
+
+def environment_layer(env: Mapping[str, str], here: Path, findings: Findings) -> Layer:
+    settings: dict[KeyPath, tuple[str, str]] = {}
+    for name, text in sorted(env.items()):
+        word = name.removeprefix(PREFIX)
+        if not text or word == name or word in _NOT_SETTINGS:
+            continue
+        section, double, key = word.lower().partition("__")
+        if double:
+            settings[section, key] = (f"environment variable {name}", text)
+        elif section in TOP or section in SECTIONS:
+            settings[(section,)] = (f"environment variable {name}", text)
+        else:
+            _warn_of_slip(name, findings)
+    return _text_layer(settings, here, findings)
+
+
+def flags_layer(flags: Mapping[str, str], here: Path, findings: Findings) -> Layer:
+    """Flags are named by the dotted key they set: {"data": "...", "node.listen": "..."}."""
+    settings: dict[KeyPath, tuple[str, str]] = {}
+    for name, text in flags.items():
+        section, dot, key = name.partition(".")
+        settings[(section, key) if dot else (section,)] = ("command line", text)
+    return _text_layer(settings, here, findings)
+
+
+def _text_layer(settings: dict[KeyPath, tuple[str, str]], here: Path, findings: Findings) -> Layer:
+    tree: dict[str, Any] = {}
+    for path, (file, text) in settings.items():
+        value: Any = text
+        bare, example = _bare(path)
+        if bare != "text":
+            parsed = _parse(f"value = {text}", file)
+            if isinstance(parsed, dict) and parsed.keys() == {"value"}:
+                value = parsed["value"]
+            elif bare == "toml":
+                hint = f"for instance {toml_text(example)}"
+                findings.problem(Problem(file=file, key=dotted(path), message="is not a TOML value", hint=hint))
+                continue
+        section = str(path[0])
+        if len(path) == 1:
+            tree[section] = value
+        elif isinstance(tree.setdefault(section, {}), dict):
+            tree[section][path[1]] = value
+
+    def locate(at: KeyPath) -> tuple[str, int | None]:
+        """The setting that holds the place, or else one inside it (a table made of single keys)."""
+        around = [at[:length] for length in range(len(at), 0, -1) if at[:length] in settings]
+        inside = [path for path in settings if path[: len(at)] == at]
+        return settings[(around + inside)[0]][0], None
+
+    return Layer(tree=tree, base=here, locate=locate)
+
+
+def _bare(path: KeyPath) -> tuple[Literal["text", "toml", "either"], Any]:
+    """How text for this path is meant, with an example of a value."""
+    name = str(path[0])
+    section = SECTIONS.get(name)
+    if section is None:
+        key = TOP.get(name) if len(path) == 1 else None
+    elif len(path) == 1 or section.shape == "segments":
+        example = {each.name: each.example for each in section.keys.values() if each.required} or next(
+            {each.name: each.example} for each in section.keys.values()
+        )
+        return "toml", [example] if section.shape == "list" else example
+    else:
+        key = section.keys.get(str(path[1]))
+    return (key.kind.bare, key.example) if key else ("text", "")
+
+
+def _warn_of_slip(name: str, findings: Findings) -> None:
+    """Other programs may set variables with our prefix (Kubernetes does), so only a likely slip is spoken of."""
+    known = [PREFIX + each.upper() for each in (*TOP, *SECTIONS, *_NOT_SETTINGS)]
+    known += [f"{PREFIX}{each.name}__{key}".upper() for each in SECTIONS.values() for key in each.keys]
+    like = nearest(name, known, likeness=0.9)
+    if like is not None:
+        message = f"{name} is not a setting and is ignored"
+        findings.warning(Problem(file=f"environment variable {name}", message=message, hint=f"did you mean {like}?"))
+
+
+def _parse(text: str, file: str) -> dict[str, Any] | Problem:
+    long_key = _LONG_KEY.search(text)
+    if long_key is not None:
+        line = _line(text, long_key.start())
+        return Problem(file=file, line=line, message=f"a key has more than {KEY_PARTS_MAX} parts")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        return Problem(file=file, message="is nested too deeply")
+    except tomllib.TOMLDecodeError as error:
+        words = str(error)
+    except ValueError:
+        # Python refuses to read such integers, and tomllib does not say where it stood.
+        number = _LONG_NUMBER.search(text)
+        found_on = _line(text, number.start()) if number else None
+        return Problem(file=file, line=found_on, message="is not valid TOML: a number is too long")
+    return _syntax_problem(words, text, file)
+
+
+def _syntax_problem(words: str, text: str, file: str) -> Problem:
+    position = _POSITION.search(words)
+    words = _POSITION.sub("", words)
+    message, hint = _TWICE if _DECLARED.match(words) else _SYNTAX.get(words, (words[:1].lower() + words[1:], None))
+    message = f"is not valid TOML: {message}"
+    if position is not None and position[1]:
+        return Problem(file=file, line=int(position[1]), column=int(position[2]), message=message, hint=hint)
+    # At the end of the text: a string still open there was opened by the last of its marks.
+    opened = text.rfind(_OPENING[words]) if words in _OPENING else -1
+    if words == "Invalid value":
+        message, hint = "is not valid TOML: the text ends in the middle of a value", None
+    return Problem(
+        file=file, line=_line(text, opened if opened >= 0 else len(text.rstrip("\n"))), message=message, hint=hint
+    )
+
+
+def _line(text: str, offset: int) -> int:
+    return text.count("\n", 0, offset) + 1

@@ -1,0 +1,110 @@
+"""Files, environment and flags -> one Plan, or every problem found in them.
+
+A key is taken from the first that has it: flag, environment, ./interlock.toml, <config>/interlock/interlock.toml. A
+file that is named (flag or INTERLOCK_CONFIG) is read instead of those two, and must exist. Nothing is written, started
+or asked of the network.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from interlock.config.folders import config_folder, data_folder, home_folder
+from interlock.config.layers import environment_layer, file_layer, flags_layer
+from interlock.config.place import At, Layer, Surroundings
+from interlock.config.plan import (
+    AuthPlan,
+    AxPlan,
+    LimitsPlan,
+    McpPlan,
+    NodePlan,
+    Plan,
+    ServerPlan,
+    Spawn,
+    StorePlan,
+)
+from interlock.config.problems import ConfigInvalid, Findings, Problem
+from interlock.config.reading import Settings
+from interlock.config.rules import check_together
+
+__all__ = ["FILE_NAME", "ConfigInvalid", "Loaded", "Problem", "load"]
+
+FILE_NAME: Final = "interlock.toml"
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    plan: Plan
+    paths: tuple[Path, ...]  # the files read, the strongest first
+    warnings: tuple[Problem, ...]
+
+
+def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, str]) -> Loaded:
+    """`flags` by dotted key: {"data": "...", "node.listen": "..."}. Raises ConfigInvalid."""
+    try:
+        here = Path.cwd()
+    except OSError:
+        raise ConfigInvalid((Problem(message="the current folder is gone", hint="change to another"),)) from None
+    around = Surroundings(env=env, home=home_folder(env))
+    findings = Findings()
+    named, looked_for = _files(path, around)
+    files: list[tuple[Path, Layer]] = []
+    for each in looked_for:
+        layer = file_layer(each, findings, named)
+        if layer is not None:
+            files.append((each, layer))
+    layers: list[Layer] = [flags_layer(flags, here, findings), environment_layer(env, here, findings)]
+    layers += (layer for _, layer in files)
+
+    settings = Settings()
+    for layer in reversed(layers):
+        settings.read(At(layer, around, findings))
+
+    project = next((layer.base for each, layer in files if named or each == Path(FILE_NAME)), here)
+    workspace = settings.top.get("workspace", project)
+    data = settings.top.get("data", data_folder(env))
+    check_together(settings, workspace, data, findings)
+    if not files and not settings.servers and not findings.problems():
+        hint = "`interlock init` writes one"
+        findings.warning(Problem(message=f"no {FILE_NAME} was found, so there are no servers", hint=hint))
+    problems = findings.problems()
+    if problems:
+        raise ConfigInvalid(problems)
+
+    tables = settings.tables
+    plan = Plan(
+        workspace=workspace,
+        data=data,
+        node=NodePlan(**tables.get("node", {})),
+        auth=AuthPlan(**tables.get("auth", {})),
+        access=settings.access,
+        mcp=McpPlan(**tables.get("mcp", {})),
+        ax=AxPlan(**tables.get("ax", {})),
+        servers=tuple(_placed(server, workspace) for server in settings.servers.values()),
+        tools=settings.tools,
+        limits=LimitsPlan(**tables.get("limits", {})),
+        store=StorePlan(**tables.get("store", {})),
+    )
+    return Loaded(plan=plan, paths=tuple(each.absolute() for each, _ in files), warnings=findings.warnings())
+
+
+def _files(path: Path | None, around: Surroundings) -> tuple[Problem | None, list[Path]]:
+    """The files to read, and what it means when a named one is missing (None: none was named)."""
+    by = ""
+    variable = around.env.get("INTERLOCK_CONFIG", "")
+    if path is None and variable:
+        path = around.home / variable[2:] if variable.startswith("~/") else Path(variable)
+        by = " (named by INTERLOCK_CONFIG)"
+    if path is None:
+        usual = config_folder(around.env) / FILE_NAME
+        return None, [Path(FILE_NAME)] + ([usual] if usual != Path(FILE_NAME).absolute() else [])
+    missing = Problem(file=str(path), message=f"there is no such file{by}", hint="`interlock init` writes one")
+    return missing, [path]
+
+
+def _placed(server: ServerPlan, workspace: Path) -> ServerPlan:
+    """A program without a folder of its own starts in the workspace, wherever the node was started."""
+    if isinstance(server.reach, Spawn) and server.reach.cwd is None:
+        return msgspec.structs.replace(server, reach=msgspec.structs.replace(server.reach, cwd=workspace))
+    return server

@@ -1,0 +1,125 @@
+"""The Plan: what a person wrote, compiled into one frozen value that the runtime builds a node from.
+
+Nothing here reads a file or knows TOML; `load` makes a Plan, everything above only reads it.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+
+class Address(msgspec.Struct, frozen=True):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
+    name: str = "default"
+    listen: Address = Address("127.0.0.1", 7411)
+    public_url: str | None = None
+    operator_listen: Address = Address("127.0.0.1", 7412)
+    operator_url: str | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    origins: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
+
+
+class AuthPlan(msgspec.Struct, frozen=True, kw_only=True):
+    anonymous: Literal["loopback", "never", "any"] = "loopback"
+    token_days: int = 30
+
+
+Scope = Literal["read", "write", "admin"]
+NameForm = Literal["auto", "qualified", "safe"]
+
+
+class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
+    """One [[access]] entry; the first whose `who` holds the principal (globs) applies."""
+
+    who: tuple[str, ...]
+    scope: Scope = "write"
+    tools: tuple[str, ...] = ("*",)
+    names: NameForm | None = None
+
+
+class McpPlan(msgspec.Struct, frozen=True, kw_only=True):
+    surface: Literal["flat"] = "flat"
+    names: NameForm = "auto"
+    meta_pass: Literal["vendor", "none"] = "vendor"  # noqa: S105
+    latency_meta: bool = False
+    session_idle_s: float = 1800
+
+
+class AxPlan(msgspec.Struct, frozen=True, kw_only=True):
+    root_segment: str | None = None
+    list_ttl_s: float = 60
+
+
+class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn"):
+    """A server that is a child process speaking over stdio. `package` is installed first when given."""
+
+    command: tuple[str, ...]
+    env: dict[str, str] = {}
+    cwd: Path | None = None
+    package: "Package | None" = None
+
+
+class Package(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a spawned server's program comes from; its `command` then holds only the arguments."""
+
+    registry: Literal["npm", "pypi"]
+    name: str  # with an optional version: "mcp-server-time==2026.10.19", "@scope/server@1.2.3"
+
+
+class Dial(msgspec.Struct, frozen=True, kw_only=True, tag="dial"):
+    """A server reached over HTTP."""
+
+    url: str
+    headers: dict[str, str] = {}
+    transport: Literal["auto", "http", "sse"] = "auto"
+
+
+ToolClass = Literal["read_only", "reversible", "irreversible"]
+
+
+class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
+    segment: str
+    reach: Spawn | Dial
+    classes: dict[str, ToolClass] = {}  # tools = {NAME = class}, NAME as the server itself lists it
+    secrets: tuple[str, ...] = ()  # what ${env:NAME} put into `reach`; never shown
+
+
+class ToolRule(msgspec.Struct, frozen=True, kw_only=True):
+    """One [[tool]] entry; the first whose glob matches the qualified name applies."""
+
+    match: str
+    capability: dict[str, str | bool] = {}
+    hide: bool = False
+
+
+class LimitsPlan(msgspec.Struct, frozen=True, kw_only=True):
+    message_bytes: int = 16 * 1024 * 1024
+    calls_in_flight: int = 1024
+
+
+class StorePlan(msgspec.Struct, frozen=True, kw_only=True):
+    backend: Literal["sqlite"] = "sqlite"
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    workspace: Path
+    data: Path
+    node: NodePlan = NodePlan()
+    auth: AuthPlan = AuthPlan()
+    access: tuple[AccessRule, ...] = ()
+    mcp: McpPlan = McpPlan()
+    ax: AxPlan = AxPlan()
+    servers: tuple[ServerPlan, ...] = ()
+    tools: tuple[ToolRule, ...] = ()
+    limits: LimitsPlan = LimitsPlan()
+    store: StorePlan = StorePlan()

@@ -1,0 +1,95 @@
+"""What keys must not say together. Run after all layers are read, on the values that were readable."""
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from interlock.config.addresses import collide, is_loopback
+from interlock.config.place import At
+from interlock.config.plan import AuthPlan, NodePlan
+from interlock.config.problems import Findings, Problem
+from interlock.config.reading import Settings
+
+
+def check_together(settings: Settings, workspace: Path, data: Path, findings: Findings) -> None:
+    node: dict[str, Any] = settings.tables.get("node", {})
+    plan = NodePlan(**node)
+    anonymous = AuthPlan(**settings.tables.get("auth", {})).anonymous
+    _tls_pair(settings)
+    if settings.wrong & {("node", "listen"), ("node", "operator_listen"), ("auth", "anonymous")}:
+        return  # a default in their place would be judged, not what the person means
+    _doors_apart(settings, plan)
+    _nobody_unknown_from_outside(settings, plan, anonymous)
+    _no_plain_http_outside(settings, plan)
+    _proxied_is_not_local(settings, plan, anonymous)
+    _data_outside_workspace(settings, workspace, data, findings)
+
+
+def _tls_pair(settings: Settings) -> None:
+    for one, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
+        at = settings.written.get(("node", one))
+        if at is not None and ("node", other) not in settings.written:
+            at.wrong(f"'{one}' in [node] needs '{other}'", "give both, or neither")
+
+
+def _doors_apart(settings: Settings, node: NodePlan) -> None:
+    at = _written(settings, "node.operator_listen", "node.listen")
+    if at is not None and collide(node.listen, node.operator_listen):
+        at.wrong(
+            f"programs ({node.listen}) and people ({node.operator_listen}) need different doors",
+            "give 'operator_listen' another port",
+        )
+
+
+def _nobody_unknown_from_outside(settings: Settings, node: NodePlan, anonymous: str) -> None:
+    at = _written(settings, "auth.anonymous", "node.listen")
+    if at is not None and anonymous == "any" and not is_loopback(node.listen.host):
+        at.wrong(
+            f"anonymous = 'any' would let everybody who reaches {node.listen} call every tool",
+            "set it to 'never' and make tokens with `interlock access token`, or listen on 127.0.0.1",
+        )
+
+
+def _no_plain_http_outside(settings: Settings, node: NodePlan) -> None:
+    doors = (("listen", node.listen, node.public_url), ("operator_listen", node.operator_listen, node.operator_url))
+    for name, address, url in doors:
+        at = settings.written.get(("node", name))
+        proxied = url is not None and url.lower().startswith("https:")
+        if at is not None and node.tls_cert is None and not proxied and not is_loopback(address.host):
+            at.warn(
+                f"'{name}' in [node] is beyond this machine without TLS: tokens can be read on the network",
+                "give tls_cert and tls_key, or put a proxy with TLS in front and set its https URL",
+            )
+
+
+def _proxied_is_not_local(settings: Settings, node: NodePlan, anonymous: str) -> None:
+    at = settings.written.get(("node", "public_url"))
+    if at is None or node.public_url is None or anonymous != "loopback" or node.trusted_proxies:
+        return
+    if is_loopback(node.listen.host) and not is_loopback(urlsplit(node.public_url).hostname or ""):
+        at.warn(
+            "calls through a proxy on this machine come from loopback and need no token",
+            "set auth.anonymous = 'never', or name the proxy in node.trusted_proxies",
+        )
+
+
+def _data_outside_workspace(settings: Settings, workspace: Path, data: Path, findings: Findings) -> None:
+    if not data.is_relative_to(workspace):
+        return
+    message = "the data folder is inside the workspace, where servers may read tokens and keys"
+    hint = "set 'data' or 'workspace' so that neither holds the other"
+    at = _written(settings, ".data", ".workspace")
+    if at is None:
+        findings.warning(Problem(key="data", message=message, hint=hint))
+    else:
+        at.warn(message, hint)
+
+
+def _written(settings: Settings, *names: str) -> At | None:
+    """Where the first of these keys that was written stands."""
+    for name in names:
+        table, _, key = name.partition(".")
+        at = settings.written.get((table, key))
+        if at is not None:
+            return at
+    return None

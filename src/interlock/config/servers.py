@@ -1,0 +1,82 @@
+"""[servers.SEGMENT] -> ServerPlan: exactly one way to reach a server, with only the keys that fit it."""
+
+from typing import Any, Final
+
+from interlock.config.keys import SECTIONS
+from interlock.config.place import WRONG, At, Wrong
+from interlock.config.plan import Dial, Package, ServerPlan, Spawn
+
+_PROGRAM: Final = ("args", "env", "cwd", "transport", "tools")
+REACHES: Final = {  # the key that says how a server is reached -> the keys that may stand beside it
+    "command": _PROGRAM,
+    "npm": _PROGRAM,
+    "pypi": _PROGRAM,
+    "docker": ("args", "env", "transport", "tools"),
+    "url": ("headers", "transport", "tools"),
+}
+TRANSPORTS: Final = {reach: ("auto", "http", "sse") if reach == "url" else ("auto", "stdio") for reach in REACHES}
+
+
+def server_plan(segment: str, written: dict[str, Any], values: dict[str, Any], at: At) -> ServerPlan | Wrong:
+    """`written` is the table as it stands in its layer, `values` what of it was read without a problem."""
+    reach = _reach(written, at)
+    if isinstance(reach, Wrong):
+        return WRONG
+    faults = [_misfit(reach, name, at) for name in written if name != reach]
+    faults.append(_transport_fault(reach, values, at))
+    if any(faults) or len(values) < len(written):
+        return WRONG
+    return ServerPlan(
+        segment=segment,
+        reach=_dial(values) if reach == "url" else _spawn(reach, values),
+        classes=values.get("tools", {}),
+        secrets=tuple(dict.fromkeys(at.substituted)),
+    )
+
+
+def _reach(written: dict[str, Any], at: At) -> str | Wrong:
+    found = [name for name in REACHES if name in written]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        return at.wrong(f"{at.title} does not say how to reach the server", f"give it one of {', '.join(REACHES)}")
+    return at.inside(found[1]).wrong(f"{at.title} has {' and '.join(found)}", "keep one of them")
+
+
+def _misfit(reach: str, name: str, at: At) -> bool:
+    if name in REACHES[reach] or name not in SECTIONS["servers"].keys:
+        return False
+    fitting = ", ".join(other for other, beside in REACHES.items() if name in beside)
+    at.inside(name).wrong(f"'{name}' in {at.title} does not go with '{reach}'", f"it goes with {fitting}")
+    return True
+
+
+def _transport_fault(reach: str, values: dict[str, Any], at: At) -> bool:
+    transport = values.get("transport", "auto")
+    if transport in TRANSPORTS[reach]:
+        return False
+    fitting = " or ".join(TRANSPORTS[reach])
+    at.inside("transport").wrong(f"'transport' in {at.title} must be {fitting} beside '{reach}', not '{transport}'")
+    return True
+
+
+def _dial(values: dict[str, Any]) -> Dial:
+    return Dial(url=values["url"], headers=values.get("headers", {}), transport=values.get("transport", "auto"))
+
+
+def _spawn(reach: str, values: dict[str, Any]) -> Spawn:
+    env: dict[str, str] = values.get("env", {})
+    command: tuple[str, ...] = values.get("args", ())
+    package: Package | None = None
+    match reach:
+        case "command":
+            command = (*values["command"], *command)
+        case "npm":
+            package = Package(registry="npm", name=values["npm"])
+        case "pypi":
+            package = Package(registry="pypi", name=values["pypi"])
+        case "docker":
+            # Only the names stand in the arguments, where other users of the machine could read values.
+            handed_on = (word for name in env for word in ("-e", name))
+            command = ("docker", "run", "-i", "--rm", *handed_on, values["docker"], *command)
+    return Spawn(command=command, env=env, cwd=values.get("cwd"), package=package)

@@ -1,0 +1,54 @@
+"""The first interlock.toml: short, commented, and one that runs."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from interlock.config.written import toml_text
+
+EXAMPLES: Final[dict[str, tuple[str, dict[str, Any]]]] = {  # segment -> (what it is, its table)
+    "time": ("The time anywhere, from a PyPI package.", {"pypi": "mcp-server-time"}),
+    "memory": ("A small knowledge graph, from an npm package.", {"npm": "@modelcontextprotocol/server-memory"}),
+    "files": (
+        "The files of the workspace (the folder of this file).",
+        {"npm": "@modelcontextprotocol/server-filesystem", "args": ["."]},
+    ),
+}
+
+_HEAD: Final = """\
+# Interlock: many MCP servers, one namespace, one guarded door.
+#   interlock check    finds mistakes in this file
+#   interlock serve    starts the node
+# Every key has a default; `interlock check --effective` prints them all.
+
+[node]
+listen = "127.0.0.1:7411"            # MCP clients: http://127.0.0.1:7411/mcp
+operator_listen = "127.0.0.1:7412"   # people
+
+[auth]
+anonymous = "loopback"   # programs on this machine need no token; or "never"
+"""
+
+_TAIL: Final = """\
+# More ways to reach a server:
+# [servers.mine]
+# command = "python my_server.py"
+# env = { API_KEY = "${env:MY_API_KEY}" }
+#
+# [servers.remote]
+# url = "https://mcp.example.com/mcp"
+# headers = { Authorization = "Bearer ${env:REMOTE_TOKEN}" }
+"""
+
+
+def starter_toml(segments: Iterable[str] = tuple(EXAMPLES)) -> str:
+    """The text `interlock init` writes. Examples that are not asked for stand in it as comments."""
+    wanted = frozenset(segments)
+    unknown = wanted - EXAMPLES.keys()
+    if unknown:
+        raise ValueError(f"no example server {', '.join(sorted(unknown))}; there are {', '.join(EXAMPLES)}")
+    blocks = [_HEAD]
+    for segment, (about, table) in EXAMPLES.items():
+        lines = [f"[servers.{segment}]", *(f"{name} = {toml_text(value)}" for name, value in table.items())]
+        mark = "" if segment in wanted else "# "
+        blocks.append(f"# {about}\n" + "".join(f"{mark}{line}\n" for line in lines))
+    return "\n".join((*blocks, _TAIL))

@@ -1,0 +1,190 @@
+"""Names in the MCP-AX namespace: segments, local names, qualified names and the client-safe alias.
+
+In come the names as servers list them and the segments an operator assigned; out come qualified names, aliases, and
+what was withheld with a reason a person can act on. Nothing here depends on the order in which names arrive: a
+collision is refused, never numbered, so a list stays the same after a restart.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+SEGMENT_MAX = 63  # MCP-AX 4.1
+QUALIFIED_MAX = 255  # MCP-AX 4.1
+ALIAS_MAX = 64  # what the strictest common model API takes as a tool name
+
+RESERVED_SEGMENTS = frozenset({"rooms", "names", "tools"})
+OWN_TOOLS = frozenset({"notifications_dropped"})  # the aggregator's own one-segment names
+
+_SEGMENT = re.compile(r"[a-z0-9_-]{1,63}")
+_WORD_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_OUTSIDE_SEGMENT = re.compile(r"[^a-z0-9_-]")
+_ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
+
+_SHORTENED_HEAD = 54  # + "_" + 8 hex digits = SEGMENT_MAX
+_SHORTENED_DIGITS = 8
+_ALIAS_HEAD = 16  # + "_H" + 10 hex digits + "_" + 35 = ALIAS_MAX
+_ALIAS_DIGITS = 10
+_ALIAS_TAIL = 35
+
+
+class Withheld(msgspec.Struct, frozen=True, kw_only=True):
+    """A name that is not listed, and why. `name` is as it was given to the function that withheld it."""
+
+    name: str
+    reason: str
+
+
+class Resolution(msgspec.Struct, frozen=True, kw_only=True):
+    """One server's list: `local_names` maps original to local name, in the order of the list."""
+
+    local_names: dict[str, str]
+    withheld: tuple[Withheld, ...]  # sorted by name
+
+
+class Aliases(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole namespace: `qualified_names` maps alias to qualified name, in the order given."""
+
+    qualified_names: dict[str, str]
+    withheld: tuple[Withheld, ...]  # sorted by name
+
+
+def is_segment(text: str) -> bool:
+    return _SEGMENT.fullmatch(text) is not None
+
+
+def check_segment(text: str) -> str | None:
+    """Why `text` cannot be assigned as a segment, or None.
+
+    A text that fails `is_segment` is namespace_invalid; one that passes and is still refused is namespace_conflict.
+    """
+    if not is_segment(text):
+        return f"segment {_shown(text)} must be 1 to {SEGMENT_MAX} characters of a-z, 0-9, _ and -"
+    if text in RESERVED_SEGMENTS:
+        return f'segment "{text}" is reserved; choose another'
+    if text in OWN_TOOLS:
+        return f'segment "{text}" is the name of a tool of this node; choose another'
+    return None
+
+
+def normalise(original: str) -> str:
+    """The local name for whatever a server calls its tool. A valid segment stays as it is.
+
+    Every character becomes at least one, so only the empty name gives an empty result, which is no segment.
+    """
+    if is_segment(original):
+        return original
+    # Characters beyond these cannot reach the result except through the hash; a peer chooses the length.
+    head = original[: SEGMENT_MAX + 3]
+    local = _OUTSIDE_SEGMENT.sub("_", _WORD_BOUNDARY.sub("_", head).translate(_ASCII_LOWER))
+    if len(local) <= SEGMENT_MAX:
+        return local
+    return f"{local[:_SHORTENED_HEAD]}_{_digest(original, _SHORTENED_DIGITS)}"
+
+
+def resolve_locals(originals: Sequence[str]) -> Resolution:
+    """Local names for one server's list.
+
+    A name listed twice is refused like any other collision: two definitions of one name leave open which safety class
+    holds. A caller who sees the definitions drops byte-identical repeats first.
+    """
+    times_listed = Counter(originals)
+    normalised = {original: normalise(original) for original in times_listed}
+    claimants: dict[str, list[str]] = {}
+    for original, local in normalised.items():
+        claimants.setdefault(local, []).append(original)
+    local_names: dict[str, str] = {}
+    withheld: list[Withheld] = []
+    for original, local in normalised.items():
+        reason = _why_withheld(original, local, times_listed[original], claimants[local])
+        if reason is None:
+            local_names[original] = local
+        else:
+            withheld.append(Withheld(name=original, reason=reason))
+    return Resolution(local_names=local_names, withheld=_sorted(withheld))
+
+
+def qualify(segments: Sequence[str], local: str) -> str | Withheld:
+    """The qualified name below `segments`, or why it cannot be listed. The parts are valid segments already."""
+    name = ".".join((*segments, local))
+    if len(name) > QUALIFIED_MAX:
+        return Withheld(
+            name=local,
+            reason=f"the qualified name would have {len(name)} characters, the limit is {QUALIFIED_MAX}; "
+            "shorten a segment above it",
+        )
+    return name
+
+
+def is_qualified(text: str) -> bool:
+    return len(text) <= QUALIFIED_MAX and all(is_segment(part) for part in text.split("."))
+
+
+def alias(qualified: str) -> str:
+    """The name for clients that take only [A-Za-z0-9_-]{1,64}.
+
+    Segments hold no upper case, so neither the D of a separator nor the H of a shortened name can come from one.
+    """
+    spelled = qualified.replace(".", "_D_" if _needs_marked_dots(qualified) else "__")
+    if len(spelled) <= ALIAS_MAX:
+        return spelled
+    return f"{spelled[:_ALIAS_HEAD]}_H{_digest(qualified, _ALIAS_DIGITS)}_{spelled[-_ALIAS_TAIL:]}"
+
+
+def unalias(text: str) -> str | None:
+    """The qualified name that `alias` spells as `text`, else None.
+
+    A shortened alias gives None too: only the table of `withhold_colliding_aliases` can resolve it.
+    """
+    if len(text) > ALIAS_MAX:
+        return None
+    qualified = text.replace("_D_" if "D" in text else "__", ".")
+    return qualified if is_qualified(qualified) and alias(qualified) == text else None
+
+
+def withhold_colliding_aliases(qualified_names: Iterable[str]) -> Aliases:
+    """The table from alias to qualified name. Names that share an alias are all withheld."""
+    claimants: dict[str, list[str]] = {}
+    for name in dict.fromkeys(qualified_names):
+        claimants.setdefault(alias(name), []).append(name)
+    return Aliases(
+        qualified_names={spelled: names[0] for spelled, names in claimants.items() if len(names) == 1},
+        withheld=_sorted(
+            Withheld(name=name, reason=f'{len(names)} names share the alias "{spelled}"; rename a segment')
+            for spelled, names in claimants.items()
+            if len(names) > 1
+            for name in names
+        ),
+    )
+
+
+def _why_withheld(original: str, local: str, times: int, claimants: list[str]) -> str | None:
+    if not local:
+        return "the name is empty"
+    if times > 1:
+        return f"{_shown(original)} is listed {times} times"
+    if original == local or claimants == [original]:
+        return None
+    if local in claimants:
+        return f'"{local}" is what {_shown(original)} would be listed as, and the server has a tool of that name'
+    return f'{len(claimants)} tools would be listed as "{local}"'
+
+
+def _needs_marked_dots(qualified: str) -> bool:
+    return "__" in qualified or "_." in qualified or "._" in qualified or "_" in (qualified[0], qualified[-1])
+
+
+def _digest(text: str, digits: int) -> str:
+    # JSON can spell a lone surrogate; it must not break the list it stands in.
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:digits]
+
+
+def _shown(text: str) -> str:
+    return ascii(text if len(text) <= SEGMENT_MAX else text[:SEGMENT_MAX] + "...")
+
+
+def _sorted(withheld: Iterable[Withheld]) -> tuple[Withheld, ...]:
+    return tuple(sorted(withheld, key=lambda one: one.name))

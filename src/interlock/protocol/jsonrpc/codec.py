@@ -1,0 +1,159 @@
+"""Bytes <-> JSON-RPC messages, with everything that matters to the ends kept as the bytes it came in.
+
+`decode_untrusted` takes bytes from outside and raises only CodecError. The `encode_*` functions join bytes; they never
+re-encode a payload.
+"""
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, PARSE_ERROR, CodecError, Fault, error_body
+from interlock.protocol.jsonrpc.messages import ABSENT, Message, Notification, Request, Response
+
+
+class _Envelope(msgspec.Struct):
+    jsonrpc: Raw = ABSENT
+    id: Raw = ABSENT
+    method: Raw = ABSENT
+    params: Raw = ABSENT
+    result: Raw = ABSENT
+    error: Raw = ABSENT
+
+
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_array = msgspec.json.Decoder(list[Raw]).decode
+_decode_string = msgspec.json.Decoder(str).decode
+_decode_any = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+_VERSION = b'"2.0"'
+_ID_START = frozenset(b'"-0123456789')
+_FRACTION = frozenset(b".eE")
+ID_BYTES_MAX = 1024  # an id is echoed and kept per call; nobody needs a longer one
+
+
+def decode_untrusted(data: bytes) -> Message:
+    """One message. Arrays (batches) are refused: no MCP revision we speak needs them."""
+    try:
+        # msgspec skips over raw strings without looking inside; without this, invalid UTF-8 would reach the other side.
+        if not data.isascii():
+            data.decode()
+        envelope = _decode_envelope(data)
+    except UnicodeDecodeError:
+        raise CodecError(PARSE_ERROR, "the message is not valid UTF-8") from None
+    except RecursionError:
+        raise CodecError(PARSE_ERROR, "the message is nested too deeply") from None
+    except msgspec.ValidationError:
+        if data.lstrip()[:1] == b"[":
+            raise CodecError(INVALID_REQUEST, "batches are not accepted: send one message at a time") from None
+        raise CodecError(INVALID_REQUEST, "a JSON-RPC message is a JSON object") from None
+    except msgspec.DecodeError:
+        raise CodecError(PARSE_ERROR, "the message is not valid JSON") from None
+    message_id = bytes(envelope.id)
+    if bytes(envelope.jsonrpc) != _VERSION:
+        raise CodecError(INVALID_REQUEST, 'the member "jsonrpc" must be "2.0"', _echo(message_id))
+    if message_id and not is_id(message_id):
+        # A failed request is answered {"id": null, "error": ...}; that null must not look like a malformed message.
+        if not (message_id == b"null" and bytes(envelope.error)):
+            raise CodecError(INVALID_REQUEST, 'the member "id" must be a string or an integer')
+    method = bytes(envelope.method)
+    if method:
+        name = _string(method, message_id)
+        if not message_id:
+            return Notification(name, envelope.params)
+        return Request(message_id, name, envelope.params)
+    has_result, has_error = bytes(envelope.result) != b"", bytes(envelope.error) != b""
+    if not message_id or has_result == has_error:
+        raise CodecError(
+            INVALID_REQUEST, "a message has a method, or an id with either a result or an error", _echo(message_id)
+        )
+    return Response(message_id, envelope.result, envelope.error)
+
+
+def is_id(raw: bytes) -> bool:
+    """MCP ids are strings or integers; null, fractions and containers are not."""
+    if raw[0] not in _ID_START or len(raw) > ID_BYTES_MAX:
+        return False
+    return raw[0] == 0x22 or not any(byte in _FRACTION for byte in raw)
+
+
+def _echo(message_id: bytes) -> bytes:
+    return message_id if message_id and is_id(message_id) else b"null"
+
+
+def _string(raw: bytes, message_id: bytes) -> str:
+    if raw[:1] != b'"':
+        raise CodecError(INVALID_REQUEST, 'the member "method" must be a string', _echo(message_id))
+    return decode_string(raw)
+
+
+def decode_object(raw: Raw | bytes) -> dict[str, Raw] | None:
+    """A JSON object with its values kept raw and its keys in order, or None if it is not an object."""
+    try:
+        return _decode_object(raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+
+
+def decode_array(raw: Raw | bytes) -> list[Raw] | None:
+    try:
+        return _decode_array(raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+
+
+def decode_string(raw: Raw | bytes) -> str:
+    """Raises CodecError: the caller has already seen that it begins like a string."""
+    try:
+        return _decode_string(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise CodecError(INVALID_REQUEST, "a string was expected") from None
+
+
+def maybe_string(raw: Raw | bytes | None) -> str | None:
+    if raw is None:
+        return None
+    try:
+        return _decode_string(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def decode_value(raw: Raw | bytes) -> Any:
+    """The value itself, for the few places that look inside. Big integers stay integers."""
+    try:
+        return _decode_any(raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        raise CodecError(INVALID_REQUEST, "a JSON value was expected") from None
+
+
+def encode_value(value: Any) -> bytes:
+    """Compact JSON; `Raw` values inside are copied byte for byte."""
+    return _encode(value)
+
+
+def encode_request(message_id: bytes, method: bytes, params: bytes) -> bytes:
+    if not params:
+        return b'{"jsonrpc":"2.0","id":%b,"method":"%b"}' % (message_id, method)
+    return b'{"jsonrpc":"2.0","id":%b,"method":"%b","params":%b}' % (message_id, method, params)
+
+
+def encode_notification(method: bytes, params: bytes) -> bytes:
+    if not params:
+        return b'{"jsonrpc":"2.0","method":"%b"}' % method
+    return b'{"jsonrpc":"2.0","method":"%b","params":%b}' % (method, params)
+
+
+def encode_result(message_id: bytes, result: Raw | bytes) -> bytes:
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (message_id, bytes(result))
+
+
+def encode_error(message_id: bytes, error: Raw | bytes) -> bytes:
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (message_id, bytes(error))
+
+
+def encode_fault(message_id: bytes, fault: Fault) -> bytes:
+    return encode_error(message_id, error_body(fault))

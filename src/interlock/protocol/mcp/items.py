@@ -1,0 +1,66 @@
+"""List items on their way to a client: renamed, annotated, and otherwise the bytes the server sent.
+
+Unknown members, their order and every value pass; across eras only what the other era forbids is left out.
+"""
+
+from typing import Any, Final
+
+from msgspec import Raw
+
+from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value
+from interlock.protocol.jsonrpc.errors import CodecError
+from interlock.protocol.mcp.eras import Era
+
+Item = dict[str, Raw]
+
+_OBJECT_TYPE: Final = b'"object"'
+
+
+def tool_item(
+    item: Item, *, name: str, meta: dict[str, Any], hints: dict[str, bool], server: Era, client: Era
+) -> bytes:
+    shown: dict[str, Any] = dict(item)
+    shown["name"] = name
+    if server is not client:
+        if client is Era.MODERN:
+            shown.pop("execution", None)  # 2025-11-25 only
+        elif "outputSchema" in shown and not _is_object_schema(item["outputSchema"]):
+            del shown["outputSchema"]  # before 2026-07-28 an output is an object
+    if hints:
+        shown["annotations"] = _merged(item.get("annotations"), hints)
+    shown["_meta"] = _merged(item.get("_meta"), meta)
+    return encode_value(shown)
+
+
+def prompt_item(item: Item, *, name: str, meta: dict[str, Any]) -> bytes:
+    shown: dict[str, Any] = dict(item)
+    shown["name"] = name
+    if meta:
+        shown["_meta"] = _merged(item.get("_meta"), meta)
+    return encode_value(shown)
+
+
+def resource_item(item: Item, *, member: str, uri: str) -> bytes:
+    shown: dict[str, Any] = dict(item)
+    shown[member] = uri
+    return encode_value(shown)
+
+
+def maybe_value(item: Item, member: str) -> Any:
+    """The decoded member, or None where it is absent or unreadable."""
+    raw = item.get(member)
+    if raw is None:
+        return None
+    try:
+        return decode_value(raw)
+    except CodecError:
+        return None
+
+
+def _merged(raw: Raw | None, extra: dict[str, Any]) -> dict[str, Any]:
+    return {**((decode_object(raw) if raw is not None else None) or {}), **extra}
+
+
+def _is_object_schema(raw: Raw) -> bool:
+    schema = decode_object(raw)
+    return schema is not None and bytes(schema.get("type", b"")) == _OBJECT_TYPE

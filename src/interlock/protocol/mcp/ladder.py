@@ -1,0 +1,115 @@
+"""The ladder a 2026-07-28 request climbs before anything looks at its meaning. The first failing rung answers.
+
+1. `params._meta` holds the version and the client's capabilities   -32602
+2. the routing headers are there once and repeat the body (HTTP)    -32020
+3. the version is one we serve                                      -32022
+
+Whether the method exists is not a rung: whoever serves it knows.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.protocol.jsonrpc.codec import decode_object, maybe_string
+from interlock.protocol.jsonrpc.errors import (
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    MISSING_CAPABILITY,
+    PARSE_ERROR,
+    UNSUPPORTED_VERSION,
+    Fault,
+)
+from interlock.protocol.jsonrpc.messages import Request
+from interlock.protocol.mcp.eras import LATEST_MODERN, MODERN_VERSIONS
+from interlock.protocol.mcp.headers import decode_header_untrusted
+from interlock.protocol.mcp.methods import META_CAPABILITIES, META_VERSION, NAMED_BY
+
+HTTP_STATUS: Final = {
+    PARSE_ERROR: 400,
+    INVALID_REQUEST: 400,
+    INVALID_PARAMS: 400,
+    HEADER_MISMATCH: 400,
+    MISSING_CAPABILITY: 400,
+    UNSUPPORTED_VERSION: 400,
+    METHOD_NOT_FOUND: 404,
+}
+
+H_VERSION: Final = b"mcp-protocol-version"
+H_METHOD: Final = b"mcp-method"
+H_NAME: Final = b"mcp-name"
+ROUTING_HEADERS: Final = frozenset((H_VERSION, H_METHOD, H_NAME))
+
+_LATEST_RAW: Final = b'"%b"' % LATEST_MODERN.encode()
+
+
+class Climbed(msgspec.Struct):
+    """A request that passed: its params and its `_meta`, values raw, ready to be rewritten."""
+
+    params: dict[str, Raw]
+    meta: dict[str, Raw]
+
+
+def climb(request: Request, headers: Mapping[bytes, bytes] | None, doubled: bytes | None = None) -> Climbed | Fault:
+    """`headers` is None where there are none (stdio). `doubled` names a routing header that was sent twice."""
+    params = decode_object(request.params) if request.params else None
+    if params is None:
+        return Fault(INVALID_PARAMS, "params must be an object with _meta (2026-07-28)")
+    raw_meta = params.get("_meta")
+    meta = decode_object(raw_meta) if raw_meta is not None else None
+    if meta is None:
+        return Fault(INVALID_PARAMS, "params._meta must be an object", {"missing": [META_VERSION, META_CAPABILITIES]})
+    missing = [key for key in (META_VERSION, META_CAPABILITIES) if key not in meta]
+    if missing:
+        return Fault(INVALID_PARAMS, f"params._meta lacks {missing[0]}", {"missing": missing})
+    if bytes(meta[META_CAPABILITIES])[:1] != b"{":
+        return Fault(INVALID_PARAMS, f"params._meta[{META_CAPABILITIES!r}] must be an object")
+    raw_version = bytes(meta[META_VERSION])
+    version = LATEST_MODERN if raw_version == _LATEST_RAW else maybe_string(raw_version)
+    if version is None:
+        return Fault(INVALID_PARAMS, f"params._meta[{META_VERSION!r}] must be a string")
+    if headers is not None:
+        mismatch = _header_mismatch(request, params, version, headers, doubled)
+        if mismatch is not None:
+            return Fault(HEADER_MISMATCH, mismatch)
+    if version not in MODERN_VERSIONS:
+        return unsupported(version)
+    return Climbed(params, meta)
+
+
+def unsupported(version: str) -> Fault:
+    return Fault(
+        UNSUPPORTED_VERSION,
+        "Unsupported protocol version",
+        {"supported": list(MODERN_VERSIONS), "requested": version[:64]},
+    )
+
+
+def _header_mismatch(
+    request: Request, params: dict[str, Raw], version: str, headers: Mapping[bytes, bytes], doubled: bytes | None
+) -> str | None:
+    if doubled is not None:
+        return f"the header {doubled.decode()} was sent more than once"
+    if headers.get(H_VERSION) != version.encode():
+        return "the header MCP-Protocol-Version does not equal the version in _meta"
+    sent = headers.get(H_METHOD)
+    if sent is None:
+        return "the header Mcp-Method is missing"
+    if sent != request.method.encode():
+        return "the header Mcp-Method does not equal the method"
+    member = NAMED_BY.get(request.method)
+    if member is None or member not in params:
+        return None
+    sent = headers.get(H_NAME)
+    if sent is None:
+        return "the header Mcp-Name is missing"
+    raw = bytes(params[member])
+    if raw[1:-1] == sent and raw.isascii() and b"\\" not in raw and not sent.startswith(b"=?"):
+        return None
+    if decode_header_untrusted(sent) != maybe_string(raw):
+        return f"the header Mcp-Name does not equal params.{member}"
+    return None

@@ -1,0 +1,80 @@
+"""What of a request's `_meta` crosses a hop (MCP-AX 1.1 (e)).
+
+The era keys are written afresh for the server's era, the progress token is ours, everything that names a credential or
+belongs to MCP-AX is dropped, and other vendor keys pass as the bytes they came in.
+"""
+
+import functools
+from enum import Enum
+from typing import Final
+
+from msgspec import Raw
+
+from interlock.protocol.mcp.eras import LATEST_MODERN
+from interlock.protocol.mcp.methods import (
+    META_CAPABILITIES,
+    META_CLIENT,
+    META_LOG_LEVEL,
+    META_SUBSCRIPTION,
+    META_VERSION,
+)
+
+PROGRESS_TOKEN: Final = "progressToken"  # noqa: S105  (a correlation id, not a secret)
+
+_ERA_KEYS: Final = frozenset((META_VERSION, META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_SUBSCRIPTION))
+_TRACE_KEYS: Final = frozenset(("traceparent", "tracestate"))
+_CREDENTIAL_WORDS: Final = (
+    "token",
+    "authorization",
+    "cookie",
+    "secret",
+    "session",
+    "password",
+    "api-key",
+    "api_key",
+    "apikey",
+)
+RAW_EMPTY: Final = Raw(b"{}")
+RAW_MODERN: Final = Raw(b'"%b"' % LATEST_MODERN.encode())
+
+
+class Fate(Enum):
+    PASS = 1
+    VENDOR = 2
+    ERA = 3
+    DROP = 4
+
+
+@functools.lru_cache(maxsize=4096)
+def fate(key: str) -> Fate:
+    if key in _ERA_KEYS:
+        return Fate.ERA
+    if key in _TRACE_KEYS:
+        return Fate.PASS
+    lowered = key.lower()
+    if lowered.startswith("x-mcpax-") or lowered == "baggage" or any(word in lowered for word in _CREDENTIAL_WORDS):
+        return Fate.DROP
+    return Fate.VENDOR
+
+
+def crossing(meta: dict[str, Raw], *, vendor: bool) -> dict[str, Raw]:
+    """The keys that cross any hop, in their order; the era keys and the progress token are the caller's business."""
+    kept = {}
+    for key, value in meta.items():
+        what = fate(key)
+        if what is Fate.PASS or (what is Fate.VENDOR and vendor):
+            kept[key] = value
+    return kept
+
+
+def stamp_modern(
+    crossed: dict[str, Raw], *, capabilities: Raw, client: Raw | None, log_level: Raw | None
+) -> dict[str, Raw]:
+    """`_meta` for a 2026-07-28 server: the client's own capabilities travel, not ours."""
+    crossed[META_VERSION] = RAW_MODERN
+    crossed[META_CAPABILITIES] = capabilities
+    if client is not None:
+        crossed[META_CLIENT] = client
+    if log_level is not None:
+        crossed[META_LOG_LEVEL] = log_level
+    return crossed

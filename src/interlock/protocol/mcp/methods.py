@@ -1,0 +1,63 @@
+"""Which methods exist, in which era, and what each carries that a gateway must know."""
+
+from typing import Final
+
+INITIALIZE: Final = "initialize"
+INITIALIZED: Final = "notifications/initialized"
+PING: Final = "ping"
+DISCOVER: Final = "server/discover"
+LISTEN: Final = "subscriptions/listen"
+TOOLS_LIST: Final = "tools/list"
+TOOLS_CALL: Final = "tools/call"
+PROMPTS_LIST: Final = "prompts/list"
+PROMPTS_GET: Final = "prompts/get"
+RESOURCES_LIST: Final = "resources/list"
+TEMPLATES_LIST: Final = "resources/templates/list"
+RESOURCES_READ: Final = "resources/read"
+SUBSCRIBE: Final = "resources/subscribe"
+UNSUBSCRIBE: Final = "resources/unsubscribe"
+COMPLETE: Final = "completion/complete"
+SET_LEVEL: Final = "logging/setLevel"
+
+CREATE_MESSAGE: Final = "sampling/createMessage"
+ELICIT: Final = "elicitation/create"
+ROOTS_LIST: Final = "roots/list"
+
+CANCELLED: Final = "notifications/cancelled"
+PROGRESS: Final = "notifications/progress"
+LOG_MESSAGE: Final = "notifications/message"
+TOOLS_CHANGED: Final = "notifications/tools/list_changed"
+PROMPTS_CHANGED: Final = "notifications/prompts/list_changed"
+RESOURCES_CHANGED: Final = "notifications/resources/list_changed"
+RESOURCE_UPDATED: Final = "notifications/resources/updated"
+ROOTS_CHANGED: Final = "notifications/roots/list_changed"
+ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
+ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
+
+LISTS: Final = {
+    TOOLS_LIST: "tools",
+    PROMPTS_LIST: "prompts",
+    RESOURCES_LIST: "resources",
+    TEMPLATES_LIST: "resourceTemplates",
+}
+
+# The params member that `Mcp-Name` repeats (2026-07-28).
+NAMED_BY: Final = {TOOLS_CALL: "name", PROMPTS_GET: "name", RESOURCES_READ: "uri"}
+
+# Requests a legacy server may send, and the client capability each needs.
+ASKED_OF_CLIENT: Final = {CREATE_MESSAGE: "sampling", ELICIT: "elicitation", ROOTS_LIST: "roots"}
+
+# Methods whose complete results carry cache hints in 2026-07-28.
+CACHEABLE: Final = frozenset({DISCOVER, RESOURCES_READ, *LISTS})
+
+LOG_LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+LOG_RANK: Final = {level: rank for rank, level in enumerate(LOG_LEVELS)}
+
+META_VERSION: Final = "io.modelcontextprotocol/protocolVersion"
+META_CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
+META_CLIENT: Final = "io.modelcontextprotocol/clientInfo"
+META_LOG_LEVEL: Final = "io.modelcontextprotocol/logLevel"
+META_SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
+META_SERVER: Final = "io.modelcontextprotocol/serverInfo"
+
+EXTENSION: Final = "dev.interlock/ax"

@@ -1,0 +1,82 @@
+"""Bringing one result or error from the era of a server to the era of a client.
+
+Same era: nothing here is called and the bytes pass. Across eras only the fields that differ are touched; every other
+member keeps its bytes and its place.
+"""
+
+from typing import Final
+
+from msgspec import Raw
+
+from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
+from interlock.protocol.jsonrpc.errors import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    RESOURCE_NOT_FOUND,
+    URL_ELICITATION_REQUIRED,
+    CodecError,
+    Fault,
+    error_body,
+)
+from interlock.protocol.mcp.methods import CACHEABLE, RESOURCES_READ
+
+_COMPLETE: Final = Raw(b'"complete"')
+_MODERN_ONLY_MEMBERS: Final = ("resultType", "ttlMs", "cacheScope")
+_MODERN_CODES: Final = {-32020: INVALID_REQUEST, -32021: INVALID_REQUEST, -32022: INVALID_REQUEST}
+
+
+def result_to_modern(result: Raw, method: str) -> bytes | Fault:
+    members = decode_object(result)
+    if members is None:
+        return Fault(INTERNAL_ERROR, "the server's result is not an object")
+    if "resultType" not in members:
+        members = {"resultType": _COMPLETE, **members}
+    if method in CACHEABLE:
+        members.setdefault("ttlMs", Raw(b"0"))
+        members.setdefault("cacheScope", Raw(b'"private"'))
+    return encode_value(members)
+
+
+def result_to_legacy(result: Raw) -> bytes | Fault:
+    members = decode_object(result)
+    if members is None:
+        return Fault(INTERNAL_ERROR, "the server's result is not an object")
+    kind = maybe_string(members.get("resultType")) if "resultType" in members else "complete"
+    if kind != "complete":
+        return Fault(
+            INTERNAL_ERROR,
+            "the server needs an answer from the client in a form this client's MCP revision does not have",
+            {"reason": "input_required_across_eras", "resultType": kind},
+        )
+    for name in _MODERN_ONLY_MEMBERS:
+        members.pop(name, None)
+    structured = members.get("structuredContent")
+    if structured is not None and bytes(structured)[:1] != b"{":
+        del members["structuredContent"]  # illegal before 2026-07-28; the text block says the same
+    return encode_value(members)
+
+
+def error_to_modern(error: Raw) -> bytes:
+    return _recoded(error, {RESOURCE_NOT_FOUND: INVALID_PARAMS, URL_ELICITATION_REQUIRED: INTERNAL_ERROR})
+
+
+def error_to_legacy(error: Raw, method: str) -> bytes:
+    codes = dict(_MODERN_CODES)
+    if method == RESOURCES_READ:
+        codes[INVALID_PARAMS] = RESOURCE_NOT_FOUND
+    return _recoded(error, codes)
+
+
+def _recoded(error: Raw, codes: dict[int, int]) -> bytes:
+    members = decode_object(error)
+    if members is None:
+        return error_body(Fault(INTERNAL_ERROR, "the server's error is not an object"))
+    try:
+        code = decode_value(members["code"])
+    except (KeyError, CodecError):
+        return bytes(error)
+    if code in codes:
+        members["code"] = Raw(str(codes[code]).encode())
+        return encode_value(members)
+    return bytes(error)

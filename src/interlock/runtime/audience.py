@@ -1,0 +1,148 @@
+"""Everybody who is to be told something: legacy sessions with their streams, modern listeners with their filters.
+
+Notices of changed lists are gathered for a moment, because each one costs a client its prompt cache (MCP-AX 6.3).
+Updates of a resource reach those who asked for that resource, under the URI they asked with.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from msgspec import Raw
+
+from interlock.protocol.jsonrpc.codec import decode_object, encode_notification, encode_value, maybe_string
+from interlock.protocol.jsonrpc.messages import Request
+from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.methods import ELICITATION_COMPLETE, LOG_RANK, ROOTS_CHANGED, ROOTS_LIST
+from interlock.runtime.callers import Caller
+from interlock.runtime.calls import Call
+from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.link import Link
+from interlock.runtime.shelves import RESOURCE_SCHEME
+
+COALESCE_S: Final = 0.05  # MCP-AX 6.3, our rule
+
+
+class Member(Protocol):
+    """One of the audience."""
+
+    caller: Caller
+
+    def on_lists_changed(self, kind: str) -> None: ...
+
+    def on_resource_updated(self, params: bytes) -> None: ...
+
+    def on_log(self, params: Raw) -> None: ...
+
+    def tell_legacy(self, message: bytes) -> None:
+        """A notification that only the legacy era has."""
+
+    def ask_roots(self, link: Link, request: Request) -> bool:
+        """True when the client has roots and will be asked."""
+
+
+class Audience:
+    def __init__(self, keepers: Mapping[str, Keeper]) -> None:
+        self._keepers = keepers
+        self.members: set[Member] = set()
+        self._watching: dict[tuple[str, str], dict[Member, str]] = {}  # (segment, uri) -> member -> URI it asked with
+        self._changed: set[str] = set()
+        self.unplaced_logs = 0  # messages of a shared server that may belong to any of several clients
+
+    def join(self, member: Member) -> None:
+        self.members.add(member)
+
+    def leave(self, member: Member) -> None:
+        self.members.discard(member)
+        for (segment, uri), watchers in list(self._watching.items()):
+            if member in watchers:
+                self.unwatch(member, segment, uri)
+
+    # Resources
+
+    def watch(self, member: Member, link: Link, uri: str, asked: str) -> None:
+        self._watching.setdefault((link.segment, uri), {})[member] = asked
+        keeper = self._keepers.get(link.segment)
+        if keeper is not None:
+            keeper.subscribe(uri)
+
+    def unwatch(self, member: Member, segment: str, uri: str) -> None:
+        watchers = self._watching.get((segment, uri))
+        if watchers is None or watchers.pop(member, None) is None or watchers:
+            return
+        del self._watching[(segment, uri)]
+        keeper = self._keepers.get(segment)
+        if keeper is not None:
+            keeper.unsubscribe(uri)
+
+    def resource_updated(self, link: Link, raw: Raw, prefix: str) -> None:
+        params: dict[str, object] | None = decode_object(raw)  # type: ignore[assignment]
+        uri = maybe_string(params.get("uri")) if params is not None else None  # type: ignore[arg-type]
+        if params is None or uri is None:
+            return
+        params.pop("_meta", None)  # a modern server's subscription id is between it and us
+        for (segment, watched), watchers in list(self._watching.items()):
+            # The updated resource may be a part of the one subscribed to.
+            if segment != link.segment or (uri != watched and not uri.startswith(watched.rstrip("/") + "/")):
+                continue
+            for member, asked in list(watchers.items()):
+                shown = prefix + uri if asked.startswith(RESOURCE_SCHEME) else uri
+                member.on_resource_updated(encode_value({**params, "uri": shown}))
+
+    # Lists
+
+    def lists_changed(self, kinds: frozenset[str]) -> None:
+        if not self._changed:
+            asyncio.get_running_loop().call_later(COALESCE_S, self._tell_changed)
+        self._changed |= kinds
+
+    def _tell_changed(self) -> None:
+        kinds, self._changed = self._changed, set()
+        for member in list(self.members):
+            for kind in sorted(kinds):
+                member.on_lists_changed(kind)
+
+    # Logs and questions of servers that name no call
+
+    def wanted_log_level(self) -> str | None:
+        levels = [member.caller.log_level for member in self.members if member.caller.log_level is not None]
+        return min(levels, key=lambda level: LOG_RANK[level]) if levels else None
+
+    def log_levels_changed(self) -> None:
+        level = self.wanted_log_level()
+        if level is not None:
+            for keeper in self._keepers.values():
+                keeper.set_log_level(level)
+
+    def log(self, link: Link, params: Raw) -> None:
+        """Whoever asked for logs hears it, unless it may belong to another principal's call."""
+        callers = {p.caller.principal for p in link.in_flight.values() if isinstance(p, Call)}
+        if len(callers) > 1:
+            self.unplaced_logs += 1
+            return
+        for member in list(self.members):
+            if not callers or member.caller.principal in callers:
+                member.on_log(params)
+
+    def roots(self, link: Link, request: Request) -> bool:
+        """Roots are asked of the one client that has them; with several, a shared server gets none of theirs."""
+        if request.method != ROOTS_LIST:
+            return False
+        able = [member for member in self.members if "roots" in member.caller.capabilities]
+        if len(able) == 1 and able[0].ask_roots(link, request):
+            return True
+        link.respond(request.id, b'"result":{"roots":[]}')
+        return True
+
+    def elicitation_complete(self, link: Link, params: Raw) -> None:
+        """The id in it was made for one client; the others do not know it and ignore it, as MCP asks."""
+        message = encode_notification(ELICITATION_COMPLETE.encode(), bytes(params))
+        for member in list(self.members):
+            member.tell_legacy(message)
+
+    def roots_changed(self) -> None:
+        """A client's roots changed: servers that care will ask again, and `roots` decides whom."""
+        for keeper in self._keepers.values():
+            facts = keeper.link.facts
+            if facts is not None and facts.era is Era.LEGACY:
+                keeper.link.notify(ROOTS_CHANGED)

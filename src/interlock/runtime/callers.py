@@ -1,0 +1,93 @@
+"""Who is calling: the principal behind a credential, and the caller a request comes from."""
+
+from fnmatch import fnmatchcase
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from interlock.config.plan import AccessRule, NameForm, Scope
+from interlock.protocol.mcp.eras import Era
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """One identity at the public door. `rule` is the [[access]] entry that applies to it."""
+
+    name: str  # "local" or "client:NAME"
+    scope: Scope = "write"
+    tools: tuple[str, ...] = ("*",)
+    names: NameForm | None = None
+
+    @property
+    def restricted(self) -> bool:
+        return self.scope != "admin" or self.tools != ("*",)
+
+
+LOCAL = Principal("local")
+
+
+def principal_for(name: str, scope: Scope | None, rules: tuple[AccessRule, ...]) -> Principal:
+    """The first [[access]] entry whose `who` matches decides; a token's own scope can only lower it."""
+    order = ("read", "write", "admin")
+    for rule in rules:
+        if any(fnmatchcase(name, pattern) for pattern in rule.who):
+            granted: Scope = rule.scope if scope is None else min(rule.scope, scope, key=order.index)
+            return Principal(name, granted, rule.tools, rule.names)
+    return Principal(name, scope or "write")
+
+
+class ViewKey(msgspec.Struct, frozen=True):
+    """What decides which names a caller sees and in which form. Equal keys share one view and its cached bytes."""
+
+    dotted: bool = False
+    only: str | None = None
+    scope: Scope = "write"
+    tools: tuple[str, ...] = ("*",)
+
+
+class Sink(Protocol):
+    """Where one request is answered. `emit` may come any number of times before the one `answer`."""
+
+    def emit(self, message: bytes) -> None:
+        """A message that belongs to the request but is not its answer."""
+
+    def answer(self, message: bytes, status: int = 200) -> None: ...
+
+
+class Asker(Protocol):
+    """A client that a server may ask (legacy: its session)."""
+
+    def ask(self, link: "Asked", upstream_id: bytes, method: str, params: Raw, sink: Sink | None) -> None: ...
+
+    def withdraw(self, link: "Asked", upstream_id: bytes, params: Raw) -> None:
+        """The server no longer wants the answer."""
+
+
+class Asked(Protocol):
+    """A link that waits for a client's answer."""
+
+    def respond(self, upstream_id: bytes, payload: bytes) -> None: ...
+
+
+class Caller:
+    """The client side of a call. A legacy caller lives as long as its session; a modern one is shared by requests."""
+
+    __slots__ = ("asker", "calls", "capabilities", "client", "era", "key", "log_level", "principal", "via")
+
+    def __init__(self, principal: Principal, era: Era, via: str, key: ViewKey) -> None:
+        self.principal = principal
+        self.era = era
+        self.via = via
+        self.key = key
+        self.asker: Asker | None = None
+        self.calls: dict[bytes, Any] | None = None  # by the client's id, where a client can cancel by id
+        self.client: Raw | None = None
+        self.capabilities: dict[str, Raw] = {}
+        self.log_level: str | None = None
+
+
+def view_key(principal: Principal, *, only: str | None, names: NameForm, declares_extension: bool) -> ViewKey:
+    """`names` is what the request asked for; then the principal's setting, then what the client declares."""
+    form = names if names != "auto" else (principal.names or "auto")
+    dotted = form == "qualified" or (form == "auto" and declares_extension)
+    return ViewKey(dotted, only, principal.scope, principal.tools)

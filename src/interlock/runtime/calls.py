@@ -1,0 +1,269 @@
+"""Calls in flight: what waits for a server's answer, and how the answer finds its way back.
+
+`Pending` is what a link keeps per request it sent. `Call` is a client's call; `Inquiry` is a question of the link itself
+(handshake, lists). A call ends exactly once, whatever arrives later.
+"""
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Final, Protocol
+
+from msgspec import Raw
+
+from interlock.protocol.jsonrpc.codec import (
+    decode_object,
+    decode_value,
+    encode_error,
+    encode_fault,
+    encode_notification,
+    encode_result,
+    encode_value,
+    maybe_string,
+)
+from interlock.protocol.jsonrpc.errors import (
+    INTERNAL_ERROR,
+    METHOD_NOT_FOUND,
+    CodecError,
+    Fault,
+    error_body,
+    for_legacy,
+)
+from interlock.protocol.jsonrpc.messages import Request, Response
+from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.ladder import HTTP_STATUS
+from interlock.protocol.mcp.meta import PROGRESS_TOKEN
+from interlock.protocol.mcp.methods import LOG_MESSAGE, LOG_RANK, PROGRESS
+from interlock.protocol.mcp.results import error_to_legacy, error_to_modern, result_to_legacy, result_to_modern
+from interlock.runtime.callers import Asked, Caller, Sink
+
+
+class Outcome(Enum):
+    """How a call ended, as the audit log says it."""
+
+    OK = "ok"
+    TOOL_ERROR = "tool_error"  # a result with isError
+    ERROR = "error"  # a JSON-RPC error of the server
+    REFUSED = "refused"
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    LOST = "lost"  # the link went away; what the server did is unknown
+
+
+class Pending(Protocol):
+    """What a link holds for a request under way."""
+
+    upstream_id: int
+    handle: object
+
+    def on_response(self, response: Response, era: Era) -> None: ...
+
+    def on_failed(self, fault: Fault, outcome: Outcome) -> None: ...
+
+    def on_progress(self, params: dict[str, Raw]) -> None: ...
+
+    def on_log(self, params: Raw) -> None: ...
+
+    def on_request(self, link: Asked, request: Request) -> None: ...
+
+
+class Cancels(Protocol):
+    def cancel(self, pending: Pending, reason: str) -> None: ...
+
+
+_IS_ERROR: Final = b'"isError"'
+
+
+class Call:
+    """One client call under way."""
+
+    __slots__ = (
+        "caller",
+        "client_id",
+        "deadline",
+        "done",
+        "head",
+        "handle",
+        "link",
+        "meta",
+        "method",
+        "on_end",
+        "params",
+        "progress_token",
+        "progressed",
+        "reason",
+        "sink",
+        "started",
+        "target",
+        "ticket",
+        "timeout_s",
+        "upstream_id",
+    )
+
+    def __init__(
+        self,
+        caller: Caller,
+        client_id: bytes,
+        method: str,
+        params: dict[str, Any],
+        meta: dict[str, Raw],
+        sink: Sink,
+        started: float,
+    ) -> None:
+        self.caller = caller
+        self.client_id = client_id
+        self.method = method
+        self.params = params
+        self.meta = meta
+        self.sink = sink
+        self.started = started
+        self.progress_token = meta.get(PROGRESS_TOKEN) if meta else None
+        self.done = False
+        self.progressed = False  # since the deadline was last set
+        self.reason: str | None = None  # for the record: why it was refused or failed
+        self.upstream_id = 0
+        self.handle: object = None
+        self.head = b""  # the routing headers of a 2026-07-28 server
+        self.link: Cancels | None = None
+        self.ticket: Any = None  # the Admitted that let it through, should the link have to send it again
+        self.timeout_s: float | None = None
+        self.deadline = float("inf")
+        self.on_end: Callable[[Call, Outcome], None] | None = None
+        self.target = ""  # the qualified name, for people and the audit log
+
+    def on_response(self, response: Response, era: Era) -> None:
+        if self.done:
+            return
+        mine = self.caller.era
+        if response.error:
+            error = bytes(response.error)
+            if era is not mine:
+                error = (
+                    error_to_modern(response.error)
+                    if mine is Era.MODERN
+                    else error_to_legacy(response.error, self.method)
+                )
+            self._end(encode_error(self.client_id, error), Outcome.ERROR, _status(error) if mine is Era.MODERN else 200)
+            return
+        if era is mine:
+            result = bytes(response.result)
+        else:
+            brought = (
+                result_to_modern(response.result, self.method)
+                if mine is Era.MODERN
+                else result_to_legacy(response.result)
+            )
+            if isinstance(brought, Fault):
+                self.on_failed(brought, Outcome.ERROR)
+                return
+            result = brought
+        outcome = Outcome.TOOL_ERROR if _IS_ERROR in result and _is_error(result) else Outcome.OK
+        self._end(encode_result(self.client_id, result), outcome, 200)
+
+    def on_failed(self, fault: Fault, outcome: Outcome) -> None:
+        if not self.done:
+            self.reason = _reason(fault)
+            self._end(encode_fault(self.client_id, self._shown(fault)), outcome, 200)
+
+    def refuse(self, fault: Fault, status: int) -> None:
+        self.reason = _reason(fault)
+        self._end(encode_fault(self.client_id, self._shown(fault)), Outcome.REFUSED, status)
+
+    def _shown(self, fault: Fault) -> Fault:
+        return for_legacy(fault) if self.caller.era is Era.LEGACY else fault
+
+    def cancel(self, reason: str) -> None:
+        """The client no longer wants the answer: tell the server, answer nobody."""
+        if self.done:
+            return
+        self.done = True
+        if self.link is not None:
+            self.link.cancel(self, reason)
+        if self.on_end is not None:
+            self.on_end(self, Outcome.CANCELLED)
+
+    def _end(self, message: bytes, outcome: Outcome, status: int) -> None:
+        self.done = True
+        self.sink.answer(message, status)
+        if self.on_end is not None:
+            self.on_end(self, outcome)
+
+    def on_progress(self, params: dict[str, Raw]) -> None:
+        self.progressed = True
+        if self.progress_token is None or self.done:
+            return
+        params[PROGRESS_TOKEN] = self.progress_token
+        self.sink.emit(encode_notification(PROGRESS.encode(), encode_value(params)))
+
+    def on_log(self, params: Raw) -> None:
+        if self.done or self.caller.log_level is None and self.caller.era is Era.LEGACY:
+            return
+        if self.caller.era is Era.LEGACY and not passes_level(params, self.caller.log_level):
+            return
+        self.sink.emit(encode_notification(LOG_MESSAGE.encode(), bytes(params)))
+
+    def on_request(self, link: Asked, request: Request) -> None:
+        asker = self.caller.asker
+        if asker is None or self.done:
+            fault = Fault(METHOD_NOT_FOUND, f"the client of this call cannot be asked for {request.method}")
+            link.respond(request.id, b'"error":' + error_body(fault))
+            return
+        asker.ask(link, request.id, request.method, request.params, self.sink)
+
+
+class Inquiry:
+    """A question of the link itself."""
+
+    __slots__ = ("future", "handle", "upstream_id")
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[Response | Fault] = asyncio.get_running_loop().create_future()
+        self.upstream_id = 0
+        self.handle: object = None
+
+    def on_response(self, response: Response, era: Era) -> None:
+        if not self.future.done():
+            self.future.set_result(response)
+
+    def on_failed(self, fault: Fault, outcome: Outcome) -> None:
+        if not self.future.done():
+            self.future.set_result(fault)
+
+    def on_progress(self, params: dict[str, Raw]) -> None:
+        pass
+
+    def on_log(self, params: Raw) -> None:
+        pass
+
+    def on_request(self, link: Asked, request: Request) -> None:
+        fault = Fault(METHOD_NOT_FOUND, f"nobody can be asked for {request.method} now")
+        link.respond(request.id, b'"error":' + error_body(fault))
+
+
+def passes_level(params: Raw, level: str | None) -> bool:
+    members = decode_object(params)
+    said = maybe_string(members.get("level")) if members is not None else None
+    return LOG_RANK.get(said or "", 0) >= LOG_RANK.get(level or "debug", 0)
+
+
+def _status(error: bytes) -> int:
+    """The HTTP status of a modern error answer. An unknown tool is 200: 404 there means an unknown method."""
+    try:
+        code = decode_value(error)["code"]
+    except (CodecError, KeyError, TypeError):
+        return 200
+    return 200 if code == METHOD_NOT_FOUND else HTTP_STATUS.get(code, 200)
+
+
+def _is_error(result: bytes) -> bool:
+    members = decode_object(result)
+    return members is not None and bytes(members.get("isError", b"")) == b"true"
+
+
+def _reason(fault: Fault) -> str:
+    said = (fault.data or {}).get("reason")
+    return said if isinstance(said, str) else fault.message
+
+
+def internal(ref: str) -> Fault:
+    return Fault(INTERNAL_ERROR, "internal error", {"ref": ref})

@@ -1,0 +1,22 @@
+"""Time, as the runtime sees it: a monotonic clock for intervals, the wall clock for what is shown and stored."""
+
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def now(self) -> float:
+        """Seconds that never step: for deadlines, windows and ages."""
+
+    def wall(self) -> float:
+        """Seconds since 1970: for shown times and token validity only."""
+
+
+class SystemClock:
+    now = staticmethod(time.monotonic)
+    wall = staticmethod(time.time)
+
+
+def rfc3339(wall: float) -> str:
+    return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,305 @@
+"""From a client's request to a server: find the way, pass the guard, send, and see to the end of the call.
+
+One function per routed method; all of them end in `_go`, the only caller of the guard. A call that needs no waiting goes
+from the front to the link without a task, a future or a timer of its own.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import Raw
+
+from interlock.protocol.ax.capability import TIMEOUT_S, LatencyClass
+from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
+from interlock.protocol.jsonrpc.errors import (
+    CALL_TIMEOUT,
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    RESOURCE_NOT_FOUND,
+    CodecError,
+    Fault,
+)
+from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.headers import encode_header, mirror_headers, mirror_mismatch
+from interlock.protocol.mcp.ladder import HTTP_STATUS
+from interlock.protocol.mcp.methods import COMPLETE, PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
+from interlock.runtime.callers import Caller, Sink, ViewKey
+from interlock.runtime.calls import Call, Outcome
+from interlock.runtime.catalog import Catalog, View
+from interlock.runtime.clock import Clock
+from interlock.runtime.guard import BUSY, NOT_FOUND, Guard, Refuse, Rung
+from interlock.runtime.links.greeting import modern_head
+from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.link import Link
+from interlock.runtime.recorder import Recorder
+from interlock.runtime.shelves import Route
+
+SWEEP_S: Final = 0.1
+RESPAWN_WAIT_S: Final = 5.0  # how long a call waits for a server that is being started again
+STANDARD_S: Final = TIMEOUT_S[LatencyClass.STANDARD]
+
+
+class Dispatch:
+    def __init__(
+        self, catalog: Catalog, keepers: Mapping[str, Keeper], recorder: Recorder, clock: Clock, calls_max: int
+    ) -> None:
+        self._catalog = catalog
+        self._keepers = keepers
+        self._recorder = recorder
+        self._clock = clock
+        self._calls_max = calls_max
+        self._guard = Guard()
+        self._sweeping = False
+        self._holds: set[asyncio.Task[None]] = set()
+        self.in_flight: set[Call] = set()
+        self.total = 0
+        self.failed = 0
+
+    def view(self, key: ViewKey) -> View:
+        return self._catalog.namespace.view(key)
+
+    # One function per routed method
+
+    def call_tool(
+        self,
+        caller: Caller,
+        client_id: bytes,
+        params: dict[str, Any],
+        meta: dict[str, Raw],
+        sink: Sink,
+        headers: Mapping[bytes, bytes] | None = None,
+    ) -> Call:
+        call = self._new(caller, client_id, TOOLS_CALL, params, meta, sink)
+        name = params.get("name")
+        view = self._catalog.namespace.view(caller.key)
+        route = view.tools.get(bytes(name)) if name is not None else None
+        if route is None:
+            text = maybe_string(name)
+            if text is None:
+                return self._invalid(call, "params.name must be a string")
+            call.target = text[:255]
+            route = view.find_tool(text)
+            if route is None:
+                return self._refuse(call, NOT_FOUND)
+        arguments = params.get("arguments")
+        if arguments is not None and bytes(arguments)[:1] != b"{":
+            return self._invalid(call, "params.arguments must be an object")
+        call.target = route.qualified
+        call.timeout_s = route.timeout_s
+        call.head = route.head
+        if route.mirrored:
+            fault = self._mirror(call, route, arguments, headers)
+            if fault is not None:
+                return self._refuse(call, fault)
+        params["name"] = route.wire_name
+        return self._go(call, route.link)
+
+    def get_prompt(
+        self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
+    ) -> Call:
+        call = self._new(caller, client_id, PROMPTS_GET, params, meta, sink)
+        name = maybe_string(params.get("name"))
+        if name is None:
+            return self._invalid(call, "params.name must be a string")
+        call.target = name[:255]
+        route = self.view(caller.key).find_prompt(name)
+        if route is None:
+            return self._invalid(call, "unknown prompt", {"reason": "prompt_not_found"})
+        call.target = route.qualified
+        call.timeout_s = route.timeout_s
+        call.head = route.head
+        params["name"] = route.wire_name
+        return self._go(call, route.link)
+
+    def read_resource(
+        self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
+    ) -> Call:
+        call = self._new(caller, client_id, RESOURCES_READ, params, meta, sink)
+        uri = maybe_string(params.get("uri"))
+        if uri is None:
+            return self._invalid(call, "params.uri must be a string")
+        call.target = uri[:255]
+        found = self.view(caller.key).find_resource(uri)
+        if isinstance(found, list):
+            return self._refuse(call, resource_not_found(uri, found, caller.era))
+        link, downstream = found
+        call.timeout_s = STANDARD_S
+        call.head = modern_head(RESOURCES_READ) + b"mcp-name: %b\r\n" % encode_header(downstream)
+        params["uri"] = Raw(encode_value(downstream))
+        return self._go(call, link)
+
+    def complete(
+        self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
+    ) -> Call:
+        call = self._new(caller, client_id, COMPLETE, params, meta, sink)
+        ref: dict[str, Any] | None = decode_object(params["ref"]) if "ref" in params else None
+        kind = maybe_string((ref or {}).get("type"))
+        link: Link | None = None
+        if ref is not None and kind == "ref/prompt":
+            name = maybe_string(ref.get("name")) or ""
+            call.target = name[:255]
+            route = self.view(caller.key).find_prompt(name)
+            if route is not None:
+                link, ref["name"] = route.link, route.wire_name
+        elif ref is not None and kind == "ref/resource":
+            uri = maybe_string(ref.get("uri")) or ""
+            call.target = uri[:255]
+            place = self.view(caller.key).find_template(uri)
+            if place is not None:
+                link, ref["uri"] = place
+        else:
+            return self._invalid(call, "params.ref must be a ref/prompt or a ref/resource")
+        if link is None:
+            return self._invalid(call, "params.ref names nothing here", {"reason": "reference_not_found"})
+        params["ref"] = ref
+        call.timeout_s = STANDARD_S
+        call.head = modern_head(COMPLETE)
+        return self._go(call, link)
+
+    # The common way
+
+    def _new(
+        self,
+        caller: Caller,
+        client_id: bytes,
+        method: str,
+        params: dict[str, Any],
+        meta: dict[str, Raw],
+        sink: Sink,
+    ) -> Call:
+        call = Call(caller, client_id, method, params, meta, sink, self._clock.now())
+        call.on_end = self._ended
+        return call
+
+    def _go(self, call: Call, link: Link) -> Call:
+        if len(self.in_flight) >= self._calls_max:
+            return self._refuse(call, BUSY)
+        verdict = self._guard.admit(call, link.standing)
+        if isinstance(verdict, Refuse):
+            if verdict.rung is Rung.AVAILABILITY and self._worth_waiting(link):
+                return self._hold(call, link)
+            return self._refuse(call, verdict.fault)
+        self._register(call)
+        link.send(verdict)
+        return call
+
+    def _register(self, call: Call) -> None:
+        if call.timeout_s is not None:
+            call.deadline = call.started + call.timeout_s
+        self.in_flight.add(call)
+        if call.caller.calls is not None:
+            call.caller.calls[call.client_id] = call
+        if not self._sweeping:
+            self._sweeping = True
+            asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+
+    def _worth_waiting(self, link: Link) -> bool:
+        """A child that ended is started again on demand; one that keeps ending is not waited for."""
+        keeper = self._keepers.get(link.segment)
+        return keeper is not None and keeper.may_return_soon
+
+    def _hold(self, call: Call, link: Link) -> Call:
+        self._register(call)
+        task = asyncio.get_running_loop().create_task(self._send_when_back(call, link))
+        self._holds.add(task)
+        task.add_done_callback(self._holds.discard)
+        return call
+
+    async def _send_when_back(self, call: Call, link: Link) -> None:
+        keeper = self._keepers[link.segment]
+        keeper.wake()
+        await keeper.usable_within(RESPAWN_WAIT_S)
+        if call.done:
+            return
+        verdict = self._guard.admit(call, link.standing)
+        if isinstance(verdict, Refuse):
+            call.on_failed(verdict.fault, Outcome.REFUSED)
+        else:
+            link.send(verdict)
+
+    def _mirror(
+        self, call: Call, route: Route, arguments: Raw | None, headers: Mapping[bytes, bytes] | None
+    ) -> Fault | None:
+        """Arguments that a 2026-07-28 tool wants repeated as headers: checked where they came so, written anew."""
+        try:
+            values = decode_value(arguments) if arguments is not None else {}
+        except CodecError:
+            return Fault(INVALID_PARAMS, "params.arguments cannot be read")
+        if headers is not None:
+            mismatch = mirror_mismatch(route.mirrored, values, headers)
+            if mismatch is not None:
+                return Fault(HEADER_MISMATCH, mismatch)
+        call.head = route.head + mirror_headers(route.mirrored, values)
+        return None
+
+    def _invalid(self, call: Call, message: str, data: dict[str, Any] | None = None) -> Call:
+        return self._refuse(call, Fault(INVALID_PARAMS, message, data))
+
+    def _refuse(self, call: Call, fault: Fault) -> Call:
+        """NOT_FOUND is 200 on HTTP: 404 with -32601 means an unknown method there."""
+        status = 200 if fault is NOT_FOUND or call.caller.era is Era.LEGACY else HTTP_STATUS.get(fault.code, 200)
+        call.refuse(fault, status)
+        return call
+
+    # The end of a call
+
+    def _ended(self, call: Call, outcome: Outcome) -> None:
+        self.in_flight.discard(call)
+        caller = call.caller
+        if caller.calls is not None and caller.calls.get(call.client_id) is call:
+            del caller.calls[call.client_id]
+        now = self._clock.now()
+        seconds = now - call.started
+        self.total += 1
+        link = call.link
+        if outcome is not Outcome.OK:
+            self.failed += outcome is not Outcome.TOOL_ERROR and outcome is not Outcome.CANCELLED
+            if isinstance(link, Link) and outcome in (Outcome.ERROR, Outcome.LOST, Outcome.TIMEOUT):
+                link.errors += 1
+        if isinstance(link, Link):
+            link.latencies.append(seconds)
+        self._recorder.add(
+            (
+                self._clock.wall() - seconds,
+                caller.principal.name,
+                caller.via,
+                call.method,
+                call.target,
+                call.params.get("arguments"),
+                "refused" if outcome is Outcome.REFUSED else "admitted",
+                outcome.value,
+                seconds,
+                call.reason,
+            )
+        )
+
+    def _sweep(self) -> None:
+        now = self._clock.now()
+        for call in [call for call in self.in_flight if call.deadline <= now]:
+            if call.progressed:
+                call.progressed = False
+                call.deadline = now + (call.timeout_s or 0)
+                continue
+            self._time_out(call)
+        self._sweeping = bool(self.in_flight)
+        if self._sweeping:
+            asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+
+    def _time_out(self, call: Call) -> None:
+        timeout_s = call.timeout_s or 0
+        data = {
+            "timeout_ms": int(timeout_s * 1000),
+            "latency_class": next((c.value for c, s in TIMEOUT_S.items() if s == timeout_s), "standard"),
+            "outcome": "unknown",
+        }
+        if call.link is not None:
+            call.link.cancel(call, "timeout")
+        call.on_failed(Fault(CALL_TIMEOUT, "call_timeout", data), Outcome.TIMEOUT)
+
+
+def resource_not_found(uri: str, candidates: list[str], era: Era) -> Fault:
+    if candidates:
+        data = {"reason": "ambiguous_uri", "uri": uri, "candidates": candidates}
+        return Fault(INVALID_PARAMS, "several servers have this URI; name one of the candidates", data)
+    return Fault(RESOURCE_NOT_FOUND if era is Era.LEGACY else INVALID_PARAMS, "Resource not found", {"uri": uri})

@@ -1,0 +1,146 @@
+"""One HTTP request at the public door and its answer: whole, or as an event stream that the answer ends.
+
+A Sink. It holds no task; when the client goes away before the answer, `on_gone` is called once.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from interlock.protocol.mcp.sse import encode_event
+
+if TYPE_CHECKING:
+    from interlock.runtime.fronts.http import McpProtocol
+
+REASONS: Final = {
+    200: b"OK",
+    202: b"Accepted",
+    204: b"No Content",
+    400: b"Bad Request",
+    401: b"Unauthorized",
+    403: b"Forbidden",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    406: b"Not Acceptable",
+    408: b"Request Timeout",
+    413: b"Content Too Large",
+    415: b"Unsupported Media Type",
+    421: b"Misdirected Request",
+    431: b"Request Header Fields Too Large",
+    503: b"Service Unavailable",
+}
+_STREAM_HEAD: Final = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-store\r\n"
+    b"x-accel-buffering: no\r\ntransfer-encoding: chunked\r\n%b\r\n"
+)
+_JSON_HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+_HEAD: Final = b"HTTP/1.1 %d %b\r\n%bcontent-length: %d\r\n%b\r\n%b"
+_JSON_TYPE: Final = b"content-type: application/json\r\n"
+
+
+class Exchange:
+    __slots__ = (
+        "body",
+        "ended",
+        "extra",
+        "headers",
+        "keep",
+        "method",
+        "on_gone",
+        "protocol",
+        "raw_headers",
+        "streaming",
+        "streams_only",
+        "url",
+    )
+
+    def __init__(
+        self,
+        protocol: "McpProtocol",
+        method: bytes,
+        url: bytes,
+        raw_headers: list[tuple[bytes, bytes]],
+        body: bytes,
+        keep: bool,
+    ) -> None:
+        self.protocol = protocol
+        self.method = method
+        self.url = url
+        self.raw_headers = raw_headers
+        self.headers = dict(raw_headers)
+        self.body = body
+        self.keep = keep
+        self.extra = b""  # header lines of the answer
+        self.streaming = False
+        self.streams_only = False  # the client accepts no plain JSON
+        self.ended = False
+        self.on_gone: Callable[[], None] | None = None
+
+    def doubled(self, names: frozenset[bytes]) -> bytes | None:
+        """A header of `names` that was sent more than once: two readers could disagree on it."""
+        if len(self.headers) == len(self.raw_headers):
+            return None
+        seen = set()
+        for name, _ in self.raw_headers:
+            if name in names and name in seen:
+                return name
+            seen.add(name)
+        return None
+
+    # Sink
+
+    def emit(self, message: bytes) -> None:
+        if self.ended:
+            return
+        if not self.streaming:
+            self.open_stream()
+        self.send_chunk(encode_event(message, event=b"message"))
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        if self.ended:
+            return
+        if self.streaming or (self.streams_only and status == 200):
+            self.emit(message)
+            self.end_stream()
+            return
+        self.ended = True
+        if status == 200 and self.keep and not self.extra:
+            self.protocol.transport.write(_JSON_HEAD % (len(message), message))
+        else:
+            self._write_head(status, message, _JSON_TYPE)
+        self.protocol.finished(self)
+
+    # The rest of HTTP
+
+    def reply(self, status: int, body: bytes = b"", content_type: bytes = _JSON_TYPE) -> None:
+        if not self.ended:
+            self.ended = True
+            self._write_head(status, body, content_type if body else b"")
+            self.protocol.finished(self)
+
+    def _write_head(self, status: int, body: bytes, content_type: bytes) -> None:
+        extra = self.extra if self.keep else self.extra + b"connection: close\r\n"
+        length = len(body)
+        self.protocol.transport.write(_HEAD % (status, REASONS.get(status, b"-"), content_type, length, extra, body))
+
+    def open_stream(self) -> None:
+        self.streaming = True
+        self.protocol.transport.write(_STREAM_HEAD % self.extra)
+
+    def send_chunk(self, data: bytes) -> None:
+        if not self.ended:
+            self.protocol.wrote()
+            self.protocol.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def end_stream(self) -> None:
+        if not self.ended:
+            self.ended = True
+            self.protocol.transport.write(b"0\r\n\r\n")
+            self.protocol.finished(self)
+
+    def gone(self) -> None:
+        """The connection was lost."""
+        if self.ended:
+            return
+        self.ended = True
+        if self.on_gone is not None:
+            self.on_gone()

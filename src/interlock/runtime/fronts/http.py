@@ -1,0 +1,216 @@
+"""The public HTTP door's bytes: a uvicorn protocol that answers MCP's paths itself, before ASGI is entered.
+
+A tools/call costs no task, no scope and no receive/send pair this way; uvicorn keeps the parsing, the limits of the
+connection and the shutdown. Everything that is not an MCP path falls through to the ASGI application. Idle, slow and
+stuck connections are found by one sweep of the door, not by a timer each.
+"""
+
+import asyncio
+import ipaddress
+from collections import deque
+from typing import Any, ClassVar, Final, Protocol
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from interlock.runtime.fronts.exchange import Exchange
+
+HEAD_BYTES_MAX: Final = 64 * 1024
+HEADERS_MAX: Final = 200
+PIPELINED_MAX: Final = 16
+OWN_PATHS: Final = (b"/mcp", b"/sse", b"/messages")
+
+
+class Door(Protocol):
+    max_body_bytes: int
+    protocols: "set[McpProtocol]"
+
+    def serve(self, exchange: Exchange) -> None: ...
+
+
+class McpProtocol(HttpToolsProtocol):
+    door: ClassVar[Door]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.exchange: Exchange | None = None
+        self.waiting: deque[Exchange] = deque()
+        self.busy_since: float | None = None  # a request has begun to arrive and is not complete
+        self.idle_since = 0.0
+        self.written_at = 0.0
+        self.paused_since: float | None = None
+        self._own = False
+        self._refused = False
+        self._draining = False
+        self._head_bytes = 0
+        self._body_bytes = 0
+        self._chunks: list[bytes] = []
+        self._keep = True
+        self._method = b""
+        self.is_loopback = False
+        self.url = b""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.busy_since = self.loop.time()
+        self.is_loopback = _is_loopback(self.client[0] if self.client else None)
+        self.door.protocols.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.door.protocols.discard(self)
+        exchange, self.exchange = self.exchange, None
+        self.waiting.clear()
+        super().connection_lost(exc)
+        if exchange is not None:
+            exchange.gone()
+
+    def on_message_begin(self) -> None:
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
+        self._own = False
+        self._head_bytes = 0
+        self.busy_since = self.loop.time()
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+        if len(self.url) > HEAD_BYTES_MAX:
+            self._refuse(431)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > HEAD_BYTES_MAX or len(self.headers) >= HEADERS_MAX:
+            self._refuse(431)
+            return
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self._refused:
+            return
+        if self.url.startswith(OWN_PATHS):
+            self._own = True
+            self._chunks = []
+            self._body_bytes = 0
+            self._method = self.parser.get_method()
+            self._keep = self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0"
+            if self.expect_100_continue:
+                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            return
+        if self.exchange is not None:  # mixed pipelines are ended after the answer under way, which HTTP allows
+            self.exchange.keep = False
+            self._refused = True
+            return
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expects
+        self.headers.extend(headers)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if self._refused:
+            return
+        if not self._own:
+            super().on_body(body)
+            return
+        self._body_bytes += len(body)
+        if self._body_bytes > self.door.max_body_bytes:
+            self._refuse(413)
+            return
+        self._chunks.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._refused:
+            return
+        self.busy_since = None
+        if not self._own:
+            super().on_message_complete()
+            return
+        chunks = self._chunks
+        body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        exchange = Exchange(self, self._method, self.url, self.headers, body, self._keep and not self._draining)
+        if self.exchange is None and (self.cycle is None or self.cycle.response_complete):
+            self.exchange = exchange
+            self.door.serve(exchange)
+        elif len(self.waiting) < PIPELINED_MAX:
+            self.waiting.append(exchange)
+        else:
+            self._refuse(503)
+
+    def on_response_complete(self) -> None:
+        self.idle_since = self.loop.time()
+        super().on_response_complete()
+        self._serve_next()
+
+    def finished(self, exchange: Exchange) -> None:
+        """An exchange of ours has been answered."""
+        self.exchange = None
+        self.server_state.total_requests += 1
+        self.idle_since = self.loop.time()
+        if not exchange.keep or self._draining:
+            self.transport.close()
+        else:
+            self._serve_next()
+
+    def _serve_next(self) -> None:
+        if self.waiting and self.exchange is None and not self.transport.is_closing():
+            self.exchange = self.waiting.popleft()
+            self.door.serve(self.exchange)
+
+    def wrote(self) -> None:
+        self.written_at = self.loop.time()
+
+    def _refuse(self, status: int) -> None:
+        """Too much of something: answer at once, read no further."""
+        if self._refused:
+            return
+        self._refused = True
+        self.busy_since = None
+        if self.exchange is not None:
+            self.exchange.keep = False
+            return
+        self._own = True
+        exchange = Exchange(self, b"", self.url[:100], [], b"", False)
+        self.exchange = exchange
+        exchange.reply(status, REFUSALS[status])
+
+    def data_received(self, data: bytes) -> None:
+        if not self._refused:
+            super().data_received(data)
+
+    @property
+    def is_idle(self) -> bool:
+        return self.exchange is None and (self.cycle is None or self.cycle.response_complete)
+
+    def time_out(self) -> None:
+        self._refuse(408)
+
+    # Back pressure and the end
+
+    def pause_writing(self) -> None:
+        self.paused_since = self.loop.time()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self.paused_since = None
+        super().resume_writing()
+
+    def shutdown(self) -> None:
+        self._draining = True
+        if self.exchange is None:
+            super().shutdown()
+        else:
+            self.exchange.keep = False
+
+
+def _is_loopback(host: str | None) -> bool:
+    try:
+        return host is not None and ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+REFUSALS: Final = {
+    408: b'{"error":"request_timeout","message":"the request did not arrive in time","details":{}}',
+    413: b'{"error":"body_too_large","message":"the body is larger than limits.message_bytes","details":{}}',
+    431: b'{"error":"headers_too_large","message":"the request line or headers are too large","details":{}}',
+    503: b'{"error":"too_many_pipelined","message":"too many requests on one connection at once","details":{}}',
+}

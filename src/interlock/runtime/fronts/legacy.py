@@ -1,0 +1,190 @@
+"""The legacy era at the front: a session, its requests, its notifications, its answers to servers' questions."""
+
+from typing import Any, Final
+
+from msgspec import Raw
+
+from interlock.config.plan import NameForm
+from interlock.protocol.jsonrpc.codec import (
+    decode_object,
+    encode_fault,
+    encode_result,
+    encode_value,
+    maybe_string,
+)
+from interlock.protocol.jsonrpc.errors import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    UNAVAILABLE,
+    Fault,
+)
+from interlock.protocol.jsonrpc.messages import Message, Notification, Request, Response
+from interlock.protocol.mcp.eras import Era, negotiate_legacy
+from interlock.protocol.mcp.methods import (
+    CANCELLED,
+    COMPLETE,
+    EXTENSION,
+    INITIALIZE,
+    LISTS,
+    LOG_RANK,
+    PING,
+    PROMPTS_GET,
+    RESOURCES_READ,
+    ROOTS_CHANGED,
+    SET_LEVEL,
+    SUBSCRIBE,
+    TOOLS_CALL,
+    UNSUBSCRIBE,
+)
+from interlock.runtime.audience import Audience
+from interlock.runtime.callers import Caller, Principal, Sink, view_key
+from interlock.runtime.calls import Call
+from interlock.runtime.dispatch import Dispatch, resource_not_found
+from interlock.runtime.fronts.greetings import SERVER_INFO, capabilities, instructions
+from interlock.runtime.fronts.sessions import Session, Sessions
+from interlock.runtime.fronts.stock import Stock
+
+EMPTY_RESULT: Final = b"{}"
+
+
+class LegacyDesk:
+    def __init__(self, dispatch: Dispatch, stock: Stock, sessions: Sessions, audience: Audience) -> None:
+        self._dispatch = dispatch
+        self._stock = stock
+        self._audience = audience
+        self.sessions = sessions
+
+    def initialize(
+        self, request: Request, principal: Principal, via: str, only: str | None, names: NameForm
+    ) -> Session | Fault:
+        """Open a session. The answer is `welcome`, once servers had their moment to arrive."""
+        params = decode_object(request.params) if request.params else None
+        version = maybe_string(params.get("protocolVersion")) if params is not None else None
+        if params is None or version is None:
+            return Fault(INVALID_PARAMS, "initialize needs params.protocolVersion")
+        offered = decode_object(params.get("capabilities", Raw(b"{}")))
+        if offered is None:
+            return Fault(INVALID_PARAMS, "params.capabilities must be an object")
+        experimental = decode_object(offered["experimental"]) if "experimental" in offered else None
+        key = view_key(
+            principal, only=only, names=names, declares_extension=experimental is not None and EXTENSION in experimental
+        )
+        caller = Caller(principal, Era.LEGACY, via, key)
+        caller.capabilities = offered
+        caller.client = params.get("clientInfo")
+        session = self.sessions.open(caller, negotiate_legacy(version))
+        if session is None:
+            return Fault(UNAVAILABLE, "unavailable", {"reason": "too_many_sessions"})
+        self._audience.join(session)
+        return session
+
+    def welcome(self, session: Session, request: Request, sink: Sink) -> None:
+        def answer() -> None:
+            view = self._dispatch.view(session.caller.key)
+            result: dict[str, Any] = {
+                "protocolVersion": session.version,
+                "capabilities": capabilities(view, modern=False),
+                "serverInfo": SERVER_INFO,
+                "instructions": instructions(view, session.caller.key.only),
+            }
+            sink.answer(encode_result(request.id, encode_value(result)))
+
+        self._stock.when_fresh(INITIALIZE, answer)
+
+    def handle(self, session: Session, message: Message, sink: Sink) -> Call | None:
+        """A message of an open session. Requests are answered through the sink; the call is returned if one began."""
+        if isinstance(message, Request):
+            return self._request(session, message, sink)
+        if isinstance(message, Notification):
+            self._notification(session, message)
+        elif isinstance(message, Response):
+            session.answered(message)
+        return None
+
+    def _request(self, session: Session, request: Request, sink: Sink) -> Call | None:
+        caller = session.caller
+        if caller.calls is not None and request.id in caller.calls:
+            fault = Fault(INVALID_REQUEST, "this id is in use by a request under way")
+            sink.answer(encode_fault(request.id, fault), 400)
+            return None
+        params = decode_object(request.params) if request.params else {}
+        if params is None:
+            sink.answer(encode_fault(request.id, Fault(INVALID_PARAMS, "params must be an object")))
+            return None
+        method = request.method
+        if method in _ROUTED:
+            meta = decode_object(params["_meta"]) if "_meta" in params else {}
+            if meta is None:
+                sink.answer(encode_fault(request.id, Fault(INVALID_PARAMS, "params._meta must be an object")))
+                return None
+            if method == TOOLS_CALL:
+                return self._dispatch.call_tool(caller, request.id, params, meta, sink)
+            if method == RESOURCES_READ:
+                return self._dispatch.read_resource(caller, request.id, params, meta, sink)
+            if method == PROMPTS_GET:
+                return self._dispatch.get_prompt(caller, request.id, params, meta, sink)
+            return self._dispatch.complete(caller, request.id, params, meta, sink)
+        if method in LISTS:
+            self._list(session, request, params, sink)
+        else:
+            self._answer(request, sink, self._local(session, method, params))
+        return None
+
+    def _list(self, session: Session, request: Request, params: dict[str, Raw], sink: Sink) -> None:
+        def answer() -> None:
+            listed = self._stock.list(request.method, session.caller.key, params, Era.LEGACY)
+            self._answer(request, sink, listed)
+
+        self._stock.when_fresh(request.method, answer)
+
+    def _answer(self, request: Request, sink: Sink, outcome: bytes | Fault) -> None:
+        if isinstance(outcome, Fault):
+            sink.answer(encode_fault(request.id, outcome))
+        else:
+            sink.answer(encode_result(request.id, outcome))
+
+    def _local(self, session: Session, method: str, params: dict[str, Raw]) -> bytes | Fault:
+        if method == PING:
+            return EMPTY_RESULT
+        if method == SET_LEVEL:
+            return self._set_level(session, params)
+        if method in (SUBSCRIBE, UNSUBSCRIBE):
+            return self._subscription(session, method, params)
+        if method == INITIALIZE:
+            return Fault(INVALID_REQUEST, "this session is already initialized")
+        return Fault(METHOD_NOT_FOUND, "Method not found", {"method": method[:100]})
+
+    def _set_level(self, session: Session, params: dict[str, Raw]) -> bytes | Fault:
+        level = maybe_string(params.get("level"))
+        if level not in LOG_RANK:
+            return Fault(INVALID_PARAMS, f"params.level must be one of {', '.join(LOG_RANK)}")
+        session.caller.log_level = level
+        self._audience.log_levels_changed()
+        return EMPTY_RESULT
+
+    def _subscription(self, session: Session, method: str, params: dict[str, Raw]) -> bytes | Fault:
+        uri = maybe_string(params.get("uri"))
+        if uri is None:
+            return Fault(INVALID_PARAMS, "params.uri must be a string")
+        found = self._dispatch.view(session.caller.key).find_resource(uri)
+        if isinstance(found, list):
+            return resource_not_found(uri, found, Era.LEGACY)
+        link, downstream = found
+        if method == SUBSCRIBE:
+            self._audience.watch(session, link, downstream, uri)
+        else:
+            self._audience.unwatch(session, link.segment, downstream)
+        return EMPTY_RESULT
+
+    def _notification(self, session: Session, message: Notification) -> None:
+        if message.method == CANCELLED:
+            params = decode_object(message.params) or {}
+            call = (session.caller.calls or {}).get(bytes(params.get("requestId", b"")))
+            if call is not None:
+                call.cancel(maybe_string(params.get("reason")) or "cancelled by the client")
+        elif message.method == ROOTS_CHANGED:
+            self._audience.roots_changed()
+
+
+_ROUTED: Final = frozenset((TOOLS_CALL, RESOURCES_READ, PROMPTS_GET, COMPLETE))

@@ -1,0 +1,202 @@
+"""The modern era at the front (2026-07-28): every request stands alone and has climbed the ladder already."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import Raw
+
+from interlock.config.plan import NameForm
+from interlock.protocol.jsonrpc.codec import (
+    decode_array,
+    decode_object,
+    encode_fault,
+    encode_notification,
+    encode_result,
+    encode_value,
+    maybe_string,
+)
+from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, METHOD_NOT_FOUND, Fault
+from interlock.protocol.jsonrpc.messages import Request
+from interlock.protocol.mcp.eras import MODERN_VERSIONS, Era
+from interlock.protocol.mcp.ladder import HTTP_STATUS, Climbed
+from interlock.protocol.mcp.methods import (
+    ACKNOWLEDGED,
+    COMPLETE,
+    DISCOVER,
+    EXTENSION,
+    LISTEN,
+    LISTS,
+    META_CAPABILITIES,
+    META_SERVER,
+    META_SUBSCRIPTION,
+    PROMPTS_GET,
+    RESOURCE_UPDATED,
+    RESOURCES_READ,
+    TOOLS_CALL,
+)
+from interlock.runtime.audience import Audience
+from interlock.runtime.callers import Caller, Principal, Sink, ViewKey, view_key
+from interlock.runtime.calls import Call
+from interlock.runtime.dispatch import Dispatch
+from interlock.runtime.fronts.greetings import SERVER_INFO, capabilities, instructions
+from interlock.runtime.fronts.sessions import CHANGED
+from interlock.runtime.fronts.stock import Stock
+from interlock.runtime.links.link import Link
+
+SUBSCRIPTIONS_MAX: Final = 1000  # resource URIs in one filter
+DISCOVER_TTL_MS: Final = 60_000
+_FILTERS: Final = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
+
+
+class Listener:
+    """One open `subscriptions/listen`. A Member of the audience."""
+
+    def __init__(self, caller: Caller, listen_id: bytes, sink: Sink, kinds: frozenset[str]) -> None:
+        self.caller = caller
+        self._sink = sink
+        self._kinds = kinds
+        self._meta = encode_value({META_SUBSCRIPTION: Raw(listen_id)})
+        self._id = listen_id
+
+    def acknowledge(self, honoured: dict[str, Any]) -> None:
+        body = encode_value({"_meta": Raw(self._meta), "notifications": honoured})
+        self._sink.emit(encode_notification(ACKNOWLEDGED.encode(), body))
+
+    def on_lists_changed(self, kind: str) -> None:
+        if kind in self._kinds:
+            self._sink.emit(encode_notification(CHANGED[kind].encode(), b'{"_meta":%b}' % self._meta))
+
+    def on_resource_updated(self, params: bytes) -> None:
+        members: dict[str, Any] = {**(decode_object(params) or {}), "_meta": Raw(self._meta)}
+        self._sink.emit(encode_notification(RESOURCE_UPDATED.encode(), encode_value(members)))
+
+    def on_log(self, params: Raw) -> None:
+        pass  # 2026-07-28 sends logs on the request they belong to
+
+    def tell_legacy(self, message: bytes) -> None:
+        pass
+
+    def ask_roots(self, link: Link, request: Request) -> bool:
+        return False
+
+    def finish(self) -> None:
+        """An orderly end: the answer to the listen request."""
+        self._sink.answer(encode_result(self._id, b'{"resultType":"complete","_meta":%b}' % self._meta))
+
+
+class ModernDesk:
+    def __init__(self, dispatch: Dispatch, stock: Stock, audience: Audience) -> None:
+        self._dispatch = dispatch
+        self._stock = stock
+        self._audience = audience
+        self.listeners: set[Listener] = set()
+        self._callers: dict[tuple[Principal, str, str | None, NameForm], Caller] = {}
+
+    def caller(self, principal: Principal, via: str, only: str | None, names: NameForm) -> Caller:
+        """Modern callers hold no state, so equal ones are one object."""
+        key = (principal, via, only, names)
+        caller = self._callers.get(key)
+        if caller is None:
+            if len(self._callers) > 10_000:
+                self._callers.clear()
+            view = view_key(principal, only=only, names=names, declares_extension=False)
+            caller = self._callers[key] = Caller(principal, Era.MODERN, via, view)
+        return caller
+
+    def handle(
+        self,
+        caller: Caller,
+        request: Request,
+        climbed: Climbed,
+        sink: Sink,
+        headers: Mapping[bytes, bytes] | None,
+        names: NameForm = "auto",
+    ) -> Call | Listener | None:
+        """Answers through the sink. Returns what must be stopped when the client goes."""
+        method, params, meta = request.method, climbed.params, climbed.meta
+        if method == TOOLS_CALL:
+            return self._dispatch.call_tool(caller, request.id, params, meta, sink, headers)
+        if method in LISTS:
+            self._list(caller, request, params, self._key(caller, meta, names), sink)
+        elif method == RESOURCES_READ:
+            return self._dispatch.read_resource(caller, request.id, params, meta, sink)
+        elif method == PROMPTS_GET:
+            return self._dispatch.get_prompt(caller, request.id, params, meta, sink)
+        elif method == COMPLETE:
+            return self._dispatch.complete(caller, request.id, params, meta, sink)
+        elif method == LISTEN:
+            return self._listen(caller, request, params, sink)
+        elif method == DISCOVER:
+            self._discover(caller, request, sink)
+        else:
+            fault = Fault(METHOD_NOT_FOUND, "Method not found", {"method": method[:100]})
+            sink.answer(encode_fault(request.id, fault), HTTP_STATUS[METHOD_NOT_FOUND])
+        return None
+
+    def _key(self, caller: Caller, meta: dict[str, Raw], names: NameForm) -> ViewKey:
+        """A client that declares our extension lists dotted names (MCP-AX 3.2, our rule)."""
+        if EXTENSION.encode() not in bytes(meta[META_CAPABILITIES]):
+            return caller.key
+        offered = decode_object(meta[META_CAPABILITIES]) or {}
+        extensions = decode_object(offered["extensions"]) if "extensions" in offered else None
+        declares = extensions is not None and EXTENSION in extensions
+        return view_key(caller.principal, only=caller.key.only, names=names, declares_extension=declares)
+
+    def _list(self, caller: Caller, request: Request, params: dict[str, Raw], key: ViewKey, sink: Sink) -> None:
+        def answer() -> None:
+            listed = self._stock.list(request.method, key, params, Era.MODERN)
+            if isinstance(listed, Fault):
+                sink.answer(encode_fault(request.id, listed), HTTP_STATUS.get(listed.code, 200))
+            else:
+                sink.answer(encode_result(request.id, listed))
+
+        self._stock.when_fresh(request.method, answer)
+
+    def _discover(self, caller: Caller, request: Request, sink: Sink) -> None:
+        def answer() -> None:
+            view = self._dispatch.view(caller.key)
+            result = {
+                "resultType": "complete",
+                "supportedVersions": list(MODERN_VERSIONS),
+                "capabilities": capabilities(view, modern=True),
+                "instructions": instructions(view, caller.key.only),
+                "ttlMs": DISCOVER_TTL_MS,
+                "cacheScope": "private",
+                "_meta": {META_SERVER: SERVER_INFO},
+            }
+            sink.answer(encode_result(request.id, encode_value(result)))
+
+        self._stock.when_fresh(DISCOVER, answer)
+
+    def _listen(self, caller: Caller, request: Request, params: dict[str, Raw], sink: Sink) -> Listener | None:
+        wanted = decode_object(params["notifications"]) if "notifications" in params else None
+        uris = decode_array(wanted.get("resourceSubscriptions", Raw(b"[]"))) if wanted is not None else None
+        if wanted is None or uris is None:
+            fault = Fault(INVALID_PARAMS, "params.notifications must be a filter object")
+            sink.answer(encode_fault(request.id, fault), HTTP_STATUS[INVALID_PARAMS])
+            return None
+        if len(uris) > SUBSCRIPTIONS_MAX:
+            fault = Fault(INVALID_PARAMS, f"at most {SUBSCRIPTIONS_MAX} resource subscriptions in one filter")
+            sink.answer(encode_fault(request.id, fault), HTTP_STATUS[INVALID_PARAMS])
+            return None
+        kinds = frozenset(kind for kind, name in _FILTERS.items() if bytes(wanted.get(name, b"")) == b"true")
+        listener = Listener(caller, request.id, sink, kinds)
+        honoured: dict[str, Any] = {_FILTERS[kind]: True for kind in sorted(kinds)}
+        view = self._dispatch.view(caller.key)
+        watched = []
+        for raw in uris:
+            asked = maybe_string(raw)
+            found = view.find_resource(asked) if asked is not None else []
+            if asked is not None and not isinstance(found, list):
+                self._audience.watch(listener, found[0], found[1], asked)
+                watched.append(asked)
+        if watched:
+            honoured["resourceSubscriptions"] = watched
+        self._audience.join(listener)
+        self.listeners.add(listener)
+        listener.acknowledge(honoured)
+        return listener
+
+    def stop_listening(self, listener: Listener) -> None:
+        self.listeners.discard(listener)
+        self._audience.leave(listener)

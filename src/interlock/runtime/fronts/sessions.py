@@ -1,0 +1,182 @@
+"""Legacy clients: one session each, from `initialize` to its end.
+
+A session remembers what its client can do, which calls and questions are under way, and where to reach it. Server
+requests pass through it under ids of our own.
+"""
+
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Raw
+
+from interlock.protocol.jsonrpc.codec import decode_object, encode_notification, encode_request, encode_value
+from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, Fault, error_body
+from interlock.protocol.jsonrpc.messages import Request, Response
+from interlock.protocol.mcp.methods import (
+    ASKED_OF_CLIENT,
+    CANCELLED,
+    LOG_MESSAGE,
+    PROMPTS_CHANGED,
+    RESOURCE_UPDATED,
+    RESOURCES_CHANGED,
+    TOOLS_CHANGED,
+)
+from interlock.runtime.callers import Asked, Caller, Sink
+from interlock.runtime.calls import passes_level
+from interlock.runtime.clock import Clock
+from interlock.runtime.links.link import Link
+
+CHANGED: Final = {"tools": TOOLS_CHANGED, "prompts": PROMPTS_CHANGED, "resources": RESOURCES_CHANGED}
+SESSIONS_MAX: Final = 10_000
+
+
+class Session:
+    """Also the Asker of its calls and a Member of the audience."""
+
+    def __init__(self, session_id: str, caller: Caller, version: str, now: float) -> None:
+        self.id = session_id
+        self.caller = caller
+        self.version = version
+        self.last_seen = now
+        self.ended = False
+        self.streams: list[Sink] = []  # where it can be told things that belong to no call; the newest is used
+        self._asks: dict[bytes, tuple[Asked, bytes, Sink | None]] = {}
+        self._next_ask = 0
+        self._missed: set[str] = set()  # kinds of lists that changed while no stream was open
+        caller.asker = self
+        caller.calls = {}
+
+    # Telling
+
+    def attach(self, stream: Sink) -> None:
+        self.streams.append(stream)
+        missed, self._missed = self._missed, set()
+        for kind in sorted(missed):
+            self.on_lists_changed(kind)
+
+    def detach(self, stream: Sink) -> None:
+        if stream in self.streams:
+            self.streams.remove(stream)
+
+    def tell(self, message: bytes) -> bool:
+        if not self.streams:
+            return False
+        self.streams[-1].emit(message)
+        return True
+
+    def on_lists_changed(self, kind: str) -> None:
+        if not self.tell(encode_notification(CHANGED[kind].encode(), b"")):
+            self._missed.add(kind)
+
+    def on_resource_updated(self, params: bytes) -> None:
+        self.tell(encode_notification(RESOURCE_UPDATED.encode(), params))
+
+    def on_log(self, params: Raw) -> None:
+        if self.caller.log_level is not None and passes_level(params, self.caller.log_level):
+            self.tell(encode_notification(LOG_MESSAGE.encode(), bytes(params)))
+
+    def tell_legacy(self, message: bytes) -> None:
+        self.tell(message)
+
+    # Asking
+
+    def ask(self, link: Asked, upstream_id: bytes, method: str, params: Raw, sink: Sink | None) -> None:
+        needed = ASKED_OF_CLIENT.get(method)
+        if needed is None or needed not in self.caller.capabilities:
+            self._answer_for(link, upstream_id, f"the client does not support {method}")
+            return
+        stream = sink if sink is not None else (self.streams[-1] if self.streams else None)
+        if stream is None:
+            self._answer_for(link, upstream_id, "the client cannot be reached")
+            return
+        self._next_ask += 1
+        our_id = b'"il-%d"' % self._next_ask
+        self._asks[our_id] = (link, upstream_id, sink)
+        stream.emit(encode_request(our_id, method.encode(), bytes(params)))
+
+    def ask_roots(self, link: Link, request: Request) -> bool:
+        if not self.streams:
+            return False
+        self.ask(link, request.id, request.method, request.params, None)
+        return True
+
+    def withdraw(self, link: Asked, upstream_id: bytes, params: Raw) -> None:
+        for our_id, (asked, theirs, sink) in list(self._asks.items()):
+            if asked is link and theirs == upstream_id:
+                del self._asks[our_id]
+                said: dict[str, Raw] = decode_object(params) or {}
+                said["requestId"] = Raw(our_id)
+                message = encode_notification(CANCELLED.encode(), encode_value(said))
+                stream = sink if sink is not None else (self.streams[-1] if self.streams else None)
+                if stream is not None:
+                    stream.emit(message)
+
+    def answered(self, response: Response) -> bool:
+        """A client's answer to a server's question. False when nobody asked."""
+        asked = self._asks.pop(response.id, None)
+        if asked is None:
+            return False
+        link, upstream_id, _ = asked
+        if response.error:
+            link.respond(upstream_id, b'"error":' + bytes(response.error))
+        else:
+            link.respond(upstream_id, b'"result":' + bytes(response.result))
+        return True
+
+    def _answer_for(self, link: Asked, upstream_id: bytes, why: str) -> None:
+        link.respond(upstream_id, b'"error":' + error_body(Fault(METHOD_NOT_FOUND, why)))
+
+    # Ending
+
+    def end(self, reason: str) -> None:
+        if self.ended:
+            return
+        self.ended = True
+        for call in list((self.caller.calls or {}).values()):
+            call.cancel(reason)
+        asks, self._asks = self._asks, {}
+        for link, upstream_id, _ in asks.values():
+            self._answer_for(link, upstream_id, "the client has gone")
+
+
+class Sessions:
+    """All sessions of a node, by id. Ids are unguessable; a session belongs to the principal that opened it."""
+
+    def __init__(self, clock: Clock, idle_s: float, on_end: Callable[[Session], None]) -> None:
+        self._clock = clock
+        self._idle_s = idle_s
+        self._on_end = on_end
+        self.by_id: dict[str, Session] = {}
+
+    def open(self, caller: Caller, version: str) -> Session | None:
+        """None when the node has as many as it can hold."""
+        if len(self.by_id) >= SESSIONS_MAX and not self.expire():
+            return None
+        session = Session(secrets.token_urlsafe(24), caller, version, self._clock.now())
+        self.by_id[session.id] = session
+        return session
+
+    def find(self, session_id: str, principal: str) -> Session | None:
+        session = self.by_id.get(session_id)
+        if session is None or session.caller.principal.name != principal:
+            return None
+        session.last_seen = self._clock.now()
+        return session
+
+    def close(self, session: Session, reason: str) -> None:
+        if self.by_id.pop(session.id, None) is not None:
+            session.end(reason)
+            self._on_end(session)
+
+    def expire(self) -> int:
+        """End what was idle too long: no stream, no call, nothing heard. Returns how many."""
+        before = self._clock.now() - self._idle_s
+        idle = [
+            session
+            for session in self.by_id.values()
+            if session.last_seen < before and not session.streams and not session.caller.calls
+        ]
+        for session in idle:
+            self.close(session, "idle")
+        return len(idle)

@@ -1,0 +1,160 @@
+"""A client on our own stdin and stdout: one connection, whose first request decides its era.
+
+The end of stdin ends the node's reason to be; `done` says so.
+"""
+
+import asyncio
+import os
+from typing import Final
+
+from interlock.config.plan import NameForm
+from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, maybe_string
+from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
+from interlock.protocol.jsonrpc.messages import Message, Notification, Request
+from interlock.protocol.mcp.ladder import climb
+from interlock.protocol.mcp.methods import CANCELLED, INITIALIZE, META_VERSION
+from interlock.runtime.callers import LOCAL, Caller
+from interlock.runtime.calls import Call
+from interlock.runtime.fronts.legacy import LegacyDesk
+from interlock.runtime.fronts.modern import Listener, ModernDesk
+from interlock.runtime.fronts.sessions import Session
+from interlock.transport.lines import LineSplitter, LineTooLong
+
+CHUNK: Final = 64 * 1024
+
+
+class StdioFront:
+    """Also the Sink of everything it serves."""
+
+    def __init__(
+        self, legacy: LegacyDesk, modern: ModernDesk, *, only: str | None, names: NameForm, max_bytes: int
+    ) -> None:
+        self._legacy = legacy
+        self._modern = modern
+        self._only = only
+        self._names = names
+        self._lines = LineSplitter(max_bytes)
+        self._session: Session | None = None
+        self._caller: Caller | None = None  # modern
+        self._running: dict[bytes, Call | Listener] = {}
+        self._writer: asyncio.WriteTransport | None = None
+        self._reader: asyncio.ReadTransport | None = None
+        self.done = asyncio.Event()
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        # Our own copies of the descriptors: closing a transport must not close what the interpreter holds.
+        self._writer, _ = await loop.connect_write_pipe(_Output, os.fdopen(os.dup(1), "wb", 0))
+        self._reader, _ = await loop.connect_read_pipe(lambda: _Input(self), os.fdopen(os.dup(0), "rb", 0))
+
+    async def stop(self) -> None:
+        if self._session is not None:
+            self._legacy.sessions.close(self._session, "the client went away")
+        for running in list(self._running.values()):
+            self._stop_one(running)
+        if self._reader is not None:
+            self._reader.close()
+        if self._writer is not None:
+            self._writer.close()
+
+    # Sink
+
+    def emit(self, message: bytes) -> None:
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(message + b"\n")
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        self.emit(message)
+
+    # What comes in
+
+    def feed(self, data: bytes) -> None:
+        try:
+            lines = self._lines.feed(data)
+        except LineTooLong:
+            self.emit(encode_fault(b"null", Fault(INVALID_REQUEST, "the message is larger than limits.message_bytes")))
+            self.done.set()
+            return
+        for line in lines:
+            if line.strip():
+                self._receive(line)
+
+    def _receive(self, line: bytes) -> None:
+        try:
+            message = decode_untrusted(line)
+        except CodecError as error:
+            self.emit(encode_fault(error.message_id, error.fault))
+            return
+        if self._session is not None:
+            self._legacy.handle(self._session, message, self)
+        elif self._caller is not None:
+            self._receive_modern(self._caller, message)
+        elif isinstance(message, Request):
+            self._first(message)
+
+    def _first(self, request: Request) -> None:
+        """The first request locks the era (facts of 2026-07-28: the key in `_meta` decides)."""
+        params = decode_object(request.params) if request.params else None
+        meta = decode_object(params["_meta"]) if params is not None and "_meta" in params else None
+        if meta is not None and META_VERSION in meta:
+            self._caller = self._modern.caller(LOCAL, "stdio", self._only, self._names)
+            self._receive_modern(self._caller, request)
+            return
+        if request.method != INITIALIZE:
+            # A probe in neither form: refused, so that the client falls back to the handshake.
+            self.emit(encode_fault(request.id, Fault(INVALID_REQUEST, "send initialize first")))
+            return
+        opened = self._legacy.initialize(request, LOCAL, "stdio", self._only, self._names)
+        if isinstance(opened, Fault):
+            self.emit(encode_fault(request.id, opened))
+            return
+        self._session = opened
+        opened.attach(self)
+        self._legacy.welcome(opened, request, self)
+
+    def _receive_modern(self, caller: Caller, message: Message) -> None:
+        if isinstance(message, Notification):
+            if message.method == CANCELLED:
+                params = decode_object(message.params) or {}
+                running = self._running.pop(bytes(params.get("requestId", b"")), None)
+                if running is not None:
+                    self._stop_one(running, maybe_string(params.get("reason")))
+            return
+        if not isinstance(message, Request):
+            return
+        self._running = {key: one for key, one in self._running.items() if not (isinstance(one, Call) and one.done)}
+        if message.id in self._running:
+            self.emit(encode_fault(message.id, Fault(INVALID_REQUEST, "this id is in use by a request under way")))
+            return
+        climbed = climb(message, None)
+        if isinstance(climbed, Fault):
+            self.emit(encode_fault(message.id, climbed))
+            return
+        running = self._modern.handle(caller, message, climbed, self, None, self._names)
+        if running is not None and not (isinstance(running, Call) and running.done):
+            self._running[message.id] = running
+
+    def _stop_one(self, running: Call | Listener, reason: str | None = None) -> None:
+        if isinstance(running, Listener):
+            self._modern.stop_listening(running)
+        else:
+            running.cancel(reason or "cancelled by the client")
+
+
+class _Input(asyncio.Protocol):
+    def __init__(self, front: StdioFront) -> None:
+        self._front = front
+
+    def data_received(self, data: bytes) -> None:
+        self._front.feed(data)
+
+    def eof_received(self) -> bool:
+        self._front.done.set()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._front.done.set()
+
+
+class _Output(asyncio.BaseProtocol):
+    pass

@@ -1,0 +1,82 @@
+"""The one door. Nothing reaches a link but an `Admitted` command, and only `Guard.admit` makes one.
+
+Rungs are asked in the order of SURFACE 8; the first refusal wins and names its rung. Rungs 1 to 3 belong to the front.
+Refusals are values. The guard touches no disk and awaits nothing.
+"""
+
+from enum import IntEnum
+from typing import Any, Final, Generic, TypeVar, assert_never
+
+import msgspec
+
+from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, TOOL_DEGRADED, Fault
+from interlock.runtime.clock import rfc3339
+from interlock.runtime.links.state import LinkState, Standing
+
+
+class Rung(IntEnum):
+    ROUTE = 4
+    AVAILABILITY = 8
+    SEND = 12
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    rung: Rung
+    fault: Fault
+
+
+C = TypeVar("C")
+
+_KEY: Final = object()
+
+
+class Admitted(Generic[C]):
+    """A command that passed every rung. Cannot be made anywhere else."""
+
+    __slots__ = ("command",)
+
+    def __init__(self, command: C, key: object) -> None:
+        if key is not _KEY:
+            raise TypeError("only the guard admits commands")
+        self.command = command
+
+
+RETRY_AFTER_MS: Final = 5000  # MCP-AX 13.2
+
+
+class Guard:
+    __slots__ = ()
+
+    def admit(self, command: C, standing: Standing | None) -> Admitted[C] | Refuse:
+        """`standing` is how the link of the command's route stands; None when the name leads nowhere."""
+        if standing is None:
+            return Refuse(Rung.ROUTE, NOT_FOUND)
+        match standing.state:
+            case LinkState.READY | LinkState.SLOW:
+                return Admitted(command, _KEY)
+            case (
+                LinkState.CONNECTING
+                | LinkState.DEGRADED
+                | LinkState.UNAUTHORISED
+                | LinkState.FAILED
+                | LinkState.STOPPED
+            ):
+                return Refuse(Rung.AVAILABILITY, degraded(standing))
+            case _:
+                assert_never(standing.state)
+
+
+def degraded(standing: Standing) -> Fault:
+    data: dict[str, Any] = {
+        "reason": "unauthorised" if standing.state is LinkState.UNAUTHORISED else "subserver_unreachable",
+        "since": rfc3339(standing.since_wall),
+        "retry_after_ms": RETRY_AFTER_MS,
+    }
+    return Fault(TOOL_DEGRADED, "tool_degraded", data)
+
+
+# MCP-AX 5.2: -32601, though MCP itself would say -32602.
+NOT_FOUND: Final = Fault(METHOD_NOT_FOUND, "tool_not_found", {"reason": "tool_not_found"})
+
+
+BUSY: Final = Fault(TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "retry_after_ms": 1000})

@@ -1,0 +1,164 @@
+"""Finding out which era a server speaks, by asking it: `server/discover` first, `initialize` where that fails.
+
+Never keyed on one error code: servers refuse an unknown method in many ways, and some not at all.
+"""
+
+import asyncio
+from typing import Any, Final
+
+from msgspec import Raw
+
+from interlock import __version__
+from interlock.protocol.jsonrpc.codec import decode_object, decode_value, maybe_string
+from interlock.protocol.jsonrpc.errors import UNSUPPORTED_VERSION, CodecError, Fault
+from interlock.protocol.jsonrpc.messages import Response
+from interlock.protocol.mcp.eras import LATEST_LEGACY, LATEST_MODERN, LEGACY_VERSIONS, MODERN_VERSIONS, Era
+from interlock.protocol.mcp.methods import (
+    DISCOVER,
+    INITIALIZE,
+    META_CAPABILITIES,
+    META_CLIENT,
+    META_SERVER,
+    META_VERSION,
+)
+from interlock.runtime.calls import Inquiry
+from interlock.runtime.links.link import MODERN_HEAD, Link, LostFault, ServerFacts
+from interlock.runtime.links.pipes import Trouble, Undelivered
+
+PROBE_S: Final = 3.0  # how long a server may think about `server/discover` before it is also asked the older way
+GREET_S: Final = 30.0
+
+OUR_INFO: Final = {"name": "interlock", "title": "Interlock", "version": __version__}
+MODERN_META: Final[dict[str, Any]] = {
+    META_VERSION: LATEST_MODERN,
+    META_CAPABILITIES: {},
+    META_CLIENT: OUR_INFO,
+}
+# The link is shared, so it declares what any client may have; a client that lacks it is answered for (`Call.on_request`).
+LEGACY_CAPABILITIES: Final = {
+    "sampling": {"context": {}, "tools": {}},
+    "elicitation": {"form": {}, "url": {}},
+    "roots": {"listChanged": True},
+}
+
+
+class GreetingFailed(Exception):
+    def __init__(self, reason: str, what: Undelivered | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.what = what
+
+
+def modern_head(method: str) -> bytes:
+    return MODERN_HEAD + b"mcp-method: %b\r\n" % method.encode()
+
+
+async def greet(link: Link, remembered: Era | None) -> ServerFacts:
+    """What the server is. Raises GreetingFailed."""
+    asked: dict[Era, Inquiry] = {}
+    order = [Era.LEGACY, Era.MODERN] if remembered is Era.LEGACY else [Era.MODERN, Era.LEGACY]
+    deadline = asyncio.get_running_loop().time() + GREET_S
+    reasons: list[str] = []
+    last: Undelivered | None = None
+    try:
+        for step, era in enumerate(order):
+            asked[era] = _ask(link, era)
+            patience = PROBE_S if step == 0 else GREET_S
+            while pending := [inquiry.future for inquiry in asked.values() if not inquiry.future.done()]:
+                left = min(patience, deadline - asyncio.get_running_loop().time())
+                done, _ = await asyncio.wait(pending, timeout=max(left, 0), return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    reasons.append(f"no answer to {_METHOD[era]} within {patience:g} s")
+                    break
+                for spoken, inquiry in list(asked.items()):
+                    if not inquiry.future.done():
+                        continue
+                    facts = _read(spoken, inquiry.future.result())
+                    if isinstance(facts, ServerFacts):
+                        return facts
+                    del asked[spoken]
+                    reasons.append(facts.reason)
+                    last = facts.what or last
+                    if _hopeless(facts.what):
+                        raise facts
+                if era not in asked:
+                    break
+        raise GreetingFailed(reasons[-1] if reasons else "it did not answer", last)
+    finally:
+        for inquiry in asked.values():
+            link.in_flight.pop(inquiry.upstream_id, None)
+
+
+_METHOD: Final = {Era.MODERN: DISCOVER, Era.LEGACY: INITIALIZE}
+
+
+def _ask(link: Link, era: Era) -> Inquiry:
+    if era is Era.MODERN:
+        return link.ask(DISCOVER, {"_meta": MODERN_META}, modern_head(DISCOVER))
+    params = {"protocolVersion": LATEST_LEGACY, "capabilities": LEGACY_CAPABILITIES, "clientInfo": OUR_INFO}
+    return link.ask(INITIALIZE, params)
+
+
+def _hopeless(what: Undelivered | None) -> bool:
+    """Nothing another question could change."""
+    return what is not None and what.trouble in (Trouble.UNREACHABLE, Trouble.UNAUTHORISED)
+
+
+def _read(era: Era, reply: Response | Fault) -> ServerFacts | GreetingFailed:
+    if isinstance(reply, Fault):
+        what = reply.what if isinstance(reply, LostFault) else None
+        return GreetingFailed(reply.detail if isinstance(reply, LostFault) else reply.message, what)
+    if reply.error:
+        return GreetingFailed(_refusal(era, reply.error))
+    result = decode_object(reply.result)
+    if result is None:
+        return GreetingFailed("its greeting is not an object")
+    return _modern_facts(result) if era is Era.MODERN else _legacy_facts(result)
+
+
+def _refusal(era: Era, error: Raw) -> str:
+    try:
+        body = decode_value(error)
+        code, message = body.get("code"), str(body.get("message", ""))[:200]
+    except (CodecError, AttributeError):
+        return f"it refused {_METHOD[era]}"
+    if code == UNSUPPORTED_VERSION:
+        return f"it speaks none of our MCP versions ({', '.join(MODERN_VERSIONS)})"
+    return f"it refused {_METHOD[era]}: {message} ({code})"
+
+
+def _modern_facts(result: dict[str, Raw]) -> ServerFacts | GreetingFailed:
+    try:
+        versions = decode_value(result.get("supportedVersions", Raw(b"[]")))
+    except CodecError:
+        versions = []
+    version = (
+        next((v for v in reversed(MODERN_VERSIONS) if v in versions), None) if isinstance(versions, list) else None
+    )
+    if version is None:
+        return GreetingFailed("it speaks no modern MCP version of ours")
+    meta = decode_object(result["_meta"]) if "_meta" in result else None
+    info = decode_object((meta or {}).get(META_SERVER, Raw(b"{}"))) or {}
+    return ServerFacts(
+        era=Era.MODERN,
+        version=version,
+        name=maybe_string(info.get("name")) or "",
+        server_version=maybe_string(info.get("version")) or "",
+        capabilities=decode_object(result.get("capabilities", Raw(b"{}"))) or {},
+        instructions=maybe_string(result.get("instructions")),
+    )
+
+
+def _legacy_facts(result: dict[str, Raw]) -> ServerFacts | GreetingFailed:
+    version = maybe_string(result.get("protocolVersion"))
+    if version not in LEGACY_VERSIONS:
+        return GreetingFailed(f"it speaks MCP {str(version)[:40]}, which we do not")
+    info = decode_object(result.get("serverInfo", Raw(b"{}"))) or {}
+    return ServerFacts(
+        era=Era.LEGACY,
+        version=version,
+        name=maybe_string(info.get("name")) or "",
+        server_version=maybe_string(info.get("version")) or "",
+        capabilities=decode_object(result.get("capabilities", Raw(b"{}"))) or {},
+        instructions=maybe_string(result.get("instructions")),
+    )

@@ -1,0 +1,375 @@
+"""One server, seen from the node: messages out under our own ids, answers back to whoever waits.
+
+A link is shared by all clients. It takes only what the guard admitted, renames nothing itself (the route did), stamps the
+era its server speaks, and tells its watcher about everything nobody asked for. Its life (connecting, listing, coming
+back) is the keeper's.
+"""
+
+from collections import deque
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from interlock.config.plan import Dial, ServerPlan
+from interlock.protocol.jsonrpc.codec import (
+    decode_object,
+    decode_untrusted,
+    encode_notification,
+    encode_request,
+    encode_value,
+)
+from interlock.protocol.jsonrpc.errors import (
+    INTERNAL_ERROR,
+    METHOD_NOT_FOUND,
+    TOOL_DEGRADED,
+    CodecError,
+    Fault,
+    error_body,
+)
+from interlock.protocol.jsonrpc.messages import Notification, Request, Response
+from interlock.protocol.mcp.eras import LATEST_MODERN, Era
+from interlock.protocol.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY, crossing, stamp_modern
+from interlock.protocol.mcp.methods import (
+    ACKNOWLEDGED,
+    CANCELLED,
+    ELICITATION_COMPLETE,
+    LOG_MESSAGE,
+    META_CAPABILITIES,
+    META_CLIENT,
+    META_LOG_LEVEL,
+    PING,
+    PROGRESS,
+    PROMPTS_CHANGED,
+    RESOURCE_UPDATED,
+    RESOURCES_CHANGED,
+    TOOLS_CHANGED,
+)
+from interlock.runtime.callers import Asker
+from interlock.runtime.calls import Call, Inquiry, Outcome, Pending
+from interlock.runtime.clock import Clock
+from interlock.runtime.guard import Admitted
+from interlock.runtime.links.pipes import Pipe, Trouble, Undelivered
+from interlock.runtime.links.state import LinkState, Standing
+
+GARBAGE_MAX: Final = 1000  # messages of one connection that are not JSON-RPC, before it is given up
+CHATTER_PER_S: Final = 1000  # notifications per second, before we stop reading for the rest of it
+MODERN_HEAD: Final = b"mcp-protocol-version: %b\r\n" % LATEST_MODERN.encode()
+CHANGES: Final = {TOOLS_CHANGED: "tools", PROMPTS_CHANGED: "prompts", RESOURCES_CHANGED: "resources"}
+
+
+class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server said of itself when greeted."""
+
+    era: Era
+    version: str
+    name: str = ""
+    server_version: str = ""
+    capabilities: dict[str, Raw] = {}
+    instructions: str | None = None
+
+
+class LinkWatcher(Protocol):
+    """Whoever is told what a link says of its own accord."""
+
+    def on_standing(self, link: "Link") -> None: ...
+
+    def on_changed(self, link: "Link", kind: str) -> None:
+        """The server says its list of `kind` changed."""
+
+    def on_resource_updated(self, link: "Link", params: Raw) -> None: ...
+
+    def on_log(self, link: "Link", params: Raw) -> None:
+        """A log message that belongs to no call we can name."""
+
+    def on_orphan_request(self, link: "Link", request: Request) -> bool:
+        """A server's request that belongs to no call. True when somebody will answer it."""
+
+    def on_pipe_lost(self, link: "Link", reason: str) -> None: ...
+
+    def on_session_lost(self, link: "Link") -> None: ...
+
+    def on_unauthorised(self, link: "Link", reason: str) -> None: ...
+
+    def on_elicitation_complete(self, link: "Link", params: Raw) -> None: ...
+
+
+class Link:
+    def __init__(self, plan: ServerPlan, watcher: LinkWatcher, clock: Clock, *, vendor_meta: bool) -> None:
+        self.plan = plan
+        self.segment = plan.segment
+        self.kind = "dialled" if isinstance(plan.reach, Dial) else "spawned"
+        self.transport = "http" if isinstance(plan.reach, Dial) else "stdio"
+        self.pipe: Pipe | None = None
+        self.facts: ServerFacts | None = None
+        self.standing = Standing(LinkState.CONNECTING, None, clock.wall())
+        self.in_flight: dict[int, Pending] = {}
+        self.calls = 0
+        self.errors = 0
+        self.restarts = 0
+        self.stray = 0  # answers nobody waits for
+        self.latencies: deque[float] = deque(maxlen=100)
+        self.pid: int | None = None
+        self._watcher = watcher
+        self._clock = clock
+        self._vendor_meta = vendor_meta
+        self._modern = False
+        self._last_id = 0
+        self._garbage = 0
+        self._chatter = 0
+        self._chatter_since = 0.0
+        self._asks: dict[bytes, Asker] = {}
+        self._parked: list[Call] = []
+
+    # What goes out
+
+    def send(self, admitted: Admitted[Call]) -> None:
+        call = admitted.command
+        pipe = self.pipe
+        if pipe is None:
+            call.on_failed(_lost("the link went away before the call was sent", "not_sent"), Outcome.LOST)
+            return
+        self._last_id = uid = self._last_id + 1
+        call.upstream_id = uid
+        call.link = self
+        call.ticket = admitted
+        params = call.params
+        meta = crossing(call.meta, vendor=self._vendor_meta) if call.meta else {}
+        if self._modern:
+            self._stamp(call, meta)
+        if call.progress_token is not None:
+            meta[PROGRESS_TOKEN] = Raw(b"%d" % uid)
+        if meta:
+            params["_meta"] = meta
+        else:
+            params.pop("_meta", None)
+        self.in_flight[uid] = call
+        self.calls += 1
+        message = encode_request(b"%d" % uid, call.method.encode(), encode_value(params))
+        call.handle = pipe.send(message, call.head if self._modern else b"", call)
+
+    def _stamp(self, call: Call, meta: dict[str, Raw]) -> None:
+        caller = call.caller
+        if caller.era is Era.MODERN:
+            said = call.meta
+            stamp_modern(
+                meta,
+                capabilities=said[META_CAPABILITIES],
+                client=said.get(META_CLIENT),
+                log_level=said.get(META_LOG_LEVEL),
+            )
+        else:  # a legacy client is not yet asked through a modern server, so it must not look askable
+            level = caller.log_level
+            stamp_modern(
+                meta,
+                capabilities=RAW_EMPTY,
+                client=caller.client,
+                log_level=None if level is None else Raw(encode_value(level)),
+            )
+
+    def ask(self, method: str, params: dict[str, Any], head: bytes = b"") -> Inquiry:
+        """A question of our own. Await `inquiry.future`; `forget` it when you give up."""
+        inquiry = Inquiry()
+        self.attach(inquiry, method, params, head)
+        return inquiry
+
+    def attach(self, pending: Pending, method: str, params: dict[str, Any], head: bytes = b"") -> None:
+        self._last_id = uid = self._last_id + 1
+        pending.upstream_id = uid
+        if self.pipe is None:
+            pending.on_failed(_lost("the link is not connected", "not_sent"), Outcome.LOST)
+            return
+        self.in_flight[uid] = pending
+        message = encode_request(b"%d" % uid, method.encode(), encode_value(params) if params else b"")
+        pending.handle = self.pipe.send(message, head, pending)
+
+    def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
+        if self.pipe is not None:
+            body = encode_value(params) if params else b""
+            self.pipe.send(encode_notification(method.encode(), body), b"", None)
+
+    def respond(self, upstream_id: bytes, payload: bytes) -> None:
+        self._asks.pop(upstream_id, None)
+        if self.pipe is not None:
+            self.pipe.send(b'{"jsonrpc":"2.0","id":%b,%b}' % (upstream_id, payload), b"", None)
+
+    def cancel(self, pending: Pending, reason: str) -> None:
+        """Tell the server that nobody waits any more: by closing the stream, and in words where words are spoken."""
+        if self.in_flight.pop(pending.upstream_id, None) is None or self.pipe is None:
+            return
+        if not self._modern or self.transport == "stdio":
+            self.notify(CANCELLED, {"requestId": pending.upstream_id, "reason": reason})
+        self.pipe.abort(pending.handle)
+
+    # What comes in
+
+    def waits(self, origin: Pending) -> bool:
+        return origin.upstream_id in self.in_flight
+
+    def on_session(self, session: bytes) -> None:
+        self.session = session
+
+    def on_message(self, data: bytes, origin: Pending | None) -> None:
+        try:
+            message = decode_untrusted(data)
+        except CodecError as error:
+            self._on_garbage(origin, error)
+            return
+        if type(message) is Response:
+            self._on_response(message)
+        elif type(message) is Notification:
+            self._on_notification(message, origin)
+        elif type(message) is Request:
+            self._on_request(message, origin)
+
+    def _on_response(self, response: Response) -> None:
+        try:
+            pending = self.in_flight.pop(int(response.id), None)
+        except ValueError:
+            pending = None
+        if pending is None:
+            self.stray += 1
+            return
+        pending.on_response(response, Era.MODERN if self._modern else Era.LEGACY)
+
+    def _on_notification(self, message: Notification, origin: Pending | None) -> None:
+        self._count_chatter()
+        method = message.method
+        if method == PROGRESS:
+            params = decode_object(message.params)
+            try:
+                pending = self.in_flight.get(int(bytes(params[PROGRESS_TOKEN]))) if params else None
+            except (KeyError, ValueError):
+                return
+            if pending is not None and params is not None:
+                pending.on_progress(params)
+        elif method == LOG_MESSAGE:
+            pending = self._whose(origin)
+            if pending is not None:
+                pending.on_log(message.params)
+            else:
+                self._watcher.on_log(self, message.params)
+        elif method in CHANGES:
+            self._watcher.on_changed(self, CHANGES[method])
+        elif method == RESOURCE_UPDATED:
+            self._watcher.on_resource_updated(self, message.params)
+        elif method == ELICITATION_COMPLETE:
+            self._watcher.on_elicitation_complete(self, message.params)
+        elif method == CANCELLED:
+            params = decode_object(message.params) or {}
+            asker = self._asks.pop(bytes(params.get("requestId", b"")), None)
+            if asker is not None:
+                asker.withdraw(self, bytes(params["requestId"]), message.params)
+        elif method == ACKNOWLEDGED:
+            pass  # what we listen to is a wish; the lists are re-read anyway
+
+    def _on_request(self, request: Request, origin: Pending | None) -> None:
+        if request.method == PING:
+            self.respond(request.id, b'"result":{}')
+            return
+        if self._modern:
+            self._refuse(request, "a 2026-07-28 server sends no requests")
+            return
+        pending = self._whose(origin)
+        if isinstance(pending, Call):
+            if pending.caller.asker is not None:
+                self._asks[request.id] = pending.caller.asker
+            pending.on_request(self, request)
+        elif not self._watcher.on_orphan_request(self, request):
+            self._refuse(request, "the client this is for cannot be told from others with calls under way")
+
+    def _refuse(self, request: Request, why: str) -> None:
+        self.respond(request.id, b'"error":' + error_body(Fault(METHOD_NOT_FOUND, why)))
+
+    def _whose(self, origin: Pending | None) -> Pending | None:
+        """Whose call an unsolicited message belongs to. HTTP tells; a shared pipe tells only while one client calls."""
+        if isinstance(origin, Call):
+            return origin
+        found: Call | None = None
+        for pending in self.in_flight.values():
+            if isinstance(pending, Call):
+                if found is not None and pending.caller is not found.caller:
+                    return None
+                found = pending
+        return found
+
+    def _count_chatter(self) -> None:
+        now = self._clock.now()
+        if now - self._chatter_since >= 1.0:
+            self._chatter_since, self._chatter = now, 0
+        self._chatter += 1
+        if self._chatter == CHATTER_PER_S and self.pipe is not None:
+            self.pipe.throttle(max(0.0, 1.0 - (now - self._chatter_since)))
+
+    def _on_garbage(self, origin: Pending | None, error: CodecError) -> None:
+        self._garbage += 1
+        if origin is not None and self.waits(origin):
+            self.on_undelivered(origin, Undelivered(Trouble.MALFORMED, f"its answer cannot be read: {error}"))
+        elif self._garbage > GARBAGE_MAX:
+            self.on_pipe_lost(f"it sent more than {GARBAGE_MAX} messages that are not JSON-RPC")
+
+    # What goes wrong
+
+    def on_undelivered(self, origin: Pending | None, what: Undelivered) -> None:
+        if what.trouble is Trouble.UNAUTHORISED:
+            self._watcher.on_unauthorised(self, what.detail)
+        elif what.trouble is Trouble.SESSION_LOST:
+            self._watcher.on_session_lost(self)
+        if origin is None or self.in_flight.pop(origin.upstream_id, None) is None:
+            return
+        match what.trouble:
+            case Trouble.SESSION_LOST if isinstance(origin, Call):
+                self._parked.append(origin)  # refused before it was looked at: sent again once greeted
+            case Trouble.MALFORMED if isinstance(origin, Call):
+                fault = Fault(INTERNAL_ERROR, "the server's answer cannot be used", {"reason": "malformed_answer"})
+                origin.on_failed(fault, Outcome.ERROR)
+            case Trouble.LOST | Trouble.MALFORMED:
+                origin.on_failed(_lost(what.detail, "unknown", what), Outcome.LOST)
+            case _:
+                origin.on_failed(_lost(what.detail, "not_sent", what), Outcome.LOST)
+
+    def on_pipe_lost(self, reason: str) -> None:
+        self._watcher.on_pipe_lost(self, reason)
+
+    def fail_all(self, reason: str) -> None:
+        """The connection is gone: everybody waiting is told, and every question to a client is taken back."""
+        waiting, self.in_flight = self.in_flight, {}
+        for pending in waiting.values():
+            pending.on_failed(_lost(reason, "unknown"), Outcome.LOST)
+        parked, self._parked = self._parked, []
+        for call in parked:
+            call.on_failed(_lost(reason, "not_sent"), Outcome.LOST)
+        asks, self._asks = self._asks, {}
+        for upstream_id, asker in asks.items():
+            asker.withdraw(self, upstream_id, RAW_EMPTY)
+
+    # What the keeper sets
+
+    session = b""
+
+    def greeted(self, facts: ServerFacts) -> None:
+        self.facts = facts
+        self._modern = facts.era is Era.MODERN
+        self._garbage = 0
+        parked, self._parked = self._parked, []
+        for call in parked:
+            if not call.done and call.ticket is not None:
+                self.send(call.ticket)
+
+    def stand(self, state: LinkState, reason: str | None) -> None:
+        if self.standing.state is not state or self.standing.reason != reason:
+            since = self._clock.wall() if self.standing.state is not state else self.standing.since_wall
+            self.standing = Standing(state, reason, since)
+            self._watcher.on_standing(self)
+
+
+class LostFault(Fault, frozen=True):
+    """A lost link, with the detail that stays inside: it may name hosts. The client hears what it can act on."""
+
+    detail: str = ""
+    what: Undelivered | None = None
+
+
+def _lost(detail: str, outcome: str, what: Undelivered | None = None) -> LostFault:
+    data = {"reason": "subserver_unreachable", "outcome": outcome, "retry_after_ms": 5000}
+    return LostFault(TOOL_DEGRADED, "tool_degraded", data, detail, what)

@@ -1,0 +1,143 @@
+"""Reading a server's lists: every page, within limits, each item kept as the bytes it came in."""
+
+import asyncio
+import hashlib
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.protocol.jsonrpc.codec import decode_array, decode_object, decode_value, maybe_string
+from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, CodecError, Fault
+from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.methods import LISTS, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
+from interlock.runtime.links.greeting import MODERN_META, modern_head
+from interlock.runtime.links.link import Link, LostFault
+
+LIST_S: Final = 5.0  # MCP-AX 5.1: one slow server does not hold up the list
+PAGES_MAX: Final = 100
+ITEMS_MAX: Final = 10_000
+ITEM_BYTES_MAX: Final = 1024 * 1024
+
+_KEY: Final = {TOOLS_LIST: "name", PROMPTS_LIST: "name", RESOURCES_LIST: "uri", TEMPLATES_LIST: "uriTemplate"}
+_NEEDS: Final = {
+    TOOLS_LIST: "tools",
+    PROMPTS_LIST: "prompts",
+    RESOURCES_LIST: "resources",
+    TEMPLATES_LIST: "resources",
+}
+
+Item = dict[str, Raw]
+
+
+class Items(msgspec.Struct, frozen=True, kw_only=True):
+    """One list of one server: (key, item) pairs in the server's order, and what was left out and why."""
+
+    items: tuple[tuple[str, Item], ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
+    digest: bytes = b""
+    ttl_s: float | None = None  # the server's own cache hint
+    private: bool = True
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    tools: Items = Items()
+    prompts: Items = Items()
+    resources: Items = Items()
+    templates: Items = Items()
+
+
+class ListFailed(Exception):
+    """A list that could not be read; the message says why."""
+
+
+FIELD: Final = {TOOLS_LIST: "tools", PROMPTS_LIST: "prompts", RESOURCES_LIST: "resources", TEMPLATES_LIST: "templates"}
+
+
+async def read_list(link: Link, method: str) -> Items:
+    """Raises ListFailed. A server without the capability has an empty list and is not asked."""
+    facts = link.facts
+    if facts is None or _NEEDS[method] not in facts.capabilities:
+        return Items()
+    cursor: Raw | None = None
+    found: list[tuple[str, Item]] = []
+    refused: list[tuple[str, str]] = []
+    digest = hashlib.sha256()
+    ttl_s: float | None = None
+    private = facts.era is Era.LEGACY
+    for _ in range(PAGES_MAX):
+        page = await _read_page(link, method, cursor)
+        if page is None:
+            return Items()
+        raw_items = decode_array(page.get(LISTS[method], Raw(b"null")))
+        if raw_items is None:
+            raise ListFailed(f"its {method} has no list {LISTS[method]}")
+        for raw in raw_items:
+            digest.update(bytes(raw))
+            digest.update(b"\n")
+            _take(raw, _KEY[method], found, refused)
+        if facts.era is Era.MODERN:
+            ttl_s = _least(ttl_s, page.get("ttlMs"))
+            private = private or maybe_string(page.get("cacheScope")) != "public"
+        cursor = page.get("nextCursor")
+        if cursor is None or bytes(cursor) in (b"null", b'""'):
+            break
+        if len(found) >= ITEMS_MAX:
+            refused.append(("*", f"more than {ITEMS_MAX} items"))
+            break
+    else:
+        refused.append(("*", f"more than {PAGES_MAX} pages"))
+    if len(found) > ITEMS_MAX:
+        refused.append(("*", f"{len(found) - ITEMS_MAX} items beyond the first {ITEMS_MAX}"))
+        del found[ITEMS_MAX:]
+    return Items(items=tuple(found), refused=tuple(refused), digest=digest.digest(), ttl_s=ttl_s, private=private)
+
+
+async def _read_page(link: Link, method: str, cursor: Raw | None) -> dict[str, Raw] | None:
+    modern = link.facts is not None and link.facts.era is Era.MODERN
+    params: dict[str, Any] = {"_meta": MODERN_META} if modern else {}
+    if cursor is not None:
+        params["cursor"] = cursor
+    inquiry = link.ask(method, params, modern_head(method) if modern else b"")
+    try:
+        reply = await asyncio.wait_for(inquiry.future, LIST_S)
+    except TimeoutError:
+        link.cancel(inquiry, "timeout")
+        raise ListFailed(f"{method} was not answered within {LIST_S:g} s") from None
+    if isinstance(reply, LostFault):
+        raise ListFailed(f"{method}: {reply.detail}")
+    if isinstance(reply, Fault):
+        raise ListFailed(f"{method}: {reply.message}")
+    if reply.error:
+        try:
+            error = decode_value(reply.error)
+            if error.get("code") == METHOD_NOT_FOUND:
+                return None  # it declared the capability but has no such list (templates, mostly)
+            raise ListFailed(f"{method} was refused: {str(error.get('message'))[:200]}")
+        except (CodecError, AttributeError):
+            raise ListFailed(f"{method} was refused") from None
+    page = decode_object(reply.result)
+    if page is None:
+        raise ListFailed(f"its {method} is not an object")
+    return page
+
+
+def _take(raw: Raw, key: str, found: list[tuple[str, Item]], refused: list[tuple[str, str]]) -> None:
+    item = decode_object(raw)
+    name = maybe_string(item.get(key)) if item is not None else None
+    if item is None or name is None:
+        refused.append(("?", f"an item without a {key}"))
+    elif len(bytes(raw)) > ITEM_BYTES_MAX:
+        refused.append((name[:128], f"its definition is larger than {ITEM_BYTES_MAX} bytes"))
+    else:
+        found.append((name, item))
+
+
+def _least(known: float | None, raw: Raw | None) -> float | None:
+    try:
+        ms = decode_value(raw) if raw is not None else None
+    except CodecError:
+        ms = None
+    if not isinstance(ms, int | float) or isinstance(ms, bool) or ms < 0:
+        return known
+    return ms / 1000 if known is None else min(known, ms / 1000)

@@ -1,0 +1,419 @@
+"""The three ways bytes reach a server: a child's stdio, streamable HTTP, and the older HTTP+SSE.
+
+A pipe carries whole messages and knows which request a message came back on, where the transport tells (HTTP). It knows
+no method and no era beyond the headers it is told to send.
+"""
+
+import asyncio
+from enum import Enum
+from typing import Any, Protocol
+from urllib.parse import urljoin, urlsplit
+
+import msgspec
+
+from interlock.protocol.mcp.sse import SseMalformed, SseParser
+from interlock.runtime.calls import Pending
+from interlock.transport.http import Failure, Handle, Headers, HttpClient, header
+from interlock.transport.stdio import Child
+
+EVENT_STREAM_HEAD = b"accept: text/event-stream\r\n"
+POST_HEAD = b"content-type: application/json\r\naccept: application/json, text/event-stream\r\n"
+RESUME_TRIES_MAX = 5
+RESUME_DELAY_S = 1.0  # when the server named no `retry`
+
+
+class Trouble(Enum):
+    UNREACHABLE = "unreachable"  # nothing was sent
+    LOST = "lost"  # sent, no answer: what happened there is unknown
+    UNAUTHORISED = "unauthorised"
+    SESSION_LOST = "session_lost"
+    REFUSED = "refused"  # an HTTP status that is no MCP answer
+    MALFORMED = "malformed"
+
+
+class Undelivered(msgspec.Struct, frozen=True):
+    trouble: Trouble
+    detail: str
+    status: int = 0
+
+
+class PipeOwner(Protocol):
+    def on_message(self, data: bytes, origin: Pending | None) -> None: ...
+
+    def on_undelivered(self, origin: Pending | None, what: Undelivered) -> None: ...
+
+    def on_pipe_lost(self, reason: str) -> None: ...
+
+    def on_session(self, session: bytes) -> None:
+        """Legacy HTTP: the session id an answer brought."""
+
+    def waits(self, origin: Pending) -> bool: ...
+
+
+class Pipe(Protocol):
+    def send(self, message: bytes, head: bytes, origin: Pending | None) -> object: ...
+
+    def abort(self, handle: object) -> bool:
+        """Stop one request by closing its connection. False where the transport has no such thing."""
+
+    def throttle(self, seconds: float) -> None:
+        """Stop reading for a while: the server talks too much."""
+
+    async def close(self) -> None: ...
+
+
+class StdioPipe:
+    """A child process. Also its ChildSink."""
+
+    def __init__(self, owner: PipeOwner) -> None:
+        self._owner = owner
+        self.child: Child | None = None
+
+    def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
+        if self.child is not None:
+            self.child.send(message)
+        return None
+
+    def abort(self, handle: object) -> bool:
+        return False
+
+    def throttle(self, seconds: float) -> None:
+        child = self.child
+        if child is not None:
+            child.pause_reading()
+            asyncio.get_running_loop().call_later(seconds, child.resume_reading)
+
+    def on_line(self, data: bytes) -> None:
+        if data.strip():
+            self._owner.on_message(data, None)
+
+    def on_gone(self, reason: str) -> None:
+        self._owner.on_pipe_lost(reason)
+
+    def on_stalled(self) -> None:
+        self._owner.on_pipe_lost("it stopped reading its input")
+
+    async def close(self) -> None:
+        if self.child is not None:
+            await self.child.stop()
+
+
+class HttpPipe:
+    """Streamable HTTP: one POST per message, answers on the POST, a GET stream for the rest (legacy)."""
+
+    def __init__(self, owner: PipeOwner, url: str, headers: dict[str, str], max_bytes: int) -> None:
+        parts = urlsplit(url)
+        self.owner = owner
+        self.target = (parts.path or "/").encode() + (b"?" + parts.query.encode() if parts.query else b"")
+        self.client = HttpClient(f"{parts.scheme}://{parts.netloc}", max_body_bytes=max_bytes)
+        self.max_bytes = max_bytes
+        self._custom = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())
+        self._post_head = POST_HEAD + self._custom
+        self._session = b""
+        self._stream: _Exchange | None = None
+        self._closed = False
+
+    def adopt_session(self, session: bytes, version: str) -> None:
+        """Legacy: what every later request repeats."""
+        self._session = b"mcp-protocol-version: %b\r\n" % version.encode()
+        if session:
+            self._session += b"mcp-session-id: %b\r\n" % session
+        self._post_head = POST_HEAD + self._custom + self._session
+
+    def forget_session(self) -> None:
+        self._session = b""
+        self._post_head = POST_HEAD + self._custom
+
+    def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
+        exchange = _Exchange(self, origin)
+        exchange.handle = self.client.request(b"POST", self.target, self._post_head + head, message, exchange)
+        return exchange
+
+    def open_stream(self) -> None:
+        """The legacy GET stream, reopened as long as the server offers it."""
+        stream = _Exchange(self, None, listening=True)
+        self._stream = stream
+        stream.open()
+
+    def get(self, head: bytes, exchange: "_Exchange") -> Handle:
+        return self.client.request(
+            b"GET", self.target, EVENT_STREAM_HEAD + self._custom + self._session + head, b"", exchange
+        )
+
+    def abort(self, handle: object) -> bool:
+        if isinstance(handle, _Exchange):
+            handle.abort()
+        return True
+
+    def throttle(self, seconds: float) -> None:
+        if self._stream is not None and self._stream.handle is not None:
+            handle = self._stream.handle
+            handle.pause()
+            asyncio.get_running_loop().call_later(seconds, handle.resume)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._session and b"mcp-session-id" in self._session and not self._gone():
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.client.request(b"DELETE", self.target, self._custom + self._session, b"", _Farewell(done))
+            try:
+                await asyncio.wait_for(done, 1.0)
+            except TimeoutError:
+                pass
+        await self.client.close()
+
+    def _gone(self) -> bool:
+        return not self._session
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+
+class _Farewell:
+    """The answer to a session's DELETE, which nobody needs."""
+
+    def __init__(self, done: "asyncio.Future[None]") -> None:
+        self._done = done
+
+    def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
+        self._finish()
+
+    def on_stream(self, status: int, headers: Headers) -> None:
+        pass
+
+    def on_chunk(self, data: bytes) -> None:
+        pass
+
+    def on_stream_end(self) -> None:
+        self._finish()
+
+    def on_fail(self, failure: Failure) -> None:
+        self._finish()
+
+    def _finish(self) -> None:
+        if not self._done.done():
+            self._done.set_result(None)
+
+
+class _Exchange:
+    """One POST (or the GET stream) and everything that comes back on it."""
+
+    __slots__ = ("_aborted", "_last_id", "_listening", "_origin", "_parser", "_pipe", "_retry_s", "_tries", "handle")
+
+    def __init__(self, pipe: HttpPipe, origin: Pending | None, listening: bool = False) -> None:
+        self._pipe = pipe
+        self._origin = origin
+        self._listening = listening
+        self._parser: SseParser | None = None
+        self._last_id: str | None = None
+        self._retry_s = RESUME_DELAY_S
+        self._tries = 0
+        self._aborted = False
+        self.handle: Handle | None = None
+
+    def open(self) -> None:
+        if self._aborted or self._pipe.closed:
+            return
+        head = b"" if self._last_id is None else b"last-event-id: %b\r\n" % self._last_id.encode()
+        self.handle = self._pipe.get(head, self)
+
+    def abort(self) -> None:
+        self._aborted = True
+        if self.handle is not None:
+            self.handle.abort()
+
+    def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
+        owner, origin = self._pipe.owner, self._origin
+        if status == 200 and not self._listening:
+            session = header(headers, b"mcp-session-id")
+            if session is not None and origin is not None:
+                owner.on_session(session)
+            if body:
+                owner.on_message(body, origin)
+            if origin is not None and owner.waits(origin):
+                owner.on_undelivered(origin, Undelivered(Trouble.MALFORMED, "its answer was not for this request"))
+            return
+        if self._listening:
+            return  # 405 and others: the server offers no stream
+        if 200 <= status < 300:
+            if origin is not None and owner.waits(origin):
+                owner.on_undelivered(origin, Undelivered(Trouble.MALFORMED, f"HTTP {status} instead of an answer"))
+            return
+        if status in (401, 403):
+            owner.on_undelivered(
+                origin, Undelivered(Trouble.UNAUTHORISED, f"it refuses our credential (HTTP {status})", status)
+            )
+            return
+        if body[:1] == b"{" and origin is not None:
+            owner.on_message(body, origin)
+            if not owner.waits(origin):
+                return
+        if status == 404 and b"mcp-session-id" in self._pipe._session:
+            owner.on_undelivered(origin, Undelivered(Trouble.SESSION_LOST, "it forgot our session", status))
+            return
+        owner.on_undelivered(origin, Undelivered(Trouble.REFUSED, f"HTTP {status}", status))
+
+    def on_stream(self, status: int, headers: Headers) -> None:
+        self._parser = SseParser(self._pipe.max_bytes)
+        session = header(headers, b"mcp-session-id")
+        if session is not None and self._origin is not None:
+            self._pipe.owner.on_session(session)
+
+    def on_chunk(self, data: bytes) -> None:
+        if self._parser is None or self._aborted:
+            return
+        try:
+            events = self._parser.feed(data)
+        except SseMalformed as error:
+            self.abort()
+            self._fail(Undelivered(Trouble.MALFORMED, str(error)))
+            return
+        for event in events:
+            if event.id is not None:
+                self._last_id = event.id
+            if event.retry_ms is not None:
+                self._retry_s = min(event.retry_ms / 1000, 60.0)
+            if event.data and event.event == "message":
+                self._tries = 0
+                self._pipe.owner.on_message(event.data, self._origin)
+
+    def on_stream_end(self) -> None:
+        self._again(Undelivered(Trouble.LOST, "its stream ended without an answer"))
+
+    def on_fail(self, failure: Failure) -> None:
+        if self._parser is not None:  # a stream that had begun: resume where the server allows it
+            self._again(Undelivered(Trouble.LOST, failure.detail))
+            return
+        trouble = Trouble.UNREACHABLE if failure.retry_safe else Trouble.LOST
+        self._fail(Undelivered(trouble, failure.detail))
+
+    def _again(self, otherwise: Undelivered) -> None:
+        if self._aborted or self._pipe.closed:
+            return
+        wanted = self._listening or (
+            self._last_id is not None and self._origin is not None and self._pipe.owner.waits(self._origin)
+        )
+        if wanted and self._tries < RESUME_TRIES_MAX:
+            self._tries += 1
+            self._parser = None
+            asyncio.get_running_loop().call_later(self._retry_s, self.open)
+            return
+        self._fail(otherwise)
+
+    def _fail(self, what: Undelivered) -> None:
+        if self._aborted or self._listening:
+            return
+        if self._origin is None or self._pipe.owner.waits(self._origin):
+            self._pipe.owner.on_undelivered(self._origin, what)
+
+
+class SsePipe:
+    """HTTP+SSE of 2024-11-05: one GET stream brings everything, POSTs go to the URL its first event names."""
+
+    def __init__(self, owner: PipeOwner, url: str, headers: dict[str, str], max_bytes: int) -> None:
+        parts = urlsplit(url)
+        self._owner = owner
+        self._url = url
+        self._origin = (parts.scheme, parts.netloc)
+        self._client = HttpClient(f"{parts.scheme}://{parts.netloc}", max_body_bytes=max_bytes)
+        self._target = (parts.path or "/").encode() + (b"?" + parts.query.encode() if parts.query else b"")
+        self._custom = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())
+        self._parser = SseParser(max_bytes)
+        self._post_target: bytes | None = None
+        self._opened: asyncio.Future[Undelivered | None] = asyncio.get_running_loop().create_future()
+        self._handle: Handle | None = None
+
+    async def open(self, timeout_s: float) -> Undelivered | None:
+        """None when the endpoint is known; otherwise why not."""
+        self._handle = self._client.request(b"GET", self._target, EVENT_STREAM_HEAD + self._custom, b"", self)
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._opened), timeout_s)
+        except TimeoutError:
+            return Undelivered(Trouble.LOST, "no SSE endpoint event came")
+
+    def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
+        if self._post_target is not None:
+            self._client.request(b"POST", self._post_target, POST_HEAD + self._custom, message, _Posted(self, origin))
+        return None
+
+    def abort(self, handle: object) -> bool:
+        return False
+
+    def throttle(self, seconds: float) -> None:
+        if self._handle is not None:
+            handle = self._handle
+            handle.pause()
+            asyncio.get_running_loop().call_later(seconds, handle.resume)
+
+    async def close(self) -> None:
+        if self._handle is not None:
+            self._handle.abort()
+        await self._client.close()
+
+    def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
+        trouble = Trouble.UNAUTHORISED if status in (401, 403) else Trouble.REFUSED
+        self._lost(Undelivered(trouble, f"HTTP {status}", status))
+
+    def on_stream(self, status: int, headers: Headers) -> None:
+        pass
+
+    def on_chunk(self, data: bytes) -> None:
+        try:
+            events = self._parser.feed(data)
+        except SseMalformed as error:
+            self._lost(Undelivered(Trouble.MALFORMED, str(error)))
+            return
+        for event in events:
+            if event.event == "endpoint" and self._post_target is None:
+                self._endpoint(event.data.decode(errors="replace"))
+            elif event.event == "message" and event.data:
+                self._owner.on_message(event.data, None)
+
+    def _endpoint(self, said: str) -> None:
+        parts = urlsplit(urljoin(self._url, said))
+        if (parts.scheme, parts.netloc) != self._origin:  # a credential must not follow a server elsewhere
+            self._lost(Undelivered(Trouble.MALFORMED, "its SSE endpoint is on another host"))
+            return
+        self._post_target = parts.path.encode() + (b"?" + parts.query.encode() if parts.query else b"")
+        if not self._opened.done():
+            self._opened.set_result(None)
+
+    def on_stream_end(self) -> None:
+        self._lost(Undelivered(Trouble.LOST, "its event stream ended"))
+
+    def on_fail(self, failure: Failure) -> None:
+        self._lost(Undelivered(Trouble.UNREACHABLE if failure.retry_safe else Trouble.LOST, failure.detail))
+
+    def _lost(self, what: Undelivered) -> None:
+        if not self._opened.done():
+            self._opened.set_result(what)
+        else:
+            self._owner.on_pipe_lost(what.detail)
+
+
+class _Posted:
+    """The HTTP answer to a POST of the older transport: 202, or a refusal."""
+
+    __slots__ = ("_origin", "_pipe")
+
+    def __init__(self, pipe: SsePipe, origin: Pending | None) -> None:
+        self._pipe = pipe
+        self._origin = origin
+
+    def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
+        if not 200 <= status < 300:
+            self._pipe._owner.on_undelivered(self._origin, Undelivered(Trouble.REFUSED, f"HTTP {status}", status))
+
+    def on_stream(self, status: int, headers: Any) -> None:
+        pass
+
+    def on_chunk(self, data: bytes) -> None:
+        pass
+
+    def on_stream_end(self) -> None:
+        pass
+
+    def on_fail(self, failure: Failure) -> None:
+        trouble = Trouble.UNREACHABLE if failure.retry_safe else Trouble.LOST
+        self._pipe._owner.on_undelivered(self._origin, Undelivered(trouble, failure.detail))

@@ -1,0 +1,24 @@
+"""How a link stands, and why: the one health model shown to people and used by the guard."""
+
+from enum import Enum
+
+import msgspec
+
+
+class LinkState(Enum):
+    CONNECTING = "connecting"  # first contact under way
+    READY = "ready"
+    SLOW = "slow"  # answers calls, but did not list in time
+    UNAUTHORISED = "unauthorised"  # the server refuses our credential
+    DEGRADED = "degraded"  # was ready, is gone, may come back: tools stay listed (MCP-AX 13.2)
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class Standing(msgspec.Struct, frozen=True):
+    state: LinkState
+    reason: str | None
+    since_wall: float
+
+
+USABLE = frozenset((LinkState.READY, LinkState.SLOW))

@@ -1,0 +1,375 @@
+"""The composition root: a Plan becomes a running node, and stops in the reverse order.
+
+Here, and only here, the parts meet. The node watches its links and passes on what they say of their own accord.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final
+
+import uvicorn
+from msgspec import Raw
+
+from interlock.config.plan import Address, Plan
+from interlock.protocol.jsonrpc.messages import Request
+from interlock.protocol.mcp.eras import Era
+from interlock.runtime.access import TokenBook
+from interlock.runtime.audience import Audience
+from interlock.runtime.catalog import Catalog
+from interlock.runtime.clock import Clock, SystemClock
+from interlock.runtime.dispatch import Dispatch
+from interlock.runtime.fronts.door import PublicDoor
+from interlock.runtime.fronts.health import health_app
+from interlock.runtime.fronts.http import McpProtocol
+from interlock.runtime.fronts.legacy import LegacyDesk
+from interlock.runtime.fronts.modern import ModernDesk
+from interlock.runtime.fronts.sessions import Session, Sessions
+from interlock.runtime.fronts.stdio import StdioFront
+from interlock.runtime.fronts.stock import Stock
+from interlock.runtime.links.keeper import Keeper, Workshop
+from interlock.runtime.links.link import Link
+from interlock.runtime.links.listing import Listing
+from interlock.runtime.operations import NodeOperations
+from interlock.runtime.recorder import Recorder
+from interlock.store.registry import build_audit, build_store
+from interlock.store.tokens import TokenTable
+from interlock.transport.warden import Warden
+
+log = logging.getLogger("interlock.node")
+
+READY_S: Final = 10.0  # how long `on_ready` waits for servers that are still connecting
+DRAIN_S: Final = 10  # how long calls under way may take after SIGTERM
+
+Authenticate = Callable[[Any], Awaitable[str | None]]
+OperatorApp = Callable[[NodeOperations, Authenticate | None], Any]
+
+
+class NodeRunning(Exception):
+    """Another node uses this data folder."""
+
+
+class Node:
+    def __init__(self, plan: Plan, operator_app: OperatorApp, clock: Clock | None = None) -> None:
+        self.plan = plan
+        self.clock = clock or SystemClock()
+        self.started = self.clock.now()
+        self.started_wall = self.clock.wall()
+        self.url = plan.node.public_url or f"http://{plan.node.listen}"
+        self.operator_url = plan.node.operator_url or f"http://{plan.node.operator_listen}"
+        self.store = build_store(plan.store.backend, plan.data)
+        self.audit = build_audit(plan.store.backend, plan.data)
+        self.recorder = Recorder(self.audit)
+        self.tokens = TokenBook(TokenTable(self.store.kv), self.clock, plan.access, plan.auth.token_days)
+        self.keepers: dict[str, Keeper] = {}
+        self.audience = Audience(self.keepers)
+        self.catalog = Catalog(plan, self.audience.lists_changed)
+        self.dispatch = Dispatch(self.catalog, self.keepers, self.recorder, self.clock, plan.limits.calls_in_flight)
+        self.stock = Stock(self.catalog, self.keepers, self.clock, plan.ax.list_ttl_s)
+        self.sessions = Sessions(self.clock, plan.mcp.session_idle_s, self._session_ended)
+        self.legacy = LegacyDesk(self.dispatch, self.stock, self.sessions, self.audience)
+        self.modern = ModernDesk(self.dispatch, self.stock, self.audience)
+        self.door = PublicDoor(plan, self.tokens, self.legacy, self.modern)
+        self.operations = NodeOperations(self)
+        self._operator_app = operator_app
+        self._warden = Warden()
+        self._eras = _EraMemory()
+        self._servers: list[_Server] = []
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._stack = contextlib.AsyncExitStack()
+
+    # Life
+
+    async def start(self, *, listen: bool = True) -> None:
+        """Works up the floors; whatever was begun is ended by `stop`, also after a failure here."""
+        await self.store.open()
+        self._stack.push_async_callback(self.store.close)
+        await self.audit.open()
+        self._stack.push_async_callback(self.audit.close)
+        self.recorder.start()
+        self._stack.push_async_callback(self.recorder.stop)
+        await self.tokens.open()
+        await self._eras.open(self.store.kv, self.clock)
+        if listen:
+            await self._open_doors()
+        await self._warden.start()
+        self._stack.push_async_callback(self._warden.stop)
+        self._start_links()
+        self._stack.push_async_callback(self._stop_links)
+
+    async def stop(self) -> None:
+        await self._close_doors()
+        await self._stack.aclose()
+
+    def _start_links(self) -> None:
+        workshop = Workshop(
+            packages=self.plan.data / "packages",
+            message_bytes=self.plan.limits.message_bytes,
+            warden=self._warden,
+            eras=self._eras,
+            clock=self.clock,
+        )
+        for server in self.plan.servers:
+            link = Link(server, self, self.clock, vendor_meta=self.plan.mcp.meta_pass == "vendor")
+            self.keepers[server.segment] = Keeper(link, workshop, self._stock)
+        for keeper in self.keepers.values():
+            keeper.start()
+
+    async def _stop_links(self) -> None:
+        await asyncio.gather(*(keeper.stop() for keeper in self.keepers.values()))
+
+    async def settle(self, seconds: float) -> None:
+        """Until every link's first attempt has ended, at most so long."""
+        waits = [asyncio.ensure_future(keeper.settled.wait()) for keeper in self.keepers.values()]
+        if waits:
+            _, pending = await asyncio.wait(waits, timeout=seconds)
+            for wait in pending:
+                wait.cancel()
+
+    @property
+    def settled(self) -> bool:
+        return all(keeper.settled.is_set() for keeper in self.keepers.values())
+
+    # Doors
+
+    async def _open_doors(self) -> None:
+        node = self.plan.node
+        run = self.plan.data / "run"
+        run.mkdir(mode=0o700, parents=True, exist_ok=True)
+        admin_path = run / "admin.sock"
+        if _answers(str(admin_path)):
+            raise NodeRunning("a node is already running for this data folder")
+        admin_path.unlink(missing_ok=True)
+        public = _bind(node.listen)
+        self._stack.callback(public.close)
+        operator = _bind(node.operator_listen)
+        self._stack.callback(operator.close)
+        admin = socket.socket(socket.AF_UNIX)
+        self._stack.callback(lambda: admin_path.unlink(missing_ok=True))
+        self._stack.callback(admin.close)
+        admin.bind(str(admin_path))
+        admin_path.chmod(0o600)
+        scheme = "https" if node.tls_cert is not None else "http"
+        if node.public_url is None:
+            self.url = f"{scheme}://{_reachable(public, node.listen)}"
+        if node.operator_url is None:
+            self.operator_url = f"{scheme}://{_reachable(operator, node.operator_listen)}"
+        protocol = type("PublicProtocol", (McpProtocol,), {"door": self.door})
+        tls = {"ssl_certfile": node.tls_cert, "ssl_keyfile": node.tls_key} if node.tls_cert is not None else {}
+        await self._serve(health_app(lambda: self.settled), public, http=protocol, **tls)
+        await self._serve(self._operator_app(self.operations, self._authenticate_operator), operator, **tls)
+        await self._serve(self._operator_app(self.operations, None), admin)
+        self._tasks.append(asyncio.get_running_loop().create_task(self.door.sweep_forever(), name="door sweep"))
+
+    async def _serve(self, app: Any, sock: socket.socket, **options: Any) -> None:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=DRAIN_S,
+            **options,
+        )
+        server = _Server(config)
+        self._servers.append(server)
+        task = asyncio.get_running_loop().create_task(server.serve(sockets=[sock]), name="http server")
+        self._tasks.append(task)
+        while not server.started and not task.done():
+            await asyncio.sleep(0.005)
+        if task.done():
+            task.result()
+
+    async def _close_doors(self) -> None:
+        """No new calls; those under way are answered; streams end in order."""
+        for server in self._servers:
+            server.should_exit = True
+        self.door.end_streams()
+        sweeps = [task for task in self._tasks if task.get_name() == "door sweep"]
+        for task in sweeps:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        self._servers.clear()
+
+    async def _authenticate_operator(self, request: Any) -> str | None:
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        return self.tokens.operator(bearer.strip().encode("latin-1")) if scheme.lower() == "bearer" else None
+
+    # What the links say (LinkWatcher)
+
+    async def _stock(self, link: Link, listing: Listing | None) -> None:
+        if listing is None:
+            self.catalog.drop(link)
+        else:
+            await self.catalog.stock(link, listing)
+
+    def on_standing(self, link: Link) -> None:
+        log.info("link %s: %s%s", link.segment, link.standing.state.value, _because(link.standing.reason))
+
+    def on_changed(self, link: Link, kind: str) -> None:
+        self.keepers[link.segment].refresh(kind)
+
+    def on_resource_updated(self, link: Link, params: Raw) -> None:
+        self.audience.resource_updated(link, params, self.catalog.namespace.prefix(link.segment))
+
+    def on_log(self, link: Link, params: Raw) -> None:
+        self.audience.log(link, params)
+
+    def on_orphan_request(self, link: Link, request: Request) -> bool:
+        return self.audience.roots(link, request)
+
+    def on_pipe_lost(self, link: Link, reason: str) -> None:
+        self.keepers[link.segment].lose(reason)
+
+    def on_session_lost(self, link: Link) -> None:
+        self.keepers[link.segment].regreet()
+
+    def on_unauthorised(self, link: Link, reason: str) -> None:
+        log.warning("link %s: %s", link.segment, reason)
+
+    def on_elicitation_complete(self, link: Link, params: Raw) -> None:
+        self.audience.elicitation_complete(link, params)
+
+    def _session_ended(self, session: Session) -> None:
+        self.audience.leave(session)
+
+
+class _Server(uvicorn.Server):
+    """Signals are the node's business, not each listener's."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class _EraMemory:
+    """The era each server spoke last, so that the next start asks in the right tongue first."""
+
+    BUCKET: Final = "eras"
+
+    def __init__(self) -> None:
+        self._known: dict[str, Era] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def open(self, kv: Any, clock: Clock) -> None:
+        self._kv, self._clock = kv, clock
+        for entry in await kv.entries(self.BUCKET, clock.wall()):
+            with contextlib.suppress(ValueError):
+                self._known[entry.key] = Era(entry.value.decode())
+
+    def get(self, server: str) -> Era | None:
+        return self._known.get(server)
+
+    def put(self, server: str, era: Era) -> None:
+        if self._known.get(server) is not era:
+            self._known[server] = era
+            task = asyncio.get_running_loop().create_task(self._save(server, era))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _save(self, server: str, era: Era) -> None:
+        try:
+            await self._kv.put(self.BUCKET, server, era.value.encode(), self._clock.wall())
+        except Exception as error:
+            log.warning("the era of %s could not be remembered: %s", server, error)
+
+
+def _bind(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    sock = socket.socket(family)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address.host, address.port))
+        sock.listen(2048)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"{address}: {error.strerror}") from None
+    return sock
+
+
+def _reachable(sock: socket.socket, address: Address) -> str:
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)  # noqa: S104
+    return str(Address(host, sock.getsockname()[1]))
+
+
+def _answers(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+        return True
+
+
+def _because(reason: str | None) -> str:
+    return f" ({reason})" if reason else ""
+
+
+def serve(
+    plan: Plan,
+    *,
+    stdio: bool,
+    only: str | None,
+    on_ready: Callable[[dict[str, Any]], None],
+    operator_app: OperatorApp,
+) -> None:
+    """Run a node until SIGTERM, SIGINT or, on stdio, the end of input. Blocks."""
+    runner = _loop_runner()
+    runner(_run(plan, stdio=stdio, only=only, on_ready=on_ready, operator_app=operator_app))
+
+
+def _loop_runner() -> Callable[[Any], None]:
+    if sys.platform == "win32":
+        return asyncio.run
+    import uvloop
+
+    return uvloop.run
+
+
+async def _run(
+    plan: Plan,
+    *,
+    stdio: bool,
+    only: str | None,
+    on_ready: Callable[[dict[str, Any]], None],
+    operator_app: OperatorApp,
+) -> None:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    node = Node(plan, operator_app)
+    front: StdioFront | None = None
+    try:
+        await node.start(listen=not stdio)
+        if stdio:
+            front = StdioFront(
+                node.legacy, node.modern, only=only, names=plan.mcp.names, max_bytes=plan.limits.message_bytes
+            )
+            await front.start()
+        ready = loop.create_task(_announce(node, on_ready))
+        ends = [loop.create_task(stopping.wait())]
+        if front is not None:
+            ends.append(loop.create_task(front.done.wait()))
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for task in (ready, *ends):
+            task.cancel()
+        await asyncio.gather(ready, *ends, return_exceptions=True)
+    finally:
+        if front is not None:
+            await front.stop()
+        await node.stop()
+
+
+async def _announce(node: Node, on_ready: Callable[[dict[str, Any]], None]) -> None:
+    await node.settle(READY_S)
+    on_ready(node.operations.status())

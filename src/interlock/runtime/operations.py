@@ -1,0 +1,285 @@
+"""What an operator can ask a running node: its state as plain values, and the few commands.
+
+The operator door turns this into HTTP and adds nothing. Nothing here blocks or authenticates.
+"""
+
+import os
+import statistics
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from interlock import __version__
+from interlock.config.effective import effective
+from interlock.protocol.ax.capability import as_object
+from interlock.protocol.jsonrpc.codec import decode_value
+from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.items import maybe_value
+from interlock.runtime.callers import ViewKey
+from interlock.runtime.clock import rfc3339
+from interlock.runtime.guard import Rung
+from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.state import USABLE
+from interlock.runtime.shelves import Route, era_of
+from interlock.store.tokens import BadTokenName, Door, Scope, TokenRecord
+
+if TYPE_CHECKING:
+    from interlock.runtime.node import Node
+
+JsonObject = dict[str, Any]
+
+_EVERYTHING = ViewKey(dotted=True, scope="admin")
+
+
+class NotFound(KeyError):
+    """There is no `what` of that name; `known` names what there is, so that the answer can name the nearest."""
+
+    def __init__(self, what: str, name: str, known: Iterable[str] = ()) -> None:
+        super().__init__(name)
+        self.what = what
+        self.name = name
+        self.nearest = get_close_matches(name, list(known), n=3)
+
+
+class Refused(Exception):
+    """The node understood and says no; `error` is the name a program can act on."""
+
+    def __init__(self, error: str, message: str, details: JsonObject | None = None) -> None:
+        super().__init__(message)
+        self.error = error
+        self.message = message
+        self.details = details or {}
+
+
+class NodeOperations:
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+
+    # The tree
+
+    def status(self) -> JsonObject:
+        node = self._node
+        namespace = node.catalog.namespace
+        return {
+            "node": {
+                "name": node.plan.node.name,
+                "version": __version__,
+                "pid": os.getpid(),
+                "url": node.url,
+                "operator_url": node.operator_url,
+                "started_at": rfc3339(node.started_wall),
+                "uptime_s": round(node.clock.now() - node.started, 1),
+                "data": str(node.plan.data),
+                "audit_trouble": node.recorder.trouble,
+            },
+            "links": [self._link(keeper) for keeper in node.keepers.values()],
+            "catalog": {
+                "version": namespace.version,
+                "tools": sum(len(shelf.tools) for shelf in namespace.shelves),
+                "prompts": sum(len(shelf.prompts) for shelf in namespace.shelves),
+                "resources": sum(len(shelf.resources) for shelf in namespace.shelves),
+                "templates": sum(len(shelf.templates) for shelf in namespace.shelves),
+            },
+            "clients": {
+                "sessions": len(node.sessions.by_id),
+                "streams": sum(len(s.streams) for s in node.sessions.by_id.values()) + len(node.modern.listeners),
+            },
+            "calls": {
+                "total": node.dispatch.total,
+                "failed": node.dispatch.failed,
+                "in_flight": len(node.dispatch.in_flight),
+            },
+        }
+
+    def links(self) -> JsonObject:
+        return {"links": [self._link(keeper) for keeper in self._node.keepers.values()]}
+
+    def link(self, segment: str) -> JsonObject:
+        return self._link(self._keeper(segment))
+
+    def link_logs(self, segment: str, lines: int) -> JsonObject:
+        kept = self._keeper(segment).stderr.tail(lines)
+        return {"segment": segment, "lines": [{"at": rfc3339(line.at), "text": line.text} for line in kept]}
+
+    async def restart_link(self, segment: str) -> JsonObject:
+        keeper = self._keeper(segment)
+        await keeper.restart()
+        return {"segment": segment, "state": keeper.link.standing.state.value}
+
+    def _keeper(self, segment: str) -> Keeper:
+        keeper = self._node.keepers.get(segment)
+        if keeper is None:
+            raise NotFound("link", segment, self._node.keepers)
+        return keeper
+
+    def _link(self, keeper: Keeper) -> JsonObject:
+        link = keeper.link
+        facts = link.facts
+        shelf = next((s for s in self._node.catalog.namespace.shelves if s.link is link), None)
+        withheld = self._node.catalog.namespace.withheld(link)
+        return {
+            "segment": link.segment,
+            "kind": link.kind,
+            "transport": link.transport,
+            "era": facts.era.value if facts else None,
+            "protocol_version": facts.version if facts else None,
+            "state": link.standing.state.value,
+            "reason": link.standing.reason,
+            "since": rfc3339(link.standing.since_wall),
+            "server": {"name": facts.name, "version": facts.server_version} if facts else None,
+            "tools": len(shelf.tools) if shelf else 0,
+            "prompts": len(shelf.prompts) if shelf else 0,
+            "resources": len(shelf.resources) if shelf else 0,
+            "withheld": [{"name": one.name, "reason": one.reason} for one in withheld],
+            "in_flight": len(link.in_flight),
+            "calls": link.calls,
+            "errors": link.errors,
+            "restarts": link.restarts,
+            "pid": link.pid,
+            "latency_ms": round(statistics.median(link.latencies) * 1000, 3) if link.latencies else None,
+        }
+
+    # Tools
+
+    def tools(self) -> JsonObject:
+        listed = [self._tool(route) for shelf in self._node.catalog.namespace.shelves for route in shelf.tools]
+        for shelf in self._node.catalog.namespace.shelves:
+            listed.extend(
+                {
+                    "name": f"{shelf.link.segment}.?",
+                    "alias": None,
+                    "segment": shelf.link.segment,
+                    "original": one.name,
+                    "title": None,
+                    "description": None,
+                    "state": shelf.link.standing.state.value,
+                    "capability": {},
+                    "hops": 1,
+                    "withheld": one.reason,
+                }
+                for one in shelf.withheld
+            )
+        return {"tools": listed}
+
+    def tool(self, name: str) -> JsonObject:
+        namespace = self._node.catalog.namespace
+        view = namespace.view(_EVERYTHING)
+        route = view.find_tool(name)
+        if route is None:
+            known = [r.qualified for r in view.tool_routes] + [r.alias for r in view.tool_routes]
+            raise NotFound("tool", name, known)
+        shown = namespace.view(ViewKey())
+        return {
+            **self._tool(route),
+            "definition": decode_value(shown.tool_definition(route, Era.MODERN)),
+            "route": [*route.segments, route.local],
+            "era": era_of(route.link).value,
+            "rungs": self._rungs(route),
+        }
+
+    def routes(self) -> JsonObject:
+        """MCP-AX 7.1."""
+        return {
+            route.qualified: {
+                "downstream_session": f"{route.link.segment}:***",
+                "downstream_name": route.original,
+                "capability": as_object(route.capability) if route.capability else {},
+                "registered_at": rfc3339(route.link.standing.since_wall),
+            }
+            for shelf in self._node.catalog.namespace.shelves
+            for route in shelf.tools
+        }
+
+    def _tool(self, route: Route) -> JsonObject:
+        return {
+            "name": route.qualified,
+            "alias": route.alias,
+            "segment": route.link.segment,
+            "original": route.original,
+            "title": _text(maybe_value(route.item, "title")),
+            "description": _text(maybe_value(route.item, "description")),
+            "state": route.link.standing.state.value,
+            "capability": as_object(route.capability) if route.capability else {},
+            "hops": 1,
+            "withheld": None,
+        }
+
+    def _rungs(self, route: Route) -> list[JsonObject]:
+        standing = route.link.standing
+        usable = standing.state in USABLE
+        return [
+            {
+                "rung": int(Rung.ROUTE),
+                "name": "route and scope",
+                "verdict": "pass",
+                "reason": f"needs scope {route.scope}",
+            },
+            {
+                "rung": int(Rung.AVAILABILITY),
+                "name": "availability",
+                "verdict": "pass" if usable else "refuse",
+                "reason": standing.reason or standing.state.value,
+            },
+            {
+                "rung": int(Rung.SEND),
+                "name": "send",
+                "verdict": "later",
+                "reason": f"timeout {route.timeout_s:g} s" if route.timeout_s is not None else "no timeout (batch)",
+            },
+        ]
+
+    # The record, the configuration, access
+
+    async def audit(self, after: int, limit: int) -> JsonObject:
+        await self._node.recorder.flush()
+        records = await self._node.audit.read(after, limit)
+        return {
+            "records": [
+                {"seq": record.sequence, "hash": record.hash.hex(), **msgspec.json.decode(record.data)}
+                for record in records
+            ],
+            "last": await self._node.audit.last(),
+        }
+
+    def config(self) -> JsonObject:
+        return effective(self._node.plan)
+
+    async def tokens(self) -> JsonObject:
+        return {"tokens": [_token(record) for record in await self._node.tokens.list() if record.revoked_at is None]}
+
+    async def issue_token(self, name: str, door: Door, scope: Scope | None, days: int | None) -> JsonObject:
+        try:
+            token, record = await self._node.tokens.issue(name, door, scope, days)
+        except BadTokenName as error:
+            raise Refused("bad_token_name", str(error)) from None
+        return {
+            "token": token,
+            "id": record.id,
+            "name": record.name,
+            "for": record.door,
+            "expires_at": rfc3339(record.expires_at) if record.expires_at else None,
+        }
+
+    async def revoke_token(self, ref: str) -> JsonObject:
+        revoked = await self._node.tokens.revoke(ref)
+        if not revoked:
+            raise NotFound("token", ref, [record.name for record in await self._node.tokens.list()])
+        return {"revoked": list(revoked)}
+
+
+def _token(record: TokenRecord) -> JsonObject:
+    return {
+        "id": record.id,
+        "name": record.name,
+        "door": record.door,
+        "scope": record.scope,
+        "created_at": rfc3339(record.created_at),
+        "expires_at": rfc3339(record.expires_at) if record.expires_at else None,
+        "last_used_at": None,
+    }
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,92 @@
+"""The one record: what was called, by whom, and how it ended. Appended in batches, off the call path.
+
+A call leaves a tuple here and goes on; encoding, hashing and the disk come up to a second later, on another thread. When
+the disk refuses, records wait (bounded) and the node says so; nothing is dropped silently.
+"""
+
+import asyncio
+import hashlib
+import logging
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.runtime.clock import rfc3339
+from interlock.store.ports import AuditLog, Unavailable
+
+log = logging.getLogger("interlock.audit")
+
+FLUSH_S: Final = 0.5
+WAITING_MAX: Final = 200_000  # records kept in memory while the disk refuses
+
+# at, who, via, method, tool, arguments, verdict, outcome, seconds, reason
+Entry = tuple[float, str, str, str, str, Raw | None, str, str, float, str | None]
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Recorder:
+    def __init__(self, audit: AuditLog) -> None:
+        self._audit = audit
+        self._waiting: list[Entry] = []
+        self._task: asyncio.Task[None] | None = None
+        self.trouble: str | None = None
+        self.lost = 0
+
+    def add(self, entry: Entry) -> None:
+        self._waiting.append(entry)
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="audit")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Everything added before this call is on disk when it returns, unless `trouble` says why not."""
+        if not self._waiting:
+            return
+        batch, self._waiting = self._waiting, []
+        try:
+            await self._audit.append(await asyncio.to_thread(_encode_all, batch))
+            self.trouble = None
+        except (Unavailable, OSError) as refused:
+            if self.trouble is None:
+                log.error("the audit log cannot be written: %s; %d records wait in memory", refused, len(batch))
+            self.trouble = str(refused)
+            self._waiting = batch + self._waiting
+            excess = len(self._waiting) - WAITING_MAX
+            if excess > 0:
+                self.lost += excess
+                del self._waiting[:excess]
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            await asyncio.shield(self.flush())
+
+
+def _encode_all(batch: list[Entry]) -> list[bytes]:
+    return [_encode(_as_record(entry)) for entry in batch]
+
+
+def _as_record(entry: Entry) -> dict[str, Any]:
+    at, who, via, method, tool, arguments, verdict, outcome, seconds, reason = entry
+    record: dict[str, Any] = {
+        "at": rfc3339(at),
+        "who": who,
+        "via": via,
+        "method": method,
+        "tool": tool,
+        "args_sha256": hashlib.sha256(b"{}" if arguments is None else bytes(arguments)).hexdigest(),
+        "verdict": verdict,
+        "outcome": outcome,
+        "ms": round(seconds * 1000, 3),
+    }
+    if reason is not None:
+        record["reason"] = reason
+    return record

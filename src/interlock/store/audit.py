@@ -1,0 +1,168 @@
+"""The hash chain that makes the audit log tamper-evident. Pure: records in, a verdict out.
+
+Each record's hash covers its sequence, its bytes and the hash before it, so a record that is changed, removed,
+inserted or moved breaks the chain at that place. What a chain alone cannot show is a missing end; therefore the log's
+owner keeps the head, the mark of the last record, in another place, and moves it only after the records are on disk:
+a log that ends before its head has lost its tail. Likewise a log may begin late only after a mark that was kept when
+its first records were given up (retention); the rest stays provable from there.
+
+What stays undetectable: the chain holds no secret, so whoever can write both the log and the place of the head can
+compute a new history for both, or put an older state of both back. Only a copy of a head kept elsewhere (an export, a
+mark in another system) shows that. Records appended after the head was last kept can be cut off unseen, which is the
+moment between two writes of one append, or what the disk had not yet taken of the head when the power failed.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterable
+from enum import StrEnum
+
+import msgspec
+
+_TAG = b"interlock audit record 1\n"  # no other hash of ours begins with it
+_LENGTHS = struct.Struct(">QQQ")
+
+GENESIS = bytes(hashlib.sha256().digest_size)  # the hash before the first record
+
+
+class ChainedRecord(msgspec.Struct, frozen=True):
+    sequence: int
+    data: bytes
+    hash: bytes
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """A place in the chain: a record's sequence and its hash."""
+
+    sequence: int
+    hash: bytes
+
+
+ORIGIN = Mark(0, GENESIS)
+
+
+class Flaw(StrEnum):
+    CHANGED = "changed"  # a record's bytes are not those that were chained
+    WRONG_HASH = "wrong_hash"  # the bytes are right, the stored hash is not
+    REMOVED = "removed"
+    REORDERED = "reordered"
+    START_REMOVED = "start_removed"  # the log begins late and no mark was kept for that place
+    TAIL_REMOVED = "tail_removed"
+    REWRITTEN = "rewritten"  # consistent in itself, but not the log whose head was kept
+    HEAD_MISSING = "head_missing"  # nothing proves that the last record is the last
+
+
+class Break(msgspec.Struct, frozen=True, kw_only=True):
+    """The first sequence at which the log cannot be believed, and why."""
+
+    sequence: int
+    flaw: Flaw
+    reason: str
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    records: int  # how many were found intact before the break, or to the end
+    last: Mark  # the last of them
+    broken: Break | None = None
+
+    @property
+    def intact(self) -> bool:
+        return self.broken is None
+
+
+def link(previous: bytes, sequence: int, data: bytes) -> bytes:
+    """The hash of a record that follows the hash `previous`."""
+    return hashlib.sha256(_TAG + _LENGTHS.pack(sequence, len(previous), len(data)) + previous + data).digest()
+
+
+class Check:
+    """A verification in steps, for logs that are read page by page: `add` until it says False, then `finish`."""
+
+    def __init__(self, start: Mark = ORIGIN, head: Mark | None = None) -> None:
+        self.records = 0
+        self._last = start
+        self._head = head
+        self._suspect: ChainedRecord | None = None
+        self._broken: Break | None = None
+
+    def add(self, record: ChainedRecord) -> bool:
+        """Take the next record; False when the verdict is certain and no more records are needed."""
+        if self._suspect is not None:
+            # Only its neighbour shows what happened to a record that does not fit.
+            self._broken = self._explain(self._suspect, record)
+            self._suspect = None
+        if self._broken is not None:
+            return False
+        sequence = self._last.sequence + 1
+        if record.sequence != sequence or link(self._last.hash, sequence, record.data) != record.hash:
+            self._suspect = record
+            return True
+        reached = Mark(sequence, record.hash)
+        if self._head is not None and self._head.sequence == sequence and self._head != reached:
+            self._broken = Break(
+                sequence=sequence,
+                flaw=Flaw.REWRITTEN,
+                reason=f"the log was rewritten: its record {sequence} is not the one whose hash was kept",
+            )
+            return False
+        self._last = reached
+        self.records += 1
+        return True
+
+    def finish(self) -> Verdict:
+        """There are no more records."""
+        if self._suspect is not None:
+            self._broken = self._explain(self._suspect, None)
+            self._suspect = None
+        if self._broken is None and self._head is not None and self._head.sequence > self._last.sequence:
+            self._broken = Break(
+                sequence=self._last.sequence + 1,
+                flaw=Flaw.TAIL_REMOVED,
+                reason=f"the log ends after record {self._last.sequence}, but record {self._head.sequence} was written",
+            )
+        return Verdict(records=self.records, last=self._last, broken=self._broken)
+
+    def _explain(self, record: ChainedRecord, following: ChainedRecord | None) -> Break:
+        sequence = self._last.sequence + 1
+        if following is not None and (
+            following.sequence < record.sequence or link(self._last.hash, sequence, following.data) == following.hash
+        ):
+            return Break(
+                sequence=sequence,
+                flaw=Flaw.REORDERED,
+                reason=f"record {sequence} is not in its place: the records around it were reordered",
+            )
+        if record.sequence < sequence:
+            return Break(
+                sequence=sequence,
+                flaw=Flaw.REORDERED,
+                reason=f"record {record.sequence} stands where record {sequence} belongs",
+            )
+        if record.sequence > sequence:
+            missing = f"the records from {sequence} to {record.sequence - 1} are missing"
+            if self.records:
+                return Break(sequence=sequence, flaw=Flaw.REMOVED, reason=missing)
+            return Break(
+                sequence=sequence, flaw=Flaw.START_REMOVED, reason=f"{missing}, and no mark was kept for a later start"
+            )
+        if self._vouched(record, following):
+            return Break(
+                sequence=sequence, flaw=Flaw.WRONG_HASH, reason=f"the stored hash of record {sequence} was changed"
+            )
+        return Break(sequence=sequence, flaw=Flaw.CHANGED, reason=f"record {sequence} was changed after it was written")
+
+    def _vouched(self, record: ChainedRecord, following: ChainedRecord | None) -> bool:
+        """Whether later evidence confirms the record's bytes, so that only its stored hash can be wrong."""
+        true_hash = link(self._last.hash, record.sequence, record.data)
+        if following is not None and following.sequence == record.sequence + 1:
+            return link(true_hash, following.sequence, following.data) == following.hash
+        return self._head == Mark(record.sequence, true_hash)
+
+
+def verify(records: Iterable[ChainedRecord], start: Mark = ORIGIN, head: Mark | None = None) -> Verdict:
+    """Check a whole log that must begin right after `start` and reach `head`, if one is known."""
+    check = Check(start, head)
+    for record in records:
+        if not check.add(record):
+            break
+    return check.finish()

@@ -1,0 +1,164 @@
+"""What the node asks of a store, shaped so that SQLite and NATS JetStream can both serve it.
+
+Four ports: key-value with revision and expiry, append-only streams, publish/subscribe, leases; and beside them the
+audit log. Every call is async and returns only when what it promised is durable; a call that was cancelled may have
+happened. `now` is wall-clock seconds and is passed in: a store has no clock.
+
+    StoreError
+      Conflict          another writer was first: read again, then decide
+      Unavailable       disk full, locked, closed, away: nothing was done, the same call may be tried again
+      Refused           the store cannot be used as it stands: the operator acts, the message says how
+        NewerSchema     written by a newer Interlock
+        Damaged         not a database of ours, or no longer readable
+        FolderUnusable  the data folder cannot be created or written
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, Self
+
+import msgspec
+
+from interlock.store.audit import ChainedRecord, Verdict
+
+
+class Entry(msgspec.Struct, frozen=True):
+    key: str
+    value: bytes
+    revision: int
+    expires_at: float | None = None
+
+
+class Record(msgspec.Struct, frozen=True):
+    sequence: int
+    data: bytes
+
+
+class StoreError(Exception):
+    """The root of the tree above."""
+
+
+class Conflict(StoreError):
+    """The revision asked for is not the current one, or the key to be created exists."""
+
+
+class Unavailable(StoreError):
+    """The store cannot answer; nothing was done."""
+
+
+class Refused(StoreError):
+    """The store cannot be used as it stands; the message says what the operator does next."""
+
+
+class NewerSchema(Refused):
+    """A newer Interlock wrote this store."""
+
+
+class Damaged(Refused):
+    """The store is not one of ours, or can no longer be read."""
+
+
+class FolderUnusable(Refused):
+    """The data folder cannot be created, or does not let us write."""
+
+
+class KeyValue(Protocol):
+    """Revisions grow with every write and are never used again, not even after a delete."""
+
+    async def get(self, bucket: str, key: str, now: float) -> Entry | None: ...
+
+    async def entries(self, bucket: str, now: float) -> list[Entry]:
+        """All live entries of a bucket, sorted by key."""
+
+    async def put(self, bucket: str, key: str, value: bytes, now: float, *, ttl_s: float | None = None) -> int:
+        """Write whatever is there. Returns the new revision."""
+
+    async def create(self, bucket: str, key: str, value: bytes, now: float, *, ttl_s: float | None = None) -> int:
+        """Write only if there is no live entry; otherwise Conflict."""
+
+    async def update(
+        self, bucket: str, key: str, value: bytes, revision: int, now: float, *, ttl_s: float | None = None
+    ) -> int:
+        """Write only over that revision, if it still lives; otherwise Conflict."""
+
+    async def delete(self, bucket: str, key: str) -> bool:
+        """True if there was an entry; an expired one may count."""
+
+
+class Streams(Protocol):
+    async def append(self, stream: str, records: Sequence[bytes]) -> int:
+        """Append in order, all or nothing. Returns the last sequence (the first record of a stream is 1)."""
+
+    async def read(self, stream: str, after: int = 0, limit: int = 1000) -> list[Record]: ...
+
+    async def last(self, stream: str) -> int:
+        """The last sequence, 0 for an empty stream."""
+
+
+class Subscription(Protocol):
+    """An async iterator of messages; it ends, after what had already arrived, when it or the store is closed."""
+
+    @property
+    def dropped(self) -> int:
+        """How many messages, the oldest first, were lost because the subscriber read too slowly."""
+
+    def __aiter__(self) -> Self: ...
+
+    async def __anext__(self) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+class PubSub(Protocol):
+    """At most once, to those who listen now."""
+
+    async def publish(self, subject: str, data: bytes) -> None: ...
+
+    def subscribe(self, subject: str) -> Subscription:
+        """Messages published to exactly this subject after the call."""
+
+
+class Leases(Protocol):
+    async def acquire(self, name: str, holder: str, ttl_s: float, now: float) -> bool:
+        """Take or renew. False while another holder's lease lives."""
+
+    async def release(self, name: str, holder: str) -> None:
+        """Give back; nothing happens if another holds it."""
+
+
+class Store(Protocol):
+    """One store, one life cycle; `close` works after a failed `open`."""
+
+    @property
+    def kv(self) -> KeyValue: ...
+
+    @property
+    def streams(self) -> Streams: ...
+
+    @property
+    def pubsub(self) -> PubSub: ...
+
+    @property
+    def leases(self) -> Leases: ...
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class AuditLog(Protocol):
+    """The hash-chained log of `store.audit`; several processes may append to one. Same life cycle as a store."""
+
+    async def open(self) -> None: ...
+
+    async def append(self, records: Sequence[bytes]) -> int:
+        """Chain the records in order, all or nothing, and return the last sequence once they are on disk."""
+
+    async def read(self, after: int = 0, limit: int = 1000) -> list[ChainedRecord]: ...
+
+    async def last(self) -> int:
+        """The sequence of the last record, 0 for an empty log."""
+
+    async def verify(self, progress: Callable[[int], None] | None = None) -> Verdict:
+        """Check the whole chain; `progress` is told from time to time how many records were found intact."""
+
+    async def close(self) -> None: ...

@@ -1,0 +1,227 @@
+"""The audit log on SQLite: `audit/audit.db` in the data folder, its head in the bucket "audit-head" of store.db.
+
+An append is one transaction that is on disk when it returns; callers batch. The head moves after the records are on
+disk and is itself not waited for: a head that lags is harmless, a head ahead of its log would make a power cut look
+like a removal. An append that finds the log shorter than its head goes on after the head, so that the gap stays for
+`verify`.
+"""
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from interlock.store.audit import ORIGIN, Break, ChainedRecord, Check, Flaw, Mark, Verdict, link
+from interlock.store.ports import StoreError, Unavailable
+from interlock.store.sqlite import STORE_FILE, STORE_SCHEMA, get_entry, put_value
+from interlock.store.sqlite_file import (
+    BUSY_TIMEOUT_S,
+    INTEGER_MIN,
+    Schema,
+    SqliteThread,
+    errors_of,
+    int64,
+    open_database,
+    roll_back,
+    writing,
+)
+
+AUDIT_FILE = Path("audit", "audit.db")
+AUDIT_SCHEMA = Schema(
+    application_id=0x494C4155,  # "ILAU"
+    migrations=(("CREATE TABLE record (seq INTEGER PRIMARY KEY, data BLOB NOT NULL, hash BLOB NOT NULL)",),),
+)
+HEAD_BUCKET = "audit-head"
+HEAD_KEY = "head"  # the mark of the last record
+START_KEY = "start"  # the mark of the last record given up by retention; absent while all are kept
+# Rows per INSERT, largest first. Python gives up the interpreter lock at every statement, and with a busy event loop
+# getting it back costs more than the row: one statement for many rows keeps both threads going.
+INSERT_ROWS = (250, 25, 1)  # 250 * 3 parameters: SQLite before 3.32 takes no more than 999
+VERIFY_PAGE = 2000  # records checked in one job, so that appends get in between
+
+
+class SqliteAudit:
+    def __init__(self, data: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+        self._log = _Log(data, busy_timeout_s)
+        self._thread = SqliteThread(data / AUDIT_FILE)
+
+    async def open(self) -> None:
+        self._thread.start()
+        await self._thread.run(self._log.open)
+
+    async def close(self) -> None:
+        await self._thread.stop(self._log.close)
+
+    async def append(self, records: Sequence[bytes]) -> int:
+        return await self._thread.run(self._log.append, records)
+
+    async def read(self, after: int = 0, limit: int = 1000) -> list[ChainedRecord]:
+        return await self._thread.run(self._log.read, int64(after), int64(limit))
+
+    async def last(self) -> int:
+        return (await self._thread.run(self._log.tip)).sequence
+
+    async def verify(self, progress: Callable[[int], None] | None = None) -> Verdict:
+        # The head is read before the records: what others append meanwhile can only lie beyond it.
+        start, head = await self._thread.run(self._log.marks)
+        check = Check(start, head)
+        after = INTEGER_MIN
+        while page := await self._thread.run(self._log.read, after, VERIFY_PAGE):
+            after = page[-1].sequence
+            if not await self._thread.run(_add_all, check, page):
+                break
+            if progress is not None:
+                progress(check.records)
+        verdict = check.finish()
+        if verdict.intact and verdict.records and head is None:
+            last = verdict.last.sequence
+            reason = f"no head is kept in {STORE_FILE}: nothing shows that record {last} is the last"
+            broken = Break(sequence=last, flaw=Flaw.HEAD_MISSING, reason=reason)
+            return Verdict(records=verdict.records, last=verdict.last, broken=broken)
+        return verdict
+
+
+def _add_all(check: Check, page: list[ChainedRecord]) -> bool:
+    return all(check.add(record) for record in page)
+
+
+class _Log:
+    """The log's connection with that of its head; both live on one thread."""
+
+    def __init__(self, data: Path, busy_timeout_s: float) -> None:
+        self._path = data / AUDIT_FILE
+        self._busy_timeout_s = busy_timeout_s
+        self._head = _Head(data / STORE_FILE, busy_timeout_s)
+        self._db: sqlite3.Connection | None = None
+
+    def open(self) -> None:
+        if self._db is not None:
+            return
+        self._head.open()
+        self._db = open_database(self._path, AUDIT_SCHEMA, "FULL", self._busy_timeout_s)
+        if self.tip() == ORIGIN:
+            self._head.begin()
+
+    def close(self) -> None:
+        db, self._db = self._db, None
+        if db is not None:
+            db.close()
+        self._head.close()
+
+    def append(self, records: Sequence[bytes]) -> int:
+        db = self._connection()
+        if not records:
+            return self.tip().sequence
+        self._head.lock()  # first, so that a store that cannot take the head stops the append
+        try:
+            with writing(db):
+                mark = self.tip()
+                head = self._head.get(HEAD_KEY)
+                if head is not None and head.sequence >= mark.sequence:
+                    mark = head
+                sequence, previous = mark.sequence, mark.hash
+                columns: list[int | bytes] = []
+                for data in records:
+                    sequence += 1
+                    previous = link(previous, sequence, data)
+                    columns += (sequence, data, previous)
+                _insert(db, columns)
+                self._head.move(Mark(sequence, previous))
+            # The records stand: an error now would make the caller write them twice. The next append moves the head.
+            with contextlib.suppress(StoreError):
+                self._head.commit()
+        finally:
+            self._head.unlock()
+        return sequence
+
+    def read(self, after: int, limit: int) -> list[ChainedRecord]:
+        # The casts bring whatever a stranger put into the file into the types that the check takes.
+        rows = self._connection().execute(
+            "SELECT seq, coalesce(CAST(data AS BLOB), x''), coalesce(CAST(hash AS BLOB), x'')"
+            " FROM record WHERE seq > ? ORDER BY seq LIMIT ?",
+            (after, limit),
+        )
+        return [ChainedRecord(*row) for row in rows]
+
+    def tip(self) -> Mark:
+        row = (
+            self._connection()
+            .execute("SELECT seq, coalesce(CAST(hash AS BLOB), x'') FROM record ORDER BY seq DESC LIMIT 1")
+            .fetchone()
+        )
+        return ORIGIN if row is None else Mark(*row)
+
+    def marks(self) -> tuple[Mark, Mark | None]:
+        return self._head.get(START_KEY) or ORIGIN, self._head.get(HEAD_KEY)
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._db is None:
+            raise Unavailable(f"{self._path.name} is not open")
+        return self._db
+
+
+def _insert(db: sqlite3.Connection, columns: list[int | bytes]) -> None:
+    """`columns`: seq, data and hash of the first row, of the second, and so on."""
+    done = 0
+    for rows in INSERT_ROWS:
+        width = 3 * rows
+        statement = "INSERT INTO record (seq, data, hash) VALUES (?, ?, ?)" + ", (?, ?, ?)" * (rows - 1)
+        while len(columns) - done >= width:
+            db.execute(statement, columns[done : done + width])
+            done += width
+
+
+class _Head:
+    """The marks that store.db keeps for the log, on a connection of their own."""
+
+    def __init__(self, path: Path, busy_timeout_s: float) -> None:
+        self._path = path
+        self._busy_timeout_s = busy_timeout_s
+        self._db: sqlite3.Connection | None = None
+
+    def open(self) -> None:
+        if self._db is None:
+            self._db = open_database(self._path, STORE_SCHEMA, "NORMAL", self._busy_timeout_s)
+
+    def close(self) -> None:
+        db, self._db = self._db, None
+        if db is not None:
+            db.close()
+
+    def begin(self) -> None:
+        """An empty log has a head before its first record, so that a missing head is always a finding."""
+        with errors_of(self._path), writing(self._connection()):
+            if self.get(HEAD_KEY) is None:
+                self.move(ORIGIN)
+
+    def lock(self) -> None:
+        with errors_of(self._path):
+            self._connection().execute("BEGIN IMMEDIATE")
+
+    def move(self, head: Mark) -> None:
+        with errors_of(self._path):
+            put_value(self._connection(), HEAD_BUCKET, HEAD_KEY, msgspec.json.encode(head))
+
+    def commit(self) -> None:
+        with errors_of(self._path):
+            self._connection().execute("COMMIT")
+
+    def unlock(self) -> None:
+        roll_back(self._connection())
+
+    def get(self, key: str) -> Mark | None:
+        with errors_of(self._path):
+            entry = get_entry(self._connection(), HEAD_BUCKET, key, 0.0)
+        if entry is None:
+            return None
+        try:
+            return msgspec.json.decode(entry.value, type=Mark)
+        except msgspec.DecodeError:
+            return None  # as good as missing, which `verify` reports
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._db is None:
+            raise Unavailable(f"{self._path.name} is not open")
+        return self._db

@@ -1,0 +1,211 @@
+"""Opening a SQLite file of ours, and the one thread that works on it.
+
+In: a path, a schema (an application id and the migrations that lead to the newest version). Out: a connection in WAL
+mode with the schema up to date, or a `Refused` that says what the operator does next. Jobs run one after another on a
+thread of their own, never on the event loop; errors of SQLite leave only as members of the `StoreError` tree.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal, ParamSpec, TypeVar
+
+import msgspec
+
+from interlock.store.ports import Damaged, FolderUnusable, NewerSchema, StoreError, Unavailable
+
+BUSY_TIMEOUT_S = 5.0  # another process may hold the write lock for the time of an fsync; minutes mean it hangs
+_WAL_SWITCH_PAUSE_S = 0.01
+_PAGE_SIZE_MIN = 512  # bytes; no database of SQLite's is smaller
+INTEGER_MIN, INTEGER_MAX = -(2**63), 2**63 - 1  # what SQLite holds
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+# Our SQL is fixed, so an error in it means that a table is not what it was.
+_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
+_NO_ENTRY = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
+
+# POSIX drops all of a process's locks on a file when any descriptor of that file is closed, hence files are made one at
+# a time, and an existing one is never opened except by SQLite.
+_making = threading.Lock()
+
+
+class Schema(msgspec.Struct, frozen=True, kw_only=True):
+    application_id: int  # written into the file's header: tells our files from other people's, and from each other
+    migrations: tuple[tuple[str, ...], ...]  # step n leads from version n to n + 1; a released step never changes
+
+    @property
+    def version(self) -> int:
+        return len(self.migrations)
+
+
+class SqliteThread:
+    """The one thread on which a set of connections is opened, used and closed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._pool: ThreadPoolExecutor | None = None
+
+    def start(self) -> None:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix=self._path.name)
+
+    async def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._pool is None:
+            raise Unavailable(f"{self._path.name} is not open")
+        return await self._run_in(self._pool, lambda: job(*args, **kwargs))
+
+    async def stop(self, last_job: Callable[[], None]) -> None:
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        try:
+            await self._run_in(pool, last_job)
+        finally:
+            pool.shutdown()
+
+    async def _run_in(self, pool: ThreadPoolExecutor, job: Callable[[], T]) -> T:
+        with errors_of(self._path):
+            return await asyncio.get_running_loop().run_in_executor(pool, job)
+
+
+def int64(number: int) -> int:
+    """A sequence or limit from above, brought into the range that SQLite takes and where it means what it says."""
+    return min(max(number, 0), INTEGER_MAX)
+
+
+@contextlib.contextmanager
+def writing(db: sqlite3.Connection) -> Iterator[None]:
+    """A transaction that holds the write lock from its beginning, so that what it reads stays true until its end."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        roll_back(db)
+        raise
+
+
+def roll_back(db: sqlite3.Connection) -> None:
+    if db.in_transaction:
+        with contextlib.suppress(sqlite3.Error):  # the error that brought us here is the one to tell
+            db.execute("ROLLBACK")
+
+
+@contextlib.contextmanager
+def errors_of(path: Path) -> Iterator[None]:
+    """Turns what SQLite reports about this file into the errors of the ports."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", None)
+        if code is None:  # not from SQLite but from Python's module: a mistake of ours
+            raise
+        raise _store_error(error, code & 0xFF, path) from error  # the low byte is the primary code
+
+
+def _store_error(error: sqlite3.Error, code: int, path: Path) -> StoreError:
+    if code in _DAMAGE:
+        return _damaged(path, str(error))
+    if code in _NO_ENTRY:
+        return FolderUnusable(
+            f"{path} cannot be written ({error}). "
+            "Give the node's user write access to the folder, or choose another with `data`."
+        )
+    return Unavailable(f"{path.name}: {error}")
+
+
+def _damaged(path: Path, what: str) -> Damaged:
+    return Damaged(
+        f"{path} is damaged or not an Interlock file ({what}). "
+        "Stop the node, move the file aside, and put a backup in its place or start with a new one."
+    )
+
+
+def open_database(
+    path: Path, schema: Schema, synchronous: Literal["FULL", "NORMAL"], busy_timeout_s: float = BUSY_TIMEOUT_S
+) -> sqlite3.Connection:
+    """Blocks: call it on a SqliteThread."""
+    with errors_of(path):
+        with _making:
+            _make_private(path)
+            db = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None)
+        try:
+            db.execute("BEGIN")  # one snapshot: another process may be making the file
+            version = _version(db, schema, path)
+            db.execute("COMMIT")
+            _switch_to_wal(db, path, busy_timeout_s)
+            db.execute(f"PRAGMA synchronous={synchronous}")
+            if version < schema.version:
+                _migrate(db, schema, path)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+
+def _make_private(path: Path) -> None:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            path.touch(mode=0o600, exist_ok=False)
+        if path.stat().st_mode & 0o077:
+            path.chmod(0o600)  # SQLite gives its -wal and -shm files the same mode
+    except OSError as error:
+        raise FolderUnusable(
+            f"The folder {path.parent} cannot be used ({error.strerror}). "
+            "Make it a folder that the node's user may write, or choose another with `data`."
+        ) from error
+
+
+def _version(db: sqlite3.Connection, schema: Schema, path: Path) -> int:
+    """The file's schema version, read without changing anything."""
+    if 0 < path.stat().st_size < _PAGE_SIZE_MIN:  # SQLite would take the rest of a file for a new one
+        raise _damaged(path, "file is too short")
+    application_id = int(db.execute("PRAGMA application_id").fetchone()[0])
+    version = int(db.execute("PRAGMA user_version").fetchone()[0])
+    is_new = application_id == 0 and version == 0 and not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if application_id != schema.application_id and not is_new:
+        raise Damaged(f"{path} is a database of another program. Move it aside, or choose another folder with `data`.")
+    if version > schema.version:
+        raise NewerSchema(
+            f"{path} was written by a newer Interlock (schema {version}; this one knows {schema.version}). "
+            "Update Interlock, or choose another folder with `data`."
+        )
+    return version
+
+
+def _switch_to_wal(db: sqlite3.Connection, path: Path, busy_timeout_s: float) -> None:
+    # SQLite does not wait for its busy timeout here when another process opens the same new file.
+    for _ in range(max(1, int(busy_timeout_s / _WAL_SWITCH_PAUSE_S))):
+        try:
+            (mode,) = db.execute("PRAGMA journal_mode=WAL").fetchone()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                raise
+            time.sleep(_WAL_SWITCH_PAUSE_S)
+            continue
+        if mode == "wal":
+            return
+        raise FolderUnusable(
+            f"{path} is on a file system without shared memory (a network share?). "
+            "Choose a folder on a local disk with `data`."
+        )
+    raise Unavailable(f"{path.name} is locked by another process")
+
+
+def _migrate(db: sqlite3.Connection, schema: Schema, path: Path) -> None:
+    with writing(db):
+        # Asked again under the lock: another process may have migrated in between.
+        for step in schema.migrations[_version(db, schema, path) :]:
+            for statement in step:
+                db.execute(statement)
+        db.execute(f"PRAGMA application_id={schema.application_id}")
+        db.execute(f"PRAGMA user_version={schema.version}")

@@ -1,0 +1,152 @@
+"""Bearer tokens: made here, kept only as hashes.
+
+A token is a prefix that names its door and 256 random bits. The table, bucket "tokens", maps SHA-256(token) to a
+record; the token itself is shown once and never stored. So many random bits need neither salt nor a slow hash.
+
+This is the one room of the floor that draws randomness. It takes the time as an argument, like its neighbours.
+"""
+
+import hashlib
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Literal, NewType
+
+import msgspec
+
+from interlock.store.ports import Conflict, Damaged, Entry, KeyValue
+
+Door = Literal["client", "subserver", "room", "operator"]
+Scope = Literal["read", "write", "admin"]
+TokenId = NewType("TokenId", str)
+
+BUCKET = "tokens"
+PREFIXES: Mapping[Door, str] = {"client": "ilc_", "subserver": "ils_", "room": "ilr_", "operator": "ilo_"}
+RANDOM_BITS = 256
+NAME_LENGTH_MAX = 64
+
+_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_DIGITS = 43  # 62**43 > 2**256
+_ID_LENGTH = 16
+_DOORS: Mapping[str, Door] = {prefix: door for door, prefix in PREFIXES.items()}
+_FORM = re.compile(rf"(il[csro]_)[0-9A-Za-z]{{{_DIGITS}}}")
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@-]{{0,{NAME_LENGTH_MAX - 1}}}")
+
+
+class BadTokenName(ValueError):
+    """A token's name becomes part of a principal, hence its narrow alphabet."""
+
+
+class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
+    id: TokenId
+    name: str
+    owner: str
+    door: Door
+    scope: Scope
+    created_at: float
+    expires_at: float | None = None
+    revoked_at: float | None = None
+
+    def opens(self, now: float) -> bool:
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "TokenRecord":
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except msgspec.DecodeError as error:
+            raise Damaged(
+                f"a token record cannot be read ({error}); revoke it by deleting the store's entry"
+            ) from error
+
+
+def mint(door: Door) -> tuple[str, TokenId]:
+    token = PREFIXES[door] + _base62(secrets.randbits(RANDOM_BITS))
+    return token, _token_id(token_hash(token))
+
+
+def token_hash(token_untrusted: str) -> str:
+    """The key of the token in the table. Takes any string: a malformed one is simply nobody's."""
+    return hashlib.sha256(token_untrusted.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def maybe_door(token_untrusted: str) -> Door | None:
+    """The door that a token says it is for, or None if it has not the form of a token."""
+    form = _FORM.fullmatch(token_untrusted)
+    return None if form is None else _DOORS[form[1]]
+
+
+class TokenTable:
+    def __init__(self, kv: KeyValue) -> None:
+        self._kv = kv
+
+    async def issue(
+        self, *, name: str, owner: str, door: Door, scope: Scope, now: float, expires_at: float | None = None
+    ) -> tuple[str, TokenRecord]:
+        """A new token, to be shown once, and its record. A name may be used again: both tokens then bear it."""
+        if _NAME.fullmatch(name) is None:
+            raise BadTokenName(
+                f"A token name has 1 to {NAME_LENGTH_MAX} letters, digits, dots, dashes, underscores or @, "
+                f"and begins with a letter or digit; {name!r} does not."
+            )
+        token, token_id = mint(door)
+        record = TokenRecord(
+            id=token_id, name=name, owner=owner, door=door, scope=scope, created_at=now, expires_at=expires_at
+        )
+        await self._kv.create(BUCKET, token_hash(token), record.encode(), now)
+        return token, record
+
+    async def find(self, hash: str, now: float) -> TokenRecord | None:
+        """The record of a token that opens its door now; None if unknown, expired or revoked."""
+        entry = await self._kv.get(BUCKET, hash, now)
+        if entry is None:
+            return None
+        record = TokenRecord.decode(entry.value)
+        return record if record.opens(now) else None
+
+    async def by_hash(self, now: float) -> dict[str, TokenRecord]:
+        """All records under the hash that finds them."""
+        return {entry.key: TokenRecord.decode(entry.value) for entry in await self._kv.entries(BUCKET, now)}
+
+    async def list(self, now: float) -> list[TokenRecord]:
+        """All records, expired and revoked ones too, oldest first."""
+        records = [TokenRecord.decode(entry.value) for entry in await self._kv.entries(BUCKET, now)]
+        return sorted(records, key=lambda record: (record.created_at, record.id))
+
+    async def revoke(self, reference: str, now: float) -> tuple[TokenId, ...]:
+        """Revoke the token of that id or, if no id fits, all of that name. Returns the ids that it revoked."""
+        entries = await self._kv.entries(BUCKET, now)
+        records = [(entry, TokenRecord.decode(entry.value)) for entry in entries]
+        meant = [pair for pair in records if pair[1].id == reference] or [
+            pair for pair in records if pair[1].name == reference
+        ]
+        return tuple([record.id for entry, record in meant if await self._revoke_one(entry, record, now)])
+
+    async def _revoke_one(self, entry: Entry, record: TokenRecord, now: float) -> bool:
+        while record.revoked_at is None:
+            revoked = msgspec.structs.replace(record, revoked_at=now)
+            try:
+                await self._kv.update(BUCKET, entry.key, revoked.encode(), entry.revision, now)
+            except Conflict:
+                current = await self._kv.get(BUCKET, entry.key, now)
+                if current is None:
+                    return False
+                entry, record = current, TokenRecord.decode(current.value)
+            else:
+                return True
+        return False
+
+
+def _token_id(hash: str) -> TokenId:
+    return TokenId(hash[:_ID_LENGTH])
+
+
+def _base62(number: int) -> str:
+    digits = []
+    for _ in range(_DIGITS):
+        number, digit = divmod(number, len(_ALPHABET))
+        digits.append(_ALPHABET[digit])
+    return "".join(reversed(digits))

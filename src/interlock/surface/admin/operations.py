@@ -1,0 +1,52 @@
+"""What the operator door asks of a running node, and the two ways a node says no.
+
+The runtime implements `Operations`; `app` turns it into HTTP and adds nothing of its own. Every method returns values
+that JSON can hold. Methods without `async` answer from memory and must
+not block. Nothing here authenticates: the door does.
+"""
+
+from typing import Any, Literal, Protocol
+
+from interlock.runtime.operations import NotFound, Refused
+
+__all__ = ["JsonObject", "NotFound", "Operations", "Refused", "TokenDoor", "TokenScope"]
+
+JsonObject = dict[str, Any]
+
+TokenDoor = Literal["client", "operator"]
+TokenScope = Literal["read", "write", "admin"]
+
+
+class Operations(Protocol):
+    def status(self) -> JsonObject: ...
+
+    def links(self) -> JsonObject: ...
+
+    def link(self, segment: str) -> JsonObject:
+        """Raises NotFound."""
+
+    def link_logs(self, segment: str, lines: int) -> JsonObject:
+        """The newest `lines` of what the child wrote to stderr, oldest first. Raises NotFound."""
+
+    async def restart_link(self, segment: str) -> JsonObject:
+        """Returns when the old connection or process is gone, not when the new one is ready. Raises NotFound."""
+
+    def tools(self) -> JsonObject: ...
+
+    def tool(self, name: str) -> JsonObject:
+        """`name` is the qualified name or the alias. Raises NotFound."""
+
+    def routes(self) -> JsonObject: ...
+
+    async def audit(self, after: int, limit: int) -> JsonObject:
+        """Records with a sequence above `after`, oldest first, at most `limit`."""
+
+    def config(self) -> JsonObject: ...
+
+    async def tokens(self) -> JsonObject: ...
+
+    async def issue_token(self, name: str, door: TokenDoor, scope: TokenScope | None, days: int | None) -> JsonObject:
+        """None means the configured default. A name may be used again. May raise Refused."""
+
+    async def revoke_token(self, ref: str) -> JsonObject:
+        """`ref` is an id or a name. Raises NotFound."""

@@ -1,0 +1,141 @@
+"""interlock check [PATH]"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from interlock.surface.cli.command import Invocation, verb, verb_app
+from interlock.surface.cli.failures import EXIT_REFUSED, BadUsage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from interlock.config.load import Loaded, Problem
+
+app = verb_app("Check the configuration.")
+
+
+@verb(
+    app,
+    "check",
+    examples="""
+    interlock check
+    interlock check staging.toml --strict
+    interlock check --effective
+    interlock check --schema > interlock.schema.json
+    """,
+)
+def check(
+    invocation: Invocation,
+    path: Annotated[str | None, typer.Argument(metavar="PATH", help="The file to check, if not the usual one.")] = None,
+    effective: Annotated[bool, typer.Option("--effective", help="Print every setting as it will apply.")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of the file, for editors.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
+) -> None:
+    """Find the mistakes in the configuration.
+
+    Each is shown with its file, its line and what was probably meant.
+    """
+    if schema and (effective or path):
+        raise BadUsage("usage", "--schema is about every file and takes neither PATH nor --effective")
+    if schema:
+        from interlock.config.schema import json_schema
+
+        invocation.out.json(json_schema())
+        return
+    if path is not None and invocation.config is not None:
+        raise BadUsage("usage", "name the file once: either PATH or --config")
+    invocation.config = path or invocation.config
+    _check(invocation, effective=effective, strict=strict)
+
+
+def _check(invocation: Invocation, *, effective: bool, strict: bool) -> None:
+    import os
+
+    from interlock.config.effective import effective as effective_values
+    from interlock.config.load import ConfigInvalid, load
+
+    out = invocation.out
+    flags = {"data": invocation.data} if invocation.data else {}
+    try:
+        loaded = load(Path(invocation.config) if invocation.config else None, os.environ, flags)
+    except ConfigInvalid as invalid:
+        _report(invocation, errors=invalid.problems, warnings=())
+        raise typer.Exit(EXIT_REFUSED) from None
+    failed = strict and bool(loaded.warnings)
+    if effective and not failed:
+        _remark_warnings(invocation, loaded.warnings)
+        values = effective_values(loaded.plan)
+        if out.as_json or not out.console.is_terminal:
+            out.json(values)
+        else:
+            from rich.json import JSON
+
+            out.draw(JSON.from_data(values))
+        return
+    _report(invocation, errors=(), warnings=loaded.warnings, ok=not failed)
+    if failed:
+        raise typer.Exit(EXIT_REFUSED)
+    if not out.as_json:
+        out.line(_summary(loaded))
+
+
+def _report(
+    invocation: Invocation, *, errors: "tuple[Problem, ...]", warnings: "tuple[Problem, ...]", ok: bool = False
+) -> None:
+    from interlock.surface.cli.configuration import problem_value
+
+    out = invocation.out
+    if out.as_json:
+        out.json(
+            {
+                "ok": ok,
+                "problems": [problem_value(problem) for problem in errors],
+                "warnings": [problem_value(problem) for problem in warnings],
+            }
+        )
+        return
+    from rich.text import Text
+
+    from interlock.surface.cli.text import count
+
+    for problem in errors:
+        _draw_problem(invocation, problem, "error", "bold red")
+    for problem in warnings:
+        _draw_problem(invocation, problem, "warning", "bold yellow")
+    if not ok:
+        found = [count(len(found), noun) for found, noun in ((errors, "error"), (warnings, "warning")) if found]
+        out.draw(Text(", ".join(found), style="bold"))
+
+
+def _draw_problem(invocation: Invocation, problem: "Problem", word: str, style: str) -> None:
+    from rich.text import Text
+
+    from interlock.surface.cli.configuration import at_place
+    from interlock.surface.cli.text import one_line
+
+    # Each on one line however long: editors and terminals turn file:line into a link.
+    console = invocation.out.console
+    head = Text.assemble((at_place(problem), "bold"), (word, style), ": ", one_line(problem.message))
+    console.print(head, soft_wrap=True)
+    if problem.hint:
+        console.print(Text.assemble(("  hint: ", "dim"), one_line(problem.hint)), soft_wrap=True)
+
+
+def _remark_warnings(invocation: Invocation, warnings: "Iterable[Problem]") -> None:
+    for warning in warnings:
+        invocation.out.remark(f"warning: {warning}")
+
+
+def _summary(loaded: "Loaded") -> str:
+    from interlock.surface.cli.text import count
+
+    plan = loaded.plan
+    files = " and ".join(_short(path) for path in loaded.paths) or "the configuration"
+    return f"{files}: in order, {count(len(plan.servers), 'server')}, listening on {plan.node.listen}"
+
+
+def _short(path: Path) -> str:
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

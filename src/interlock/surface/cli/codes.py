@@ -1,0 +1,50 @@
+"""Every error code and named reason: what it means, whose fault it is, what to do next. The data is in codes.toml."""
+
+import tomllib
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+
+import msgspec
+
+
+class Code(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    numbers: tuple[int, ...] = ()
+    where: str  # on which edge it appears
+    means: str
+    whose: str
+    next: str
+
+
+@cache
+def every_code() -> tuple[Code, ...]:
+    text = files("interlock.surface.cli").joinpath("codes.toml").read_text(encoding="utf-8")
+    edges = tomllib.loads(text)["edge"]
+    return msgspec.convert(
+        [{**code, "where": edge["where"]} for edge in edges for code in edge["code"]], tuple[Code, ...]
+    )
+
+
+def every_key() -> list[str]:
+    """Whatever a code can be asked for by."""
+    numbers = (str(number) for code in every_code() for number in code.numbers)
+    return list(dict.fromkeys([*numbers, *(code.name for code in every_code())]))
+
+
+def codes_for(key: str) -> list[Code]:
+    """A number can mean several things on several edges; a name means one, whatever its case and dashes."""
+    wanted = _folded(key)
+    return [code for code in every_code() if wanted == _folded(code.name) or wanted in map(str, code.numbers)]
+
+
+def nearest_keys(key: str) -> list[str]:
+    folded = {_folded(each): each for each in every_key()}
+    return [folded[near] for near in get_close_matches(_folded(key)[:64], folded, n=3, cutoff=0.6)]
+
+
+def _folded(key: str) -> str:
+    """-32601 keeps its sign; elsewhere dashes, spaces and case do not matter."""
+    key = key.strip()
+    sign = "-" if key.startswith("-") and key[1:].isdecimal() else ""
+    return sign + key.removeprefix(sign).lower().replace("-", "_").replace(" ", "_")

@@ -1,0 +1,46 @@
+"""The configuration as a command gets it: the flags every verb takes, applied, and problems as a refusal."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from interlock.surface.cli.failures import Refused
+
+if TYPE_CHECKING:
+    from interlock.config.load import Loaded, Problem
+    from interlock.surface.cli.command import Invocation
+
+
+def load_configuration(invocation: "Invocation") -> "Loaded":
+    from interlock.config.load import ConfigInvalid, load
+
+    path = Path(invocation.config) if invocation.config else None
+    flags = {"data": invocation.data} if invocation.data else {}
+    try:
+        return load(path, os.environ, flags)
+    except ConfigInvalid as invalid:
+        first, *rest = invalid.problems
+        more = f" (and {len(rest)} more)" if rest else ""
+        raise Refused(
+            "config_invalid",
+            f"{at_place(first)}{first.message}{more}",
+            hint=first.hint if first.hint and not rest else "interlock check shows every problem",
+            details={"problems": [problem_value(problem) for problem in invalid.problems]},
+        ) from None
+
+
+def at_place(problem: "Problem") -> str:
+    """file:line:column, as editors and terminals understand it."""
+    place = ":".join(str(part) for part in (problem.file, problem.line, problem.column) if part is not None)
+    return f"{place}: " if place else ""
+
+
+def problem_value(problem: "Problem") -> dict[str, object]:
+    return {
+        "file": problem.file,
+        "line": problem.line,
+        "column": problem.column,
+        "key": problem.key,
+        "message": problem.message,
+        "hint": problem.hint,
+    }

@@ -1,0 +1,61 @@
+"""How a client is connected to a node, as text to copy. Pure but for asking how this program was started."""
+
+import json
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from interlock.protocol.mcp.eras import LATEST_MODERN
+from interlock.protocol.mcp.methods import META_CAPABILITIES, META_VERSION, TOOLS_LIST
+
+
+def ways_to_connect(url: str, config: str | None, *, needs_token: bool) -> list[tuple[str, str]]:
+    """(title, text) for each client; the text can be copied whole."""
+    ways = []
+    header = ""
+    if needs_token:
+        ways.append(("A token first", "export INTERLOCK_TOKEN=$(interlock access token --for client --name me)"))
+        header = ' --header "Authorization: Bearer $INTERLOCK_TOKEN"'
+    where = shlex.quote(url)
+    ways += [
+        (
+            "Inspector",
+            f"npx @modelcontextprotocol/inspector --cli {where} \\\n  --transport http --method {TOOLS_LIST}{header}",
+        ),
+        ("Claude Code", f"claude mcp add --transport http interlock {where}{header}"),
+        ("Claude Desktop (claude_desktop_config.json)", _desktop_entry(config)),
+        ("curl", _curl(where, needs_token)),
+    ]
+    return ways
+
+
+def _desktop_entry(config: str | None) -> str:
+    # A desktop client starts programs in a folder of its own and with a short PATH.
+    program = _program()
+    arguments = [*program[1:], "serve", "--stdio"]
+    if config is not None:
+        arguments += ["--config", str(Path(config).absolute())]
+    return json.dumps({"mcpServers": {"interlock": {"command": program[0], "args": arguments}}}, indent=2)
+
+
+def _program() -> list[str]:
+    started = Path(sys.argv[0])
+    if started.name == "__main__.py":
+        return [sys.executable, "-m", "interlock"]
+    found = shutil.which(str(started))
+    return [str(Path(found).absolute())] if found else ["interlock"]
+
+
+def _curl(where: str, needs_token: bool) -> str:
+    token = '  -H "Authorization: Bearer $INTERLOCK_TOKEN" \\\n' if needs_token else ""
+    return (
+        f"curl -s {where} \\\n"
+        "  -H 'Content-Type: application/json' \\\n"
+        "  -H 'Accept: application/json, text/event-stream' \\\n"
+        f"  -H 'MCP-Protocol-Version: {LATEST_MODERN}' -H 'Mcp-Method: {TOOLS_LIST}' \\\n"
+        f"{token}"
+        f'  -d \'{{"jsonrpc": "2.0", "id": 1, "method": "{TOOLS_LIST}", "params": {{"_meta": {{\n'
+        f'    "{META_VERSION}": "{LATEST_MODERN}",\n'
+        f'    "{META_CAPABILITIES}": {{}}}}}}}}\''
+    )

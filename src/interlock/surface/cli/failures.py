@@ -1,0 +1,43 @@
+"""How a command ends when it does not succeed: the exit codes, and one error tree.
+
+CommandFailed            whose fault                      what the person does next
+├── Refused         1    the node, a server, a file       reads the hint
+├── BadUsage        2    the command line                 looks at --help
+└── Unreachable     4    nobody answers                   starts the node or corrects --url
+"""
+
+from typing import Any, ClassVar
+
+EXIT_DONE = 0
+EXIT_REFUSED = 1
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 4
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
+EXIT_PIPE_CLOSED = 141  # 128 + SIGPIPE
+
+
+class CommandFailed(Exception):
+    """`error` is the name a program acts on, the message one line for a person, the hint what to do next."""
+
+    exit_code: ClassVar[int]
+
+    def __init__(
+        self, error: str, message: str, *, hint: str | None = None, details: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.error = error
+        self.message = message
+        self.hint = hint
+        self.details = details or {}
+
+
+class Refused(CommandFailed):
+    exit_code = EXIT_REFUSED
+
+
+class BadUsage(CommandFailed):
+    exit_code = EXIT_USAGE
+
+
+class Unreachable(CommandFailed):
+    exit_code = EXIT_UNREACHABLE

@@ -1,0 +1,52 @@
+"""One link in full, as label and value. Pure apart from rich's types."""
+
+import textwrap
+from datetime import datetime
+
+from rich.text import Text
+
+from interlock.surface.cli.shapes import Link
+from interlock.surface.cli.text import count, latency, local_time, one_line, since
+from interlock.surface.cli.tree import state_text
+
+LABEL_WIDTH = 13
+
+
+def labelled(label: str, value: str, width: int, style: str = "") -> list[Text]:
+    """A label and its value, which is wrapped under itself."""
+    wrapped = textwrap.wrap(value, max(20, width - LABEL_WIDTH - 2), break_on_hyphens=False) or [""]
+    lines = []
+    for number, part in enumerate(wrapped):
+        head = label if number == 0 else ""
+        lines.append(Text.assemble((f"  {head:<{LABEL_WIDTH}}", "dim"), (part, style)))
+    return lines
+
+
+def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> list[Text]:
+    age = since(link.since, now)
+    head = Text.assemble((one_line(link.segment), "bold"), "  ", state_text(link.state, ascii_only=ascii_only))
+    if age:
+        head.append(f" for {age}", style="dim")
+    lines = [head]
+    if link.reason:
+        lines += labelled("because", one_line(link.reason), width)
+    if link.server:
+        lines += labelled("server", one_line(f"{link.server.name} {link.server.version}"), width)
+    reach = f"{link.kind} over {link.transport}" + (f", process {link.pid}" if link.pid else "")
+    lines += labelled("reached", reach, width)
+    spoken = " ".join(part for part in (link.protocol_version, f"({link.era})" if link.era else None) if part)
+    lines += labelled("speaks", spoken or "not known yet", width)
+    offers = [count(link.tools, "tool"), count(link.prompts, "prompt"), count(link.resources, "resource")]
+    lines += labelled("offers", ", ".join(offers), width)
+    usage = f"{link.calls}, {link.errors} failed, {link.in_flight} in flight"
+    lines += labelled("calls", usage, width)
+    if link.latency_ms is not None:
+        lines += labelled("latency", f"{latency(link.latency_ms)} (median)", width)
+    if link.restarts:
+        lines += labelled("restarts", str(link.restarts), width)
+    if link.since:
+        lines += labelled("since", local_time(link.since), width)
+    for number, withheld in enumerate(link.withheld):
+        text = f"{one_line(withheld.name)}: {one_line(withheld.reason)}"
+        lines += labelled("withheld" if number == 0 else "", text, width, style="yellow")
+    return lines

@@ -1,0 +1,169 @@
+"""interlock links list | logs | restart"""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from interlock.surface.cli.command import Invocation, verb, verb_app
+from interlock.surface.cli.completion import segments
+from interlock.surface.cli.failures import Unreachable
+
+if TYPE_CHECKING:
+    from interlock.surface.cli.shapes import LogLine
+
+REASON_WIDTH_MIN = 24  # less says nothing; interlock status shows it whole
+NUMBERS = frozenset((4, 5, 6, 7))
+FOLLOW_S = 0.5
+FOLLOW_LINES = 1000  # more than a child writes between two looks, or the oldest of them are lost
+RESTART_TIMEOUT_S = 60.0  # a child gets its time to end
+
+Segment = Annotated[str, typer.Argument(metavar="SEGMENT", help="The server's segment.", autocompletion=segments)]
+
+app = verb_app(
+    "List the servers, read their stderr, restart one.",
+    examples="""
+    interlock links list
+    interlock links logs github --follow
+    interlock links restart github
+    """,
+)
+
+
+@verb(
+    app,
+    "list",
+    examples="""
+    interlock links list
+    interlock links list --json | jq -r '.links[].segment'
+    """,
+)
+def list_links(invocation: Invocation) -> None:
+    """List the servers with their counts."""
+    answer = invocation.node.get("links")
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    from rich.text import Text
+
+    from interlock.surface.cli.columns import in_columns
+    from interlock.surface.cli.shapes import Links
+    from interlock.surface.cli.text import latency, one_line
+    from interlock.surface.cli.tree import state_text
+
+    links = answer.as_(Links).links
+    if not links:
+        out.remark("no servers yet: add a [servers.NAME] table to the configuration")
+        return
+    heads = ("SEGMENT", "STATE", "VIA", "ERA", "TOOLS", "CALLS", "ERRORS", "LATENCY", "WHY")
+    rows = [[Text(head, style="dim") for head in heads]]
+    rows += [
+        [
+            Text(one_line(link.segment), style="bold"),
+            state_text(link.state, ascii_only=out.console.options.ascii_only),
+            Text(link.transport),
+            Text(link.era or "-"),
+            Text(str(link.tools)),
+            Text(str(link.calls)),
+            Text(str(link.errors)),
+            Text(latency(link.latency_ms) if link.latency_ms is not None else "-"),
+            Text(one_line(link.reason or "")),
+        ]
+        for link in links
+    ]
+    width = out.console.width
+    wide = in_columns(rows, width=width, shrink={8: REASON_WIDTH_MIN}, right=NUMBERS)
+    if max(line.cell_len for line in wide) > width:
+        rows = [row[:-1] for row in rows]
+        wide = in_columns(rows, width=width, shrink={0: 8}, right=NUMBERS)
+    out.draw(*wide)
+
+
+@verb(
+    app,
+    "logs",
+    examples="""
+    interlock links logs github
+    interlock links logs github -n 20 --follow
+    """,
+)
+def logs(
+    invocation: Invocation,
+    segment: Segment,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=1, max=10_000, help="How many of the last lines.")] = 200,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with new lines until Ctrl-C.")] = False,
+) -> None:
+    """Show what a server wrote to its stderr."""
+    from interlock.surface.cli.shapes import Logs
+
+    out = invocation.out
+    answer = invocation.node.get("links", segment, "logs", lines=lines)
+    if follow:
+        seen = answer.as_(Logs).lines
+        _print_lines(invocation, seen)
+        _follow(invocation, segment, seen)
+    elif out.as_json:
+        out.raw_json(answer.raw)
+    else:
+        found = answer.as_(Logs).lines
+        _print_lines(invocation, found)
+        if not found:
+            out.remark(f"{segment} has written nothing to its stderr")
+
+
+def _follow(invocation: Invocation, segment: str, seen: "tuple[LogLine, ...]") -> None:
+    from interlock.surface.cli.shapes import Logs
+    from interlock.surface.cli.watching import repeated
+
+    def ask() -> "tuple[LogLine, ...]":
+        return invocation.node.get("links", segment, "logs", lines=FOLLOW_LINES).as_(Logs).lines
+
+    try:
+        for newest in repeated(ask, every_s=FOLLOW_S):
+            if not isinstance(newest, Unreachable):
+                _print_lines(invocation, unseen(seen, newest))
+                seen = newest
+    except KeyboardInterrupt:
+        pass
+
+
+def unseen(seen: "tuple[LogLine, ...]", newest: "tuple[LogLine, ...]") -> "tuple[LogLine, ...]":
+    """The lines of `newest` that come after those already seen: both are windows onto one growing text."""
+    if not seen:
+        return newest
+    for end in range(len(newest), 0, -1):
+        overlap = min(end, len(seen))
+        if newest[end - 1] == seen[-1] and newest[end - overlap : end] == seen[-overlap:]:
+            return newest[end:]
+    return newest
+
+
+def _print_lines(invocation: Invocation, lines: "tuple[LogLine, ...]") -> None:
+    import sys
+
+    from interlock.surface.cli.text import local_time, printable
+
+    out = invocation.out
+    for line in lines:
+        if out.as_json:
+            out.json_line({"at": line.at, "text": line.text})
+        else:
+            out.line(f"{local_time(line.at, '%H:%M:%S')}  {printable(line.text, keep=chr(9))}")
+    sys.stdout.flush()
+
+
+@verb(
+    app,
+    "restart",
+    examples="""
+    interlock links restart github
+    """,
+)
+def restart(invocation: Invocation, segment: Segment) -> None:
+    """End a server's process or connection and start it afresh."""
+    answer = invocation.node.post("links", segment, "restart", timeout=RESTART_TIMEOUT_S)
+    if invocation.out.as_json:
+        invocation.out.raw_json(answer.raw)
+        return
+    state = str(answer.value.get("state", "unknown"))
+    invocation.out.line(f"{segment} restarted, now {state}; interlock status --watch shows how it comes up")

@@ -1,0 +1,103 @@
+"""Where a command's words go: results to stdout, remarks and errors to stderr.
+
+With --json, stdout holds JSON and nothing else, and an error is JSON there too. Colours appear only on a terminal and
+never with NO_COLOR. rich is imported when something is drawn, so that --json and short answers stay quick.
+"""
+
+import io
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+from interlock.surface.cli.failures import CommandFailed
+from interlock.surface.cli.text import one_line, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+WIDTH_WITHOUT_TERMINAL = 4000  # wide enough that nothing a filter looks for is cut
+
+_RED = "\x1b[1;31m"
+_DIM = "\x1b[2m"
+_PLAIN = "\x1b[0m"
+
+
+class Output:
+    def __init__(self, *, as_json: bool) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")  # a poor encoding costs a character, not the answer
+        self.as_json = as_json
+        self._console: Console | None = None
+        self._remarks: Console | None = None
+
+    @property
+    def console(self) -> "Console":
+        """stdout, for drawing."""
+        if self._console is None:
+            self._console = _console_on(sys.stdout)
+        return self._console
+
+    @property
+    def remarks(self) -> "Console":
+        """stderr, for what is not the result."""
+        if self._remarks is None:
+            self._remarks = _console_on(sys.stderr)
+        return self._remarks
+
+    def draw(self, *renderables: "RenderableType") -> None:
+        self.console.print(*renderables, sep="\n")
+
+    def line(self, text: str = "") -> None:
+        """One line that is never wrapped, so that it can be copied whole."""
+        _write(sys.stdout, text)
+
+    def remark(self, text: str) -> None:
+        _write(sys.stderr, text)
+
+    def json(self, value: Any) -> None:
+        _write(sys.stdout, json.dumps(value, ensure_ascii=False, indent=2))
+
+    def raw_json(self, encoded: bytes) -> None:
+        """JSON as it came, indented; numbers keep their digits and objects their order."""
+        import msgspec
+
+        _write(sys.stdout, msgspec.json.format(encoded, indent=2).decode())
+
+    def json_line(self, value: Any) -> None:
+        _write(sys.stdout, json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+        sys.stdout.flush()
+
+    def failure(self, failed: CommandFailed, *, in_stream: bool = False) -> None:
+        """`in_stream`: among lines of JSON, where a failure is one line too."""
+        if self.as_json:
+            details = {**failed.details, "hint": failed.hint} if failed.hint else failed.details
+            body = {"error": failed.error, "message": failed.message, "details": details}
+            (self.json_line if in_stream else self.json)(body)
+            return
+        red, dim, plain = (_RED, _DIM, _PLAIN) if colours_on(sys.stderr) else ("", "", "")
+        _write(sys.stderr, f"{red}error:{plain} {printable(failed.message)}")
+        if failed.hint:
+            _write(sys.stderr, f"{dim} hint:{plain} {printable(failed.hint)}")
+
+
+def colours_on(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _console_on(stream: TextIO) -> "Console":
+    from rich.console import Console
+
+    wide = None if stream.isatty() or os.environ.get("COLUMNS") else WIDTH_WITHOUT_TERMINAL
+    return Console(file=stream, markup=False, highlight=False, emoji=False, width=wide)
+
+
+def _write(stream: TextIO, text: str) -> None:
+    stream.write(text + "\n")
+
+
+def shortened(text: str, width: int) -> str:
+    """One line of at most `width` characters."""
+    flat = one_line(text)
+    return flat if len(flat) <= width else flat[: max(0, width - 1)] + "…"

@@ -1,0 +1,119 @@
+"""interlock serve"""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from interlock.surface.cli.command import Invocation, verb, verb_app
+from interlock.surface.cli.failures import BadUsage, Refused
+
+if TYPE_CHECKING:
+    from interlock.surface.cli.shapes import Status
+
+app = verb_app("Run the node.")
+
+
+@verb(
+    app,
+    "serve",
+    examples="""
+    interlock serve
+    interlock serve --only github
+    interlock serve --stdio --config /home/me/interlock.toml
+    """,
+)
+def serve(
+    invocation: Invocation,
+    stdio: Annotated[
+        bool, typer.Option("--stdio", help="Speak MCP on stdin and stdout, for one desktop client.")
+    ] = False,
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="SEGMENT", help="Only this server, its names without the prefix.")
+    ] = None,
+) -> None:
+    """Run the node and print how to connect a client."""
+    if invocation.url:
+        raise BadUsage("usage", "serve runs a node here and takes no --url")
+    loaded = invocation.loaded
+    plan = loaded.plan
+    _warn(invocation, loaded.warnings)
+    if only is not None:
+        _known_segment(only, [server.segment for server in plan.servers])
+    from interlock.runtime.node import NodeRunning
+    from interlock.runtime.node import serve as run_node
+    from interlock.surface.admin.app import operator_app
+
+    def on_ready(status: dict[str, Any]) -> None:
+        _announce(invocation, status, stdio=stdio, anonymous=plan.auth.anonymous != "never")
+
+    try:
+        run_node(
+            plan,
+            stdio=stdio,
+            only=only,
+            on_ready=on_ready,
+            operator_app=lambda operations, authenticate: operator_app(operations, authenticate=authenticate),
+        )
+    except NodeRunning as error:
+        raise Refused("node_running", str(error)) from error
+    except OSError as error:
+        raise Refused("not_started", f"the node cannot start: {error.strerror or error}") from error
+
+
+def _warn(invocation: Invocation, warnings: Any) -> None:
+    for warning in warnings:
+        invocation.out.remark(f"warning: {warning}")
+
+
+def _known_segment(only: str, segments: list[str]) -> None:
+    from difflib import get_close_matches
+
+    if only not in segments:
+        nearest = get_close_matches(only, segments, n=1)
+        hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(segments) or 'none'}"
+        raise BadUsage("unknown_segment", f"no server has the segment {only}", hint=hint)
+
+
+def _announce(invocation: Invocation, status: dict[str, Any], *, stdio: bool, anonymous: bool) -> None:
+    import sys
+
+    import msgspec
+
+    from interlock.surface.cli.shapes import Status
+    from interlock.surface.cli.text import count
+
+    out = invocation.out
+    known = msgspec.convert(status, Status)
+    if stdio:
+        # stdout belongs to MCP.
+        ready = sum(link.state in ("ready", "slow") for link in known.links)
+        out.remark(
+            f"interlock: {count(known.catalog.tools, 'tool')} from {ready} of {count(len(known.links), 'server')}"
+        )
+        return
+    if out.as_json:
+        out.json_line(status)
+        return
+    _draw(invocation, known, anonymous=anonymous)
+    sys.stdout.flush()
+
+
+def _draw(invocation: Invocation, status: "Status", *, anonymous: bool) -> None:
+    from datetime import UTC, datetime
+
+    from rich.text import Text
+
+    from interlock.surface.cli.connecting import ways_to_connect
+    from interlock.surface.cli.mcp_door import mcp_url
+    from interlock.surface.cli.tree import tree_lines
+
+    out = invocation.out
+    console = out.console
+    lines = tree_lines(status, width=console.width, now=datetime.now(UTC), ascii_only=console.options.ascii_only)
+    out.draw(Text(), *lines)
+    config = invocation.config or next((str(path) for path in invocation.loaded.paths), None)
+    for title, text in ways_to_connect(mcp_url(status.node.url), config, needs_token=not anonymous):
+        out.draw(Text(), Text(title, style="bold"))
+        for line in text.splitlines():
+            out.line(f"  {line}")
+    out.draw(Text(), Text("Ctrl-C stops the node; interlock status --watch shows it live.", style="dim"))

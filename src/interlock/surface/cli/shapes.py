@@ -1,0 +1,167 @@
+"""What the operator door answers, as far as commands read it. Keys they do not read are ignored."""
+
+from typing import Any
+
+import msgspec
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    name: str = ""
+    version: str = ""
+
+
+class Withheld(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    reason: str
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    segment: str
+    kind: str
+    transport: str
+    era: str | None = None
+    protocol_version: str | None = None
+    state: str
+    reason: str | None = None
+    since: str | None = None
+    server: Server | None = None
+    tools: int = 0
+    prompts: int = 0
+    resources: int = 0
+    withheld: tuple[Withheld, ...] = ()
+    in_flight: int = 0
+    calls: int = 0
+    errors: int = 0
+    restarts: int = 0
+    pid: int | None = None
+    latency_ms: float | None = None
+
+
+class Links(msgspec.Struct, frozen=True, kw_only=True):
+    links: tuple[Link, ...]
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    version: str
+    pid: int
+    url: str
+    operator_url: str | None = None
+    started_at: str | None = None
+    uptime_s: float = 0
+    data: str | None = None
+
+
+class Catalog(msgspec.Struct, frozen=True, kw_only=True):
+    version: int = 0
+    tools: int = 0
+    prompts: int = 0
+    resources: int = 0
+    templates: int = 0
+
+
+class Clients(msgspec.Struct, frozen=True, kw_only=True):
+    sessions: int = 0
+    streams: int = 0
+
+
+class Calls(msgspec.Struct, frozen=True, kw_only=True):
+    total: int = 0
+    failed: int = 0
+    in_flight: int = 0
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    node: NodeFacts
+    links: tuple[Link, ...] = ()
+    catalog: Catalog = Catalog()
+    clients: Clients = Clients()
+    calls: Calls = Calls()
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    alias: str
+    segment: str
+    original: str
+    title: str | None = None
+    description: str | None = None
+    state: str = ""
+    capability: dict[str, Any] = {}
+    hops: int = 0
+    withheld: str | None = None
+
+
+class Tools(msgspec.Struct, frozen=True, kw_only=True):
+    tools: tuple[Tool, ...]
+
+
+class Rung(msgspec.Struct, frozen=True, kw_only=True):
+    rung: int
+    name: str
+    verdict: str
+    reason: str | None = None
+
+
+class ToolDetail(Tool, frozen=True, kw_only=True):
+    definition: dict[str, Any] = {}
+    route: tuple[str, ...] = ()
+    era: str | None = None
+    rungs: tuple[Rung, ...] = ()
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    downstream_session: str
+    downstream_name: str
+    capability: dict[str, Any] | None = None
+    registered_at: str | None = None
+
+
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
+    at: str
+    text: str
+
+
+class Logs(msgspec.Struct, frozen=True, kw_only=True):
+    segment: str
+    lines: tuple[LogLine, ...]
+
+
+class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
+    seq: int
+    at: str = ""
+    who: str = ""
+    via: str = ""
+    method: str = ""
+    tool: str | None = None
+    verdict: str = ""
+    outcome: str = ""
+    reason: str | None = None
+    ms: float | None = None
+
+
+class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
+    records: tuple[AuditRecord, ...]
+    last: int
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    name: str
+    door: str
+    scope: str | None = None
+    created_at: str | None = None
+    expires_at: str | None = None
+    last_used_at: str | None = None
+
+
+class Tokens(msgspec.Struct, frozen=True, kw_only=True):
+    tokens: tuple[Token, ...]
+
+
+class IssuedToken(msgspec.Struct, frozen=True, kw_only=True):
+    token: str
+    id: str
+    name: str
+    door: str = msgspec.field(name="for")
+    expires_at: str | None = None

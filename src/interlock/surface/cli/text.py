@@ -1,0 +1,78 @@
+"""Text from elsewhere made fit for a terminal, and quantities in the form people read. Pure."""
+
+from datetime import UTC, datetime
+
+# Explicit direction marks can make a line show something other than what it holds.
+_DIRECTION_MARKS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def printable(untrusted: str, *, keep: str = "\n\t") -> str:
+    """What a server wrote, unable to move the cursor, recolour the screen or reverse a line."""
+    if untrusted.isprintable() and _DIRECTION_MARKS.isdisjoint(untrusted):
+        return untrusted
+    return "".join(
+        c if c in keep or (c.isprintable() and c not in _DIRECTION_MARKS) else _escaped(c) for c in untrusted
+    )
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def one_line(untrusted: str) -> str:
+    return printable(" ".join(untrusted.split()), keep="")
+
+
+def first_sentence(untrusted: str) -> str:
+    """The first line of a description, for a table."""
+    for line in untrusted.splitlines():
+        if line.strip():
+            return one_line(line)
+    return ""
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def duration(seconds: float) -> str:
+    """Two figures at most: 12 s, 3 min, 4 h 10 min, 2 d 3 h."""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min"
+    if whole < 86400:
+        hours, minutes = whole // 3600, whole % 3600 // 60
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = whole // 86400, whole % 86400 // 3600
+    return f"{days} d {hours} h" if hours else f"{days} d"
+
+
+def latency(milliseconds: float) -> str:
+    if milliseconds < 10:
+        return f"{milliseconds:.1f} ms"
+    if milliseconds < 10_000:
+        return f"{milliseconds:.0f} ms"
+    return f"{milliseconds / 1000:.0f} s"
+
+
+def moment(rfc3339: str | None) -> datetime | None:
+    if not rfc3339:
+        return None
+    try:
+        parsed = datetime.fromisoformat(rfc3339)
+    except ValueError:
+        return None
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+
+
+def since(rfc3339: str | None, now: datetime) -> str | None:
+    at = moment(rfc3339)
+    return duration((now - at).total_seconds()) if at else None
+
+
+def local_time(rfc3339: str, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    at = moment(rfc3339)
+    return at.astimezone().strftime(form) if at else one_line(rfc3339)

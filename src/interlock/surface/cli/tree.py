@@ -1,0 +1,112 @@
+"""The tree of a node as people see it: its servers, how each stands and why, in as many columns as there are.
+
+Pure apart from rich's types: a `Status` in, lines of styled text out.
+"""
+
+import textwrap
+from datetime import datetime
+
+from rich.text import Text
+
+from interlock.surface.cli.columns import GAP, in_columns, total_width
+from interlock.surface.cli.output import shortened
+from interlock.surface.cli.shapes import Link, Status
+from interlock.surface.cli.text import count, duration, latency, one_line, since
+
+_STYLES = {
+    "ready": "green",
+    "connecting": "cyan",
+    "slow": "yellow",
+    "degraded": "yellow",
+    "unauthorised": "magenta",
+    "failed": "red",
+    "stopped": "dim",
+}
+_SIGNS = {"ready": "●", "connecting": "○", "slow": "◐", "degraded": "◐", "unauthorised": "!", "failed": "✗"}
+_ASCII_SIGNS = {"ready": "*", "connecting": ".", "slow": "~", "degraded": "~", "unauthorised": "!", "failed": "x"}
+
+SEGMENT_WIDTH_MIN = 8
+WITHHELD_SHOWN = 5
+BRANCH_WIDTH = 5
+
+
+def state_text(state: str, *, ascii_only: bool = False) -> Text:
+    sign = (_ASCII_SIGNS if ascii_only else _SIGNS).get(state, "-")
+    return Text(f"{sign} {one_line(state)}", style=_STYLES.get(state, ""))
+
+
+def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = False) -> list[Text]:
+    node = status.node
+    lines = [
+        Text.assemble(
+            (one_line(node.name), "bold"), GAP, (node.url, "cyan"), GAP, (f"up {duration(node.uptime_s)}", "dim")
+        )
+    ]
+    if not status.links:
+        lines.append(Text("no servers yet: add a [servers.NAME] table to the configuration", style="dim"))
+    rows = _rows(status.links, width - BRANCH_WIDTH)
+    branches = ("|- ", "`- ", "|  ", "   ") if ascii_only else ("├─ ", "└─ ", "│  ", "   ")
+    for number, (link, row) in enumerate(zip(status.links, rows, strict=True), start=1):
+        is_last = number == len(rows)
+        sign = (_ASCII_SIGNS if ascii_only else _SIGNS).get(link.state, "-")
+        branch = Text(branches[1] if is_last else branches[0], style="dim")
+        lines.append(Text.assemble(branch, (sign, _STYLES.get(link.state, "")), " ", row))
+        stem = Text(branches[3] if is_last else branches[2], style="dim")
+        lines.extend(Text.assemble(stem, GAP, remark) for remark in _remarks(link, width - BRANCH_WIDTH, now))
+    lines.append(_totals(status, separator=" - " if ascii_only else " · "))
+    return lines
+
+
+def _rows(links: tuple[Link, ...], width: int) -> list[Text]:
+    """One line per link; when it gets narrow the protocol version goes first, then the ends of long segments."""
+    rows = [_cells(link, " ".join(part for part in (link.era, link.protocol_version) if part)) for link in links]
+    widths = [max(cell.cell_len for cell in column) for column in zip(*rows, strict=True)]
+    if total_width(widths) > width:
+        rows = [_cells(link, link.era or "") for link in links]
+    return in_columns(rows, width=width, shrink={0: SEGMENT_WIDTH_MIN}, right=frozenset((2, 5)))
+
+
+def _cells(link: Link, era: str) -> list[Text]:
+    return [
+        Text(one_line(link.segment), style="bold"),
+        Text(one_line(link.state), style=_STYLES.get(link.state, "")),
+        Text(count(link.tools, "tool")),
+        Text(link.transport, style="dim"),
+        Text(era, style="dim"),
+        Text(latency(link.latency_ms) if link.latency_ms is not None else "", style="dim"),
+    ]
+
+
+def _remarks(link: Link, width: int, now: datetime) -> list[Text]:
+    remarks = []
+    if link.reason:
+        age = since(link.since, now)
+        reason = f"{one_line(link.reason)} (for {age})" if age and link.state != "ready" else one_line(link.reason)
+        remarks += [Text(line, style=_STYLES.get(link.state, "")) for line in _wrapped(reason, width)]
+    for withheld in link.withheld[:WITHHELD_SHOWN]:
+        text = f"withheld {one_line(withheld.name)}: {one_line(withheld.reason)}"
+        remarks += [Text(line, style="yellow") for line in _wrapped(text, width)]
+    if len(link.withheld) > WITHHELD_SHOWN:
+        rest = count(len(link.withheld) - WITHHELD_SHOWN, "more tool")
+        remarks.append(Text(shortened(f"{rest} withheld: interlock status {link.segment}", width), style="yellow"))
+    return remarks
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, max(20, width), break_on_hyphens=False) or [""]
+
+
+def _totals(status: Status, separator: str) -> Text:
+    catalog, calls = status.catalog, status.calls
+    parts = [count(catalog.tools, "tool")]
+    parts += [
+        count(number, noun) for number, noun in ((catalog.prompts, "prompt"), (catalog.resources, "resource")) if number
+    ]
+    parts.append(count(calls.total, "call"))
+    if calls.failed:
+        parts.append(f"{calls.failed} failed")
+    if calls.in_flight:
+        parts.append(f"{calls.in_flight} in flight")
+    if status.clients.sessions:
+        parts.append(count(status.clients.sessions, "session"))
+    return Text(separator.join(parts), style="dim")

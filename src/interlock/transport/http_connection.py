@@ -1,0 +1,385 @@
+"""One HTTP/1.1 connection to a server: a request goes down as bytes, its answer rises to a `ResponseSink`.
+
+In: bytes that a server sends, which may be anything. Out: for each request exactly one terminal event: `on_answer`,
+`on_stream_end` or `on_fail`. One request is in flight at a time. The parser's callbacks only collect; the sink is
+called after the parser has returned, so a sink may send, abort or raise. Which connection carries which request, and
+when one is opened or closed for idleness, is the business of the `Owner` (`transport.http`).
+"""
+
+import asyncio
+import enum
+import re
+import ssl
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+import httptools
+import msgspec
+
+HEAD_BYTES_MAX = (
+    65536  # of header lines, informational answers and trailers included; common servers stop at 8 to 64 KiB
+)
+IDLE_S = 30.0  # below the 60 to 75 s after which most servers and balancers drop an idle connection
+KEEP_ALIVE_MARGIN_S = 1.0  # a request sent this shortly before the server's own timeout may meet a closed socket
+UNSENT_POSSIBLE_BYTES = 16384  # a smaller request always fits into the empty send buffer of a socket
+
+_EVENT_STREAM = b"text/event-stream"
+_KEEP_ALIVE_TIMEOUT = re.compile(rb"(?:^|[ ,;])timeout=([0-9]{1,6})(?![0-9])", re.IGNORECASE)
+
+Headers = Sequence[tuple[bytes, bytes]]  # names as the server wrote them, in its order, repeated ones kept
+
+
+def header(headers: Headers, name: bytes) -> bytes | None:
+    """The first value of a header. `name` is in lower case."""
+    size = len(name)
+    for key, value in headers:
+        if len(key) == size and key.lower() == name:
+            return value.strip(b" \t")
+    return None
+
+
+class FailureKind(enum.Enum):
+    CONNECT_REFUSED = "connect_refused"
+    CONNECT_TIMEOUT = "connect_timeout"
+    NAME_RESOLUTION = "name_resolution"
+    TLS = "tls"
+    LOST_BEFORE_ANSWER = "lost_before_answer"
+    LOST_DURING_ANSWER = "lost_during_answer"
+    MALFORMED = "malformed"
+    TOO_LARGE = "too_large"
+    BUSY = "busy"
+    CLOSED = "closed"
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a request has no answer. `detail` names neither host nor path nor class and may be shown to anybody."""
+
+    kind: FailureKind
+    detail: str
+    retry_safe: bool = False  # true only if no byte of the request can have reached the server
+
+
+class ResponseSink(Protocol):
+    """Where the answer to one request goes. `on_answer`, `on_stream_end` and `on_fail` are terminal."""
+
+    def on_answer(self, status: int, headers: Headers, body: bytes) -> None: ...
+
+    def on_stream(self, status: int, headers: Headers) -> None:
+        """An answer of content type text/event-stream begins."""
+
+    def on_chunk(self, data: bytes) -> None: ...
+
+    def on_stream_end(self) -> None: ...
+
+    def on_fail(self, failure: Failure) -> None: ...
+
+
+class Handle(msgspec.Struct, eq=False):
+    """One request, from `HttpClient.request` to its terminal event. After that its methods do nothing."""
+
+    sink: ResponseSink | None
+    head_only: bool
+    connection: "Connection | None" = None
+    queue: "OrderedDict[Handle, bytes] | None" = None
+
+    def abort(self) -> None:
+        """Close the connection, or leave the queue. No further event reaches the sink."""
+        self.sink = None
+        if self.connection is not None:
+            self.connection.abort()
+        elif self.queue is not None:
+            self.queue.pop(self, None)
+            self.queue = None
+
+    def pause(self) -> None:
+        """Read no more from the server until `resume`; what is already read is still delivered."""
+        if self.connection is not None:
+            self.connection.pause()
+
+    def resume(self) -> None:
+        if self.connection is not None:
+            self.connection.resume()
+
+    def fail(self, failure: Failure) -> None:
+        sink, self.sink = self.sink, None
+        if sink is not None:
+            sink.on_fail(failure)
+
+
+class Owner(Protocol):
+    def made(self, connection: "Connection") -> None:
+        """The connection is open."""
+
+    def ready(self, connection: "Connection") -> None:
+        """The connection can carry a request now."""
+
+    def gone(self, connection: "Connection") -> None:
+        """The connection is closed; its request, if it had one, has ended."""
+
+
+class _Stop(Exception):
+    """Ends the parser's work from inside a callback."""
+
+
+class Connection(asyncio.Protocol):
+    __slots__ = (
+        "_announced",
+        "_body",
+        "_call",
+        "_complete",
+        "_head",
+        "_is_http_1_1",
+        "_keep_alive",
+        "_max_body_bytes",
+        "_owner",
+        "_parser",
+        "_paused",
+        "_persistent",
+        "_status",
+        "_streaming",
+        "_transport",
+        "_unproductive",
+        "_unsent_possible",
+        "expires_at",
+        "headers",
+        "idle_s",
+    )
+
+    def __init__(self, owner: Owner, max_body_bytes: int, idle_s: float) -> None:
+        self._owner = owner
+        self._max_body_bytes = max_body_bytes
+        self.idle_s = idle_s  # how long an idle connection stays good; a server's Keep-Alive header shortens it
+        self.expires_at = 0.0
+        self._keep_alive = b""
+        self._is_http_1_1 = False
+        self._call: Handle | None = None
+        self._paused = False
+        self._unsent_possible = False
+        self._head: list[tuple[bytes, bytes]] = []  # being collected: informational heads and trailers too
+        self.headers: Headers = self._head  # of the final answer
+        self._status = 0  # of the final answer, 0 until its head is complete
+        self._body: bytes | bytearray = b""
+        self._streaming = self._announced = self._complete = self._persistent = False
+        self._unproductive = 0  # bytes read since the request was sent or body last grew
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._parser = httptools.HttpResponseParser(self)
+        self._owner.made(self)
+
+    def usable_at(self, now: float) -> bool:
+        return now < self.expires_at and not self._transport.is_closing()
+
+    def send(self, call: Handle, data: bytes) -> None:
+        self._call = call
+        call.connection = self
+        self._status = self._unproductive = 0
+        self._body = b""
+        self._streaming = self._announced = self._complete = False
+        self._unsent_possible = len(data) > UNSENT_POSSIBLE_BYTES
+        self._transport.write(data)
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once. The request in flight ends without an event."""
+        self._release()
+        self._transport.abort()
+
+    def fail(self, failure: Failure) -> None:
+        """Close at once and tell the request in flight why."""
+        call = self._release()
+        self._transport.abort()
+        if call is not None:
+            call.fail(failure)
+
+    def pause(self) -> None:
+        if not self._paused and not self._transport.is_closing():
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._paused and not self._transport.is_closing():
+            self._paused = False
+            self._transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        call = self._call
+        if call is None:  # nobody asked: a server that times out an idle connection, or one that answers twice
+            self._transport.abort()
+            return
+        unread = self._unproductive = self._unproductive + len(data)
+        malformed = None
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            malformed = error
+        if unread > HEAD_BYTES_MAX and self._is_too_large():
+            self.fail(Failure(kind=FailureKind.TOO_LARGE, detail=f"the server's header is over {HEAD_BYTES_MAX} bytes"))
+        elif self._streaming:
+            self._pass_on(call, malformed)
+        elif len(self._body) > self._max_body_bytes:
+            detail = f"the server's answer is over {self._max_body_bytes} bytes"
+            self.fail(Failure(kind=FailureKind.TOO_LARGE, detail=detail))
+        elif self._complete:
+            self._answer(call, self._persistent and malformed is None)
+        elif malformed is not None:
+            self._fail_malformed(malformed)
+
+    def eof_received(self) -> None:
+        self._ended(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended(exc)
+        del self._parser  # it holds bound methods of this object
+        self._owner.gone(self)
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            raise _Stop("bytes after the answer")
+        self._head = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:
+            if status < 100 or status == 101:  # RFC 9110 15.2.2: only after the client asked for it
+                raise _Stop("an answer with a status that was not asked for")
+            return
+        self._status = status
+        self.headers, self._head = self._head, []
+        if not self._is_http_1_1:
+            self._is_http_1_1 = self._parser.get_http_version() == "1.1"
+        is_typed = False
+        for name, value in self.headers:
+            size = len(name)
+            if size == 12:
+                if not is_typed and name.lower() == b"content-type":
+                    is_typed = True
+                    self._streaming = value[:17].lower() == _EVENT_STREAM and value[17:18] in (b"", b";", b" ", b"\t")
+            elif size == 10 and value != self._keep_alive and name.lower() == b"keep-alive":
+                self._note_keep_alive(value)
+        call = self._call
+        if call is not None and call.head_only:
+            # The parser cannot be told that no body follows (RFC 9112 6.3 rule 1), so it is left here, mid-message.
+            self._complete, self._persistent, self._streaming = True, False, False
+            raise _Stop
+
+    def on_body(self, data: bytes) -> None:
+        self._unproductive = 0
+        body = self._body
+        if not body:
+            self._body = data
+        elif isinstance(body, bytearray):
+            body += data
+        else:
+            self._body = bytearray(body)
+            self._body += data
+
+    def on_message_complete(self) -> None:
+        if self._status:
+            self._complete = True
+            self._persistent = self._parser.should_keep_alive()
+
+    def _note_keep_alive(self, value: bytes) -> None:
+        self._keep_alive = value
+        found = _KEEP_ALIVE_TIMEOUT.search(value)
+        if found is not None:
+            self.idle_s = min(self.idle_s, int(found[1]) - KEEP_ALIVE_MARGIN_S)
+
+    def _is_too_large(self) -> bool:
+        """Whether more than HEAD_BYTES_MAX was read because of the head, a trailer or chunk extensions."""
+        if not self._complete and self._unproductive > HEAD_BYTES_MAX:
+            return True
+        return self._status > 0 and sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES_MAX
+
+    def _release(self) -> Handle | None:
+        call, self._call = self._call, None
+        if call is not None:
+            call.connection = None
+        return call
+
+    def _finish(self, call: Handle, persistent: bool) -> None:
+        """Give the connection back before the sink is told: what waits is sent first, and the sink may raise."""
+        self._call = call.connection = None
+        if self._paused:
+            self.resume()
+        if self._unsent_possible and self._transport.get_write_buffer_size():
+            self._transport.abort()  # answered before the request was read; flushing the rest could last for ever
+        elif persistent and self._is_http_1_1 and self.idle_s > 0:
+            self._owner.ready(self)
+        else:
+            self._transport.close()
+
+    def _answer(self, call: Handle, persistent: bool) -> None:
+        status, headers, body, sink = self._status, self.headers, self._body, call.sink
+        self._finish(call, persistent)
+        if sink is not None:
+            sink.on_answer(status, headers, body if isinstance(body, bytes) else bytes(body))
+
+    def _pass_on(self, call: Handle, malformed: Exception | None) -> None:
+        sink = call.sink
+        if sink is None:
+            return
+        if not self._announced:
+            self._announced = True
+            sink.on_stream(self._status, self.headers)
+        body = self._body
+        if body and self._call is call:
+            self._body = b""
+            sink.on_chunk(body if isinstance(body, bytes) else bytes(body))
+        if self._call is not call:
+            return
+        if self._complete:
+            self._finish(call, self._persistent and malformed is None)
+            sink.on_stream_end()
+        elif malformed is not None:
+            self._fail_malformed(malformed)
+
+    def _fail_malformed(self, error: Exception) -> None:
+        cause = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else error
+        detail = str(cause) if isinstance(cause, (_Stop, httptools.HttpParserError)) else "an unasked upgrade"
+        self.fail(Failure(kind=FailureKind.MALFORMED, detail=f"the server does not speak HTTP/1.1: {detail}"))
+
+    def _ended(self, exc: Exception | None) -> None:
+        call = self._call
+        if call is None:
+            return
+        if self._status and exc is None and _ends_with_connection(self.headers):
+            if self._streaming:
+                self._finish(call, False)
+                if call.sink is not None:
+                    call.sink.on_stream_end()
+            else:
+                self._answer(call, False)
+        elif self._status or self._unproductive:
+            detail = "the server closed the connection in the middle of its answer"
+            self.fail(Failure(kind=FailureKind.LOST_DURING_ANSWER, detail=detail))
+        elif isinstance(exc, ssl.SSLError):
+            self.fail(Failure(kind=FailureKind.TLS, detail=tls_detail(exc)))
+        else:
+            detail = "the server closed the connection before it answered"
+            self.fail(Failure(kind=FailureKind.LOST_BEFORE_ANSWER, detail=detail))
+
+
+def tls_detail(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the server's certificate is not accepted: {error.verify_message}"
+    reason = (error.reason or "no reason given").replace("_", " ").lower()
+    return f"the TLS handshake failed: {reason}"
+
+
+def _ends_with_connection(headers: Headers) -> bool:
+    """RFC 9112 6.3 rules 4 and 8: without a length or a final chunked coding an answer ends with the connection."""
+    coding = b""
+    for name, value in headers:
+        lowered = name.lower()
+        if lowered == b"content-length":
+            return False
+        if lowered == b"transfer-encoding":
+            coding = value
+    return coding.rpartition(b",")[2].strip(b" \t").lower() != b"chunked"

@@ -1,0 +1,115 @@
+"""What every test run keeps to: markers name ledger entries, and a full run leaves a record of what it showed."""
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import TypedDict
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parent.parent
+LAST_RUN = ROOT / ".cache" / "requirements.json"
+WORST_FIRST = ("failed", "skipped", "passed")
+
+# A property is about values; how long a shared machine takes for one example says nothing about it.
+settings.register_profile("interlock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("interlock")
+
+
+class Record(TypedDict):
+    ids: list[str]
+    outcome: str
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Requirements(config), "interlock-requirements")
+
+
+class Requirements:
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.conformance = _load("conformance", ROOT / "spec" / "conformance.py")
+        self.ids_of: dict[str, list[str]] = {}
+        self.outcomes: dict[str, str] = {}
+        self.deselected = False
+        self.complaints: list[str] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        known = self.conformance.ledger_ids()
+        for item in items:
+            ids = [identifier for mark in item.iter_markers("req") for identifier in mark.args]
+            if unknown := [identifier for identifier in ids if identifier not in known]:
+                raise pytest.UsageError(
+                    f"{item.nodeid}: the ledger in spec/ has no entry {', '.join(map(str, unknown))}"
+                )
+            if ids:
+                self.ids_of[item.nodeid] = ids
+
+    def pytest_deselected(self, items: Iterable[pytest.Item]) -> None:
+        self.deselected = self.deselected or bool(list(items))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.nodeid in self.ids_of:
+            self.outcomes[report.nodeid] = _worst([self.outcomes.get(report.nodeid, "passed"), report.outcome])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        ran_to_the_end = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if not ran_to_the_end or not self._is_full() or set(self.outcomes) != set(self.ids_of):
+            return
+        LAST_RUN.parent.mkdir(exist_ok=True)
+        LAST_RUN.write_text(json.dumps(self._by_test(), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        on_the_page = {tie.id for tie in self.conformance.ties()}
+        collected = {identifier for ids in self.ids_of.values() for identifier in ids}
+        self.complaints += [
+            f"{one}: its test is in the source but was not collected" for one in on_the_page - collected
+        ]
+        self.complaints += [f"{one}: its marker cannot be read from the source" for one in collected - on_the_page]
+        if self.complaints:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        skipped = {test: record for test, record in self._by_test().items() if record["outcome"] == "skipped"}
+        if skipped:
+            terminalreporter.section("requirements NOT shown by this run: their tests were skipped", yellow=True)
+        for test, record in skipped.items():
+            terminalreporter.line(f"{test}: {', '.join(record['ids'])}")
+        if self.complaints:
+            terminalreporter.section("requirement markers", red=True)
+        for complaint in sorted(self.complaints):
+            terminalreporter.line(complaint)
+
+    def _is_full(self) -> bool:
+        whole_tree = [Path(argument).resolve() for argument in self.config.args] == [ROOT / "tests"]
+        narrowing = ("keyword", "markexpr", "collectonly", "lf", "ignore", "ignore_glob")
+        return whole_tree and not self.deselected and not any(self.config.getoption(one, None) for one in narrowing)
+
+    def _by_test(self) -> dict[str, Record]:
+        """One line per test function: a parametrised test is as good as its worst case."""
+        tests: dict[str, Record] = {}
+        for nodeid, outcome in self.outcomes.items():
+            test = nodeid.partition("[")[0]
+            before = tests.get(test, Record(ids=[], outcome="passed"))
+            tests[test] = Record(
+                ids=sorted({*before["ids"], *self.ids_of[nodeid]}), outcome=_worst([before["outcome"], outcome])
+            )
+        return tests
+
+
+def _worst(outcomes: list[str]) -> str:
+    return min(outcomes, key=WORST_FIRST.index)
+
+
+def _load(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,289 @@
+"""The audit log on SQLite against people with a text editor, other processes and sudden death."""
+
+import asyncio
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from interlock.store.audit import ORIGIN, ChainedRecord, Flaw, Mark, Verdict
+from interlock.store.ports import Damaged, Refused, StoreError, Unavailable
+from interlock.store.sqlite import SqliteStore
+from interlock.store.sqlite_audit import HEAD_BUCKET, HEAD_KEY, START_KEY, SqliteAudit
+
+RECORDS = [b'{"tool":"a.b"}', b'{"tool":"c.d"}', b'{"tool":"e.f"}', b'{"tool":"g.h"}', b'{"tool":"i.j"}']
+
+
+async def appended(data: Path, records: list[bytes]) -> None:
+    audit = SqliteAudit(data)
+    await audit.open()
+    await audit.append(records)
+    await audit.close()
+
+
+async def verdict_on(data: Path) -> Verdict:
+    audit = SqliteAudit(data)
+    try:
+        await audit.open()
+        return await audit.verify()
+    finally:
+        await audit.close()
+
+
+async def found(data: Path) -> tuple[int, Flaw] | None:
+    broken = (await verdict_on(data)).broken
+    return None if broken is None else (broken.sequence, broken.flaw)
+
+
+def tamper(data: Path, *statements: str) -> None:
+    db = sqlite3.connect(data / "audit" / "audit.db")
+    with db:
+        for statement in statements:
+            assert db.execute(statement).rowcount != 0
+    db.close()
+
+
+async def kept_mark(data: Path, key: str) -> Mark:
+    store = SqliteStore(data)
+    await store.open()
+    entry = await store.kv.get(HEAD_BUCKET, key, 0)
+    await store.close()
+    assert entry is not None
+    return msgspec.json.decode(entry.value, type=Mark)
+
+
+@pytest.fixture
+async def data(tmp_path: Path) -> AsyncIterator[Path]:
+    await appended(tmp_path, RECORDS)
+    yield tmp_path
+
+
+async def test_the_head_is_kept_beside_the_log(data: Path) -> None:
+    assert await kept_mark(data, HEAD_KEY) == (await verdict_on(data)).last
+    await appended(data, [b"one more"])
+    assert (await kept_mark(data, HEAD_KEY)).sequence == 6
+
+
+async def test_an_empty_log_has_a_head_before_its_first_record(tmp_path: Path) -> None:
+    audit = SqliteAudit(tmp_path)
+    await audit.open()
+    await audit.close()
+    assert await kept_mark(tmp_path, HEAD_KEY) == ORIGIN
+
+
+@pytest.mark.parametrize(
+    ("statement", "sequence", "flaw"),
+    [
+        ("UPDATE record SET data = x'00' WHERE seq = 3", 3, Flaw.CHANGED),
+        ("UPDATE record SET data = 'text' WHERE seq = 3", 3, Flaw.CHANGED),
+        ("UPDATE record SET data = 7 WHERE seq = 5", 5, Flaw.CHANGED),
+        ("UPDATE record SET hash = zeroblob(32) WHERE seq = 2", 2, Flaw.WRONG_HASH),
+        ("UPDATE record SET hash = 'x' WHERE seq = 5", 5, Flaw.WRONG_HASH),
+        ("DELETE FROM record WHERE seq = 1", 1, Flaw.START_REMOVED),
+        ("DELETE FROM record WHERE seq = 3", 3, Flaw.REMOVED),
+        ("DELETE FROM record WHERE seq = 5", 5, Flaw.TAIL_REMOVED),
+        ("DELETE FROM record WHERE seq > 2", 3, Flaw.TAIL_REMOVED),
+        ("DELETE FROM record", 1, Flaw.TAIL_REMOVED),
+        ("UPDATE record SET seq = seq + 10 WHERE seq = 5", 5, Flaw.REMOVED),
+        ("INSERT INTO record SELECT 0, data, hash FROM record WHERE seq = 1", 1, Flaw.REORDERED),
+        ("INSERT INTO record SELECT -7, data, hash FROM record WHERE seq = 1", 1, Flaw.REORDERED),
+        ("INSERT INTO record SELECT 6, data, hash FROM record WHERE seq = 5", 6, Flaw.CHANGED),
+    ],
+)
+async def test_tampering_with_the_log_is_found(data: Path, statement: str, sequence: int, flaw: Flaw) -> None:
+    tamper(data, statement)
+    assert await found(data) == (sequence, flaw)
+
+
+async def test_swapped_records_are_found(data: Path) -> None:
+    tamper(
+        data,
+        "UPDATE record SET seq = 100 WHERE seq = 2",
+        "UPDATE record SET seq = 2 WHERE seq = 3",
+        "UPDATE record SET seq = 3 WHERE seq = 100",
+    )
+    assert await found(data) == (2, Flaw.REORDERED)
+
+
+async def test_a_removed_tail_stays_visible_after_more_was_appended(data: Path) -> None:
+    tamper(data, "DELETE FROM record WHERE seq > 3")
+    await appended(data, [b"after", b"after"])
+    assert await found(data) == (4, Flaw.REMOVED)
+    audit = SqliteAudit(data)
+    await audit.open()
+    assert [record.sequence for record in await audit.read()] == [1, 2, 3, 6, 7]
+    await audit.close()
+
+
+async def test_a_changed_last_hash_stays_visible_after_more_was_appended(data: Path) -> None:
+    tamper(data, "UPDATE record SET hash = zeroblob(32) WHERE seq = 5")
+    await appended(data, [b"after"])
+    assert await found(data) == (5, Flaw.WRONG_HASH)
+
+
+async def test_a_deleted_log_file_is_found(data: Path) -> None:
+    shutil.rmtree(data / "audit")
+    assert await found(data) == (1, Flaw.TAIL_REMOVED)
+    await appended(data, [b"after"])
+    assert await found(data) == (1, Flaw.START_REMOVED)
+
+
+async def test_a_log_put_back_to_an_older_state_is_found(data: Path) -> None:
+    shutil.copytree(data / "audit", data / "older")
+    await appended(data, [b"embarrassing"])
+    shutil.rmtree(data / "audit")
+    (data / "older").rename(data / "audit")
+    assert await found(data) == (6, Flaw.TAIL_REMOVED)
+
+
+@pytest.mark.parametrize("value", [None, b"", b"{}", b'{"sequence":-1}', b"\xff"])
+async def test_a_head_that_is_missing_or_unreadable_is_found(data: Path, value: bytes | None) -> None:
+    store = SqliteStore(data)
+    await store.open()
+    if value is None:
+        await store.kv.delete(HEAD_BUCKET, HEAD_KEY)
+    else:
+        await store.kv.put(HEAD_BUCKET, HEAD_KEY, value, 0)
+    await store.close()
+    assert await found(data) == (5, Flaw.HEAD_MISSING)
+
+
+async def test_a_start_given_up_with_its_mark_leaves_the_rest_provable(data: Path) -> None:
+    audit, store = SqliteAudit(data), SqliteStore(data)
+    await audit.open()
+    await store.open()
+    given_up = (await audit.read())[1]
+    mark = Mark(given_up.sequence, given_up.hash)
+    await store.kv.put(HEAD_BUCKET, START_KEY, msgspec.json.encode(mark), 0)
+    await audit.close()
+    await store.close()
+    tamper(data, "DELETE FROM record WHERE seq <= 2")
+    verdict = await verdict_on(data)
+    assert (verdict.intact, verdict.records, verdict.last.sequence) == (True, 3, 5)
+    tamper(data, "DELETE FROM record WHERE seq = 3")
+    assert await found(data) == (3, Flaw.START_REMOVED)
+
+
+async def test_any_changed_byte_of_the_file_is_found_or_changes_no_record(data: Path) -> None:
+    file = data / "audit" / "audit.db"
+    db = sqlite3.connect(file, isolation_level=None)
+    db.execute("PRAGMA journal_mode=DELETE")
+    db.execute("PRAGMA page_size=512")
+    db.execute("VACUUM")
+    db.close()
+    whole = file.read_bytes()
+    audit = SqliteAudit(data)
+    await audit.open()
+    true_records = await audit.read()
+    await audit.close()
+
+    async def what_is_seen() -> tuple[bool, list[ChainedRecord]]:
+        audit = SqliteAudit(data)
+        try:
+            await audit.open()
+            return (await audit.verify()).intact, await audit.read()
+        finally:
+            await audit.close()
+
+    found_out = 0
+    for position in range(len(whole)):
+        for leftover in file.parent.glob("audit.db-*"):
+            leftover.unlink()
+        file.write_bytes(whole[:position] + bytes([whole[position] ^ 0x11]) + whole[position + 1 :])
+        try:
+            intact, records = await what_is_seen()
+        except StoreError:
+            found_out += 1
+            continue
+        assert not intact or records == true_records, f"byte {position}"
+        found_out += not intact
+    assert found_out > sum(len(record.data) + len(record.hash) for record in true_records)
+
+
+async def test_a_damaged_log_names_its_file_and_the_store_when_that_is_the_damaged_one(data: Path) -> None:
+    log = data / "audit" / "audit.db"
+    whole = log.read_bytes()
+    log.write_bytes(b"x" * 10_000)
+    with pytest.raises(Damaged, match=r"audit\.db is damaged"):
+        await verdict_on(data)
+    log.write_bytes(whole)
+    (data / "store.db").write_bytes(b"x" * 10_000)
+    with pytest.raises(Refused, match=r"store\.db is damaged"):
+        await verdict_on(data)
+
+
+@pytest.mark.parametrize("file", ["store.db", "audit/audit.db"])
+async def test_an_append_while_a_file_is_locked_is_unavailable_with_nothing_done(data: Path, file: str) -> None:
+    audit = SqliteAudit(data, busy_timeout_s=0.05)
+    await audit.open()
+    other = sqlite3.connect(data / file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(Unavailable, match=Path(file).name):
+        await audit.append([b"x"])
+    assert await audit.last() == 5
+    other.execute("ROLLBACK")
+    other.close()
+    assert await audit.append([b"x"]) == 6
+    assert (await audit.verify()).intact
+    await audit.close()
+
+
+APPENDING = """
+import asyncio, sys
+from pathlib import Path
+from interlock.store.sqlite_audit import SqliteAudit
+
+async def main():
+    audit = SqliteAudit(Path(sys.argv[1]))
+    await audit.open()
+    for batch in range(int(sys.argv[3])):
+        last = await audit.append([f"{sys.argv[2]}.{batch}.{part} {'x' * 200}".encode() for part in range(7)])
+        print(last, flush=True)
+    await audit.close()
+asyncio.run(main())
+"""
+
+
+def start_appending(data: Path, name: str, batches: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", APPENDING, str(data), name, str(batches)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+async def test_two_processes_appending_to_one_log_keep_one_chain(tmp_path: Path) -> None:
+    children = [start_appending(tmp_path, name, 60) for name in "ab"]
+    for child in children:
+        await asyncio.to_thread(child.communicate, timeout=50)
+        assert child.returncode == 0
+    verdict = await verdict_on(tmp_path)
+    assert (verdict.broken, verdict.records) == (None, 2 * 60 * 7)
+    audit = SqliteAudit(tmp_path)
+    await audit.open()
+    names = [record.data.split(b" ")[0].decode() for record in await audit.read()]
+    await audit.close()
+    for child in "ab":
+        mine = [name for name in names if name.startswith(child)]
+        assert mine == [f"{child}.{batch}.{part}" for batch in range(60) for part in range(7)]
+
+
+@pytest.mark.parametrize("appends", [0, 1, 3, 10, 40])
+async def test_a_process_killed_while_appending_leaves_a_valid_chain_with_all_it_was_told(
+    tmp_path: Path, appends: int
+) -> None:
+    with start_appending(tmp_path, "victim", 1_000_000) as child:
+        assert child.stdout is not None
+        for _ in range(appends):
+            child.stdout.readline()
+        child.kill()
+        told = [int(line) for line in child.stdout.read().split()]
+    last_told = max(told, default=7 * appends)
+    verdict = await verdict_on(tmp_path)
+    assert verdict.broken is None
+    assert verdict.records >= last_told
+    assert verdict.records % 7 == 0, "a batch is kept whole or not at all"
+    await appended(tmp_path, [b"the next process"])
+    assert (await verdict_on(tmp_path)).records == verdict.records + 1

@@ -1,0 +1,1 @@
+"""The parts of the conformance fixture; `everything.py` puts them together."""

@@ -1,0 +1,360 @@
+"""A node that is all surface: the real operator app over fixed data, and a public door that answers two MCP methods.
+
+Both are served by uvicorn on a thread, the one on run/admin.sock or a TCP port, the other on a TCP port.
+"""
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from interlock.surface.admin.operations import NotFound, Refused
+
+STARTED = "2026-11-15T10:00:00Z"
+
+
+def link(segment: str, state: str = "ready", **more: Any) -> dict[str, Any]:
+    return {
+        "segment": segment,
+        "kind": "spawned",
+        "transport": "stdio",
+        "era": "modern",
+        "protocol_version": "2026-07-28",
+        "state": state,
+        "reason": None,
+        "since": STARTED,
+        "server": {"name": f"mcp-server-{segment}", "version": "1.2.3"},
+        "tools": 2,
+        "prompts": 0,
+        "resources": 0,
+        "withheld": [],
+        "in_flight": 0,
+        "calls": 12,
+        "errors": 0,
+        "restarts": 0,
+        "pid": 4242,
+        "latency_ms": 3.14,
+    } | more
+
+
+def tool(name: str, **more: Any) -> dict[str, Any]:
+    segment, _, local = name.partition(".")
+    return {
+        "name": name,
+        "alias": name.replace(".", "__"),
+        "segment": segment,
+        "original": local,
+        "title": None,
+        "description": f"Does {local}.\nSecond line.",
+        "state": "ready",
+        "capability": {"mutable": False, "reversible": True, "idempotent": True, "cost_class": "free"},
+        "hops": 1,
+        "withheld": None,
+    } | more
+
+
+class FakeOperations:
+    """`Operations` over fixed values that a test may change while the node runs."""
+
+    def __init__(self) -> None:
+        self.url = "http://127.0.0.1:7411/mcp"
+        self.link_list = [
+            link("time"),
+            link("memory", era="legacy", protocol_version="2025-11-25", tools=9, latency_ms=41.7, kind="spawned"),
+            link(
+                "search-with-a-rather-long-segment-name",
+                "slow",
+                kind="dialled",
+                transport="http",
+                reason="did not list its tools within 10 s; the list from its last connection is used until it does",
+                tools=130,
+                pid=None,
+            ),
+            link(
+                "git",
+                "failed",
+                era=None,
+                protocol_version=None,
+                server=None,
+                reason="the program ended with exit code 127 right after it was started: mcp-server-git: not found",
+                tools=0,
+                latency_ms=None,
+                pid=None,
+                restarts=5,
+            ),
+            link(
+                "notes",
+                "unauthorised",
+                kind="dialled",
+                transport="http",
+                reason="the server answers 401",
+                withheld=[{"name": "delete all", "reason": "two tools have this name after normalisation"}],
+                tools=4,
+                pid=None,
+                latency_ms=None,
+            ),
+        ]
+        self.tool_list = [
+            tool("memory.create_entities", capability={"mutable": True, "reversible": True}),
+            tool("notes.delete_all", state="unauthorised", capability={"mutable": True, "reversible": False}),
+            tool("notes.odd", withheld="its input schema is not an object"),
+            tool("time.convert_time"),
+            tool("time.get_current_time", title="Current time"),
+        ]
+        self.log_lines = [
+            {"at": "2026-11-15T10:00:01Z", "text": "server started"},
+            {"at": "2026-11-15T10:00:02Z", "text": "\x1b[2J\x1b[31mred\x1b[0m \x07bell \u202egnihton"},
+        ]
+        self.records = [
+            {
+                "seq": number,
+                "hash": f"{number:064x}",
+                "at": f"2026-11-15T10:00:{number:02d}Z",
+                "who": "local" if number % 2 else "client:laptop",
+                "via": "http",
+                "method": "tools/call",
+                "tool": "time.get_current_time",
+                "args_sha256": "0" * 64,
+                "verdict": "allow" if number % 5 else "refuse",
+                "outcome": "ok" if number % 5 else "error",
+                "ms": 1.5 * number,
+            }
+            | ({} if number % 5 else {"reason": "tool_degraded"})
+            for number in range(1, 31)
+        ]
+        self.token_list: list[dict[str, Any]] = [
+            {
+                "id": "3f9c0a1b22de47aa",
+                "name": "laptop",
+                "door": "client",
+                "scope": "write",
+                "created_at": STARTED,
+                "expires_at": "2026-12-15T10:00:00Z",
+                "last_used_at": None,
+            }
+        ]
+        self.restarted: list[str] = []
+        self.broken = False
+
+    def status(self) -> dict[str, Any]:
+        if self.broken:
+            raise RuntimeError("/secret/path: the fake is broken")
+        return {
+            "node": {
+                "name": "default",
+                "version": "0.1.0",
+                "pid": 4000,
+                "url": self.url,
+                "operator_url": "http://127.0.0.1:7412",
+                "started_at": STARTED,
+                "uptime_s": 3725.0,
+                "data": "/data",
+            },
+            "links": self.link_list,
+            "catalog": {"version": 3, "tools": 145, "prompts": 1, "resources": 0, "templates": 0},
+            "clients": {"sessions": 2, "streams": 1},
+            "calls": {"total": 120, "failed": 3, "in_flight": 1},
+        }
+
+    def links(self) -> dict[str, Any]:
+        return {"links": self.link_list}
+
+    def link(self, segment: str) -> dict[str, Any]:
+        for one in self.link_list:
+            if one["segment"] == segment:
+                return one
+        raise NotFound("link", segment, [str(one["segment"]) for one in self.link_list])
+
+    def link_logs(self, segment: str, lines: int) -> dict[str, Any]:
+        self.link(segment)
+        return {"segment": segment, "lines": self.log_lines[-lines:]}
+
+    async def restart_link(self, segment: str) -> dict[str, Any]:
+        self.link(segment)
+        if segment == "git":
+            raise Refused("draining", "the node is shutting down")
+        self.restarted.append(segment)
+        return {"segment": segment, "state": "connecting"}
+
+    def tools(self) -> dict[str, Any]:
+        return {"tools": self.tool_list}
+
+    def tool(self, name: str) -> dict[str, Any]:
+        for one in self.tool_list:
+            if name in (one["name"], one["alias"]):
+                schema = {
+                    "type": "object",
+                    "properties": {
+                        "timezone": {"type": "string", "description": "IANA name, for instance Europe/Berlin"},
+                        "precision": {"type": "integer", "default": 0},
+                    },
+                    "required": ["timezone"],
+                }
+                return one | {
+                    "definition": {"name": one["alias"], "inputSchema": schema},
+                    "route": [one["segment"], one["original"]],
+                    "era": "modern",
+                    "rungs": [
+                        {"rung": 4, "name": "route", "verdict": "pass", "reason": "in scope"},
+                        {"rung": 8, "name": "availability", "verdict": "pass", "reason": "ready"},
+                        {"rung": 10, "name": "gate", "verdict": "later", "reason": None},
+                    ],
+                }
+        raise NotFound("tool", name, [str(one["name"]) for one in self.tool_list])
+
+    def routes(self) -> dict[str, Any]:
+        return {
+            one["name"]: {
+                "downstream_session": f"spawned:{one['segment']}",
+                "downstream_name": one["original"],
+                "capability": one["capability"],
+                "registered_at": STARTED,
+            }
+            for one in self.tool_list
+        }
+
+    async def audit(self, after: int, limit: int) -> dict[str, Any]:
+        page = [record for record in self.records if record["seq"] > after][:limit]
+        return {"records": page, "last": self.records[-1]["seq"] if self.records else 0}
+
+    def config(self) -> dict[str, Any]:
+        return {"node": {"name": "default"}}
+
+    async def tokens(self) -> dict[str, Any]:
+        return {"tokens": self.token_list}
+
+    async def issue_token(self, name: str, door: str, scope: str | None, days: int | None) -> dict[str, Any]:
+        made = {
+            "id": "00000000000000aa",
+            "name": name,
+            "door": door,
+            "scope": scope or "write",
+            "created_at": STARTED,
+            "expires_at": "2026-12-15T10:00:00Z",
+            "last_used_at": None,
+            "days": days,
+        }
+        self.token_list.append(made)
+        prefix = "ilc_" if door == "client" else "ilo_"
+        return {"token": prefix + "x" * 43, "id": made["id"], "name": name, "for": door, "expires_at": made["expires_at"]}
+
+    async def revoke_token(self, ref: str) -> dict[str, Any]:
+        gone = [one["id"] for one in self.token_list if ref in (one["id"], one["name"])]
+        if not gone:
+            raise NotFound("token", ref, [str(one["name"]) for one in self.token_list])
+        self.token_list = [one for one in self.token_list if one["id"] not in gone]
+        return {"revoked": gone}
+
+
+class FakePublicDoor:
+    """tools/list in two pages and tools/call with one tool per kind of answer; keeps what it was sent."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[dict[str, str], dict[str, Any]]] = []
+        self.token: str | None = None
+        self.app = Starlette(routes=[Route("/mcp", self._post, methods=["POST"])])
+        schema = {
+            "type": "object",
+            "properties": {
+                "text": {"type": "string"},
+                "count": {"type": "integer"},
+                "any": {},
+                "region": {"type": "string", "x-mcp-header": "Region"},
+            },
+        }
+        names = ("say", "structured", "image", "fail", "progress", "ask", "breaks_off", "degraded", "escape")
+        self.tools = [
+            {"name": f"demo__{name}", "inputSchema": schema, "_meta": {"x-mcpax-name": f"demo.{name}"}} for name in names
+        ]
+
+    async def _post(self, request: Request) -> Response:
+        body = await request.json()
+        self.requests.append((dict(request.headers), body))
+        if self.token is not None and request.headers.get("authorization") != f"Bearer {self.token}":
+            return JSONResponse({"error": "unauthorised", "message": "no", "details": {}}, 401)
+        params = body["params"]
+        if body["method"] == "tools/list":
+            half = len(self.tools) // 2
+            if "cursor" not in params:
+                return self._result(body, {"tools": self.tools[:half], "nextCursor": "more"})
+            return self._result(body, {"tools": self.tools[half:]})
+        match params["name"].removeprefix("demo__"):
+            case "say":
+                text = json.dumps(params["arguments"], ensure_ascii=False, sort_keys=True)
+                return self._result(body, {"content": [{"type": "text", "text": f"you said {text}"}]})
+            case "structured":
+                # Digits and an integer that a float cannot hold.
+                raw = '{"content":[],"structuredContent":{"big":123456789012345678901234567890,"x":1.10}}'
+                return Response(f'{{"jsonrpc":"2.0","id":{body["id"]},"result":{raw}}}', media_type="application/json")
+            case "image":
+                block = {"type": "image", "mimeType": "image/png", "data": "aGVsbG8="}
+                return self._result(body, {"content": [block]})
+            case "fail":
+                return self._result(body, {"content": [{"type": "text", "text": "no such thing"}], "isError": True})
+            case "ask":
+                return self._result(body, {"resultType": "input_required", "inputRequests": {}})
+            case "escape":
+                return self._result(body, {"content": [{"type": "text", "text": "\x1b]0;owned\x07"}]})
+            case "degraded":
+                error = {"code": 32002, "message": "tool_degraded", "data": {"reason": "subserver_unreachable"}}
+                return JSONResponse({"jsonrpc": "2.0", "id": body["id"], "error": error})
+            case "breaks_off":
+                return StreamingResponse(iter([b": nothing comes\n\n"]), media_type="text/event-stream")
+        return StreamingResponse(self._progress(body), media_type="text/event-stream")
+
+    def _progress(self, body: dict[str, Any]) -> Iterator[bytes]:
+        for step in (1, 2):
+            params = {
+                "progressToken": body["params"]["_meta"]["progressToken"],
+                "progress": step,
+                "total": 2,
+                "message": f"step {step}",
+            }
+            note = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
+            yield f"event: message\ndata: {json.dumps(note)}\n\n".encode()
+        result = {"jsonrpc": "2.0", "id": body["id"], "result": {"content": [{"type": "text", "text": "arrived"}]}}
+        yield f"data: {json.dumps(result)}\n\n".encode()
+
+    @staticmethod
+    def _result(body: dict[str, Any], result: dict[str, Any]) -> Response:
+        return JSONResponse({"jsonrpc": "2.0", "id": body["id"], "result": {"resultType": "complete"} | result})
+
+
+@contextlib.contextmanager
+def serving(app: Any, listener: socket.socket) -> Iterator[None]:
+    """The app on uvicorn, on a thread, until the block ends."""
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        listener.close()
+        assert not thread.is_alive()
+
+
+def tcp_listener() -> socket.socket:
+    listener = socket.create_server(("127.0.0.1", 0))
+    return listener
+
+
+def unix_listener(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen()
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    return f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -1,0 +1,269 @@
+"""Does the house stand as ARCHITECTURE.md draws it? Each rule is shown on the sources and on a planted breach."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE_ROOT = ROOT / "src"
+
+# __main__ stands on top; the package itself (its version) lies under everything.
+FLOORS = {"__main__": 5, "surface": 4, "runtime": 3, "transport": 2, "store": 2, "config": 2, "protocol": 1}
+
+# What the protocol floor may import: values and computation, nothing that reaches out, waits, or knows the time.
+PURE = frozenset({"abc", "base64", "binascii", "bisect", "collections", "contextlib", "dataclasses", "datetime"})
+PURE |= {"decimal", "enum", "fnmatch", "functools", "hashlib", "heapq", "hmac", "ipaddress", "itertools", "json"}
+PURE |= {"math", "operator", "re", "string", "struct", "types", "typing", "unicodedata", "urllib.parse"}
+PURE |= {"interlock", "msgspec"}
+IMPURE_CALLS = frozenset({"open", "print", "input", "breakpoint", "exec", "eval"})
+CLOCK_METHODS = frozenset({"now", "utcnow", "today"})
+
+NAMELESS = frozenset({"utils", "util", "helpers", "helper", "common", "shared", "misc"})
+LINES_MAX = 800
+
+MACHINE_PATH = re.compile(r"(?<![\w.~$)}>\]])/(?:tmp|work|root|opt|home/\w+|Users/\w+)(?![\w-])")
+REGISTRY_HOST = re.compile(r"\b(?:pypi|pythonhosted|npmjs)\.(?:org|com)\b")
+
+
+class Source(NamedTuple):
+    module: str
+    is_package: bool
+    text: str
+
+    @property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    @property
+    def package(self) -> str:
+        """The name under interlock: protocol, runtime, ...; empty for the package itself."""
+        return _package(self.module)
+
+
+Rule = Callable[[Source], Iterator[str]]
+
+
+def sources() -> list[Source]:
+    found = []
+    for path in sorted(SOURCE_ROOT.rglob("*.py")):
+        parts = path.relative_to(SOURCE_ROOT).with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        module = ".".join(parts[:-1] if is_package else parts)
+        found.append(Source(module, is_package, path.read_text(encoding="utf-8")))
+    return found
+
+
+def planted(module: str, text: str) -> Source:
+    return Source(module, is_package=False, text=text)
+
+
+def _package(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def _imports(source: Source) -> Iterator[str]:
+    """Everything imported, also what a table of replaceable parts names as "module:Class"."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                here = source.module.split(".")
+                above = here[: len(here) - node.level + source.is_package]
+                base = ".".join([*above, base] if base else above)
+            yield base
+            yield from (f"{base}.{one.name}" for one in node.names)
+        elif isinstance(node, ast.Constant) and (named := re.fullmatch(r"(interlock\.[\w.]+):\w+", str(node.value))):
+            yield named[1]
+
+
+def imports_go_downhill(source: Source) -> Iterator[str]:
+    if source.package and source.package not in FLOORS:
+        yield f"{source.module} stands on no floor"
+        return
+    floor = FLOORS.get(source.package, 0)
+    for name in _imports(source):
+        target = _package(name) if name.startswith("interlock.") else ""
+        if target in FLOORS and target != source.package and FLOORS[target] >= floor:
+            yield f"{source.module} imports {name}"
+
+
+def protocol_is_pure(source: Source) -> Iterator[str]:
+    if source.package != "protocol":
+        return
+    for name in _imports(source):
+        if not PURE & {name.split(".")[0], ".".join(name.split(".")[:2])}:
+            yield f"{source.module} imports {name}"
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith):
+            yield f"{source.module}:{node.lineno} is async"
+        elif isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS:
+                yield f"{source.module}:{node.lineno} calls {node.func.id}"
+            elif isinstance(node.func, ast.Attribute) and node.func.attr in CLOCK_METHODS:
+                yield f"{source.module}:{node.lineno} asks the clock"
+
+
+def only_the_guard_admits(source: Source) -> Iterator[str]:
+    if source.module == "interlock.runtime.guard":
+        return
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call):
+            made = node.func.value if isinstance(node.func, ast.Subscript) else node.func
+            name = made.attr if isinstance(made, ast.Attribute) else made.id if isinstance(made, ast.Name) else ""
+            if name == "Admitted":
+                yield f"{source.module}:{node.lineno} makes an Admitted"
+
+
+def the_mcp_sdk_is_not_in_the_path(source: Source) -> Iterator[str]:
+    for name in _imports(source):
+        if name.split(".")[0] in {"mcp", "mcp_types", "fastmcp", "pydantic"}:
+            yield f"{source.module} imports {name}"
+
+
+def every_module_is_a_noun(source: Source) -> Iterator[str]:
+    if NAMELESS & set(source.module.split(".")):
+        yield f"{source.module} says nothing about what it holds"
+
+
+def no_file_is_two(source: Source) -> Iterator[str]:
+    if (lines := source.text.count("\n")) > LINES_MAX:
+        yield f"{source.module} has {lines} lines"
+
+
+def dispatch_cuts_no_names(source: Source) -> Iterator[str]:
+    """MCP-AX 7.2: routing works on tables and arrays of segments."""
+    if source.package != "runtime":
+        return
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            on_a_dot = any(isinstance(argument, ast.Constant) and argument.value == "." for argument in node.args)
+            if on_a_dot and node.func.attr in {"split", "rsplit", "partition", "rpartition"}:
+                yield f"{source.module}:{node.lineno} cuts a string at its dots"
+
+
+RULES: list[Rule] = [
+    imports_go_downhill,
+    protocol_is_pure,
+    only_the_guard_admits,
+    the_mcp_sdk_is_not_in_the_path,
+    every_module_is_a_noun,
+    no_file_is_two,
+    dispatch_cuts_no_names,
+]
+
+BREACHES: list[tuple[Rule, str, str]] = [
+    (imports_go_downhill, "interlock.protocol.ax.x", "from interlock.runtime import catalog"),
+    (imports_go_downhill, "interlock.protocol.ax.x", "import interlock.config.plan"),
+    (imports_go_downhill, "interlock.protocol.ax.x", "from interlock import store"),
+    (imports_go_downhill, "interlock.protocol.ax.x", "from ...runtime.guard import Guard"),
+    (imports_go_downhill, "interlock.protocol.ax.x", "def late():\n    import interlock.surface.cli"),
+    (imports_go_downhill, "interlock.transport.x", "from interlock.store.ports import Store"),
+    (imports_go_downhill, "interlock.config.x", "from interlock.transport import http"),
+    (imports_go_downhill, "interlock.store.x", 'PARTS = {"a": "interlock.runtime.node:Node"}'),
+    (imports_go_downhill, "interlock.runtime.x", "from interlock.surface import cli"),
+    (imports_go_downhill, "interlock.surface.x", "from interlock.__main__ import main"),
+    (imports_go_downhill, "interlock.attic.x", ""),
+    (protocol_is_pure, "interlock.protocol.x", "import asyncio"),
+    (protocol_is_pure, "interlock.protocol.x", "from os import environ"),
+    (protocol_is_pure, "interlock.protocol.x", "from urllib import request"),
+    (protocol_is_pure, "interlock.protocol.x", "import urllib.request"),
+    (protocol_is_pure, "interlock.protocol.x", "import logging.handlers"),
+    (protocol_is_pure, "interlock.protocol.x", "async def f(): ..."),
+    (protocol_is_pure, "interlock.protocol.x", "data = open('x')"),
+    (protocol_is_pure, "interlock.protocol.x", "from datetime import datetime\nat = datetime.now()"),
+    (only_the_guard_admits, "interlock.runtime.links.x", "Admitted(command=1)"),
+    (only_the_guard_admits, "interlock.runtime.links.x", "guard.Admitted[Call](command=1)"),
+    (the_mcp_sdk_is_not_in_the_path, "interlock.runtime.x", "from mcp.client import Client"),
+    (the_mcp_sdk_is_not_in_the_path, "interlock.surface.x", "import mcp"),
+    (every_module_is_a_noun, "interlock.runtime.utils", ""),
+    (no_file_is_two, "interlock.runtime.x", "\n" * 801),
+    (dispatch_cuts_no_names, "interlock.runtime.catalog", "name.split('.')"),
+    (dispatch_cuts_no_names, "interlock.runtime.links.x", "name.rpartition('.')"),
+]
+
+ALLOWED: list[tuple[Rule, str, str]] = [
+    (
+        imports_go_downhill,
+        "interlock.surface.x",
+        "from interlock.runtime import node\nfrom interlock import __version__",
+    ),
+    (imports_go_downhill, "interlock.runtime.x", "from ..protocol.ax import names\nfrom .guard import Guard"),
+    (imports_go_downhill, "interlock.transport.x", "from interlock.protocol.jsonrpc import codec"),
+    (imports_go_downhill, "interlock.__main__", "from interlock.surface.cli import app"),
+    (protocol_is_pure, "interlock.protocol.x", "import re, hashlib, msgspec\nfrom urllib.parse import quote"),
+    (protocol_is_pure, "interlock.transport.x", "import asyncio"),
+    (only_the_guard_admits, "interlock.runtime.guard", "Admitted(command=1)"),
+    (only_the_guard_admits, "interlock.runtime.links.x", "def send(command: Admitted[Call]) -> None: ..."),
+    (the_mcp_sdk_is_not_in_the_path, "interlock.runtime.x", "from interlock.protocol.mcp import messages"),
+    (dispatch_cuts_no_names, "interlock.runtime.x", "line.split(',')"),
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_sources_keep_the_rule(rule: Rule) -> None:
+    assert [complaint for source in sources() for complaint in rule(source)] == []
+
+
+@pytest.mark.parametrize(("rule", "module", "text"), BREACHES)
+def test_a_planted_breach_is_found(rule: Rule, module: str, text: str) -> None:
+    assert list(rule(planted(module, text)))
+
+
+@pytest.mark.parametrize(("rule", "module", "text"), ALLOWED)
+def test_what_is_allowed_is_not_found(rule: Rule, module: str, text: str) -> None:
+    assert list(rule(planted(module, text))) == []
+
+
+def test_the_rules_look_at_every_floor() -> None:
+    assert {source.package for source in sources()} >= set(FLOORS) - {"__main__"}
+
+
+def test_no_test_or_script_is_longer_than_two_files() -> None:
+    long = [path for path in committed() if path.suffix == ".py" and path.read_text("utf-8").count("\n") > LINES_MAX]
+    assert long == []
+
+
+def test_committed_files_name_no_machine_and_no_registry() -> None:
+    found = []
+    for path in committed():
+        text = path.read_text(encoding="utf-8", errors="replace")
+        for number, line in enumerate(text.splitlines(), 1):
+            if MACHINE_PATH.search(line) or REGISTRY_HOST.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "place", ["tmp/x", "tmp", "work/main", "root/.cache", "opt/x", "home/someone", "Users/someone/x"]
+)
+@pytest.mark.parametrize("before", ["", "file://", '"', "see ", "("])
+def test_a_machine_path_is_recognised(before: str, place: str) -> None:
+    assert MACHINE_PATH.search(before + "/" + place)
+
+
+@pytest.mark.parametrize(
+    "text", ["/workspace/a", "src/tmp/x", "https://example.com/work", "/tmpfs", "a/root", "/options"]
+)
+def test_an_ordinary_path_is_not_taken_for_a_machines(text: str) -> None:
+    assert not MACHINE_PATH.search(text)
+
+
+def committed() -> list[Path]:
+    """Tracked files and those that would be added."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
