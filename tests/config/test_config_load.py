@@ -207,6 +207,11 @@ def test_what_is_no_length_of_time_is_refused(project: Project, written: str) ->
     assert project.problem(f"[mcp]\nsession_idle_s = {written}\n").key == "mcp.session_idle_s"
 
 
+@pytest.mark.parametrize("written", ["true", "0", "-1", '"9"', "1.0", "3651", "9" * 400])
+def test_what_is_no_whole_number_in_bounds_is_refused(project: Project, written: str) -> None:
+    assert project.problem(f"[auth]\ntoken_days = {written}\n").key == "auth.token_days"
+
+
 def test_access_and_tool_entries_become_rules_in_their_order(project: Project) -> None:
     plan = project.load(
         "[[access]]\nwho = ['client:ci']\nscope = 'read'\ntools = ['files.*']\nnames = 'qualified'\n"

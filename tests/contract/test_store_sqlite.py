@@ -236,6 +236,23 @@ async def test_a_store_locked_by_another_process_is_unavailable_until_it_is_free
     await store.close()
 
 
+async def test_opening_waits_for_a_process_that_reads_a_file_not_yet_in_wal_mode(tmp_path: Path) -> None:
+    await open_and_close(tmp_path)
+    other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+    assert other.execute("PRAGMA journal_mode=DELETE").fetchone() == ("delete",)
+    other.execute("BEGIN")
+    other.execute("SELECT * FROM kv").fetchall()
+    impatient = SqliteStore(tmp_path, busy_timeout_s=0.05)
+    with pytest.raises(Unavailable, match="locked"):
+        await impatient.open()
+    await impatient.close()
+    opening = asyncio.create_task(open_and_close(tmp_path))
+    assert await asyncio.wait({opening}, timeout=0.1) == (set(), {opening})
+    other.execute("COMMIT")
+    await opening
+    other.close()
+
+
 async def test_expired_entries_are_cleared_away_by_later_writes(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     await store.open()

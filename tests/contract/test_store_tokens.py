@@ -152,6 +152,13 @@ async def test_the_list_is_in_order_of_issue(tokens: TokenTable) -> None:
     assert [record.name for record in await tokens.list(NOW)] == names
 
 
+async def test_all_records_can_be_had_under_their_hashes(tokens: TokenTable) -> None:
+    first, first_record = await issue(tokens, "a")
+    second, second_record = await issue(tokens, "b", expires_at=NOW + 1)
+    expected = {token_hash(first): first_record, token_hash(second): second_record}
+    assert await tokens.by_hash(NOW + 2) == expected
+
+
 async def test_the_token_itself_is_stored_nowhere(store: Store, tokens: TokenTable, tmp_path: Path) -> None:
     token, _ = await issue(tokens)
     secret = token[4:].encode()

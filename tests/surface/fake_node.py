@@ -245,7 +245,13 @@ class FakeOperations:
         }
         self.token_list.append(made)
         prefix = "ilc_" if door == "client" else "ilo_"
-        return {"token": prefix + "x" * 43, "id": made["id"], "name": name, "for": door, "expires_at": made["expires_at"]}
+        return {
+            "token": prefix + "x" * 43,
+            "id": made["id"],
+            "name": name,
+            "for": door,
+            "expires_at": made["expires_at"],
+        }
 
     async def revoke_token(self, ref: str) -> dict[str, Any]:
         gone = [one["id"] for one in self.token_list if ref in (one["id"], one["name"])]
@@ -273,7 +279,8 @@ class FakePublicDoor:
         }
         names = ("say", "structured", "image", "fail", "progress", "ask", "breaks_off", "degraded", "escape")
         self.tools = [
-            {"name": f"demo__{name}", "inputSchema": schema, "_meta": {"x-mcpax-name": f"demo.{name}"}} for name in names
+            {"name": f"demo__{name}", "inputSchema": schema, "_meta": {"x-mcpax-name": f"demo.{name}"}}
+            for name in names
         ]
 
     async def _post(self, request: Request) -> Response:
@@ -345,8 +352,7 @@ def serving(app: Any, listener: socket.socket) -> Iterator[None]:
 
 
 def tcp_listener() -> socket.socket:
-    listener = socket.create_server(("127.0.0.1", 0))
-    return listener
+    return socket.create_server(("127.0.0.1", 0))
 
 
 def unix_listener(path: Path) -> socket.socket:

@@ -4,7 +4,6 @@
 refuses. `bare` says what text from the environment or a flag means: itself, a TOML value, or whichever it can be.
 """
 
-import math
 import os
 import re
 import shlex
@@ -158,8 +157,8 @@ class Seconds(Kind, frozen=True, kw_only=True):
         if not isinstance(value, int | float) or isinstance(value, bool):
             hint = "write it without quotes" if isinstance(value, str) else None
             return at.must_be("a number of seconds", value, hint)
-        # Compared as it is: an integer may be too large to be a float.
-        if (isinstance(value, float) and math.isnan(value)) or not self.low <= value <= self.high:
+        # Compared as it is: an integer may be too large to be a float. Not-a-number is within no bounds.
+        if not self.low <= value <= self.high:
             return at.wrong(f"{at.name} must be from {self.low:g} to {self.high:g} seconds")
         return float(value)
 

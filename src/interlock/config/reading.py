@@ -102,7 +102,6 @@ class Settings:
             if not isinstance(written, dict):
                 inside.wrong(f"{shown(segment)} in [servers] must be a table, not {type_word(written)}", hint)
                 continue
-            self.servers.pop(segment, None)
             named = Segment().read(segment, inside)
             values = read_table(written, section.keys, inside)
             plan = server_plan(segment, written, values, inside)

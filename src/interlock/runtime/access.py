@@ -65,4 +65,3 @@ class TokenBook:
 
     async def list(self) -> list[TokenRecord]:
         return await self._table.list(self._clock.wall())
-

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import uvicorn
@@ -23,13 +24,14 @@ from interlock.runtime.audience import Audience
 from interlock.runtime.catalog import Catalog
 from interlock.runtime.clock import Clock, SystemClock
 from interlock.runtime.dispatch import Dispatch
+from interlock.runtime.fronts.bridge import SOCKET, BridgedClient, bridge
 from interlock.runtime.fronts.door import PublicDoor
 from interlock.runtime.fronts.health import health_app
 from interlock.runtime.fronts.http import McpProtocol
 from interlock.runtime.fronts.legacy import LegacyDesk
 from interlock.runtime.fronts.modern import ModernDesk
 from interlock.runtime.fronts.sessions import Session, Sessions
-from interlock.runtime.fronts.stdio import StdioFront
+from interlock.runtime.fronts.stdio import LineFront, stdio_front
 from interlock.runtime.fronts.stock import Stock
 from interlock.runtime.links.keeper import Keeper, Workshop
 from interlock.runtime.links.link import Link
@@ -51,6 +53,10 @@ OperatorApp = Callable[[NodeOperations, Authenticate | None], Any]
 
 class NodeRunning(Exception):
     """Another node uses this data folder."""
+
+
+class NodeGone(Exception):
+    """The node behind a bridge ended first."""
 
 
 class Node:
@@ -80,6 +86,7 @@ class Node:
         self._eras = _EraMemory()
         self._servers: list[_Server] = []
         self._tasks: list[asyncio.Task[Any]] = []
+        self._bridged: set[BridgedClient] = set()
         self._stack = contextlib.AsyncExitStack()
 
     # Life
@@ -164,6 +171,20 @@ class Node:
         await self._serve(self._operator_app(self.operations, self._authenticate_operator), operator, **tls)
         await self._serve(self._operator_app(self.operations, None), admin)
         self._tasks.append(asyncio.get_running_loop().create_task(self.door.sweep_forever(), name="door sweep"))
+        await self._open_bridge(run / SOCKET)
+
+    async def _open_bridge(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        server = await asyncio.get_running_loop().create_unix_server(
+            lambda: BridgedClient(self.line_front, self._bridged), str(path)
+        )
+        path.chmod(0o600)
+        self._stack.callback(lambda: path.unlink(missing_ok=True))
+        self._stack.callback(server.close)
+
+    def line_front(self, only: str | None) -> LineFront:
+        plan = self.plan
+        return LineFront(self.legacy, self.modern, only=only, names=plan.mcp.names, max_bytes=plan.limits.message_bytes)
 
     async def _serve(self, app: Any, sock: socket.socket, **options: Any) -> None:
         config = uvicorn.Config(
@@ -191,6 +212,8 @@ class Node:
         for server in self._servers:
             server.should_exit = True
         self.door.end_streams()
+        for client in list(self._bridged):
+            client.transport.close()
         sweeps = [task for task in self._tasks if task.get_name() == "door sweep"]
         for task in sweeps:
             task.cancel()
@@ -344,29 +367,31 @@ async def _run(
     operator_app: OperatorApp,
 ) -> None:
     loop = asyncio.get_running_loop()
+    socket_path = plan.data / "run" / SOCKET
+    if stdio and _answers(str(socket_path)):
+        if not await bridge(socket_path, only):
+            raise NodeGone("the node this client was connected to has stopped")
+        return
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     node = Node(plan, operator_app)
-    front: StdioFront | None = None
     try:
         await node.start(listen=not stdio)
-        if stdio:
-            front = StdioFront(
-                node.legacy, node.modern, only=only, names=plan.mcp.names, max_bytes=plan.limits.message_bytes
-            )
-            await front.start()
-        ready = loop.create_task(_announce(node, on_ready))
         ends = [loop.create_task(stopping.wait())]
+        front = node.line_front(only) if stdio else None
+        reader = await stdio_front(front) if front is not None else None
         if front is not None:
             ends.append(loop.create_task(front.done.wait()))
+        ready = loop.create_task(_announce(node, on_ready))
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for task in (ready, *ends):
             task.cancel()
         await asyncio.gather(ready, *ends, return_exceptions=True)
+        if front is not None and reader is not None:
+            reader.close()
+            front.end()
     finally:
-        if front is not None:
-            await front.stop()
         await node.stop()
 
 

@@ -20,13 +20,13 @@ import msgspec
 from interlock.store.ports import Damaged, FolderUnusable, NewerSchema, StoreError, Unavailable
 
 BUSY_TIMEOUT_S = 5.0  # another process may hold the write lock for the time of an fsync; minutes mean it hangs
-_WAL_SWITCH_PAUSE_S = 0.01
+_WAL_SWITCH_TRIES = 5
+_WAL_SWITCH_PAUSE_S = 0.02
 _PAGE_SIZE_MIN = 512  # bytes; no database of SQLite's is smaller
 INTEGER_MIN, INTEGER_MAX = -(2**63), 2**63 - 1  # what SQLite holds
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
 
 # Our SQL is fixed, so an error in it means that a table is not what it was.
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
@@ -141,7 +141,7 @@ def open_database(
             db.execute("BEGIN")  # one snapshot: another process may be making the file
             version = _version(db, schema, path)
             db.execute("COMMIT")
-            _switch_to_wal(db, path, busy_timeout_s)
+            _switch_to_wal(db, path)
             db.execute(f"PRAGMA synchronous={synchronous}")
             if version < schema.version:
                 _migrate(db, schema, path)
@@ -182,9 +182,9 @@ def _version(db: sqlite3.Connection, schema: Schema, path: Path) -> int:
     return version
 
 
-def _switch_to_wal(db: sqlite3.Connection, path: Path, busy_timeout_s: float) -> None:
-    # SQLite does not wait for its busy timeout here when another process opens the same new file.
-    for _ in range(max(1, int(busy_timeout_s / _WAL_SWITCH_PAUSE_S))):
+def _switch_to_wal(db: sqlite3.Connection, path: Path) -> None:
+    # When two processes switch the same new file at once, SQLite refuses one of them without waiting.
+    for _ in range(_WAL_SWITCH_TRIES):
         try:
             (mode,) = db.execute("PRAGMA journal_mode=WAL").fetchone()
         except sqlite3.OperationalError as error:

@@ -218,10 +218,10 @@ class Stubborn(Fault):
 
 
 class Grandchild(Fault):
-    """Starts a process of its own that outlives it, and writes `grandchild PID` to stderr."""
+    """Starts a process of its own that outlives it (by five minutes at most), and writes `grandchild PID` to stderr."""
 
     async def started(self, write: Write) -> None:
-        sleeper = [sys.executable, "-c", "import time; time.sleep(3600)"]
+        sleeper = [sys.executable, "-c", "import time; time.sleep(300)"]
         child = subprocess.Popen(sleeper, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)  # noqa: ASYNC220
         sys.stderr.write(f"grandchild {child.pid}\n")
         sys.stderr.flush()

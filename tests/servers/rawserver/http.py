@@ -24,6 +24,7 @@ from .server import (
     unsupported_version,
 )
 
+OUTBOX_MAX = 1000  # messages a flood puts ahead of a slow stream
 BODY_MAX = 256 * 1024 * 1024
 REASONS = {200: "OK", 202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found"}
 NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
@@ -334,7 +335,11 @@ async def serve(pipe: HttpPipe, port: int) -> None:
     host, bound = listener.sockets[0].getsockname()[:2]
     print(f"http://{host}:{bound}/mcp", flush=True)
 
-    async def nowhere(data: bytes) -> None:
-        await asyncio.sleep(0.01)
+    async def to_streams(data: bytes) -> None:
+        open_to = [session.outbox for session in pipe.server.sessions.values() if session.initialized]
+        wanting = [outbox for outbox in open_to if outbox.qsize() < OUTBOX_MAX]
+        for outbox in wanting:
+            outbox.put_nowait(data.rstrip(b"\n"))
+        await asyncio.sleep(0 if wanting else 0.01)
 
-    await asyncio.gather(listener.serve_forever(), *(fault.started(nowhere) for fault in pipe.server.faults))
+    await asyncio.gather(listener.serve_forever(), *(fault.started(to_streams) for fault in pipe.server.faults))

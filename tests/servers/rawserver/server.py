@@ -145,7 +145,7 @@ class Fault:
     """Something a bad server does; the default does nothing."""
 
     async def started(self, write: Callable[[bytes], Awaitable[None]]) -> None:
-        """Once, when the pipe is open; `write` puts bytes on stdout (over HTTP: nowhere)."""
+        """Once, when the pipe is open; `write` puts bytes on stdout, over HTTP on the streams of legacy sessions."""
 
     async def before(self, exchange: Exchange) -> None:
         """Before a request is handled; may hang or end the process."""

@@ -1,9 +1,11 @@
-"""A client on our own stdin and stdout: one connection, whose first request decides its era.
+"""Clients that speak a message a line: on our own stdin and stdout, or through a bridge from another process's.
 
-The end of stdin ends the node's reason to be; `done` says so.
+The first request of a connection decides its era. Whoever can reach these is `local`: stdin belongs to the process that
+started us, the bridge's socket to our own user.
 """
 
 import asyncio
+import logging
 import os
 from typing import Final
 
@@ -20,11 +22,13 @@ from interlock.runtime.fronts.modern import Listener, ModernDesk
 from interlock.runtime.fronts.sessions import Session
 from interlock.transport.lines import LineSplitter, LineTooLong
 
-CHUNK: Final = 64 * 1024
+log = logging.getLogger("interlock.stdio")
+
+UNREAD_MAX: Final = 4  # times limits.message_bytes that a client may leave unread
 
 
-class StdioFront:
-    """Also the Sink of everything it serves."""
+class LineFront:
+    """One client that sends and gets a message a line. Also the Sink of everything it is answered."""
 
     def __init__(
         self, legacy: LegacyDesk, modern: ModernDesk, *, only: str | None, names: NameForm, max_bytes: int
@@ -33,35 +37,39 @@ class StdioFront:
         self._modern = modern
         self._only = only
         self._names = names
+        self._max_bytes = max_bytes
         self._lines = LineSplitter(max_bytes)
         self._session: Session | None = None
         self._caller: Caller | None = None  # modern
         self._running: dict[bytes, Call | Listener] = {}
         self._writer: asyncio.WriteTransport | None = None
-        self._reader: asyncio.ReadTransport | None = None
         self.done = asyncio.Event()
 
-    async def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        # Our own copies of the descriptors: closing a transport must not close what the interpreter holds.
-        self._writer, _ = await loop.connect_write_pipe(_Output, os.fdopen(os.dup(1), "wb", 0))
-        self._reader, _ = await loop.connect_read_pipe(lambda: _Input(self), os.fdopen(os.dup(0), "rb", 0))
+    def connect(self, writer: asyncio.WriteTransport) -> None:
+        self._writer = writer
 
-    async def stop(self) -> None:
+    def end(self) -> None:
+        """The client has gone."""
+        self.done.set()
         if self._session is not None:
             self._legacy.sessions.close(self._session, "the client went away")
-        for running in list(self._running.values()):
-            self._stop_one(running)
-        if self._reader is not None:
-            self._reader.close()
+        running, self._running = self._running, {}
+        for one in running.values():
+            self._stop_one(one)
         if self._writer is not None:
             self._writer.close()
 
     # Sink
 
     def emit(self, message: bytes) -> None:
-        if self._writer is not None and not self._writer.is_closing():
-            self._writer.write(message + b"\n")
+        writer = self._writer
+        if writer is None or writer.is_closing():
+            return
+        writer.write(message + b"\n")
+        if writer.get_write_buffer_size() > UNREAD_MAX * self._max_bytes:
+            log.warning("a client on stdio does not read what it is sent; ending its connection")
+            writer.abort()
+            self.done.set()
 
     def answer(self, message: bytes, status: int = 200) -> None:
         self.emit(message)
@@ -141,8 +149,18 @@ class StdioFront:
             running.cancel(reason or "cancelled by the client")
 
 
+async def stdio_front(front: LineFront) -> asyncio.ReadTransport:
+    """Serve our own stdin and stdout."""
+    loop = asyncio.get_running_loop()
+    # Our own copies of the descriptors: closing a transport must not close what the interpreter holds.
+    writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(os.dup(1), "wb", 0))
+    front.connect(writer)
+    reader, _ = await loop.connect_read_pipe(lambda: _Input(front), os.fdopen(os.dup(0), "rb", 0))
+    return reader
+
+
 class _Input(asyncio.Protocol):
-    def __init__(self, front: StdioFront) -> None:
+    def __init__(self, front: LineFront) -> None:
         self._front = front
 
     def data_received(self, data: bytes) -> None:
@@ -154,7 +172,3 @@ class _Input(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._front.done.set()
-
-
-class _Output(asyncio.BaseProtocol):
-    pass

@@ -1,8 +1,8 @@
 """What the operator door asks of a running node, and the two ways a node says no.
 
 The runtime implements `Operations`; `app` turns it into HTTP and adds nothing of its own. Every method returns values
-that JSON can hold. Methods without `async` answer from memory and must
-not block. Nothing here authenticates: the door does.
+that JSON can hold. Methods without `async` answer from memory and must not block. Nothing here authenticates: the
+door does.
 """
 
 from typing import Any, Literal, Protocol

@@ -26,6 +26,7 @@ from interlock.protocol.mcp.methods import (
 )
 from interlock.surface.cli.failures import CommandFailed, Refused
 from interlock.surface.cli.node import checked_url, http_connection, unreachable
+from interlock.surface.cli.text import mcp_url
 
 LIST_TIMEOUT_S = 30.0
 PAGES_MAX = 10_000  # a server that pages for ever must not keep us for ever
@@ -154,12 +155,6 @@ class McpDoor:
                 params = _decoded(message.params, _ProgressParams)
                 on_progress(params.progress, params.total, params.message)
         raise Refused("unexpected_answer", "the node ended its answer before the result")
-
-
-def mcp_url(url: str) -> str:
-    """A node's URL with the path of its MCP endpoint, unless it has one."""
-    parts = urlsplit(url)
-    return parts._replace(path="/mcp").geturl() if parts.path in ("", "/") else url
 
 
 def _events(response: http.client.HTTPResponse) -> Iterator[bytes]:

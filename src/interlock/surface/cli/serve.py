@@ -1,5 +1,6 @@
 """interlock serve"""
 
+from errno import EADDRINUSE
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,7 +20,7 @@ app = verb_app("Run the node.")
     examples="""
     interlock serve
     interlock serve --only github
-    interlock serve --stdio --config /home/me/interlock.toml
+    interlock serve --stdio --config ./interlock.toml
     """,
 )
 def serve(
@@ -39,8 +40,9 @@ def serve(
     _warn(invocation, loaded.warnings)
     if only is not None:
         _known_segment(only, [server.segment for server in plan.servers])
-    from interlock.runtime.node import NodeRunning
+    from interlock.runtime.node import NodeGone, NodeRunning
     from interlock.runtime.node import serve as run_node
+    from interlock.store.ports import StoreError
     from interlock.surface.admin.app import operator_app
 
     def on_ready(status: dict[str, Any]) -> None:
@@ -54,10 +56,21 @@ def serve(
             on_ready=on_ready,
             operator_app=lambda operations, authenticate: operator_app(operations, authenticate=authenticate),
         )
+    except NodeGone as error:
+        raise Refused("node_gone", str(error)) from error
     except NodeRunning as error:
-        raise Refused("node_running", str(error)) from error
+        raise Refused(
+            "node_running", str(error), hint="interlock status shows it; --data names another folder"
+        ) from None
+    except StoreError as error:
+        raise Refused("not_started", str(error)) from None
     except OSError as error:
-        raise Refused("not_started", f"the node cannot start: {error.strerror or error}") from error
+        hint = "another program uses that address; set node.listen or node.operator_listen"
+        raise Refused(
+            "not_started",
+            f"the node cannot start: {error.strerror or error}",
+            hint=hint if error.errno == EADDRINUSE else None,
+        ) from None
 
 
 def _warn(invocation: Invocation, warnings: Any) -> None:
@@ -104,7 +117,7 @@ def _draw(invocation: Invocation, status: "Status", *, anonymous: bool) -> None:
     from rich.text import Text
 
     from interlock.surface.cli.connecting import ways_to_connect
-    from interlock.surface.cli.mcp_door import mcp_url
+    from interlock.surface.cli.text import mcp_url
     from interlock.surface.cli.tree import tree_lines
 
     out = invocation.out

@@ -50,6 +50,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     started_at: str | None = None
     uptime_s: float = 0
     data: str | None = None
+    audit_trouble: str | None = None
 
 
 class Catalog(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +82,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    alias: str
+    alias: str | None = None
     segment: str
     original: str
     title: str | None = None

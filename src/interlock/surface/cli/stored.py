@@ -5,8 +5,6 @@ answers have the operator door's shapes.
 """
 
 import asyncio
-import getpass
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,18 +12,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.runtime.clock import rfc3339
+from interlock.runtime.access import TokenBook
+from interlock.runtime.clock import SystemClock, rfc3339
 from interlock.store.audit import ChainedRecord, Verdict
 from interlock.store.ports import AuditLog, StoreError
 from interlock.store.registry import build_audit, build_store
 from interlock.store.tokens import BadTokenName, Door, Scope, TokenRecord, TokenTable
-from interlock.surface.cli.failures import BadUsage, Refused
+from interlock.surface.cli.failures import Refused
 from interlock.surface.cli.node import Answer
 
 T = TypeVar("T")
 
 PAGE = 1000
-DEFAULT_SCOPES: dict[Door, Scope] = {"client": "write", "operator": "admin"}
 
 
 class StoredTokens:
@@ -34,53 +32,42 @@ class StoredTokens:
         self._folder = folder
 
     def issue(self, name: str, door: Door, scope: Scope | None, days: int | None) -> Answer:
-        now = time.time()
-        expires_at = now + (days or self._plan.auth.token_days) * 86400
+        async def issue(book: TokenBook) -> dict[str, Any]:
+            token, record = await book.issue(name, door, scope, days)
+            expires_at = rfc3339(record.expires_at) if record.expires_at is not None else None
+            return {"token": token, "id": record.id, "name": name, "for": door, "expires_at": expires_at}
 
-        async def issue(table: TokenTable) -> dict[str, Any]:
-            token, record = await table.issue(
-                name=name,
-                owner=getpass.getuser(),
-                door=door,
-                scope=scope or DEFAULT_SCOPES[door],
-                now=now,
-                expires_at=expires_at,
-            )
-            return {"token": token, "id": record.id, "name": name, "for": door, "expires_at": rfc3339(expires_at)}
-
-        return self._with_table(issue)
+        return self._with_book(issue)
 
     def list(self) -> Answer:
-        now = time.time()
+        async def listed(book: TokenBook) -> dict[str, Any]:
+            return {"tokens": [_token(record) for record in await book.list() if record.revoked_at is None]}
 
-        async def listed(table: TokenTable) -> dict[str, Any]:
-            records = await table.list(now)
-            return {"tokens": [_token(record) for record in records if record.opens(now)]}
-
-        return self._with_table(listed)
+        return self._with_book(listed)
 
     def revoke(self, ref: str) -> Answer:
-        async def revoke(table: TokenTable) -> dict[str, Any]:
-            revoked = await table.revoke(ref, time.time())
+        async def revoke(book: TokenBook) -> dict[str, Any]:
+            revoked = await book.revoke(ref)
             if not revoked:
                 raise Refused("not_found", f"there is no token {ref}", hint="interlock access list shows them")
             return {"revoked": list(revoked)}
 
-        return self._with_table(revoke)
+        return self._with_book(revoke)
 
-    def _with_table(self, job: Callable[[TokenTable], Awaitable[dict[str, Any]]]) -> Answer:
-        async def with_table() -> Answer:
+    def _with_book(self, job: Callable[[TokenBook], Awaitable[dict[str, Any]]]) -> Answer:
+        async def with_book() -> Answer:
             store = build_store(self._plan.store.backend, self._folder)
             try:
                 await store.open()
-                return Answer(msgspec.json.encode(await job(TokenTable(store.kv))))
+                book = TokenBook(TokenTable(store.kv), SystemClock(), self._plan.access, self._plan.auth.token_days)
+                return Answer(msgspec.json.encode(await job(book)))
             finally:
                 await store.close()
 
         try:
-            return _run(with_table())
+            return _run(with_book())
         except BadTokenName as error:
-            raise BadUsage("bad_name", str(error)) from None
+            raise Refused("bad_token_name", str(error)) from None
 
 
 class StoredAudit:

@@ -1,6 +1,7 @@
 """Text from elsewhere made fit for a terminal, and quantities in the form people read. Pure."""
 
 from datetime import UTC, datetime
+from urllib.parse import urlsplit
 
 # Explicit direction marks can make a line show something other than what it holds.
 _DIRECTION_MARKS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -30,6 +31,12 @@ def first_sentence(untrusted: str) -> str:
         if line.strip():
             return one_line(line)
     return ""
+
+
+def mcp_url(url: str) -> str:
+    """A node's public URL with the path of its MCP endpoint, unless it names one."""
+    parts = urlsplit(url)
+    return parts._replace(path="/mcp").geturl() if parts.path in ("", "/") else url
 
 
 def count(number: int, noun: str) -> str:

@@ -48,7 +48,7 @@ def list_tools(
     from interlock.surface.cli.shapes import Tools
 
     if out.as_json:
-        kept = [tool for tool in answer.value["tools"] if _matches(pattern, tool["name"], tool["alias"])]
+        kept = [tool for tool in answer.value["tools"] if _matches(pattern, tool["name"], tool.get("alias"))]
         out.json({"tools": kept})
         return
     tools = [tool for tool in answer.as_(Tools).tools if _matches(pattern, tool.name, tool.alias)]
@@ -58,11 +58,12 @@ def list_tools(
     out.draw(*_table(tools, out.console.width))
 
 
-def _matches(pattern: str | None, *names: str) -> bool:
+def _matches(pattern: str | None, name: str, alias: str | None) -> bool:
     from fnmatch import fnmatchcase
 
     if pattern is None:
         return True
+    names = (name, alias or name)
     if any(sign in pattern for sign in "*?["):
         return any(fnmatchcase(name, pattern) for name in names)
     return any(pattern.lower() in name.lower() for name in names)
@@ -84,13 +85,16 @@ def _table(tools: "list[Tool]", width: int) -> "list[Text]":
         else:
             remark = Text(first_sentence(tool.description or tool.title or ""))
         style = "bold" if usable else "dim"
-        rows.append([Text(one_line(tool.name), style=style), _class_text(tool.capability), remark])
+        shown = tool.name if tool.withheld is None else f"{tool.segment}.{tool.original}"
+        rows.append([Text(one_line(shown), style=style), _class_text(tool.capability), remark])
     return in_columns(rows, width=width, shrink={2: 20, 0: 20})
 
 
 def _class_text(capability: dict[str, Any]) -> "Text":
     from rich.text import Text
 
+    if not capability:
+        return Text("-", style="dim")
     if capability.get("mutable") is False:
         return Text("read-only", style="green")
     if capability.get("reversible") is True:
@@ -138,7 +142,8 @@ def _detail(tool: "ToolDetail", width: int, ascii_only: bool) -> "list[Text]":
         lines += labelled("withheld", one_line(tool.withheld), width, style="yellow")
     if tool.title:
         lines += labelled("title", one_line(tool.title), width)
-    lines += labelled("alias", one_line(tool.alias), width)
+    if tool.alias:
+        lines += labelled("alias", one_line(tool.alias), width)
     arrow = " -> " if ascii_only else " → "
     lines += labelled("route", one_line(arrow.join(tool.route or (tool.segment, tool.original))), width)
     if tool.era:

@@ -148,7 +148,7 @@ class _Progress:
         from interlock.surface.cli.output import shortened
 
         amount = f"{progress:g} of {total:g}" if total else f"{progress:g}"
-        line = f"{amount}  {message}" if message else amount
+        line = f"{amount}: {message}" if message else amount
         self._shown = True
         if self._redraws:
             self._write(f"\r\x1b[K{shortened(line, get_terminal_size().columns - 1)}")

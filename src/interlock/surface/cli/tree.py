@@ -11,7 +11,7 @@ from rich.text import Text
 from interlock.surface.cli.columns import GAP, in_columns, total_width
 from interlock.surface.cli.output import shortened
 from interlock.surface.cli.shapes import Link, Status
-from interlock.surface.cli.text import count, duration, latency, one_line, since
+from interlock.surface.cli.text import count, duration, latency, mcp_url, one_line, since
 
 _STYLES = {
     "ready": "green",
@@ -39,9 +39,16 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
     node = status.node
     lines = [
         Text.assemble(
-            (one_line(node.name), "bold"), GAP, (node.url, "cyan"), GAP, (f"up {duration(node.uptime_s)}", "dim")
+            (one_line(node.name), "bold"),
+            GAP,
+            (mcp_url(node.url), "cyan"),
+            GAP,
+            (f"up {duration(node.uptime_s)}", "dim"),
         )
     ]
+    if node.audit_trouble:
+        trouble = f"the audit log cannot be written: {one_line(node.audit_trouble)}"
+        lines += [Text(line, style="red") for line in _wrapped(trouble, width)]
     if not status.links:
         lines.append(Text("no servers yet: add a [servers.NAME] table to the configuration", style="dim"))
     rows = _rows(status.links, width - BRANCH_WIDTH)
