@@ -4,7 +4,7 @@
 
 The job comes on the first line of stdin. After the warm-up it prints `ready` and waits for a line, so that the one who
 started it can read the contestant's CPU time between warm-up and measurement; then it prints the result as JSON. Every
-answer is checked: status 200, the id that was asked for, a result.
+answer is checked: status 200, the id that was asked for, a result. A list is read to its last page and counts as one.
 """
 
 import asyncio
@@ -16,7 +16,8 @@ import httptools
 import msgspec
 import uvloop
 
-FIRST_ID = 1_000_000_000  # ids keep their width, so every request has the same length
+FIRST_ID = 1_000_000_000  # ids keep their width
+LENGTHS = 32  # arguments come in so many lengths: no two calls in a row have the same head, as with real clients
 META = (
     b'"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",'
     b'"io.modelcontextprotocol/clientCapabilities":{},'
@@ -42,6 +43,8 @@ class Result(msgspec.Struct):
     p50_us: float
     p99_us: float
     answer_bytes: int
+    tools: int  # in the last list
+    pages: int
 
 
 class Failed(Exception):
@@ -53,10 +56,10 @@ class Request:
 
     def __init__(self, job: Job, session: bytes = b"") -> None:
         call = job.method == "tools/call"
-        named = b'"name":"%b","arguments":{"text":"hello, world","count":3}' % job.name.encode() if call else b""
-        parts = [part for part in (named, META if job.era == "modern" else b"") if part]
+        self.call = b'"name":"%b","arguments":{"count":3,"text":"' % job.name.encode() if call else b""
         self.before = b'{"jsonrpc":"2.0","id":'
-        self.after = b',"method":"%b","params":{%b}}' % (job.method.encode(), b",".join(parts))
+        self.method = job.method.encode()
+        self.meta = [META] if job.era == "modern" else []
         version = b"2026-07-28" if job.era == "modern" else b"2025-11-25"
         headers = [
             b"POST %b HTTP/1.1" % job.path.encode(),
@@ -73,11 +76,19 @@ class Request:
             headers.append(b"mcp-session-id: %b" % session)
         if job.token is not None:
             headers.append(b"authorization: Bearer %b" % job.token.encode())
-        length = len(self.before) + len(str(FIRST_ID)) + len(self.after)
-        self.head = b"\r\n".join([*headers, b"content-length: %d" % length, b"", b""])
+        self.headers = headers
+        texts = [b"hello, world".ljust(12 + number, b".") for number in range(LENGTHS)]
+        self.variants = [self.around([self.call + text + b'"}'] if call else []) for text in texts]
 
-    def bytes(self, number: int) -> bytes:
-        return b"%b%b%d%b" % (self.head, self.before, number, self.after)
+    def around(self, params: list[bytes]) -> tuple[bytes, bytes]:
+        """What comes before the body's id and what after it."""
+        after = b',"method":"%b","params":{%b}}' % (self.method, b",".join([*params, *self.meta]))
+        length = len(self.before) + len(str(FIRST_ID)) + len(after)
+        return b"\r\n".join([*self.headers, b"content-length: %d" % length, b"", b""]), after
+
+    def bytes(self, number: int, cursor: bytes = b"") -> bytes:
+        head, after = self.around([b'"cursor":"%b"' % cursor]) if cursor else self.variants[number % LENGTHS]
+        return b"%b%b%d%b" % (head, self.before, number, after)
 
 
 class Run:
@@ -87,7 +98,7 @@ class Run:
         self.request, self.left, self.next_id = request, count, FIRST_ID
         self.open = 0
         self.latencies = array("q")
-        self.answer_bytes = 0
+        self.answer_bytes = self.pages = self.tools = 0
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def fail(self, reason: str) -> None:
@@ -119,6 +130,7 @@ class Connection(asyncio.Protocol):
         run.left -= 1
         self.number, run.next_id = run.next_id, run.next_id + 1
         self.busy = True
+        self.read = self.pages = self.tools = 0
         self.started = time.perf_counter_ns()
         self.transport.write(run.request.bytes(self.number))
 
@@ -129,17 +141,30 @@ class Connection(asyncio.Protocol):
         self.chunks.append(data)
 
     def on_message_complete(self) -> None:
+        ended = time.perf_counter_ns()
         run = self.run
-        run.latencies.append(time.perf_counter_ns() - self.started)
         body, self.chunks = b"".join(self.chunks), []
-        run.answer_bytes = len(body)
         right = b"%d" % self.number in body and b'"result"' in body and b'"isError":true' not in body
         if self.parser.get_status_code() != 200 or not right:
             self.busy = False
             run.fail(f"status {self.parser.get_status_code()}, body {body[:300]!r}")
             return
         self.parser = httptools.HttpResponseParser(self)
+        self.read += len(body)
+        self.pages += 1
+        if run.request.method == b"tools/list":
+            self.tools += body.count(b'"inputSchema"')
+            if cursor := next_cursor(body):
+                self.transport.write(run.request.bytes(self.number, cursor))
+                return
+        run.latencies.append(ended - self.started)
+        run.answer_bytes, run.pages, run.tools = self.read, self.pages, self.tools
         self.send()
+
+
+def next_cursor(body: bytes) -> bytes:
+    _, found, rest = body.partition(b'"nextCursor":"')
+    return rest.partition(b'"')[0] if found else b""
 
 
 async def burst(connections: list[Connection], request: Request, count: int) -> tuple[Run, float]:
@@ -209,6 +234,8 @@ async def measure(job: Job) -> Result:
         p50_us=latencies[len(latencies) // 2] / 1000,
         p99_us=latencies[len(latencies) * 99 // 100] / 1000,
         answer_bytes=run.answer_bytes,
+        tools=run.tools,
+        pages=run.pages,
     )
 
 

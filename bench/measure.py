@@ -24,6 +24,8 @@ class Sample(msgspec.Struct, kw_only=True):
     p99_us: float
     per_second: float
     answer_bytes: int
+    tools: int = 0
+    pages: int = 1
 
 
 class Figures(msgspec.Struct, kw_only=True):
@@ -94,6 +96,8 @@ def sample(ready: Ready, job: Job) -> Sample:
         p99_us=result.p99_us,
         per_second=result.count / result.seconds,
         answer_bytes=result.answer_bytes,
+        tools=result.tools,
+        pages=result.pages,
     )
 
 

@@ -6,7 +6,7 @@ import msgspec
 from rich.table import Table
 
 from bench.load import Job
-from bench.measure import Figures, Spread, added, ratio
+from bench.measure import Figures, Sample, Spread, added, ratio
 
 CPU_RATIO_MAX = 2.5  # CPU time per call, of nginx's
 ADDED_P50_MAX_US = 200.0
@@ -77,14 +77,14 @@ def missed(report: Report) -> list[str]:
     ]
 
 
-COLUMNS = ("contestant", "CPU per request", "of nginx's", "p50", "p99", "requests/s", "memory idle, loaded")
+COLUMNS = ("contestant", "CPU per request", "of nginx's", "p50", "p99", "requests/s", "answer", "memory idle, loaded")
 
 
 def rows(section: Section) -> Iterator[list[str]]:
     reference = section.of("nginx")
     for one in section.figures:
         if not one.samples:
-            yield [one.name, f"no part: {one.absent}", "", "", "", "", ""]
+            yield [one.name, f"no part: {one.absent}", *[""] * (len(COLUMNS) - 2)]
             continue
         alone = one.name == "direct"
         same = reference is not None and len(reference.samples) == len(one.samples)
@@ -96,8 +96,14 @@ def rows(section: Section) -> Iterator[list[str]]:
             time(one.median("p50_us")),
             time(one.median("p99_us")),
             f"{one.median('per_second'):,.0f}",
+            answer(one.samples[-1]),
             "" if one.idle_mb is None else f"{one.idle_mb:.0f} MB, {one.loaded_mb or 0:.0f} MB",
         ]
+
+
+def answer(sample: Sample) -> str:
+    size = f"{sample.answer_bytes:,} bytes"
+    return f"{sample.tools:,} tools, {sample.pages} pages, {size}" if sample.tools else size
 
 
 def time(microseconds: float) -> str:
@@ -105,11 +111,10 @@ def time(microseconds: float) -> str:
 
 
 def about(section: Section) -> str:
-    job, figures = section.job, next((one for one in section.figures if one.samples), None)
-    size = f", answers of {figures.samples[-1].answer_bytes:,} bytes" if figures else ""
-    rounds = len(figures.samples) if figures else 0
+    job = section.job
+    rounds = max(len(one.samples) for one in section.figures)
     connections = f"{job.connections} connection{'s' if job.connections > 1 else ''}"
-    return f"{connections}, {job.count:,} requests in each of {rounds} rounds after {job.warmup:,} to warm up{size}"
+    return f"{connections}, {job.count:,} requests in each of {rounds} rounds after {job.warmup:,} to warm up"
 
 
 def table(report: Report) -> Table:

@@ -54,6 +54,8 @@ def score(scenario: dict[str, Any] | None) -> str:
         return ""
     failed = len(scenario["failing"])
     words = f"{scenario['passed']}/{scenario['passed'] + failed}"
+    if not scenario["passed"] and not failed:
+        return "not applicable"
     return ("**" + words + "**" if failed else words) + (" w" if scenario["warnings"] else "")
 
 

@@ -463,24 +463,28 @@ def test_an_error_of_the_owner_does_not_hold_up_the_lines_behind_it() -> None:
         {"argv": [sys.executable, "nul\0byte"]},
         {"cwd": Path("/no/such/folder")},
         {"env": {"BAD=NAME": "x"}},
+        {"env": {"": "x"}},
+        {"env": {"NUL\0NAME": "x"}},
         {"env": {"NUL": "a\0b"}},
     ],
 )
 def test_a_child_that_cannot_start_says_why_and_leaves_nothing(run: Run, options: dict[str, Any]) -> None:
     async def scenario() -> None:
-        before = open_files()
-        sink = Sink()
-        child = python("", sink, **options)
-        with pytest.raises(ChildStartFailed) as caught:
-            await child.start()
-        assert len(str(caught.value)) > 10
-        await child.stop()
-        await child.stop()
-        assert child.pid is None
-        assert child.send(b"anyone?") is False
-        assert (sink.lines, sink.gone) == ([], [])
-        await asyncio.sleep(0)
-        assert open_files() <= before
+        before = 0
+        for _ in range(3):
+            sink = Sink()
+            child = python("", sink, **options)
+            with pytest.raises(ChildStartFailed, match=r"install|correct|check|remove|name the program"):
+                await child.start()
+            await child.stop()
+            await child.stop()
+            assert child.pid is None
+            assert child.send(b"anyone?") is False
+            assert (sink.lines, sink.gone) == ([], [])
+            CHILDREN.clear()
+            await asyncio.sleep(0)
+            before = before or open_files()  # after the first: the loop keeps a few for all children
+        assert open_files() == before
 
     run(scenario())
 

@@ -1,6 +1,6 @@
 """A real node as a real process, and the plainest of clients to talk to it.
 
-`running_node` starts `interlock serve` on free ports with a configuration made of server tables and gives a RunningNode.
+`running_node` starts `interlock serve` on free ports with a configuration of server tables and gives a RunningNode.
 `Wire` sends bytes over one HTTP connection and shows exactly what came back; it contains no code of the product.
 """
 

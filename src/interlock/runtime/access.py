@@ -24,15 +24,16 @@ class TokenBook:
     async def open(self) -> None:
         self._records = await self._table.by_hash(self._clock.wall())
 
-    def principal(self, bearer: bytes) -> Principal | None:
-        """The client behind a bearer at the public door."""
-        known = self._known.get(bearer)
+    def principal(self, authorization: bytes) -> Principal | None:
+        """The client behind an Authorization header at the public door."""
+        known = self._known.get(authorization)
         if known is None:
-            record = self._record(bearer, "client")
+            scheme, _, bearer = authorization.partition(b" ")
+            record = self._record(bearer.strip(), "client") if scheme.lower() == b"bearer" else None
             if record is None:
                 return None
             principal = principal_for(f"client:{record.name}", record.scope, self._rules)
-            known = self._known[bearer] = (principal, record.expires_at or float("inf"))
+            known = self._known[authorization] = (principal, record.expires_at or float("inf"))
         principal, expires_at = known
         return principal if self._clock.wall() < expires_at else None
 

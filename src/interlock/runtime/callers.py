@@ -72,7 +72,19 @@ class Asked(Protocol):
 class Caller:
     """The client side of a call. A legacy caller lives as long as its session; a modern one is shared by requests."""
 
-    __slots__ = ("asker", "calls", "capabilities", "client", "era", "key", "log_level", "principal", "via")
+    __slots__ = (
+        "asker",
+        "calls",
+        "capabilities",
+        "client",
+        "era",
+        "key",
+        "log_level",
+        "principal",
+        "seen",
+        "via",
+        "view",
+    )
 
     def __init__(self, principal: Principal, era: Era, via: str, key: ViewKey) -> None:
         self.principal = principal
@@ -84,6 +96,8 @@ class Caller:
         self.client: Raw | None = None
         self.capabilities: dict[str, Raw] = {}
         self.log_level: str | None = None
+        self.seen: Any = None  # the namespace `view` belongs to
+        self.view: Any = None
 
 
 def view_key(principal: Principal, *, only: str | None, names: NameForm, declares_extension: bool) -> ViewKey:

@@ -1,10 +1,11 @@
 """Calls in flight: what waits for a server's answer, and how the answer finds its way back.
 
-`Pending` is what a link keeps per request it sent. `Call` is a client's call; `Inquiry` is a question of the link itself
-(handshake, lists). A call ends exactly once, whatever arrives later.
+`Pending` is what a link keeps per request it sent. `Call` is a client's call; `Inquiry` is a question of the link
+itself (handshake, lists). A call ends exactly once, whatever arrives later.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, Protocol
@@ -67,7 +68,12 @@ class Pending(Protocol):
     def on_request(self, link: Asked, request: Request) -> None: ...
 
 
-class Cancels(Protocol):
+class Carrier(Protocol):
+    """The link a call travels on."""
+
+    latencies: deque[float]
+    errors: int
+
     def cancel(self, pending: Pending, reason: str) -> None: ...
 
 
@@ -77,28 +83,18 @@ _IS_ERROR: Final = b'"isError"'
 class Call:
     """One client call under way."""
 
-    __slots__ = (
-        "caller",
-        "client_id",
-        "deadline",
-        "done",
-        "head",
-        "handle",
-        "link",
-        "meta",
-        "method",
-        "on_end",
-        "params",
-        "progress_token",
-        "progressed",
-        "reason",
-        "sink",
-        "started",
-        "target",
-        "ticket",
-        "timeout_s",
-        "upstream_id",
-    )
+    # Defaults on the class, not in __init__: most calls never touch them.
+    done = False
+    progressed = False  # since the deadline was last set
+    reason: str | None = None  # for the record: why it was refused or failed
+    upstream_id = 0
+    handle: object = None
+    head = b""  # the routing headers of a 2026-07-28 server
+    link: "Carrier | None" = None
+    ticket: Any = None  # the Admitted that let it through, should the link have to send it again
+    timeout_s: float | None = None
+    deadline = float("inf")
+    target = ""  # the qualified name, for people and the audit log
 
     def __init__(
         self,
@@ -109,6 +105,7 @@ class Call:
         meta: dict[str, Raw],
         sink: Sink,
         started: float,
+        on_end: "Callable[[Call, Outcome], None]",
     ) -> None:
         self.caller = caller
         self.client_id = client_id
@@ -117,19 +114,8 @@ class Call:
         self.meta = meta
         self.sink = sink
         self.started = started
-        self.progress_token = meta.get(PROGRESS_TOKEN) if meta else None
-        self.done = False
-        self.progressed = False  # since the deadline was last set
-        self.reason: str | None = None  # for the record: why it was refused or failed
-        self.upstream_id = 0
-        self.handle: object = None
-        self.head = b""  # the routing headers of a 2026-07-28 server
-        self.link: Cancels | None = None
-        self.ticket: Any = None  # the Admitted that let it through, should the link have to send it again
-        self.timeout_s: float | None = None
-        self.deadline = float("inf")
-        self.on_end: Callable[[Call, Outcome], None] | None = None
-        self.target = ""  # the qualified name, for people and the audit log
+        self.on_end = on_end
+        self.progress_token = meta.get(PROGRESS_TOKEN)
 
     def on_response(self, response: Response, era: Era) -> None:
         if self.done:
@@ -179,14 +165,14 @@ class Call:
         self.done = True
         if self.link is not None:
             self.link.cancel(self, reason)
-        if self.on_end is not None:
-            self.on_end(self, Outcome.CANCELLED)
+        self.ticket = None
+        self.on_end(self, Outcome.CANCELLED)
 
     def _end(self, message: bytes, outcome: Outcome, status: int) -> None:
         self.done = True
+        self.ticket = None  # it holds the call; without this every call would wait for the collector
         self.sink.answer(message, status)
-        if self.on_end is not None:
-            self.on_end(self, outcome)
+        self.on_end(self, outcome)
 
     def on_progress(self, params: dict[str, Raw]) -> None:
         self.progressed = True
@@ -196,9 +182,11 @@ class Call:
         self.sink.emit(encode_notification(PROGRESS.encode(), encode_value(params)))
 
     def on_log(self, params: Raw) -> None:
-        if self.done or self.caller.log_level is None and self.caller.era is Era.LEGACY:
+        caller = self.caller
+        if self.done:
             return
-        if self.caller.era is Era.LEGACY and not passes_level(params, self.caller.log_level):
+        # A modern client's level went to the server with the request; a legacy one's is the session's.
+        if caller.era is Era.LEGACY and (caller.log_level is None or not passes_level(params, caller.log_level)):
             return
         self.sink.emit(encode_notification(LOG_MESSAGE.encode(), bytes(params)))
 

@@ -1,7 +1,7 @@
 """From a client's request to a server: find the way, pass the guard, send, and see to the end of the call.
 
-One function per routed method; all of them end in `_go`, the only caller of the guard. A call that needs no waiting goes
-from the front to the link without a task, a future or a timer of its own.
+One function per routed method; all of them end in `_go`, the only caller of the guard. A call that needs no waiting
+goes from the front to the link without a task, a future or a timer of its own.
 """
 
 import asyncio
@@ -72,7 +72,10 @@ class Dispatch:
     ) -> Call:
         call = self._new(caller, client_id, TOOLS_CALL, params, meta, sink)
         name = params.get("name")
-        view = self._catalog.namespace.view(caller.key)
+        namespace = self._catalog.namespace
+        if caller.seen is not namespace:
+            caller.seen, caller.view = namespace, namespace.view(caller.key)
+        view: View = caller.view
         route = view.tools.get(bytes(name)) if name is not None else None
         if route is None:
             text = maybe_string(name)
@@ -168,9 +171,7 @@ class Dispatch:
         meta: dict[str, Raw],
         sink: Sink,
     ) -> Call:
-        call = Call(caller, client_id, method, params, meta, sink, self._clock.now())
-        call.on_end = self._ended
-        return call
+        return Call(caller, client_id, method, params, meta, sink, self._clock.now(), self._ended)
 
     def _go(self, call: Call, link: Link) -> Call:
         if len(self.in_flight) >= self._calls_max:
@@ -253,12 +254,12 @@ class Dispatch:
         seconds = now - call.started
         self.total += 1
         link = call.link
+        if link is not None:
+            link.latencies.append(seconds)
         if outcome is not Outcome.OK:
             self.failed += outcome is not Outcome.TOOL_ERROR and outcome is not Outcome.CANCELLED
-            if isinstance(link, Link) and outcome in (Outcome.ERROR, Outcome.LOST, Outcome.TIMEOUT):
+            if link is not None and outcome in (Outcome.ERROR, Outcome.LOST, Outcome.TIMEOUT):
                 link.errors += 1
-        if isinstance(link, Link):
-            link.latencies.append(seconds)
         self._recorder.add(
             (
                 self._clock.wall() - seconds,

@@ -5,6 +5,7 @@ Here, and only here, the parts meet. The node watches its links and passes on wh
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -120,8 +121,9 @@ class Node:
             eras=self._eras,
             clock=self.clock,
         )
+        vendor_meta = self.plan.mcp.meta_pass == "vendor"  # noqa: S105  (a choice, not a password)
         for server in self.plan.servers:
-            link = Link(server, self, self.clock, vendor_meta=self.plan.mcp.meta_pass == "vendor")
+            link = Link(server, self, self.clock, vendor_meta=vendor_meta)
             self.keepers[server.segment] = Keeper(link, workshop, self._stock)
         for keeper in self.keepers.values():
             keeper.start()
@@ -202,8 +204,9 @@ class Node:
         self._servers.append(server)
         task = asyncio.get_running_loop().create_task(server.serve(sockets=[sock]), name="http server")
         self._tasks.append(task)
-        while not server.started and not task.done():
-            await asyncio.sleep(0.005)
+        begun = asyncio.ensure_future(server.begun.wait())
+        await asyncio.wait((task, begun), return_when=asyncio.FIRST_COMPLETED)
+        begun.cancel()
         if task.done():
             task.result()
 
@@ -265,7 +268,15 @@ class Node:
 
 
 class _Server(uvicorn.Server):
-    """Signals are the node's business, not each listener's."""
+    """Signals are the node's business, not each listener's; and it says when it has begun."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.begun = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.begun.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -350,6 +361,13 @@ def serve(
     runner(_run(plan, stdio=stdio, only=only, on_ready=on_ready, operator_app=operator_app))
 
 
+def _tune_collector() -> None:
+    """Calls make no circles, so the collector need not look as often; and what the start made is here to stay."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
 def _loop_runner() -> Callable[[Any], None]:
     if sys.platform == "win32":
         return asyncio.run
@@ -383,6 +401,7 @@ async def _run(
         reader = await stdio_front(front) if front is not None else None
         if front is not None:
             ends.append(loop.create_task(front.done.wait()))
+        _tune_collector()
         ready = loop.create_task(_announce(node, on_ready))
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for task in (ready, *ends):

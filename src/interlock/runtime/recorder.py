@@ -1,19 +1,20 @@
 """The one record: what was called, by whom, and how it ended. Appended in batches, off the call path.
 
-A call leaves a tuple here and goes on; encoding, hashing and the disk come up to a second later, on another thread. When
-the disk refuses, records wait (bounded) and the node says so; nothing is dropped silently.
+A call leaves a tuple here and goes on; encoding, hashing and the disk come up to a second later, on another thread.
+When the disk refuses, records wait (bounded) and the node says so; nothing is dropped silently.
 """
 
 import asyncio
+import functools
 import hashlib
 import logging
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Raw
 
 from interlock.runtime.clock import rfc3339
-from interlock.store.ports import AuditLog, Unavailable
+from interlock.store.ports import AuditLog, StoreError
 
 log = logging.getLogger("interlock.audit")
 
@@ -31,6 +32,7 @@ class Recorder:
         self._audit = audit
         self._waiting: list[Entry] = []
         self._task: asyncio.Task[None] | None = None
+        self._flushing = asyncio.Lock()  # one batch at a time, in order
         self.trouble: str | None = None
         self.lost = 0
 
@@ -48,13 +50,17 @@ class Recorder:
 
     async def flush(self) -> None:
         """Everything added before this call is on disk when it returns, unless `trouble` says why not."""
+        async with self._flushing:
+            await self._flush()
+
+    async def _flush(self) -> None:
         if not self._waiting:
             return
         batch, self._waiting = self._waiting, []
         try:
             await self._audit.append(await asyncio.to_thread(_encode_all, batch))
             self.trouble = None
-        except (Unavailable, OSError) as refused:
+        except (StoreError, OSError) as refused:
             if self.trouble is None:
                 log.error("the audit log cannot be written: %s; %d records wait in memory", refused, len(batch))
             self.trouble = str(refused)
@@ -70,23 +76,28 @@ class Recorder:
             await asyncio.shield(self.flush())
 
 
+class _Record(msgspec.Struct, omit_defaults=True):
+    at: str
+    who: str
+    via: str
+    method: str
+    tool: str
+    args_sha256: str
+    verdict: str
+    outcome: str
+    ms: float
+    reason: str | None = None
+
+
 def _encode_all(batch: list[Entry]) -> list[bytes]:
     return [_encode(_as_record(entry)) for entry in batch]
 
 
-def _as_record(entry: Entry) -> dict[str, Any]:
+def _as_record(entry: Entry) -> _Record:
     at, who, via, method, tool, arguments, verdict, outcome, seconds, reason = entry
-    record: dict[str, Any] = {
-        "at": rfc3339(at),
-        "who": who,
-        "via": via,
-        "method": method,
-        "tool": tool,
-        "args_sha256": hashlib.sha256(b"{}" if arguments is None else bytes(arguments)).hexdigest(),
-        "verdict": verdict,
-        "outcome": outcome,
-        "ms": round(seconds * 1000, 3),
-    }
-    if reason is not None:
-        record["reason"] = reason
-    return record
+    digest = _NO_ARGUMENTS if arguments is None else hashlib.sha256(bytes(arguments)).hexdigest()
+    return _Record(_second(int(at)), who, via, method, tool, digest, verdict, outcome, round(seconds * 1000, 3), reason)
+
+
+_NO_ARGUMENTS: Final = hashlib.sha256(b"{}").hexdigest()
+_second = functools.lru_cache(maxsize=64)(rfc3339)

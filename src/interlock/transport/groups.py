@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 
 _PR_SET_PDEATHSIG = 1
+_CLOSE_RANGE_CLOEXEC = 4
+_LAST_FD = ctypes.c_uint(2**32 - 1)
 # Loaded here because nothing may be loaded between fork and exec.
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -35,18 +37,22 @@ def checked_group(pgid: int) -> int:
     return pgid
 
 
-def die_with_the_node() -> Callable[[], None] | None:
-    """Run between fork and exec: the kernel kills the child when the thread that spawned it ends (prctl(2))."""
+def between_fork_and_exec() -> Callable[[], None] | None:
+    """The child's first steps: die when the thread that spawned it ends (prctl(2)), and keep no file but its pipes."""
     if _LIBC is None:
         return None
     prctl, kill, node = _LIBC.prctl, int(signal.SIGKILL), os.getpid()
+    close_range = getattr(_LIBC, "close_range", None)  # close_range(2): not in every libc
 
-    def ask_the_kernel() -> None:
+    def first_steps() -> None:
         prctl(_PR_SET_PDEATHSIG, kill)
         if os.getppid() != node:  # killed before the kernel was asked
             os._exit(1)
+        # uvloop leaves a second copy of each pipe open, so a child that closes its output would not be noticed.
+        if close_range is not None:
+            close_range(3, _LAST_FD, _CLOSE_RANGE_CLOEXEC)
 
-    return ask_the_kernel
+    return first_steps
 
 
 def reap_adopted(pgid: int) -> None:

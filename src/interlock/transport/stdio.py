@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
-from interlock.transport.groups import die_with_the_node, group_exists, reap_adopted, signal_group
+from interlock.transport.groups import between_fork_and_exec, group_exists, reap_adopted, signal_group
 from interlock.transport.lines import LineSplitter, LineTooLong, one_line
 from interlock.transport.stderr import StderrLine, StderrRing
 from interlock.transport.warden import Warden
@@ -148,10 +148,11 @@ class Child:
                 env=self._env,
                 cwd=self._cwd,
                 start_new_session=True,
-                preexec_fn=die_with_the_node(),
+                preexec_fn=between_fork_and_exec(),
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            raise ChildStartFailed(f"{self._argv[0]} cannot be started: {error}") from error
+            why = error.strerror if isinstance(error, OSError) else error
+            raise ChildStartFailed(f"{self._argv[0]} cannot be started: {why}; check command and cwd") from error
         except asyncio.CancelledError:
             self._announced = True
             if self._transport is not None:
@@ -381,6 +382,11 @@ class _Wire(asyncio.SubprocessProtocol):
 def _program(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None) -> str:
     if not argv or not argv[0]:
         raise ChildStartFailed("no command is given; name the program to run")
+    # uvloop would cut the text at the NUL and run something else.
+    if any("\0" in text for text in (*argv, *env, *env.values())):
+        raise ChildStartFailed("a NUL character in command or env; remove it")
+    if any(not name or "=" in name for name in env):
+        raise ChildStartFailed("a name in env is empty or holds '='; correct it")
     if cwd is not None and not cwd.is_dir():
         raise ChildStartFailed(f"{cwd} is not a folder; correct cwd or make it")
     if os.sep in argv[0]:

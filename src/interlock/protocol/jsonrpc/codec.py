@@ -4,13 +4,24 @@
 re-encode a payload.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw
 
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, PARSE_ERROR, CodecError, Fault, error_body
 from interlock.protocol.jsonrpc.messages import ABSENT, Message, Notification, Request, Response
+
+
+class _Strict(msgspec.Struct):
+    """What a well-formed message looks like; whatever fails this is looked at again to say what is wrong."""
+
+    jsonrpc: Literal["2.0"]
+    id: Raw = ABSENT
+    method: str = ""
+    params: Raw = ABSENT
+    result: Raw = ABSENT
+    error: Raw = ABSENT
 
 
 class _Envelope(msgspec.Struct):
@@ -22,6 +33,7 @@ class _Envelope(msgspec.Struct):
     error: Raw = ABSENT
 
 
+_decode_strict = msgspec.json.Decoder(_Strict).decode
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 _decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_array = msgspec.json.Decoder(list[Raw]).decode
@@ -41,6 +53,24 @@ def decode_untrusted(data: bytes) -> Message:
         # msgspec skips over raw strings without looking inside; without this, invalid UTF-8 would reach the other side.
         if not data.isascii():
             data.decode()
+        strict = _decode_strict(data)
+        message_id = bytes(strict.id)
+        if message_id and (message_id.isdigit() or is_id(message_id)) and len(message_id) <= ID_BYTES_MAX:
+            if strict.method:
+                return Request(message_id, strict.method, strict.params)
+            if bool(strict.result) != bool(strict.error):
+                return Response(message_id, strict.result, strict.error)
+        elif not message_id and strict.method:
+            return Notification(strict.method, strict.params)
+    except (UnicodeDecodeError, RecursionError, msgspec.DecodeError):
+        pass
+    return _decode_carefully(data)
+
+
+def _decode_carefully(data: bytes) -> Message:
+    """The slow way, which knows what is wrong."""
+    try:
+        data.decode()
         envelope = _decode_envelope(data)
     except UnicodeDecodeError:
         raise CodecError(PARSE_ERROR, "the message is not valid UTF-8") from None
@@ -55,10 +85,9 @@ def decode_untrusted(data: bytes) -> Message:
     message_id = bytes(envelope.id)
     if bytes(envelope.jsonrpc) != _VERSION:
         raise CodecError(INVALID_REQUEST, 'the member "jsonrpc" must be "2.0"', _echo(message_id))
-    if message_id and not is_id(message_id):
-        # A failed request is answered {"id": null, "error": ...}; that null must not look like a malformed message.
-        if not (message_id == b"null" and bytes(envelope.error)):
-            raise CodecError(INVALID_REQUEST, 'the member "id" must be a string or an integer')
+    # A failed request is answered {"id": null, "error": ...}; that null must not look like a malformed message.
+    if message_id and not is_id(message_id) and not (message_id == b"null" and bytes(envelope.error)):
+        raise CodecError(INVALID_REQUEST, 'the member "id" must be a string or an integer')
     method = bytes(envelope.method)
     if method:
         name = _string(method, message_id)

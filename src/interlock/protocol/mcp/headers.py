@@ -20,8 +20,19 @@ PARAM_PREFIX: Final = b"mcp-param-"
 
 # Where a JSON Schema (2020-12) holds further schemas. `properties` alone keeps a position reachable by name.
 _ONE: Final = frozenset(
-    "items contains unevaluatedItems additionalProperties propertyNames unevaluatedProperties not if then else"
-    " contentSchema".split()
+    (
+        "items",
+        "contains",
+        "unevaluatedItems",
+        "additionalProperties",
+        "propertyNames",
+        "unevaluatedProperties",
+        "not",
+        "if",
+        "then",
+        "else",
+        "contentSchema",
+    )
 )
 _MANY: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 _NAMED: Final = frozenset(("patternProperties", "dependentSchemas", "$defs", "definitions"))

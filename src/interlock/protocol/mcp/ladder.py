@@ -63,8 +63,8 @@ def climb(request: Request, headers: Mapping[bytes, bytes] | None, doubled: byte
     meta = decode_object(raw_meta) if raw_meta is not None else None
     if meta is None:
         return Fault(INVALID_PARAMS, "params._meta must be an object", {"missing": [META_VERSION, META_CAPABILITIES]})
-    missing = [key for key in (META_VERSION, META_CAPABILITIES) if key not in meta]
-    if missing:
+    if META_VERSION not in meta or META_CAPABILITIES not in meta:
+        missing = [key for key in (META_VERSION, META_CAPABILITIES) if key not in meta]
         return Fault(INVALID_PARAMS, f"params._meta lacks {missing[0]}", {"missing": missing})
     if bytes(meta[META_CAPABILITIES])[:1] != b"{":
         return Fault(INVALID_PARAMS, f"params._meta[{META_CAPABILITIES!r}] must be an object")

@@ -38,6 +38,10 @@ RAW_EMPTY: Final = Raw(b"{}")
 RAW_MODERN: Final = Raw(b'"%b"' % LATEST_MODERN.encode())
 
 
+# A modern request's `_meta` with nothing but these needs no rewriting on its way to a modern server.
+UNCHANGED_KEYS: Final = frozenset((META_VERSION, META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, *_TRACE_KEYS))
+
+
 class Fate(Enum):
     PASS = 1
     VENDOR = 2

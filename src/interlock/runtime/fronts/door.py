@@ -7,8 +7,7 @@ operator door opens this one.
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
@@ -23,13 +22,11 @@ from interlock.protocol.mcp.methods import INITIALIZE
 from interlock.protocol.mcp.sse import encode_event
 from interlock.runtime.callers import LOCAL, Principal
 from interlock.runtime.calls import Call, internal
-from interlock.runtime.fronts.exchange import Exchange
+from interlock.runtime.fronts.exchange import Exchange, Head
 from interlock.runtime.fronts.http import McpProtocol
 from interlock.runtime.fronts.legacy import LegacyDesk
-from interlock.runtime.fronts.modern import Listener, ModernDesk
+from interlock.runtime.fronts.modern import ModernDesk
 from interlock.runtime.fronts.sessions import Session
-
-T = TypeVar("T")
 
 log = logging.getLogger("interlock.door")
 
@@ -46,7 +43,7 @@ _LOOPBACK_NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
 class Tokens(Protocol):
-    def principal(self, bearer: bytes) -> Principal | None: ...
+    def principal(self, authorization: bytes) -> Principal | None: ...
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -58,6 +55,24 @@ class Endpoint(msgspec.Struct, frozen=True):
     session: str | None = None
 
 
+class Refusal(msgspec.Struct, frozen=True):
+    status: int
+    error: str
+    message: str
+    extra: bytes = b""
+
+
+class Passport(msgspec.Struct, frozen=True):
+    """What a request's head alone decides; made once per distinct head. Who it is from is asked every time."""
+
+    endpoint: Endpoint | None
+    modern: bool
+    extra: bytes = b""  # header lines of the answer
+    streams_only: bool = False
+    at_once: Refusal | None = None  # whoever it is
+    once_known: Refusal | None = None  # after the credential was looked at
+
+
 class PublicDoor:
     def __init__(self, plan: Plan, tokens: Tokens, legacy: LegacyDesk, modern: ModernDesk) -> None:
         self._plan = plan
@@ -67,9 +82,7 @@ class PublicDoor:
         self.max_body_bytes = plan.limits.message_bytes
         self._anonymous = plan.auth.anonymous
         self._names: NameForm = plan.mcp.names
-        self._endpoints: dict[bytes, Endpoint | None] = {}
-        self._hosts: dict[bytes, bool] = {}
-        self._origins: dict[bytes, bool] = {}
+        self.known_heads: dict[bytes, tuple[Head, int]] = {}
         self._segments = frozenset(server.segment for server in plan.servers)
         self._own_hosts = _own_hosts(plan)
         self.protocols: set[McpProtocol] = set()
@@ -87,40 +100,68 @@ class PublicDoor:
             exchange.answer(encode_fault(b"null", internal(ref)), 200)
 
     def _serve(self, exchange: Exchange) -> None:
-        headers = exchange.headers
-        if not self._host_ok(headers.get(b"host", b"")):
-            _refuse(exchange, 421, "bad_host", "this node does not answer to that Host; set node.public_url")
+        head = exchange.head
+        passport: Passport | None = head.passport
+        if passport is None:
+            passport = head.passport = self._inspect(head)
+        if passport.extra:
+            exchange.extra = passport.extra
+        if passport.at_once is not None:
+            _refuse(exchange, passport.at_once)
             return
+        principal = self._authenticate(exchange)
+        endpoint = passport.endpoint
+        if principal is None:
+            _refuse(exchange, _UNAUTHORISED)
+        elif passport.once_known is not None or endpoint is None:
+            _refuse(exchange, passport.once_known or _NOT_FOUND)
+        elif endpoint.kind == "sse":
+            self._sse(exchange, endpoint, principal)
+        elif endpoint.kind == "messages":
+            self._sse_post(exchange, endpoint, principal)
+        elif head.method == b"POST":
+            exchange.streams_only = passport.streams_only
+            if passport.modern:
+                self._modern_post(exchange, endpoint, principal)
+            else:
+                self._legacy_post(exchange, endpoint, principal)
+        else:
+            self._legacy_other(exchange, principal)
+
+    def _inspect(self, head: Head) -> Passport:
+        headers = head.headers
+        version = headers.get(H_VERSION)
+        modern = version is not None and version not in _LEGACY_HEADERS
+        endpoint = _read_url(head.url, self._names, self._segments)
+        if not self._host_ok(headers.get(b"host", b"")):
+            return Passport(endpoint, modern, at_once=_BAD_HOST)
+        extra = b""
         origin = headers.get(b"origin")
         if origin is not None:
             if not self._origin_ok(origin):
-                _refuse(exchange, 403, "bad_origin", "this Origin is not allowed; add it to node.origins")
-                return
-            exchange.extra = b"access-control-allow-origin: %b\r\nvary: origin\r\n" % origin + _EXPOSE
-            if exchange.method == b"OPTIONS":
-                exchange.extra += _PREFLIGHT
-                exchange.reply(204)
-                return
-        principal = self._authenticate(exchange)
-        if principal is None:
-            exchange.extra += b"www-authenticate: Bearer\r\n"
-            _refuse(exchange, 401, "unauthorised", "a valid bearer token is needed; see interlock access token")
-            return
-        endpoint = self._endpoint(exchange.url)
+                return Passport(endpoint, modern, at_once=_BAD_ORIGIN)
+            extra = b"access-control-allow-origin: %b\r\nvary: origin\r\n" % origin + _EXPOSE
+            if head.method == b"OPTIONS":
+                return Passport(endpoint, modern, extra + _PREFLIGHT, at_once=Refusal(204, "", ""))
         if endpoint is None:
-            _refuse(exchange, 404, "not_found", "there is no such path here; MCP is at /mcp")
-        elif endpoint.kind == "mcp":
-            self._mcp(exchange, endpoint, principal)
-        elif endpoint.kind == "sse":
-            self._sse(exchange, endpoint, principal)
-        else:
-            self._sse_post(exchange, endpoint, principal)
+            return Passport(None, modern, extra, once_known=_NOT_FOUND)
+        allowed = _ALLOWED[endpoint.kind] if not modern else b"POST"
+        if head.method not in allowed.split(b", "):
+            refusal = Refusal(405, "method_not_allowed", "this path takes another method", b"allow: %b\r\n" % allowed)
+            return Passport(endpoint, modern, extra, once_known=refusal)
+        if head.method == b"POST" and not _is_json(headers.get(b"content-type", b"")):
+            return Passport(endpoint, modern, extra, once_known=_NOT_JSON)
+        accept = headers.get(b"accept", b"*/*").lower()
+        json = any(kind in accept for kind in (b"application/json", b"application/*", b"*/*"))
+        stream = any(kind in accept for kind in (b"text/event-stream", b"text/*", b"*/*"))
+        if not (json or stream) or (head.method == b"GET" and not stream):
+            return Passport(endpoint, modern, extra, once_known=_NOT_ACCEPTABLE)
+        return Passport(endpoint, modern, extra, streams_only=not json)
 
     def _authenticate(self, exchange: Exchange) -> Principal | None:
-        credential = exchange.headers.get(b"authorization")
+        credential = exchange.head.headers.get(b"authorization")
         if credential is not None:
-            scheme, _, bearer = credential.partition(b" ")
-            return self._tokens.principal(bearer.strip()) if scheme.lower() == b"bearer" else None
+            return self._tokens.principal(credential)
         if self._anonymous == "any":
             return LOCAL
         if self._anonymous == "loopback" and exchange.protocol.is_loopback and not _was_forwarded(exchange):
@@ -128,61 +169,33 @@ class PublicDoor:
         return None
 
     def _host_ok(self, host: bytes) -> bool:
-        known = self._hosts.get(host)
-        if known is None:
-            name = _host_name(host.decode("latin-1"))
-            known = self._own_hosts is None or name in self._own_hosts
-            _remember(self._hosts, host, known)
-        return known
+        return self._own_hosts is None or _host_name(host.decode("latin-1")) in self._own_hosts
 
     def _origin_ok(self, origin: bytes) -> bool:
-        known = self._origins.get(origin)
-        if known is None:
-            text = origin.decode("latin-1")
-            parts = urlsplit(text) if "://" in text else None
-            known = text in self._plan.node.origins or (
-                parts is not None
-                and parts.scheme in ("http", "https")
-                and parts.hostname is not None
-                and (parts.hostname in _LOOPBACK_NAMES or parts.hostname in (self._own_hosts or ()))
-            )
-            _remember(self._origins, origin, known)
-        return known
-
-    def _endpoint(self, url: bytes) -> Endpoint | None:
-        if url in self._endpoints:
-            return self._endpoints[url]
-        endpoint = _read_url(url, self._names, self._segments)
-        if endpoint is None or endpoint.session is None:
-            _remember(self._endpoints, url, endpoint)
-        return endpoint
+        text = origin.decode("latin-1")
+        if text in self._plan.node.origins:
+            return True
+        try:
+            parts = urlsplit(text)
+            hostname = parts.hostname
+        except ValueError:
+            return False
+        own = _LOOPBACK_NAMES if self._own_hosts is None else self._own_hosts
+        return parts.scheme in ("http", "https") and hostname is not None and hostname in own
 
     # Rung 2: envelope and era
 
-    def _mcp(self, exchange: Exchange, endpoint: Endpoint, principal: Principal) -> None:
-        version = exchange.headers.get(H_VERSION)
-        legacy = version is None or version in _LEGACY_HEADERS
-        if exchange.method == b"POST":
-            if not _is_json(exchange.headers.get(b"content-type", b"")):
-                _refuse(exchange, 415, "unsupported_media_type", "send application/json")
-            elif not _negotiate(exchange):
-                _refuse(exchange, 406, "not_acceptable", "accept application/json and text/event-stream")
-            elif legacy:
-                self._legacy_post(exchange, endpoint, principal)
-            else:
-                self._modern_post(exchange, endpoint, principal)
-        elif not legacy or exchange.method not in (b"GET", b"DELETE"):
-            exchange.extra += b"allow: POST\r\n" if not legacy else b"allow: GET, POST, DELETE\r\n"
-            _refuse(exchange, 405, "method_not_allowed", "use POST")
-        else:
-            session = self._session_of(exchange, principal)
-            if session is None:
-                return
-            if exchange.method == b"DELETE":
-                self._legacy.sessions.close(session, "closed by the client")
-                exchange.reply(204)
-            else:
-                self._open_stream(exchange, session)
+    def _legacy_other(self, exchange: Exchange, principal: Principal) -> None:
+        session = self._session_of(exchange, principal)
+        if session is None:
+            return
+        if exchange.head.method == b"DELETE":
+            self._legacy.sessions.close(session, "closed by the client")
+            exchange.reply(204)
+            return
+        exchange.open_stream()
+        exchange.on_gone = lambda: session.detach(exchange)
+        session.attach(exchange)
 
     def _modern_post(self, exchange: Exchange, endpoint: Endpoint, principal: Principal) -> None:
         try:
@@ -191,7 +204,7 @@ class PublicDoor:
             exchange.answer(encode_fault(error.message_id, error.fault), 400)
             return
         if type(message) is Notification:
-            version = exchange.headers.get(H_VERSION, b"")
+            version = exchange.head.headers.get(H_VERSION, b"")
             if version in _MODERN_HEADERS:
                 exchange.reply(202)
             else:
@@ -201,14 +214,18 @@ class PublicDoor:
             fault = Fault(INVALID_REQUEST, "a client sends no responses in 2026-07-28")
             exchange.answer(encode_fault(b"null", fault), 400)
             return
-        climbed = climb(message, exchange.headers, exchange.doubled(ROUTING_HEADERS))
+        climbed = climb(message, exchange.head.headers, exchange.head.doubled(ROUTING_HEADERS))
         if isinstance(climbed, Fault):
             exchange.answer(encode_fault(message.id, climbed), HTTP_STATUS.get(climbed.code, 400))
             return
         caller = self._modern.caller(principal, "http", endpoint.only, endpoint.names)
-        running = self._modern.handle(caller, message, climbed, exchange, exchange.headers, endpoint.names)
-        if running is not None and not exchange.ended:
-            exchange.on_gone = _stopper(running, self._modern)
+        running = self._modern.handle(caller, message, climbed, exchange, exchange.head.headers, endpoint.names)
+        if exchange.ended:
+            return
+        if isinstance(running, Call):
+            exchange.running = running
+        elif running is not None:
+            exchange.on_gone = lambda: self._modern.stop_listening(running)
 
     def _legacy_post(self, exchange: Exchange, endpoint: Endpoint, principal: Principal) -> None:
         try:
@@ -216,7 +233,7 @@ class PublicDoor:
         except CodecError as error:
             exchange.answer(encode_fault(error.message_id, error.fault), 400)
             return
-        if type(message) is Request and message.method == INITIALIZE and H_SESSION not in exchange.headers:
+        if type(message) is Request and message.method == INITIALIZE and H_SESSION not in exchange.head.headers:
             opened = self._legacy.initialize(message, principal, "http", endpoint.only, endpoint.names)
             if isinstance(opened, Fault):
                 exchange.answer(encode_fault(message.id, opened), 400)
@@ -229,8 +246,8 @@ class PublicDoor:
             return
         if type(message) is Request:
             call = self._legacy.handle(session, message, exchange)
-            if call is not None and not exchange.ended:
-                exchange.on_gone = _stopper(call, self._modern)
+            if not exchange.ended:
+                exchange.running = call
         elif type(message) is Response and not session.answered(message):
             fault = Fault(INVALID_REQUEST, "no server asked for this answer, or it came too late")
             exchange.answer(encode_fault(message.id, fault), 400)
@@ -240,7 +257,7 @@ class PublicDoor:
             exchange.reply(202)
 
     def _session_of(self, exchange: Exchange, principal: Principal) -> Session | None:
-        said = exchange.headers.get(H_SESSION)
+        said = exchange.head.headers.get(H_SESSION)
         if said is None:
             fault = Fault(INVALID_REQUEST, "the header Mcp-Session-Id is missing; send initialize first")
             exchange.answer(encode_fault(b"null", fault), 400)
@@ -251,21 +268,9 @@ class PublicDoor:
             exchange.answer(encode_fault(b"null", fault), 404)
         return session
 
-    def _open_stream(self, exchange: Exchange, session: Session) -> None:
-        if b"text/event-stream" not in exchange.headers.get(b"accept", b"*/*") and not _accepts_any(exchange):
-            _refuse(exchange, 406, "not_acceptable", "accept text/event-stream")
-            return
-        exchange.open_stream()
-        exchange.on_gone = lambda: session.detach(exchange)
-        session.attach(exchange)
-
     # HTTP+SSE (2024-11-05)
 
     def _sse(self, exchange: Exchange, endpoint: Endpoint, principal: Principal) -> None:
-        if exchange.method != b"GET":
-            exchange.extra += b"allow: GET\r\n"
-            _refuse(exchange, 405, "method_not_allowed", "use GET; messages go to the endpoint it names")
-            return
         stream = SseStream(self, exchange, endpoint, principal)
         self.sse_streams[stream.id] = stream
         exchange.on_gone = stream.gone
@@ -274,12 +279,8 @@ class PublicDoor:
 
     def _sse_post(self, exchange: Exchange, endpoint: Endpoint, principal: Principal) -> None:
         stream = self.sse_streams.get(endpoint.session or "")
-        if exchange.method != b"POST":
-            exchange.extra += b"allow: POST\r\n"
-            _refuse(exchange, 405, "method_not_allowed", "use POST")
-            return
         if stream is None or stream.principal.name != principal.name:
-            _refuse(exchange, 404, "session_unknown", "this session is unknown or has ended; open /sse again")
+            _refuse(exchange, Refusal(404, "session_unknown", "this session is unknown or has ended; open /sse again"))
             return
         try:
             message = decode_untrusted(exchange.body)
@@ -304,11 +305,12 @@ class PublicDoor:
         exchange = protocol.exchange
         if protocol.paused_since is not None and now - protocol.paused_since > STUCK_S:
             protocol.transport.abort()
-        elif protocol.busy_since is not None and now - protocol.busy_since > REQUEST_S:
-            if exchange is None and protocol.url:
-                protocol.time_out()
-            else:
-                protocol.transport.close()
+        elif protocol.busy_since is not None:
+            if now - protocol.busy_since > REQUEST_S:
+                if exchange is None and protocol.url:
+                    protocol.time_out()
+                else:
+                    protocol.transport.close()
         elif exchange is not None:
             if exchange.streaming and now - protocol.written_at > HEARTBEAT_S:
                 exchange.send_chunk(b": \n\n")
@@ -372,41 +374,23 @@ class SseStream:
             self._door._legacy.sessions.close(self._session, "the stream ended")
 
 
-def _stopper(running: Call | Listener, desk: ModernDesk) -> Callable[[], None]:
-    if isinstance(running, Listener):
-        return lambda: desk.stop_listening(running)
-    return lambda: running.cancel("the client disconnected")
-
-
-def _refuse(exchange: Exchange, status: int, error: str, message: str) -> None:
-    exchange.reply(status, msgspec.json.encode({"error": error, "message": message, "details": {}}))
-
-
-def _remember(cache: dict[bytes, T], key: bytes, value: T) -> None:
-    if len(cache) >= 1024:
-        cache.clear()
-    cache[key] = value
+def _refuse(exchange: Exchange, refusal: Refusal) -> None:
+    if refusal.extra:
+        exchange.extra += refusal.extra
+    if refusal.status == 204:
+        exchange.reply(204)
+        return
+    body = {"error": refusal.error, "message": refusal.message, "details": {}}
+    exchange.reply(refusal.status, msgspec.json.encode(body))
 
 
 def _is_json(content_type: bytes) -> bool:
     return content_type == b"application/json" or content_type.split(b";")[0].strip().lower() == b"application/json"
 
 
-def _accepts_any(exchange: Exchange) -> bool:
-    return b"*/*" in exchange.headers.get(b"accept", b"*/*")
-
-
-def _negotiate(exchange: Exchange) -> bool:
-    accept = exchange.headers.get(b"accept")
-    if accept is None or b"application/json" in accept or b"*/*" in accept or b"application/*" in accept:
-        return True
-    exchange.streams_only = b"text/event-stream" in accept or b"text/*" in accept
-    return exchange.streams_only
-
-
 def _was_forwarded(exchange: Exchange) -> bool:
     """A proxy on this machine makes the world look like loopback."""
-    return b"x-forwarded-for" in exchange.headers or b"forwarded" in exchange.headers
+    return b"x-forwarded-for" in exchange.head.headers or b"forwarded" in exchange.head.headers
 
 
 def _host_name(host: str) -> str:
@@ -446,6 +430,18 @@ def _read_url(url: bytes, names: NameForm, segments: frozenset[str]) -> Endpoint
     return None
 
 
+_ALLOWED: Final = {"mcp": b"GET, POST, DELETE", "sse": b"GET", "messages": b"POST"}
+_BAD_HOST: Final = Refusal(421, "bad_host", "this node does not answer to that Host; set node.public_url")
+_BAD_ORIGIN: Final = Refusal(403, "bad_origin", "this Origin is not allowed; add it to node.origins")
+_NOT_FOUND: Final = Refusal(404, "not_found", "there is no such path here; MCP is at /mcp")
+_NOT_JSON: Final = Refusal(415, "unsupported_media_type", "send application/json")
+_NOT_ACCEPTABLE: Final = Refusal(406, "not_acceptable", "accept application/json and text/event-stream")
+_UNAUTHORISED: Final = Refusal(
+    401,
+    "unauthorised",
+    "a valid bearer token is needed; see interlock access token",
+    b"www-authenticate: Bearer\r\n",
+)
 _EXPOSE: Final = b"access-control-expose-headers: mcp-session-id, www-authenticate\r\n"
 _PREFLIGHT: Final = (
     b"access-control-allow-methods: GET, POST, DELETE, OPTIONS\r\naccess-control-allow-headers: authorization, "

@@ -4,11 +4,12 @@ A Sink. It holds no task; when the client goes away before the answer, `on_gone`
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from interlock.protocol.mcp.sse import encode_event
 
 if TYPE_CHECKING:
+    from interlock.runtime.calls import Call
     from interlock.runtime.fronts.http import McpProtocol
 
 REASONS: Final = {
@@ -37,43 +38,18 @@ _HEAD: Final = b"HTTP/1.1 %d %b\r\n%bcontent-length: %d\r\n%b\r\n%b"
 _JSON_TYPE: Final = b"content-type: application/json\r\n"
 
 
-class Exchange:
-    __slots__ = (
-        "body",
-        "ended",
-        "extra",
-        "headers",
-        "keep",
-        "method",
-        "on_gone",
-        "protocol",
-        "raw_headers",
-        "streaming",
-        "streams_only",
-        "url",
-    )
+class Head:
+    """A request's line and headers, parsed. Shared by all requests that begin with the same bytes: never written."""
 
-    def __init__(
-        self,
-        protocol: "McpProtocol",
-        method: bytes,
-        url: bytes,
-        raw_headers: list[tuple[bytes, bytes]],
-        body: bytes,
-        keep: bool,
-    ) -> None:
-        self.protocol = protocol
+    __slots__ = ("headers", "keep", "method", "passport", "raw_headers", "url")
+
+    def __init__(self, method: bytes, url: bytes, raw_headers: list[tuple[bytes, bytes]], keep: bool) -> None:
         self.method = method
         self.url = url
         self.raw_headers = raw_headers
         self.headers = dict(raw_headers)
-        self.body = body
         self.keep = keep
-        self.extra = b""  # header lines of the answer
-        self.streaming = False
-        self.streams_only = False  # the client accepts no plain JSON
-        self.ended = False
-        self.on_gone: Callable[[], None] | None = None
+        self.passport: Any = None  # what the door concluded from it
 
     def doubled(self, names: frozenset[bytes]) -> bytes | None:
         """A header of `names` that was sent more than once: two readers could disagree on it."""
@@ -85,6 +61,33 @@ class Exchange:
                 return name
             seen.add(name)
         return None
+
+
+class Exchange:
+    __slots__ = (
+        "body",
+        "ended",
+        "extra",
+        "head",
+        "keep",
+        "on_gone",
+        "protocol",
+        "running",
+        "streaming",
+        "streams_only",
+    )
+
+    def __init__(self, protocol: "McpProtocol", head: Head, body: bytes, keep: bool) -> None:
+        self.protocol = protocol
+        self.head = head
+        self.body = body
+        self.keep = keep
+        self.extra = b""  # header lines of the answer
+        self.streaming = False
+        self.streams_only = False  # the client accepts no plain JSON
+        self.ended = False
+        self.running: Call | None = None  # cancelled when the client goes
+        self.on_gone: Callable[[], None] | None = None
 
     # Sink
 
@@ -142,5 +145,7 @@ class Exchange:
         if self.ended:
             return
         self.ended = True
+        if self.running is not None:
+            self.running.cancel("the client disconnected")
         if self.on_gone is not None:
             self.on_gone()

@@ -3,6 +3,9 @@
 A tools/call costs no task, no scope and no receive/send pair this way; uvicorn keeps the parsing, the limits of the
 connection and the shutdown. Everything that is not an MCP path falls through to the ASGI application. Idle, slow and
 stuck connections are found by one sweep of the door, not by a timer each.
+
+A client on a keep-alive connection begins request after request with the same bytes. What httptools made of such a head
+is remembered by those bytes, and a request that comes whole behind a known head skips the parser.
 """
 
 import asyncio
@@ -10,19 +13,23 @@ import ipaddress
 from collections import deque
 from typing import Any, ClassVar, Final, Protocol
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from interlock.runtime.fronts.exchange import Exchange
+from interlock.runtime.fronts.exchange import Exchange, Head
 
 HEAD_BYTES_MAX: Final = 64 * 1024
 HEADERS_MAX: Final = 200
 PIPELINED_MAX: Final = 16
+KNOWN_HEAD_BYTES_MAX: Final = 2048
+KNOWN_HEADS_MAX: Final = 4096
 OWN_PATHS: Final = (b"/mcp", b"/sse", b"/messages")
 
 
 class Door(Protocol):
     max_body_bytes: int
     protocols: "set[McpProtocol]"
+    known_heads: dict[bytes, tuple[Head, int]]  # head bytes -> what they mean, and the length of the body behind them
 
     def serve(self, exchange: Exchange) -> None: ...
 
@@ -41,11 +48,12 @@ class McpProtocol(HttpToolsProtocol):
         self._own = False
         self._refused = False
         self._draining = False
+        self._mid_message = False
+        self._in_head = False
         self._head_bytes = 0
         self._body_bytes = 0
         self._chunks: list[bytes] = []
-        self._keep = True
-        self._method = b""
+        self._head = _NO_HEAD
         self.is_loopback = False
         self.url = b""
 
@@ -68,6 +76,8 @@ class McpProtocol(HttpToolsProtocol):
         self.headers = []
         self.expect_100_continue = False
         self._own = False
+        self._mid_message = True
+        self._in_head = True
         self._head_bytes = 0
         self.busy_since = self.loop.time()
 
@@ -77,21 +87,22 @@ class McpProtocol(HttpToolsProtocol):
             self._refuse(431)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_bytes += len(name) + len(value)
-        if self._head_bytes > HEAD_BYTES_MAX or len(self.headers) >= HEADERS_MAX:
-            self._refuse(431)
-            return
-        super().on_header(name, value)
+        self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        self._in_head = False
+        if len(self.headers) > HEADERS_MAX:
+            self._refuse(431)
         if self._refused:
             return
+        if (b"expect", b"100-continue") in self.headers:
+            self.expect_100_continue = True
         if self.url.startswith(OWN_PATHS):
             self._own = True
             self._chunks = []
             self._body_bytes = 0
-            self._method = self.parser.get_method()
-            self._keep = self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0"
+            keep = self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0"
+            self._head = Head(self.parser.get_method(), self.url, self.headers, keep)
             if self.expect_100_continue:
                 self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             return
@@ -118,6 +129,7 @@ class McpProtocol(HttpToolsProtocol):
         self._chunks.append(body)
 
     def on_message_complete(self) -> None:
+        self._mid_message = False
         if self._refused:
             return
         self.busy_since = None
@@ -126,8 +138,9 @@ class McpProtocol(HttpToolsProtocol):
             return
         chunks = self._chunks
         body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        exchange = Exchange(self, self._method, self.url, self.headers, body, self._keep and not self._draining)
-        if self.exchange is None and (self.cycle is None or self.cycle.response_complete):
+        head = self._head
+        exchange = Exchange(self, head, body, head.keep and not self._draining)
+        if self.is_idle:
             self.exchange = exchange
             self.door.serve(exchange)
         elif len(self.waiting) < PIPELINED_MAX:
@@ -142,6 +155,7 @@ class McpProtocol(HttpToolsProtocol):
 
     def finished(self, exchange: Exchange) -> None:
         """An exchange of ours has been answered."""
+        exchange.running = exchange.on_gone = None  # no circles: most exchanges must not wait for the collector
         self.exchange = None
         self.server_state.total_requests += 1
         self.idle_since = self.loop.time()
@@ -168,13 +182,53 @@ class McpProtocol(HttpToolsProtocol):
             self.exchange.keep = False
             return
         self._own = True
-        exchange = Exchange(self, b"", self.url[:100], [], b"", False)
+        exchange = Exchange(self, _NO_HEAD, b"", False)
         self.exchange = exchange
         exchange.reply(status, REFUSALS[status])
 
     def data_received(self, data: bytes) -> None:
-        if not self._refused:
-            super().data_received(data)
+        if self._refused:
+            return
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+        end = -1 if self._mid_message else data.find(b"\r\n\r\n", 0, KNOWN_HEAD_BYTES_MAX)
+        if end > 0:
+            known = self.door.known_heads.get(data[:end])
+            if known is not None and len(data) == end + 4 + known[1] and self.is_idle:
+                self._serve_known(known[0], data[end + 4 :])
+                return
+        if not self._mid_message:
+            self._head = _NO_HEAD
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+            else:
+                self._refuse(400)
+        except httptools.HttpParserError:
+            self._refuse(400)
+        if self._in_head:  # a header section that goes on and on
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES_MAX:
+                self._refuse(431)
+        elif end > 0 and not self._mid_message and self._head is not _NO_HEAD:
+            self._learn(data, end)
+
+    def _serve_known(self, head: Head, body: bytes) -> None:
+        self.busy_since = None
+        self.exchange = exchange = Exchange(self, head, body, not self._draining)
+        self.door.serve(exchange)
+
+    def _learn(self, data: bytes, end: int) -> None:
+        """Remember a head whose whole request came in one piece and needed nothing special of the parser."""
+        head = self._head
+        length = head.headers.get(b"content-length", b"")
+        plain = head.method == b"POST" and head.keep and b"transfer-encoding" not in head.headers
+        if plain and length.isdigit() and len(data) == end + 4 + int(length) and b"expect" not in head.headers:
+            if len(self.door.known_heads) >= KNOWN_HEADS_MAX:
+                self.door.known_heads.clear()
+            self.door.known_heads[data[:end]] = (head, int(length))
 
     @property
     def is_idle(self) -> bool:
@@ -201,6 +255,9 @@ class McpProtocol(HttpToolsProtocol):
             self.exchange.keep = False
 
 
+_NO_HEAD: Final = Head(b"", b"", [], False)
+
+
 def _is_loopback(host: str | None) -> bool:
     try:
         return host is not None and ipaddress.ip_address(host.partition("%")[0]).is_loopback
@@ -209,6 +266,7 @@ def _is_loopback(host: str | None) -> bool:
 
 
 REFUSALS: Final = {
+    400: b'{"error":"bad_request","message":"this is not HTTP as it is spoken here","details":{}}',
     408: b'{"error":"request_timeout","message":"the request did not arrive in time","details":{}}',
     413: b'{"error":"body_too_large","message":"the body is larger than limits.message_bytes","details":{}}',
     431: b'{"error":"headers_too_large","message":"the request line or headers are too large","details":{}}',

@@ -90,13 +90,13 @@ class ModernDesk:
         self._stock = stock
         self._audience = audience
         self.listeners: set[Listener] = set()
-        self._callers: dict[tuple[Principal, str, str | None, NameForm], Caller] = {}
+        self._callers: dict[tuple[str, str, str | None, NameForm], Caller] = {}
 
     def caller(self, principal: Principal, via: str, only: str | None, names: NameForm) -> Caller:
         """Modern callers hold no state, so equal ones are one object."""
-        key = (principal, via, only, names)
+        key = (principal.name, via, only, names)
         caller = self._callers.get(key)
-        if caller is None:
+        if caller is None or caller.principal is not principal:
             if len(self._callers) > 10_000:
                 self._callers.clear()
             view = view_key(principal, only=only, names=names, declares_extension=False)

@@ -1,4 +1,4 @@
-"""Answering lists: at once from cached bytes, or after a short wait while servers are still arriving or being re-read."""
+"""Answering lists: at once from cached bytes, or after a short wait while servers arrive or are read again."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping

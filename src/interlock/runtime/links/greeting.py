@@ -34,7 +34,7 @@ MODERN_META: Final[dict[str, Any]] = {
     META_CAPABILITIES: {},
     META_CLIENT: OUR_INFO,
 }
-# The link is shared, so it declares what any client may have; a client that lacks it is answered for (`Call.on_request`).
+# The link is shared, so it declares what any client may have; one that lacks it is answered for (`Call.on_request`).
 LEGACY_CAPABILITIES: Final = {
     "sampling": {"context": {}, "tools": {}},
     "elicitation": {"form": {}, "url": {}},

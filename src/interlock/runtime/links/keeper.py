@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.config.plan import Dial, Spawn
+from interlock.protocol.jsonrpc.codec import decode_object
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.protocol.mcp.eras import Era
@@ -30,7 +31,6 @@ from interlock.protocol.mcp.methods import (
     TOOLS_LIST,
     UNSUBSCRIBE,
 )
-from interlock.protocol.jsonrpc.codec import decode_object
 from interlock.runtime.callers import Asked
 from interlock.runtime.calls import Outcome
 from interlock.runtime.clock import Clock

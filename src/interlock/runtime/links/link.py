@@ -1,10 +1,11 @@
 """One server, seen from the node: messages out under our own ids, answers back to whoever waits.
 
-A link is shared by all clients. It takes only what the guard admitted, renames nothing itself (the route did), stamps the
-era its server speaks, and tells its watcher about everything nobody asked for. Its life (connecting, listing, coming
-back) is the keeper's.
+A link is shared by all clients. It takes only what the guard admitted, renames nothing itself (the route did), stamps
+the era its server speaks, and tells its watcher about everything nobody asked for. Its life (connecting, listing,
+coming back) is the keeper's.
 """
 
+import re
 from collections import deque
 from typing import Any, Final, Protocol
 
@@ -29,7 +30,7 @@ from interlock.protocol.jsonrpc.errors import (
 )
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
 from interlock.protocol.mcp.eras import LATEST_MODERN, Era
-from interlock.protocol.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY, crossing, stamp_modern
+from interlock.protocol.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEYS, crossing, stamp_modern
 from interlock.protocol.mcp.methods import (
     ACKNOWLEDGED,
     CANCELLED,
@@ -54,6 +55,8 @@ from interlock.runtime.links.state import LinkState, Standing
 
 GARBAGE_MAX: Final = 1000  # messages of one connection that are not JSON-RPC, before it is given up
 CHATTER_PER_S: Final = 1000  # notifications per second, before we stop reading for the rest of it
+_LOOKS_LIKE_ANSWER: Final = re.compile(rb'\s*\{(?=.{0,64}"jsonrpc")(?=.{0,300}"(?:result|error)")', re.DOTALL)
+_ANSWER_ID: Final = re.compile(rb'"id"\s*:\s*([0-9]{1,18})\b')
 MODERN_HEAD: Final = b"mcp-protocol-version: %b\r\n" % LATEST_MODERN.encode()
 CHANGES: Final = {TOOLS_CHANGED: "tools", PROMPTS_CHANGED: "prompts", RESOURCES_CHANGED: "resources"}
 
@@ -133,20 +136,23 @@ class Link:
         call.upstream_id = uid
         call.link = self
         call.ticket = admitted
-        params = call.params
+        if not (self._modern and call.caller.era is Era.MODERN and call.meta.keys() <= UNCHANGED_KEYS):
+            self._rewrite_meta(call, uid)
+        self.in_flight[uid] = call
+        self.calls += 1
+        message = encode_request(b"%d" % uid, call.method.encode(), encode_value(call.params))
+        call.handle = pipe.send(message, call.head if self._modern else b"", call)
+
+    def _rewrite_meta(self, call: Call, uid: int) -> None:
         meta = crossing(call.meta, vendor=self._vendor_meta) if call.meta else {}
         if self._modern:
             self._stamp(call, meta)
         if call.progress_token is not None:
             meta[PROGRESS_TOKEN] = Raw(b"%d" % uid)
         if meta:
-            params["_meta"] = meta
+            call.params["_meta"] = meta
         else:
-            params.pop("_meta", None)
-        self.in_flight[uid] = call
-        self.calls += 1
-        message = encode_request(b"%d" % uid, call.method.encode(), encode_value(params))
-        call.handle = pipe.send(message, call.head if self._modern else b"", call)
+            call.params.pop("_meta", None)
 
     def _stamp(self, call: Call, meta: dict[str, Raw]) -> None:
         caller = call.caller
@@ -213,7 +219,7 @@ class Link:
         try:
             message = decode_untrusted(data)
         except CodecError as error:
-            self._on_garbage(origin, error)
+            self._on_garbage(data, origin, error)
             return
         if type(message) is Response:
             self._on_response(message)
@@ -301,8 +307,12 @@ class Link:
         if self._chatter == CHATTER_PER_S and self.pipe is not None:
             self.pipe.throttle(max(0.0, 1.0 - (now - self._chatter_since)))
 
-    def _on_garbage(self, origin: Pending | None, error: CodecError) -> None:
+    def _on_garbage(self, data: bytes, origin: Pending | None, error: CodecError) -> None:
         self._garbage += 1
+        if origin is None and _LOOKS_LIKE_ANSWER.match(data) is not None:
+            # An answer nobody can read (a lone surrogate, a broken string) is still somebody's: do not let it time out.
+            found = _ANSWER_ID.search(data, 0, 256)
+            origin = self.in_flight.get(int(found[1])) if found is not None else None
         if origin is not None and self.waits(origin):
             self.on_undelivered(origin, Undelivered(Trouble.MALFORMED, f"its answer cannot be read: {error}"))
         elif self._garbage > GARBAGE_MAX:

@@ -12,7 +12,7 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 
 from interlock.protocol.mcp.sse import SseMalformed, SseParser
-from interlock.runtime.calls import Pending
+from interlock.runtime.calls import Inquiry, Pending
 from interlock.transport.http import Failure, Handle, Headers, HttpClient, header
 from interlock.transport.stdio import Child
 
@@ -226,9 +226,10 @@ class _Exchange:
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
         owner, origin = self._pipe.owner, self._origin
         if status == 200 and not self._listening:
-            session = header(headers, b"mcp-session-id")
-            if session is not None and origin is not None:
-                owner.on_session(session)
+            if isinstance(origin, Inquiry):
+                session = header(headers, b"mcp-session-id")
+                if session is not None:
+                    owner.on_session(session)
             if body:
                 owner.on_message(body, origin)
             if origin is not None and owner.waits(origin):

@@ -81,7 +81,7 @@ def _use(issued: "IssuedToken") -> list[str]:
     "list",
     examples="""
     interlock access list
-    interlock access list --json | jq -r '.tokens[] | select(.door == "client") | .name'
+    interlock access list --json | jq -r '.tokens[].name'
     """,
 )
 def list_tokens(invocation: Invocation) -> None:

@@ -54,9 +54,11 @@ class Verbs(TyperGroup):
         name = OTHER_NUMBER.get(cmd_name, cmd_name)
         if name not in VERBS:
             return None
-        command = compiled(import_module(VERBS[name]).app)
-        command.name = name
-        return command
+        return compiled(import_module(VERBS[name]).app)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return OTHER_NUMBER.get(name or "", name), command, rest
 
 
 app = typer.Typer(

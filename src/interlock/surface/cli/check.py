@@ -72,7 +72,7 @@ def _check(invocation: Invocation, *, effective: bool, strict: bool) -> None:
         else:
             from rich.json import JSON
 
-            out.draw(JSON.from_data(values))
+            out.console.print(JSON.from_data(values))
         return
     _report(invocation, errors=(), warnings=loaded.warnings, ok=not failed)
     if failed:

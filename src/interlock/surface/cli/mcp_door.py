@@ -28,7 +28,6 @@ from interlock.surface.cli.failures import CommandFailed, Refused
 from interlock.surface.cli.node import checked_url, http_connection, unreachable
 from interlock.surface.cli.text import mcp_url
 
-LIST_TIMEOUT_S = 30.0
 PAGES_MAX = 10_000  # a server that pages for ever must not keep us for ever
 LINE_BYTES_MAX = 64 * 1024 * 1024
 
@@ -75,22 +74,23 @@ class _ProgressParams(msgspec.Struct, frozen=True):
 
 
 class McpDoor:
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(self, url: str, token: str | None, *, timeout: float) -> None:
         self.url = mcp_url(checked_url(url))
         self._token = token
+        self._timeout = timeout
         self._last_id = 0
 
     def tools(self) -> Iterator[ListedTool]:
         cursor = None
         for _ in range(PAGES_MAX):
             params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
-            page = _decoded(self._request(TOOLS_LIST, params, timeout=LIST_TIMEOUT_S), _Page)
+            page = _decoded(self._request(TOOLS_LIST, params), _Page)
             yield from page.tools
             cursor = page.next_cursor
             if cursor is None:
                 return
 
-    def call(self, tool: ListedTool, arguments: dict[str, Any], *, timeout: float, on_progress: Progress) -> Raw:
+    def call(self, tool: ListedTool, arguments: dict[str, Any], *, on_progress: Progress) -> Raw:
         mirrored = mirrored_arguments(tool.input_schema)
         if isinstance(mirrored, str):
             raise Refused("invalid_tool", f"{tool.name} cannot be called: {mirrored}")
@@ -100,14 +100,13 @@ class McpDoor:
             if text is not None:
                 headers[one.header.decode()] = encode_header(text).decode()
         params = {"name": tool.name, "arguments": arguments}
-        return self._request(TOOLS_CALL, params, timeout=timeout, headers=headers, on_progress=on_progress)
+        return self._request(TOOLS_CALL, params, headers=headers, on_progress=on_progress)
 
     def _request(
         self,
         method: str,
         params: dict[str, Any],
         *,
-        timeout: float,
         headers: dict[str, str] | None = None,
         on_progress: Progress | None = None,
     ) -> Raw:
@@ -131,7 +130,7 @@ class McpDoor:
             sent["Mcp-Name"] = encode_header(params[NAMED_BY[method]]).decode()
         if self._token:
             sent["Authorization"] = f"Bearer {self._token}"
-        connection = http_connection(self.url, timeout)
+        connection = http_connection(self.url, self._timeout)
         parts = urlsplit(self.url)
         target = parts.path + (f"?{parts.query}" if parts.query else "")
         try:

@@ -14,7 +14,8 @@ from interlock.surface.cli.failures import CommandFailed
 from interlock.surface.cli.text import one_line, printable
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
+    from rich.text import Text
 
 WIDTH_WITHOUT_TERMINAL = 4000  # wide enough that nothing a filter looks for is cut
 
@@ -46,8 +47,10 @@ class Output:
             self._remarks = _console_on(sys.stderr)
         return self._remarks
 
-    def draw(self, *renderables: "RenderableType") -> None:
-        self.console.print(*renderables, sep="\n")
+    def draw(self, *lines: "Text") -> None:
+        """Lines that were made to fit; on a screen narrower than any plan they are cut rather than broken."""
+        for line in lines:
+            self.console.print(line, no_wrap=True, overflow="ellipsis")
 
     def line(self, text: str = "") -> None:
         """One line that is never wrapped, so that it can be copied whole."""
@@ -89,8 +92,12 @@ def colours_on(stream: TextIO) -> bool:
 def _console_on(stream: TextIO) -> "Console":
     from rich.console import Console
 
+    class Pipe(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # the command's frame ends it, as for every other write
+
     wide = None if stream.isatty() or os.environ.get("COLUMNS") else WIDTH_WITHOUT_TERMINAL
-    return Console(file=stream, markup=False, highlight=False, emoji=False, width=wide)
+    return Pipe(file=stream, markup=False, highlight=False, emoji=False, width=wide)
 
 
 def _write(stream: TextIO, text: str) -> None:

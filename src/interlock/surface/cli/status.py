@@ -98,7 +98,8 @@ def _print_changes(invocation: Invocation, segment: str | None, answers: "Iterat
         elif out.as_json:
             out.json_line(answer.value)
         else:
-            out.draw(*_lines(answer, segment, out.console), "")
+            out.draw(*_lines(answer, segment, out.console))
+            out.line()
             out.console.file.flush()
 
 

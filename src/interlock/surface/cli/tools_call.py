@@ -53,11 +53,11 @@ def call(
     """
     given = _given(arg or [])
     whole = _whole(args_json)
-    door = _door(invocation, token)
+    door = _door(invocation, token, timeout)
     tool = _find(door, name)
     arguments = whole | {key: _value(tool, key, text) for key, text in given}
     with _Progress(invocation) as progress:
-        result = door.call(tool, arguments, timeout=timeout, on_progress=progress.show)
+        result = door.call(tool, arguments, on_progress=progress.show)
     if _show(invocation, bytes(result)):
         raise typer.Exit(EXIT_REFUSED)
 
@@ -93,14 +93,14 @@ def _value(tool: "ListedTool", key: str, text: str) -> Any:
     return argument_value(tool.input_schema, key, text)
 
 
-def _door(invocation: Invocation, token: str | None) -> "McpDoor":
+def _door(invocation: Invocation, token: str | None, timeout: float) -> "McpDoor":
     import os
 
     from interlock.surface.cli.mcp_door import McpDoor
     from interlock.surface.cli.shapes import Status
 
     url = invocation.remote_url or invocation.node.get("status").as_(Status).node.url
-    return McpDoor(url, token or _client_token(os.environ.get("INTERLOCK_TOKEN")))
+    return McpDoor(url, token or _client_token(os.environ.get("INTERLOCK_TOKEN")), timeout=timeout)
 
 
 def _client_token(token: str | None) -> str | None:

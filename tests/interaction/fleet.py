@@ -1,0 +1,125 @@
+"""One node in front of five servers, one for each era and kind of link, and a client on each kind of front.
+
+Everything is started once for all tests of a run: tests leave the servers as they found them.
+"""
+
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.interaction.harness import RunningNode, running_node
+from tests.interaction.peers import LEGACY, MODERN, HttpPeer, Peer, SsePeer, StdioPeer
+from tests.servers.start import raw, serving
+
+LEGACY_LINKS = ("old_stdio", "old_http", "old_sse")
+MODERN_LINKS = ("new_stdio", "new_http")
+LINKS = (*LEGACY_LINKS, *MODERN_LINKS)
+LEGACY_FRONTS = ("http-legacy", "sse-legacy", "stdio-legacy")
+MODERN_FRONTS = ("http-modern", "stdio-modern")
+FRONTS = (*LEGACY_FRONTS, *MODERN_FRONTS)
+
+LEGACY_CELLS = [(front, link) for front in LEGACY_FRONTS for link in LEGACY_LINKS]
+MODERN_CELLS = [(front, link) for front in MODERN_FRONTS for link in MODERN_LINKS]
+SAME_ERA = [*LEGACY_CELLS, *MODERN_CELLS]
+CROSS_ERA = [(front, link) for front in FRONTS for link in LINKS if (front, link) not in SAME_ERA]
+
+CAPABLE = {"sampling": {}, "elicitation": {"form": {}}, "roots": {"listChanged": True}}
+
+
+def era(thing: str) -> str:
+    """Of a front or a link."""
+    return "legacy" if thing in LEGACY_LINKS or thing in LEGACY_FRONTS else "modern"
+
+
+def instructions(link: str) -> str:
+    return f"Use {link} with care: “é”."
+
+
+def tool(link: str, name: str) -> str:
+    return f"{link}__{name}"
+
+
+def uri(link: str, own: str) -> str:
+    return f"mcpax://{link}/{own}"
+
+
+def stdio_table(command: list[str]) -> dict[str, Any]:
+    return {"command": command[0], "args": command[1:]}
+
+
+class Fleet:
+    def __init__(self, node: RunningNode, urls: Mapping[str, str], stdio: Mapping[str, StdioPeer]) -> None:
+        self.node, self.urls, self._stdio = node, urls, stdio
+
+    @contextlib.asynccontextmanager
+    async def peer(self, front: str, capabilities: Mapping[str, Any] | None = None) -> AsyncIterator[Any]:
+        """A client on this front. On stdio it is the one there is, which has every capability."""
+        if front in self._stdio:
+            peer: Peer = self._stdio[front]
+            peer.forget()
+            peer.answers.clear()
+            peer.log_level = None
+            yield peer
+            peer.assert_clean()
+            return
+        async with await self._connect(front, capabilities) as peer:
+            yield peer
+
+    @contextlib.asynccontextmanager
+    async def directly(self, link: str) -> AsyncIterator[Peer]:
+        """A client at a server itself, on the pipe the node uses for it."""
+        version = LEGACY if era(link) == "legacy" else MODERN
+        if link.endswith("stdio"):
+            opened: Peer = await StdioPeer.start(link_command(link), version, judged=False)
+        elif link == "old_sse":
+            opened = await SsePeer.legacy(self.urls[link].removesuffix("/mcp") + "/sse", judged=False)
+        else:
+            opened = await HttpPeer(self.urls[link], version, judged=False).greet()
+        async with opened as peer:
+            yield peer
+
+    async def _connect(self, front: str, capabilities: Mapping[str, Any] | None) -> Peer:
+        said = CAPABLE if capabilities is None else capabilities
+        if front == "sse-legacy":
+            return await SsePeer.legacy(f"{self.node.url}/sse", said)
+        if front == "http-modern":
+            return await HttpPeer.modern_(f"{self.node.url}/mcp", said)
+        peer = await HttpPeer.legacy(f"{self.node.url}/mcp", said)
+        await peer.listen()
+        return peer
+
+
+def link_command(link: str) -> list[str]:
+    return raw("all", "--era", era(link), "--name", link, "--instructions", instructions(link))
+
+
+@contextlib.asynccontextmanager
+async def starting(folder: Path) -> AsyncIterator[Fleet]:
+    async with contextlib.AsyncExitStack() as stack:
+        urls, tables = {}, {}
+        for link in LINKS:
+            if link.endswith("stdio"):
+                tables[link] = stdio_table(link_command(link))
+                continue
+            url = urls[link] = stack.enter_context(serving(link_command(link)))
+            if link == "old_sse":
+                tables[link] = {"url": url.removesuffix("/mcp") + "/sse", "transport": "sse"}
+            else:
+                tables[link] = {"url": url}
+        node = stack.enter_context(running_node(folder / "http", tables))
+        stdio = {}
+        for front, version in (("stdio-legacy", LEGACY), ("stdio-modern", MODERN)):
+            command = stdio_front(node.config, folder / front)
+            stdio[front] = await stack.enter_async_context(await StdioPeer.start(command, version, CAPABLE))
+        yield Fleet(node, urls, stdio)
+
+
+def stdio_front(config: Path, data: Path, *options: str) -> list[str]:
+    """The command of a node that serves its own stdin and stdout."""
+    return [
+        *(sys.executable, "-m", "interlock", "serve", "--stdio"),
+        *("--config", str(config), "--data", str(data)),
+        *options,
+    ]

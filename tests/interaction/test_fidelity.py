@@ -1,0 +1,104 @@
+"""Does what a server says reach the client as the bytes it was said in, and the other way round?
+
+One corpus is sent to a server directly and to the same kind of server through a node, by the same clients.
+"""
+
+import pytest
+import pytest_asyncio
+from tests.interaction.corpus import Behind, Place, corpus
+from tests.interaction.fleet import CROSS_ERA, LINKS, SAME_ERA, Fleet, era, tool
+from tests.interaction.peers import Peer
+from tests.servers.rawserver.text import members
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+Outcomes = dict[str, str]
+
+
+async def outcomes(peer: Peer, place: Place) -> Outcomes:
+    return {
+        label: (await peer.request(method, params(place))).outcome_text for label, (method, params) in corpus().items()
+    }
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def direct(fleet: Fleet) -> dict[str, Outcomes]:
+    """What each server answers when nobody stands between."""
+    found = {}
+    for link in LINKS:
+        async with fleet.directly(link) as peer:
+            found[link] = await outcomes(peer, Place())
+    return found
+
+
+def different(direct: Outcomes, through: Outcomes) -> dict[str, tuple[str, str]]:
+    assert direct.keys() == through.keys()
+    return {label: (direct[label], through[label]) for label in direct if direct[label] != through[label]}
+
+
+@pytest.mark.parametrize(("front", "link"), SAME_ERA)
+async def test_every_answer_is_byte_equal_to_the_servers_own(
+    fleet: Fleet, direct: dict[str, Outcomes], front: str, link: str
+) -> None:
+    async with fleet.peer(front) as peer:
+        peer.judged = False  # some of these results keep to no schema, directly as little as here
+        try:
+            through = await outcomes(peer, Behind(link))
+        finally:
+            peer.judged = True
+    assert different(direct[link], through) == {}
+
+
+@pytest.mark.parametrize(("front", "link"), CROSS_ERA)
+async def test_across_eras_only_the_members_that_differ_are_touched(
+    fleet: Fleet, direct: dict[str, Outcomes], front: str, link: str
+) -> None:
+    async with fleet.peer(front) as peer:
+        peer.judged = False
+        try:
+            through = await outcomes(peer, Behind(link))
+        finally:
+            peer.judged = True
+    expected = {label: list(translated(text, label, link, front).items()) for label, text in direct[link].items()}
+    assert {
+        label: (expected[label], text)
+        for label, text in through.items()
+        if expected[label] != list(members(text).items())
+    } == {}
+
+
+def translated(text: str, label: str, link: str, front: str) -> dict[str, str]:
+    """The server's answer as the other era says it, member by member."""
+    said = members(text)
+    if "code" in said and "message" in said:
+        code = said["code"]
+        if label.startswith("read"):
+            code = "-32602" if era(front) == "modern" else "-32002"
+        return {**said, "code": code}
+    if era(front) == "legacy":
+        return {key: value for key, value in said.items() if key not in ("resultType", "ttlMs", "cacheScope")}
+    said = {"resultType": '"complete"', **said}
+    return {**said, "ttlMs": "0", "cacheScope": '"private"'} if label.startswith("read") else said
+
+
+@pytest.mark.parametrize(("front", "link"), SAME_ERA)
+async def test_what_the_client_wrote_reaches_the_server_as_it_was_written(fleet: Fleet, front: str, link: str) -> None:
+    arguments = '{ "z":1.0,"a":99999999999999999999999999, "é":"\\u00e9\\/" ,"e":{}}'
+    params = f'{{"x-first":{{ "b":1,"a":[] }},"name":"{tool(link, "echo")}","arguments":{arguments},"x-last":1e2}}'
+    vendor = '{"com.example/k":{ "n":18446744073709551616,"e":{} },"traceparent":"00-0-0-00"}'
+    async with fleet.peer(front) as peer:
+        await peer.request("tools/call", params, meta=vendor)
+        seen = (await peer.call(tool(link, "seen"))).result["structuredContent"]["messages"]
+    call = next(members(one["text"])["params"] for one in reversed(seen) if "x-first" in one["text"])
+    arrived = members(call)
+    assert [key for key in arrived if key != "_meta"] == ["x-first", "name", "arguments", "x-last"]
+    assert {key: arrived[key] for key in ("x-first", "arguments", "x-last")} == {
+        "x-first": '{ "b":1,"a":[] }',
+        "arguments": arguments,
+        "x-last": "1e2",
+    }
+    assert arrived["name"] == '"echo"'
+    meta = members(arrived["_meta"])
+    assert meta["com.example/k"] == '{ "n":18446744073709551616,"e":{} }'
+    assert meta["traceparent"] == '"00-0-0-00"'
+
