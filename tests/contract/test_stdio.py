@@ -493,6 +493,7 @@ def test_a_child_is_started_once_and_not_after_it_was_stopped(run: Run) -> None:
     async def scenario() -> None:
         never = python(ECHO, Sink())
         await never.stop()
+        await never.stop()
         with pytest.raises(ChildStartFailed, match="make a new one"):
             await never.start()
         child = python(ECHO, Sink())

@@ -54,8 +54,10 @@ class Fleet:
         self.node, self.urls, self._stdio = node, urls, stdio
 
     @contextlib.asynccontextmanager
-    async def peer(self, front: str, capabilities: Mapping[str, Any] | None = None) -> AsyncIterator[Any]:
-        """A client on this front. On stdio it is the one there is, which has every capability."""
+    async def peer(
+        self, front: str, capabilities: Mapping[str, Any] | None = None, path: str = ""
+    ) -> AsyncIterator[Any]:
+        """A client on this front. On stdio it is the one there is, which has every capability and sees all."""
         if front in self._stdio:
             peer: Peer = self._stdio[front]
             peer.forget()
@@ -64,7 +66,7 @@ class Fleet:
             yield peer
             peer.assert_clean()
             return
-        async with await self._connect(front, capabilities) as peer:
+        async with await self._connect(front, capabilities, path) as peer:
             yield peer
 
     @contextlib.asynccontextmanager
@@ -80,13 +82,13 @@ class Fleet:
         async with opened as peer:
             yield peer
 
-    async def _connect(self, front: str, capabilities: Mapping[str, Any] | None) -> Peer:
+    async def _connect(self, front: str, capabilities: Mapping[str, Any] | None, path: str) -> Peer:
         said = CAPABLE if capabilities is None else capabilities
         if front == "sse-legacy":
-            return await SsePeer.legacy(f"{self.node.url}/sse", said)
+            return await SsePeer.legacy(f"{self.node.url}/sse{path}", said)
         if front == "http-modern":
-            return await HttpPeer.modern_(f"{self.node.url}/mcp", said)
-        peer = await HttpPeer.legacy(f"{self.node.url}/mcp", said)
+            return await HttpPeer.modern_(f"{self.node.url}/mcp{path}", said)
+        peer = await HttpPeer.legacy(f"{self.node.url}/mcp{path}", said)
         await peer.listen()
         return peer
 

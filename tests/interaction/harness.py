@@ -75,9 +75,16 @@ class _UnixConnection(http.client.HTTPConnection):
 
 @contextlib.contextmanager
 def running_node(
-    folder: Path, servers: Mapping[str, Mapping[str, Any]], extra: str = "", env: Mapping[str, str] | None = None
+    folder: Path,
+    servers: Mapping[str, Mapping[str, Any]],
+    extra: str = "",
+    env: Mapping[str, str] | None = None,
+    announced: bool = True,
 ) -> Iterator[RunningNode]:
-    """`servers` is segment -> table of [servers.SEGMENT]; `extra` is TOML that comes before them."""
+    """`servers` is segment -> table of [servers.SEGMENT]; `extra` is TOML that comes before them.
+
+    `announced` waits until the node has printed its status; without it, only until its doors are open.
+    """
     workspace = folder / "workspace"
     workspace.mkdir(parents=True, exist_ok=True)
     data = folder / "data"
@@ -91,7 +98,8 @@ def running_node(
         command, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})}
     )
     try:
-        yield RunningNode(process, _read_status(process, folder), data, config)
+        status = _read_status(process, folder) if announced else _ask_status(process, data, folder)
+        yield RunningNode(process, status, data, config)
     finally:
         if process.poll() is None:
             process.terminate()
@@ -118,6 +126,22 @@ def _read_status(process: subprocess.Popen[bytes], folder: Path) -> dict[str, An
             raise RuntimeError(
                 f"the node did not start (exit code {process.poll()}): {text!r} {(folder / 'stderr.txt').read_text()}"
             )
+
+
+def _ask_status(process: subprocess.Popen[bytes], data: Path, folder: Path) -> dict[str, Any]:
+    def ask() -> Any:
+        if process.poll() is not None:
+            raise RuntimeError(
+                f"the node did not start (exit code {process.poll()}): {(folder / 'stderr.txt').read_text()}"
+            )
+        with (
+            contextlib.suppress(OSError, http.client.HTTPException),
+            contextlib.closing(_UnixConnection(data / "run" / "admin.sock")) as connection,
+        ):
+            connection.request("GET", "/admin/status")
+            return json.loads(connection.getresponse().read())
+
+    return wait_for(ask, START_SECONDS)
 
 
 def _toml(table: Mapping[str, Any]) -> str:

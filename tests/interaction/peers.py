@@ -271,16 +271,19 @@ class HttpPeer(Peer):
 
     async def listen(self) -> None:
         """Open the legacy GET stream; what comes on it is heard."""
-        exchange = await _Http.open(self.url, "GET", {**self._headers(), "accept": "text/event-stream"})
-        assert exchange.status == 200, exchange.status
+        opened: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         async def pump() -> None:
-            async with exchange:
+            headers = {**self._headers(), "accept": "text/event-stream"}
+            async with await _Http.open(self.url, "GET", headers) as exchange:
+                opened.set_result(exchange.status)
                 async for event, data in exchange.events():
                     assert event in ("", "message")
                     self._receive(data, None)
 
         self._in_task(pump())
+        async with asyncio.timeout(ANSWER_SECONDS):
+            assert await opened == 200
 
     async def cancel(self, ongoing: Ongoing) -> None:
         if not self.modern:

@@ -2,9 +2,10 @@
 
 import pytest
 import pytest_asyncio
+from tests.interaction.cutting import elements
 from tests.interaction.fleet import FRONTS, LINKS, Fleet, instructions, tool, uri
 from tests.interaction.peers import Peer
-from tests.servers.rawserver.text import elements, members
+from tests.servers.rawserver.text import members
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -86,10 +87,11 @@ async def test_the_greeting_tells_what_the_servers_can_do_and_how_to_use_them(fl
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("front", FRONTS)
-async def test_one_server_alone_gives_its_own_instructions_and_names(fleet: Fleet, front: str) -> None:
-    if front.startswith("stdio"):
-        pytest.skip("the standing client of this front sees all servers; test_name_forms has `--only`")
+@pytest.mark.parametrize("front", ["http-legacy", "sse-legacy", "http-modern"])
+async def test_one_server_alone_gives_its_own_instructions_and_names(
+    fleet: Fleet, own: dict[tuple[str, str], Items], front: str
+) -> None:
     async with fleet.peer(front, path="/only/new_stdio") as peer:
         assert peer.greeting["instructions"] == instructions("new_stdio")
-        assert "echo" in await listed(peer, "tools/list")
+        for method in LISTS:
+            assert (await listed(peer, method)).keys() == own["new_stdio", method].keys()

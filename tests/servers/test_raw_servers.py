@@ -163,6 +163,14 @@ async def test_a_forgetful_server_answers_404_once_its_session_is_spent() -> Non
                 await client.call_tool("echo", {})
 
 
+async def test_an_argument_mirrored_into_a_header_is_compared_as_text() -> None:
+    with target("http", "modern", "header-params") as server:
+        async with Client(server, mode="auto") as client:
+            await client.list_tools()
+            result = await client.call_tool("regional", {"region": "zürich"})
+            assert result.content[0].text == "zürich"
+
+
 def test_a_header_that_contradicts_the_body_is_refused() -> None:
     meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
     call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "echo", "_meta": meta}}

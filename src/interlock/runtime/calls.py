@@ -34,7 +34,7 @@ from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.ladder import HTTP_STATUS
 from interlock.protocol.mcp.meta import PROGRESS_TOKEN
-from interlock.protocol.mcp.methods import LOG_MESSAGE, LOG_RANK, PROGRESS
+from interlock.protocol.mcp.methods import LOG_MESSAGE, LOG_RANK, META_LOG_LEVEL, PROGRESS
 from interlock.protocol.mcp.results import error_to_legacy, error_to_modern, result_to_legacy, result_to_modern
 from interlock.runtime.callers import Asked, Caller, Sink
 
@@ -185,8 +185,9 @@ class Call:
         caller = self.caller
         if self.done:
             return
-        # A modern client's level went to the server with the request; a legacy one's is the session's.
-        if caller.era is Era.LEGACY and (caller.log_level is None or not passes_level(params, caller.log_level)):
+        # A modern client names its level with each request, a legacy one once for its session; without one, none.
+        level = caller.log_level if caller.era is Era.LEGACY else maybe_string(self.meta.get(META_LOG_LEVEL))
+        if level is None or not passes_level(params, level):
             return
         self.sink.emit(encode_notification(LOG_MESSAGE.encode(), bytes(params)))
 

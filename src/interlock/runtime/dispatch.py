@@ -174,7 +174,7 @@ class Dispatch:
         return Call(caller, client_id, method, params, meta, sink, self._clock.now(), self._ended)
 
     def _go(self, call: Call, link: Link) -> Call:
-        if len(self.in_flight) >= self._calls_max:
+        if len(link.in_flight) >= self._calls_max:  # per link: one server that never answers must not starve others
             return self._refuse(call, BUSY)
         verdict = self._guard.admit(call, link.standing)
         if isinstance(verdict, Refuse):

@@ -137,10 +137,20 @@ class Child:
             raise ChildStartFailed("a child is started once and not after it was stopped; make a new one")
         self._started = True
         try:
-            program = _program(self._argv, self._env, self._cwd)
+            # A loop interrupted half way leaves a process nobody knows: the spawning goes on when `start` is cancelled.
+            await asyncio.shield(asyncio.create_task(self._spawn()))
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise ChildStartFailed(f"{self._argv[0]} cannot be started: {why}; check command and cwd") from error
+        except asyncio.CancelledError:
+            self._abandoned = True
+            raise
+
+    async def _spawn(self) -> None:
+        try:
             await asyncio.get_running_loop().subprocess_exec(
                 lambda: _Wire(self),
-                program,
+                _program(self._argv, self._env, self._cwd),
                 *self._argv[1:],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -150,14 +160,6 @@ class Child:
                 start_new_session=True,
                 preexec_fn=between_fork_and_exec(),
             )
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            raise ChildStartFailed(f"{self._argv[0]} cannot be started: {why}; check command and cwd") from error
-        except asyncio.CancelledError:
-            self._announced = True
-            if self._transport is not None:
-                self._kill()
-            raise
         finally:
             self._spawned.set()
 
@@ -185,7 +187,7 @@ class Child:
         """Close its input, after `grace_s` SIGTERM its group, then SIGKILL it. Returns when nothing is left of it."""
         if not self._started:
             self._started = True
-            return
+            self._spawned.set()
         await self._spawned.wait()
         if self._transport is None:
             return

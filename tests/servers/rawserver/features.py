@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from . import cases
 from .server import Exchange, InputRequired, Refusal, Server
-from .text import array, members, obj, string
+from .text import array, header_text, members, obj, string
 
 ODD_NAMES = (
     "createIssue",
@@ -317,7 +317,7 @@ def header_params(server: Server, options: Namespace) -> None:
 
     async def regional(exchange: Exchange, arguments: str) -> str:
         region = members(arguments).get("region")
-        sent = exchange.message.headers.get("mcp-param-region")
+        sent = header_text(exchange.message.headers.get("mcp-param-region"))
         over_http = bool(exchange.message.headers)
         if exchange.era == "modern" and over_http and (json.loads(region) if region else None) != sent:
             raise Refusal(-32020, "Mcp-Param-Region does not match the argument")

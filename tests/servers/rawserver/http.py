@@ -5,7 +5,6 @@ forgets one is found out.
 """
 
 import asyncio
-import base64
 import json
 import secrets
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from .server import (
     http_status,
     unsupported_version,
 )
+from .text import header_text
 
 OUTBOX_MAX = 1000  # messages a flood puts ahead of a slow stream
 BODY_MAX = 256 * 1024 * 1024
@@ -297,17 +297,11 @@ def check_headers(message: Message, headers: list[tuple[str, str]]) -> None:
     if named is not None and named in message.params:
         expected["mcp-name"] = json.loads(message.params[named])
     for name, value in expected.items():
-        sent = [decoded(given) for key, given in headers if key == name]
+        sent = [header_text(given) for key, given in headers if key == name]
         if sent != [value]:
             raise Refusal(-32020, f"{name} says {sent}, the body {value!r}")
     if message.version != MODERN_VERSION:
         raise unsupported_version(message.version or "")
-
-
-def decoded(value: str) -> str:
-    if value.startswith("=?base64?") and value.endswith("?="):
-        return base64.b64decode(value[9:-2], validate=True).decode()
-    return value
 
 
 async def read_request(reader: Reader) -> Request | None:

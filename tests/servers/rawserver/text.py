@@ -1,5 +1,6 @@
 """Cutting JSON text without turning it into values, so that what a peer wrote can be sent back as it was written."""
 
+import base64
 import json
 from collections.abc import Iterable
 
@@ -69,3 +70,10 @@ def prepend(pairs: Iterable[tuple[str, str]], text: str) -> str:
 
 def string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
+
+
+def header_text(value: str | None) -> str | None:
+    """The text of an MCP header: as it is, or wrapped in base64 where a header could not carry it."""
+    if value is not None and value.startswith("=?base64?") and value.endswith("?="):
+        return base64.b64decode(value[9:-2], validate=True).decode()
+    return value

@@ -4,16 +4,17 @@ Pure: values in, values out. The client edge checks with these, the server edge 
 """
 
 import base64
-import binascii
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
-_PLAIN = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?", re.ASCII)
-_WRAPPED = re.compile(r"=\?base64\?(.*)\?=", re.ASCII | re.DOTALL)
-_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+", re.ASCII)
+_PLAIN = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_WRAPPED = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)
+_DECIMAL = re.compile(r"(-?[0-9]+)(?:\.0+)?")
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _MIRRORED_TYPES: Final = frozenset({"string", "integer", "boolean"})  # number: no portable text form
 _MARK: Final = "x-mcp-header"
 PARAM_PREFIX: Final = b"mcp-param-"
@@ -39,7 +40,8 @@ _NAMED: Final = frozenset(("patternProperties", "dependentSchemas", "$defs", "de
 
 
 def encode_header(value: str) -> bytes:
-    if (not value or _PLAIN.fullmatch(value)) and not _WRAPPED.fullmatch(value):
+    looks_wrapped = value.startswith("=?base64?") and value.endswith("?=")
+    if _PLAIN.fullmatch(value) and not looks_wrapped:
         return value.encode("ascii")
     return b"=?base64?%b?=" % base64.b64encode(value.encode())
 
@@ -52,11 +54,11 @@ def decode_header_untrusted(value: bytes) -> str | None:
         return None
     wrapped = _WRAPPED.fullmatch(text)
     if wrapped is None:
-        return text
+        return None if _CONTROL.search(text) else text
     try:
         raw = base64.b64decode(wrapped[1], validate=True)
         return raw.decode() if base64.b64encode(raw).decode() == wrapped[1] else None
-    except (binascii.Error, UnicodeDecodeError, ValueError):
+    except ValueError:
         return None
 
 
@@ -107,20 +109,28 @@ def _positions(root: Any) -> Iterator[tuple[tuple[str, ...] | None, dict[str, An
 
 def mirror_text(arguments: Any, path: tuple[str, ...]) -> str | None:
     """The text an argument has as a header; None when it is absent, null or has no text form."""
+    return _text(_argument(arguments, path))
+
+
+def _argument(arguments: Any, path: tuple[str, ...]) -> Any:
     node = arguments
     for key in path:
         if not isinstance(node, dict):
             return None
         node = node.get(key)
-    if isinstance(node, bool):
-        return "true" if node else "false"
-    if isinstance(node, str | int):
+    return node
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, str | int | float):
         try:
-            return str(node)
+            return str(value)
         except ValueError:  # an integer beyond the interpreter's digit limit
             return None
-    if isinstance(node, float) and node.is_integer():
-        return str(int(node))
     return None
 
 
@@ -137,7 +147,8 @@ def mirror_headers(mirrored: tuple[Mirrored, ...], arguments: Any) -> bytes:
 def mirror_mismatch(mirrored: tuple[Mirrored, ...], arguments: Any, headers: Mapping[bytes, bytes]) -> str | None:
     """Why the headers of a call do not repeat its arguments, or None when they do."""
     for one in mirrored:
-        text = mirror_text(arguments, one.path)
+        value = _argument(arguments, one.path)
+        text = _text(value)
         sent = headers.get(one.header)
         shown = one.header.decode()
         if text is None:
@@ -146,16 +157,18 @@ def mirror_mismatch(mirrored: tuple[Mirrored, ...], arguments: Any, headers: Map
             continue
         if sent is None:
             return f"the header {shown} is missing"
-        value = decode_header_untrusted(sent)
-        if value is None or not _same(value, text):
+        said = decode_header_untrusted(sent)
+        if said != text and not (said is not None and _is_same_number(said, value)):
             return f"the header {shown} does not equal the argument"
     return None
 
 
-def _same(sent: str, text: str) -> bool:
-    if sent == text:
-        return True
-    try:  # integers compare by value: 42 and 42.0 are one number in JSON
-        return float(sent) == float(text) and text.lstrip("-").isdigit()
-    except (ValueError, OverflowError):
+def _is_same_number(said: str, value: Any) -> bool:
+    """Whole numbers compare by value, exactly: 42 and 42.0 are one number in JSON."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    decimal = _DECIMAL.fullmatch(said)
+    try:
+        return type(value) is int and decimal is not None and int(decimal[1]) == value
+    except ValueError:  # more digits than the interpreter reads
         return False

@@ -14,6 +14,8 @@ from interlock.protocol.mcp.eras import Era
 Item = dict[str, Raw]
 
 _OBJECT_TYPE: Final = b'"object"'
+# Before 2026-07-28 the schema of a property is an object; these say the same.
+_AS_OBJECT: Final = {b"true": Raw(b"{}"), b"false": Raw(b'{"not":{}}')}
 
 
 def tool_item(
@@ -24,8 +26,8 @@ def tool_item(
     if server is not client:
         if client is Era.MODERN:
             shown.pop("execution", None)  # 2025-11-25 only
-        elif "outputSchema" in shown and not _is_object_schema(item["outputSchema"]):
-            del shown["outputSchema"]  # before 2026-07-28 an output is an object
+        else:
+            _make_schemas_legacy(shown)
     if hints:
         shown["annotations"] = _merged(item.get("annotations"), hints)
     shown["_meta"] = _merged(item.get("_meta"), meta)
@@ -61,6 +63,13 @@ def _merged(raw: Raw | None, extra: dict[str, Any]) -> dict[str, Any]:
     return {**((decode_object(raw) if raw is not None else None) or {}), **extra}
 
 
-def _is_object_schema(raw: Raw) -> bool:
-    schema = decode_object(raw)
-    return schema is not None and bytes(schema.get("type", b"")) == _OBJECT_TYPE
+def _make_schemas_legacy(shown: dict[str, Any]) -> None:
+    for member in ("inputSchema", "outputSchema"):
+        schema = decode_object(shown[member]) if member in shown else None
+        if schema is not None and bytes(schema.get("type", b"")) == _OBJECT_TYPE:
+            properties = decode_object(schema.get("properties", Raw(b"{}"))) or {}
+            if any(bytes(one) in _AS_OBJECT for one in properties.values()):
+                named = {name: _AS_OBJECT.get(bytes(one), one) for name, one in properties.items()}
+                shown[member] = {**schema, "properties": named}
+        elif member == "outputSchema":
+            shown.pop(member, None)  # before 2026-07-28 an output is an object

@@ -102,14 +102,15 @@ def _header_mismatch(
     if sent != request.method.encode():
         return "the header Mcp-Method does not equal the method"
     member = NAMED_BY.get(request.method)
-    if member is None or member not in params:
+    raw = bytes(params.get(member, b"null")) if member is not None else b"null"
+    if raw == b"null":
         return None
     sent = headers.get(H_NAME)
     if sent is None:
         return "the header Mcp-Name is missing"
-    raw = bytes(params[member])
-    if raw[1:-1] == sent and raw.isascii() and b"\\" not in raw and not sent.startswith(b"=?"):
+    if raw[:1] == b'"' and raw[1:-1] == sent and raw.isascii() and b"\\" not in raw and not sent.startswith(b"=?"):
         return None
-    if decode_header_untrusted(sent) != maybe_string(raw):
+    said = decode_header_untrusted(sent)
+    if said is None or said != maybe_string(raw):
         return f"the header Mcp-Name does not equal params.{member}"
     return None

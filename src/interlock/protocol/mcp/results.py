@@ -24,6 +24,16 @@ from interlock.protocol.mcp.methods import CACHEABLE, RESOURCES_READ
 _COMPLETE: Final = Raw(b'"complete"')
 _MODERN_ONLY_MEMBERS: Final = ("resultType", "ttlMs", "cacheScope")
 _MODERN_CODES: Final = {-32020: INVALID_REQUEST, -32021: INVALID_REQUEST, -32022: INVALID_REQUEST}
+_INPUT_REQUIRED: Final = Fault(
+    INTERNAL_ERROR,
+    "the server needs an answer from the client in a form this client's MCP revision does not have",
+    {"reason": "input_required_across_eras"},
+)
+_UNKNOWN_KIND: Final = Fault(
+    INTERNAL_ERROR,
+    "the server's result is of a kind this client's MCP revision does not have",
+    {"reason": "result_type_unknown"},
+)
 
 
 def result_to_modern(result: Raw, method: str) -> bytes | Fault:
@@ -44,11 +54,7 @@ def result_to_legacy(result: Raw) -> bytes | Fault:
         return Fault(INTERNAL_ERROR, "the server's result is not an object")
     kind = maybe_string(members.get("resultType")) if "resultType" in members else "complete"
     if kind != "complete":
-        return Fault(
-            INTERNAL_ERROR,
-            "the server needs an answer from the client in a form this client's MCP revision does not have",
-            {"reason": "input_required_across_eras", "resultType": kind},
-        )
+        return _INPUT_REQUIRED if kind == "input_required" else _UNKNOWN_KIND
     for name in _MODERN_ONLY_MEMBERS:
         members.pop(name, None)
     structured = members.get("structuredContent")
@@ -76,7 +82,7 @@ def _recoded(error: Raw, codes: dict[int, int]) -> bytes:
         code = decode_value(members["code"])
     except (KeyError, CodecError):
         return bytes(error)
-    if code in codes:
+    if isinstance(code, int) and code in codes:
         members["code"] = Raw(str(codes[code]).encode())
         return encode_value(members)
     return bytes(error)

@@ -1,7 +1,7 @@
 """Whether a URI can come from a resource template (RFC 6570), for reads of a bare URI.
 
-One peer writes the template, another the URI, and no pair of them may make matching slow: nothing backtracks. The set of
-places a match can have reached is one integer, bit i for "the first i characters are used up", and every part of the
+One peer writes the template, another the URI, and no pair of them may make matching slow: nothing backtracks. The set
+of places a match can have reached is one integer, bit i for "the first i characters are used up", and every part of the
 template moves all places at once.
 """
 
@@ -49,7 +49,9 @@ def matches(template: str, uri: str) -> bool:
     if len(template) > TEMPLATE_CHARS_MAX or len(uri) > URI_CHARS_MAX:
         return False
     parts = _parts(template)
-    if parts is None or not uri.startswith(parts.head) or not uri.endswith(parts.tail):
+    if parts is None:
+        return uri == template
+    if not uri.startswith(parts.head) or not uri.endswith(parts.tail):
         return False
     reached = 1 << len(parts.head)
     for run, literal in parts.body:
@@ -64,7 +66,7 @@ def matches(template: str, uri: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _parts(template: str) -> _Template | None:
-    """None where there is no expression, or too many."""
+    """None where there is no expression, or more than we expand."""
     literals, runs, at = [], [], 0
     for found in _EXPRESSION.finditer(template):
         literals.append(template[at : found.start()])

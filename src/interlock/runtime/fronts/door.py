@@ -20,7 +20,7 @@ from interlock.protocol.mcp.eras import LEGACY_VERSIONS, MODERN_VERSIONS
 from interlock.protocol.mcp.ladder import H_VERSION, HTTP_STATUS, ROUTING_HEADERS, climb, unsupported
 from interlock.protocol.mcp.methods import INITIALIZE
 from interlock.protocol.mcp.sse import encode_event
-from interlock.runtime.callers import LOCAL, Principal
+from interlock.runtime.callers import Principal, principal_for
 from interlock.runtime.calls import Call, internal
 from interlock.runtime.fronts.exchange import Exchange, Head
 from interlock.runtime.fronts.http import McpProtocol
@@ -81,6 +81,7 @@ class PublicDoor:
         self._modern = modern
         self.max_body_bytes = plan.limits.message_bytes
         self._anonymous = plan.auth.anonymous
+        self._local = principal_for("local", None, plan.access)
         self._names: NameForm = plan.mcp.names
         self.known_heads: dict[bytes, tuple[Head, int]] = {}
         self._segments = frozenset(server.segment for server in plan.servers)
@@ -163,9 +164,9 @@ class PublicDoor:
         if credential is not None:
             return self._tokens.principal(credential)
         if self._anonymous == "any":
-            return LOCAL
+            return self._local
         if self._anonymous == "loopback" and exchange.protocol.is_loopback and not _was_forwarded(exchange):
-            return LOCAL
+            return self._local
         return None
 
     def _host_ok(self, host: bytes) -> bool:
@@ -390,7 +391,7 @@ def _is_json(content_type: bytes) -> bool:
 
 def _was_forwarded(exchange: Exchange) -> bool:
     """A proxy on this machine makes the world look like loopback."""
-    return b"x-forwarded-for" in exchange.head.headers or b"forwarded" in exchange.head.headers
+    return not _PROXY_HEADERS.isdisjoint(exchange.head.headers)
 
 
 def _host_name(host: str) -> str:
@@ -430,6 +431,19 @@ def _read_url(url: bytes, names: NameForm, segments: frozenset[str]) -> Endpoint
     return None
 
 
+_PROXY_HEADERS: Final = frozenset(
+    (
+        b"forwarded",
+        b"via",
+        b"x-forwarded-for",
+        b"x-forwarded-host",
+        b"x-forwarded-proto",
+        b"x-real-ip",
+        b"x-client-ip",
+        b"cf-connecting-ip",
+        b"true-client-ip",
+    )
+)
 _ALLOWED: Final = {"mcp": b"GET, POST, DELETE", "sse": b"GET", "messages": b"POST"}
 _BAD_HOST: Final = Refusal(421, "bad_host", "this node does not answer to that Host; set node.public_url")
 _BAD_ORIGIN: Final = Refusal(403, "bad_origin", "this Origin is not allowed; add it to node.origins")

@@ -123,6 +123,8 @@ class Exchange:
     def _write_head(self, status: int, body: bytes, content_type: bytes) -> None:
         extra = self.extra if self.keep else self.extra + b"connection: close\r\n"
         length = len(body)
+        if self.head.method == b"HEAD":
+            body = b""
         self.protocol.transport.write(_HEAD % (status, REASONS.get(status, b"-"), content_type, length, extra, body))
 
     def open_stream(self) -> None:

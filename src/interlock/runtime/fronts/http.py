@@ -49,6 +49,7 @@ class McpProtocol(HttpToolsProtocol):
         self._refused = False
         self._draining = False
         self._mid_message = False
+        self._ignored_upgrade = False
         self._in_head = False
         self._head_bytes = 0
         self._body_bytes = 0
@@ -59,7 +60,7 @@ class McpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.busy_since = self.loop.time()
+        self.busy_since = self.idle_since = self.loop.time()
         self.is_loopback = _is_loopback(self.client[0] if self.client else None)
         self.door.protocols.add(self)
 
@@ -91,9 +92,12 @@ class McpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        if len(self.headers) > HEADERS_MAX:
+        if len(self.headers) > HEADERS_MAX or _size(self.headers) > HEAD_BYTES_MAX:
             self._refuse(431)
         if self._refused:
+            return
+        if self.parser.should_upgrade() and not self._should_upgrade():
+            self._ignored_upgrade = True  # the parser stops here; `_go_on` takes it up without the upgrade
             return
         if (b"expect", b"100-continue") in self.headers:
             self.expect_100_continue = True
@@ -129,6 +133,8 @@ class McpProtocol(HttpToolsProtocol):
         self._chunks.append(body)
 
     def on_message_complete(self) -> None:
+        if self._ignored_upgrade:
+            return
         self._mid_message = False
         if self._refused:
             return
@@ -201,8 +207,10 @@ class McpProtocol(HttpToolsProtocol):
             self._head = _NO_HEAD
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            if self._should_upgrade():
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._ignored_upgrade:
+                self._go_on(data[upgrade.args[0] :])
+            elif self._should_upgrade():
                 self.handle_websocket_upgrade()
             else:
                 self._refuse(400)
@@ -214,6 +222,21 @@ class McpProtocol(HttpToolsProtocol):
                 self._refuse(431)
         elif end > 0 and not self._mid_message and self._head is not _NO_HEAD:
             self._learn(data, end)
+
+    def _go_on(self, rest: bytes) -> None:
+        """An upgrade we do not speak is ignored (RFC 9110 7.8): the same request again, without asking for it."""
+        self._ignored_upgrade = False
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            self._refuse(400)
+            return
+        lines = [b"%b %b HTTP/1.1" % (method, self.url)]
+        lines += [
+            b"%b: %b" % one for one in self.headers if one[0] not in (b"upgrade", b"connection", b"http2-settings")
+        ]
+        self.parser = httptools.HttpRequestParser(self)
+        self._mid_message = False
+        self.data_received(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
 
     def _serve_known(self, head: Head, body: bytes) -> None:
         self.busy_since = None
@@ -256,6 +279,10 @@ class McpProtocol(HttpToolsProtocol):
 
 
 _NO_HEAD: Final = Head(b"", b"", [], False)
+
+
+def _size(headers: list[tuple[bytes, bytes]]) -> int:
+    return sum(len(name) + len(value) for name, value in headers)
 
 
 def _is_loopback(host: str | None) -> bool:

@@ -15,7 +15,7 @@ from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Message, Notification, Request
 from interlock.protocol.mcp.ladder import climb
 from interlock.protocol.mcp.methods import CANCELLED, INITIALIZE, META_VERSION
-from interlock.runtime.callers import LOCAL, Caller
+from interlock.runtime.callers import Caller, Principal
 from interlock.runtime.calls import Call
 from interlock.runtime.fronts.legacy import LegacyDesk
 from interlock.runtime.fronts.modern import Listener, ModernDesk
@@ -31,8 +31,16 @@ class LineFront:
     """One client that sends and gets a message a line. Also the Sink of everything it is answered."""
 
     def __init__(
-        self, legacy: LegacyDesk, modern: ModernDesk, *, only: str | None, names: NameForm, max_bytes: int
+        self,
+        legacy: LegacyDesk,
+        modern: ModernDesk,
+        principal: Principal,
+        *,
+        only: str | None,
+        names: NameForm,
+        max_bytes: int,
     ) -> None:
+        self._principal = principal
         self._legacy = legacy
         self._modern = modern
         self._only = only
@@ -105,14 +113,14 @@ class LineFront:
         params = decode_object(request.params) if request.params else None
         meta = decode_object(params["_meta"]) if params is not None and "_meta" in params else None
         if meta is not None and META_VERSION in meta:
-            self._caller = self._modern.caller(LOCAL, "stdio", self._only, self._names)
+            self._caller = self._modern.caller(self._principal, "stdio", self._only, self._names)
             self._receive_modern(self._caller, request)
             return
         if request.method != INITIALIZE:
             # A probe in neither form: refused, so that the client falls back to the handshake.
             self.emit(encode_fault(request.id, Fault(INVALID_REQUEST, "send initialize first")))
             return
-        opened = self._legacy.initialize(request, LOCAL, "stdio", self._only, self._names)
+        opened = self._legacy.initialize(request, self._principal, "stdio", self._only, self._names)
         if isinstance(opened, Fault):
             self.emit(encode_fault(request.id, opened))
             return

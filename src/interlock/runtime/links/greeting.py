@@ -4,6 +4,7 @@ Never keyed on one error code: servers refuse an unknown method in many ways, an
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 from msgspec import Raw
@@ -53,8 +54,8 @@ def modern_head(method: str) -> bytes:
     return MODERN_HEAD + b"mcp-method: %b\r\n" % method.encode()
 
 
-async def greet(link: Link, remembered: Era | None) -> ServerFacts:
-    """What the server is. Raises GreetingFailed."""
+async def greet(link: Link, remembered: Era | None, say: Callable[[str], None]) -> ServerFacts:
+    """What the server is. `say` hears what is being waited for. Raises GreetingFailed."""
     asked: dict[Era, Inquiry] = {}
     order = [Era.LEGACY, Era.MODERN] if remembered is Era.LEGACY else [Era.MODERN, Era.LEGACY]
     deadline = asyncio.get_running_loop().time() + GREET_S
@@ -69,6 +70,8 @@ async def greet(link: Link, remembered: Era | None) -> ServerFacts:
                 done, _ = await asyncio.wait(pending, timeout=max(left, 0), return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     reasons.append(f"no answer to {_METHOD[era]} within {patience:g} s")
+                    if step == 0:
+                        say(f"{reasons[-1]}; asking {_METHOD[order[1]]}")
                     break
                 for spoken, inquiry in list(asked.items()):
                     if not inquiry.future.done():

@@ -99,6 +99,7 @@ class Keeper:
         self._relists: dict[str, asyncio.Task[None]] = {}
         self._regreeting: asyncio.Task[None] | None = None
         self._listener: _Listener | None = None
+        self._first: Era | None = None  # which era to try first, when the last attempt ended in the greeting
         self._attempts = 0
         self._stopping = False
 
@@ -228,7 +229,7 @@ class Keeper:
         link, reach = self.link, self.link.plan.reach
         if self.listing is None and link.standing.state is not LinkState.CONNECTING:
             link.stand(LinkState.CONNECTING, link.standing.reason)
-        remembered = self._workshop.eras.get(link.segment)
+        remembered = self._first or self._workshop.eras.get(link.segment)
         if isinstance(reach, Spawn):
             await self._launch(reach)
             facts = await self._greet_or_lose(remembered)
@@ -261,7 +262,7 @@ class Keeper:
         pipe.forget_session()
         self.link.session = b""
         try:
-            self._welcome(await greet(self.link, Era.LEGACY))
+            self._welcome(await greet(self.link, Era.LEGACY, self._say_progress))
         except GreetingFailed as failed:
             self.lose(failed.reason)
             return
@@ -315,12 +316,15 @@ class Keeper:
 
     async def _greet_or_lose(self, remembered: Era | None) -> ServerFacts:
         """Greet, unless the connection goes first: then its own words say why."""
-        greeting = asyncio.ensure_future(greet(self.link, remembered))
+        greeting = asyncio.ensure_future(greet(self.link, remembered, self._say_progress))
         lost = asyncio.ensure_future(self._lost.wait())
         try:
             await asyncio.wait((greeting, lost), return_when=asyncio.FIRST_COMPLETED)
             if lost.done() and not (greeting.done() and greeting.exception() is None):
+                # Some servers end when asked in the tongue they do not speak: next time the other goes first.
+                self._first = Era.MODERN if remembered is Era.LEGACY else Era.LEGACY
                 raise GreetingFailed(self._lost_reason)
+            self._first = None
             return await greeting
         finally:
             greeting.cancel()

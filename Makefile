@@ -1,0 +1,53 @@
+# Everything a fresh machine with Python 3.11 needs is made here; nothing is installed by hand.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PYTHONDONTWRITEBYTECODE :=
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check conformance bench clean
+
+help:
+	@echo "make run          start a node with a small example tree and say what to try"
+	@echo "make test         run the tests"
+	@echo "make check        format, lint, types, architecture, generated files"
+	@echo "make conformance  other people's suites against Interlock"
+	@echo "make bench        cost per call against nginx and others; writes docs/benchmarks.md"
+
+# The product alone, for `make run`.
+$(VENV)/.product: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Interlock needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
+	@test -x $(BIN)/python || (echo "making a virtual environment in $(VENV)"; $(PYTHON) -m venv $(VENV))
+	@echo "installing Interlock"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+# What developing it needs as well: the `dev` group of pyproject.toml.
+$(VENV)/.dev: $(VENV)/.product
+	@echo "installing the tools for tests and checks"
+	@$(BIN)/python -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"]))' \
+		> $(VENV)/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/dev.txt
+	@touch $@
+
+run: $(VENV)/.product
+	@$(BIN)/interlock serve --config examples/tree/interlock.toml $(ARGS)
+
+test: $(VENV)/.dev
+	@$(BIN)/python -m pytest tests --ignore tests/conformance $(ARGS)
+
+check: $(VENV)/.dev
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest --quiet tests/test_architecture.py
+	@$(BIN)/python spec/conformance.py --check
+
+conformance: $(VENV)/.dev
+	@$(BIN)/python -m pytest tests/conformance $(ARGS)
+
+bench: $(VENV)/.dev
+	@$(BIN)/python -m bench --write $(ARGS)
+
+clean:
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
