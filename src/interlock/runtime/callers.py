@@ -23,9 +23,6 @@ class Principal(msgspec.Struct, frozen=True):
         return self.scope != "admin" or self.tools != ("*",)
 
 
-LOCAL = Principal("local")
-
-
 def principal_for(name: str, scope: Scope | None, rules: tuple[AccessRule, ...]) -> Principal:
     """The first [[access]] entry whose `who` matches decides; a token's own scope can only lower it."""
     order = ("read", "write", "admin")

@@ -71,6 +71,7 @@ def degraded(standing: Standing) -> Fault:
         "reason": "unauthorised" if standing.state is LinkState.UNAUTHORISED else "subserver_unreachable",
         "since": rfc3339(standing.since_wall),
         "retry_after_ms": RETRY_AFTER_MS,
+        "mcpax_code": -32002,  # the draft's own number, which 2026-07-28 does not let us send as the code
     }
     return Fault(TOOL_DEGRADED, "tool_degraded", data)
 

@@ -22,6 +22,7 @@ from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.mcp.eras import Era
 from interlock.runtime.access import TokenBook
 from interlock.runtime.audience import Audience
+from interlock.runtime.callers import principal_for
 from interlock.runtime.catalog import Catalog
 from interlock.runtime.clock import Clock, SystemClock
 from interlock.runtime.dispatch import Dispatch
@@ -45,7 +46,7 @@ from interlock.transport.warden import Warden
 
 log = logging.getLogger("interlock.node")
 
-READY_S: Final = 10.0  # how long `on_ready` waits for servers that are still connecting
+READY_S: Final = 3.0  # how long `on_ready` waits for servers that are still connecting
 DRAIN_S: Final = 10  # how long calls under way may take after SIGTERM
 
 Authenticate = Callable[[Any], Awaitable[str | None]]
@@ -131,7 +132,7 @@ class Node:
     async def _stop_links(self) -> None:
         await asyncio.gather(*(keeper.stop() for keeper in self.keepers.values()))
 
-    async def settle(self, seconds: float) -> None:
+    async def settle(self, seconds: float | None) -> None:
         """Until every link's first attempt has ended, at most so long."""
         waits = [asyncio.ensure_future(keeper.settled.wait()) for keeper in self.keepers.values()]
         if waits:
@@ -186,7 +187,14 @@ class Node:
 
     def line_front(self, only: str | None) -> LineFront:
         plan = self.plan
-        return LineFront(self.legacy, self.modern, only=only, names=plan.mcp.names, max_bytes=plan.limits.message_bytes)
+        return LineFront(
+            self.legacy,
+            self.modern,
+            principal_for("local", None, plan.access),
+            only=only,
+            names=plan.mcp.names,
+            max_bytes=plan.limits.message_bytes,
+        )
 
     async def _serve(self, app: Any, sock: socket.socket, **options: Any) -> None:
         config = uvicorn.Config(
@@ -415,5 +423,10 @@ async def _run(
 
 
 async def _announce(node: Node, on_ready: Callable[[dict[str, Any]], None]) -> None:
+    """Say how the node stands soon, and once more when the last server had its first chance."""
     await node.settle(READY_S)
+    late = not node.settled
     on_ready(node.operations.status())
+    if late:
+        await node.settle(None)
+        on_ready(node.operations.status())

@@ -7,7 +7,7 @@ Theory of operation. A child leads a process group of its own, so that what it f
 exit of the leader and every verdict on a misbehaving child end in a sweep of the whole group. If the node is killed,
 the kernel kills the child (Linux) and the warden sweeps the groups (everywhere). A child is gone when it has exited and
 its pipes are drained; as a process that left the group may hold the pipes open for ever, draining has a bound. All
-waiting is done by timers of the loop: no step depends on a task that could be cancelled half way.
+waiting is done by timers of the loop: no step of the ending depends on a task that could be cancelled half way.
 """
 
 import asyncio
@@ -33,6 +33,7 @@ DRAIN_S = 0.75  # for the last words in the pipes after the exit; open calls are
 MUTE_S = 1.0  # a child that closed a pipe is about to exit; its exit code says more than the closing
 TERM_GRACE_S = 3.0  # between SIGTERM and SIGKILL
 ORPHAN_GRACE_S = 0.5  # the same for what the leader left behind; below DRAIN_S, because orphans hold the pipes
+ORPHAN_KILL_S = 0.2  # SIGKILL is certain; this is for burying them
 SWEEP_POLL_S = 0.02  # nothing reports that a group has become empty
 KILL_WAIT_S = 2.0  # SIGKILL works at once, except on a process that hangs inside the kernel
 
@@ -106,6 +107,7 @@ class Child:
         self._stdin: asyncio.WriteTransport | None = None
         self._returncode: int | None = None
         self._started = False
+        self._spawning: asyncio.Task[None] | None = None
         self._spawned = asyncio.Event()
         self._finished = asyncio.Event()
         self._paused = False  # by the owner
@@ -137,13 +139,15 @@ class Child:
             raise ChildStartFailed("a child is started once and not after it was stopped; make a new one")
         self._started = True
         try:
-            # A loop interrupted half way leaves a process nobody knows: the spawning goes on when `start` is cancelled.
-            await asyncio.shield(asyncio.create_task(self._spawn()))
+            # Spawning interrupted half way would leave a process nobody knows, so it goes on when `start` is cancelled.
+            self._spawning = asyncio.create_task(self._spawn())
+            await asyncio.shield(self._spawning)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise ChildStartFailed(f"{self._argv[0]} cannot be started: {why}; check command and cwd") from error
         except asyncio.CancelledError:
-            self._abandoned = True
+            self._announced = True  # nobody listens
+            self._kill()
             raise
 
     async def _spawn(self) -> None:
@@ -160,6 +164,8 @@ class Child:
                 start_new_session=True,
                 preexec_fn=between_fork_and_exec(),
             )
+            if self._announced:
+                self._kill()
         finally:
             self._spawned.set()
 
@@ -288,7 +294,7 @@ class Child:
 
     def _kill(self) -> None:
         self._killed = True
-        if not self._exited:
+        if self._pgid and not self._exited:
             signal_group(self._pgid, signal.SIGKILL)
             self._then(KILL_WAIT_S, self._give_up)
 
@@ -315,7 +321,7 @@ class Child:
         if group_exists(self._pgid):
             if deadline is None:
                 signal_group(self._pgid, number)
-                deadline = loop.time() + ORPHAN_GRACE_S
+                deadline = loop.time() + (ORPHAN_GRACE_S if number is signal.SIGTERM else ORPHAN_KILL_S)
             if loop.time() < deadline:
                 loop.call_later(SWEEP_POLL_S, self._sweep, number, deadline)
                 return

@@ -30,10 +30,17 @@ _CREDENTIAL_WORDS: Final = (
     "secret",
     "session",
     "password",
-    "api-key",
-    "api_key",
+    "passwd",
+    "passphrase",
+    "credential",
+    "bearer",
+    "jwt",
     "apikey",
+    "accesskey",
+    "privatekey",
 )
+_JOINTS: Final = str.maketrans("", "", "-_. ")  # API-Key, api_key and apiKey are one word
+_REMEMBERED_CHARS_MAX: Final = 256  # a client writes the keys; longer ones are judged anew each time
 RAW_EMPTY: Final = Raw(b"{}")
 RAW_MODERN: Final = Raw(b'"%b"' % LATEST_MODERN.encode())
 
@@ -49,16 +56,23 @@ class Fate(Enum):
     DROP = 4
 
 
-@functools.lru_cache(maxsize=4096)
 def fate(key: str) -> Fate:
+    return _remembered(key) if len(key) <= _REMEMBERED_CHARS_MAX else _judge(key)
+
+
+def _judge(key: str) -> Fate:
     if key in _ERA_KEYS:
         return Fate.ERA
     if key in _TRACE_KEYS:
         return Fate.PASS
     lowered = key.lower()
-    if lowered.startswith("x-mcpax-") or lowered == "baggage" or any(word in lowered for word in _CREDENTIAL_WORDS):
+    if lowered.startswith("x-mcpax-") or lowered == "baggage":
         return Fate.DROP
-    return Fate.VENDOR
+    joined = lowered.translate(_JOINTS)
+    return Fate.DROP if any(word in joined for word in _CREDENTIAL_WORDS) else Fate.VENDOR
+
+
+_remembered = functools.lru_cache(maxsize=4096)(_judge)
 
 
 def crossing(meta: dict[str, Raw], *, vendor: bool) -> dict[str, Raw]:

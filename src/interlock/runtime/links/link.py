@@ -6,6 +6,7 @@ coming back) is the keeper's.
 """
 
 import re
+import time
 from collections import deque
 from typing import Any, Final, Protocol
 
@@ -48,7 +49,7 @@ from interlock.protocol.mcp.methods import (
 )
 from interlock.runtime.callers import Asker
 from interlock.runtime.calls import Call, Inquiry, Outcome, Pending
-from interlock.runtime.clock import Clock
+from interlock.runtime.clock import Clock, rfc3339
 from interlock.runtime.guard import Admitted
 from interlock.runtime.links.pipes import Pipe, Trouble, Undelivered
 from interlock.runtime.links.state import LinkState, Standing
@@ -381,5 +382,11 @@ class LostFault(Fault, frozen=True):
 
 
 def _lost(detail: str, outcome: str, what: Undelivered | None = None) -> LostFault:
-    data = {"reason": "subserver_unreachable", "outcome": outcome, "retry_after_ms": 5000}
+    data = {
+        "reason": "subserver_unreachable",
+        "since": rfc3339(time.time()),
+        "outcome": outcome,
+        "retry_after_ms": 5000,
+        "mcpax_code": -32002,
+    }
     return LostFault(TOOL_DEGRADED, "tool_degraded", data, detail, what)
