@@ -55,7 +55,7 @@ class Fleet:
 
     @contextlib.asynccontextmanager
     async def peer(
-        self, front: str, capabilities: Mapping[str, Any] | None = None, path: str = ""
+        self, front: str, capabilities: Mapping[str, Any] | None = None, path: str = "", stream: bool = True
     ) -> AsyncIterator[Any]:
         """A client on this front. On stdio it is the one there is, which has every capability and sees all."""
         if front in self._stdio:
@@ -67,6 +67,8 @@ class Fleet:
             peer.assert_clean()
             return
         async with await self._connect(front, capabilities, path) as peer:
+            if stream and front == "http-legacy":
+                await peer.listen()
             yield peer
 
     @contextlib.asynccontextmanager
@@ -88,9 +90,7 @@ class Fleet:
             return await SsePeer.legacy(f"{self.node.url}/sse{path}", said)
         if front == "http-modern":
             return await HttpPeer.modern_(f"{self.node.url}/mcp{path}", said)
-        peer = await HttpPeer.legacy(f"{self.node.url}/mcp{path}", said)
-        await peer.listen()
-        return peer
+        return await HttpPeer.legacy(f"{self.node.url}/mcp{path}", said)
 
 
 def link_command(link: str) -> list[str]:

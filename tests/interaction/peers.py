@@ -34,10 +34,10 @@ Answerer = Callable[[Any], Mapping[str, Any]]
 
 
 class Reply:
-    """The answer to one request, and what came on its stream before."""
+    """The answer to one request."""
 
-    def __init__(self, text: str, before: list[Any], status: int | None = None) -> None:
-        self.text, self.before, self.status = text, before, status
+    def __init__(self, text: str, status: int | None = None) -> None:
+        self.text, self.status = text, status
         self.message = json.loads(text)
 
     @property
@@ -72,7 +72,6 @@ class Ongoing:
     def __init__(self, request_id: str, method: str) -> None:
         self.id, self.method = request_id, method  # the id as JSON text
         self.future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self.before: list[Any] = []
         self.task: asyncio.Task[None] | None = None
 
     async def reply(self, seconds: float = ANSWER_SECONDS) -> Reply:
@@ -91,6 +90,7 @@ class Peer:
         self.greeting: Any = None
         self.complaints: list[str] = []
         self.asked: list[Any] = []  # requests of servers, as they came
+        self.log: list[Any] = []  # every message, in the order of its arrival
         self._heard: deque[Any] = deque()
         self._news = asyncio.Event()
         self._ids = itertools.count(1)
@@ -183,9 +183,15 @@ class Peer:
         """Everything heard and not yet taken."""
         return [message for message in self._heard if not methods or message["method"] in methods]
 
+    def before(self, reply: Reply, method: str) -> list[Any]:
+        """The messages of this method that came before the answer."""
+        end = next(at for at, message in enumerate(self.log) if message == reply.message)
+        return [message for message in self.log[:end] if message.get("method") == method]
+
     def forget(self) -> None:
         self._heard.clear()
         self.asked.clear()
+        self.log.clear()
 
     async def close(self) -> None:
         for task in list(self._tasks):
@@ -205,22 +211,21 @@ class Peer:
 
     def _receive(self, text: str, stream: Ongoing | None, status: int | None = None) -> None:
         message = json.loads(text)
+        self.log.append(message)
         answers = self._running.pop(members(text)["id"], None) if "id" in message and "method" not in message else None
         if self.judged:
             method = answers.method if answers is not None else None
             self.complaints += [f"{why} in {text[:300]}" for why in judge.complaints(self.version, message, method)]
         if answers is not None:
             if not answers.future.done():
-                answers.future.set_result(Reply(text, answers.before, status))
+                answers.future.set_result(Reply(text, status))
             return
         if "method" not in message:
             if stream is None or message.get("id") is not None:
                 self.complaints.append(f"an answer to no request under way: {text[:300]}")
             if stream is not None and not stream.future.done():
-                stream.future.set_result(Reply(text, stream.before, status))
+                stream.future.set_result(Reply(text, status))
             return
-        if stream is not None:
-            stream.before.append(message)
         if "id" in message:
             self.asked.append(message)
             if message["method"] in self.answers:

@@ -6,7 +6,6 @@ coming back) is the keeper's.
 """
 
 import re
-import time
 from collections import deque
 from typing import Any, Final, Protocol
 
@@ -131,7 +130,7 @@ class Link:
         call = admitted.command
         pipe = self.pipe
         if pipe is None:
-            call.on_failed(_lost("the link went away before the call was sent", "not_sent"), Outcome.LOST)
+            call.on_failed(self._lost("the link went away before the call was sent", "not_sent"), Outcome.LOST)
             return
         self._last_id = uid = self._last_id + 1
         call.upstream_id = uid
@@ -184,7 +183,7 @@ class Link:
         self._last_id = uid = self._last_id + 1
         pending.upstream_id = uid
         if self.pipe is None:
-            pending.on_failed(_lost("the link is not connected", "not_sent"), Outcome.LOST)
+            pending.on_failed(self._lost("the link is not connected", "not_sent"), Outcome.LOST)
             return
         self.in_flight[uid] = pending
         message = encode_request(b"%d" % uid, method.encode(), encode_value(params) if params else b"")
@@ -335,9 +334,9 @@ class Link:
                 fault = Fault(INTERNAL_ERROR, "the server's answer cannot be used", {"reason": "malformed_answer"})
                 origin.on_failed(fault, Outcome.ERROR)
             case Trouble.LOST | Trouble.MALFORMED:
-                origin.on_failed(_lost(what.detail, "unknown", what), Outcome.LOST)
+                origin.on_failed(self._lost(what.detail, "unknown", what), Outcome.LOST)
             case _:
-                origin.on_failed(_lost(what.detail, "not_sent", what), Outcome.LOST)
+                origin.on_failed(self._lost(what.detail, "not_sent", what), Outcome.LOST)
 
     def on_pipe_lost(self, reason: str) -> None:
         self._watcher.on_pipe_lost(self, reason)
@@ -346,13 +345,23 @@ class Link:
         """The connection is gone: everybody waiting is told, and every question to a client is taken back."""
         waiting, self.in_flight = self.in_flight, {}
         for pending in waiting.values():
-            pending.on_failed(_lost(reason, "unknown"), Outcome.LOST)
+            pending.on_failed(self._lost(reason, "unknown"), Outcome.LOST)
         parked, self._parked = self._parked, []
         for call in parked:
-            call.on_failed(_lost(reason, "not_sent"), Outcome.LOST)
+            call.on_failed(self._lost(reason, "not_sent"), Outcome.LOST)
         asks, self._asks = self._asks, {}
         for upstream_id, asker in asks.items():
             asker.withdraw(self, upstream_id, RAW_EMPTY)
+
+    def _lost(self, detail: str, outcome: str, what: Undelivered | None = None) -> "LostFault":
+        data = {
+            "reason": "subserver_unreachable",
+            "since": rfc3339(self._clock.wall()),
+            "outcome": outcome,
+            "retry_after_ms": 5000,
+            "mcpax_code": -32002,
+        }
+        return LostFault(TOOL_DEGRADED, "tool_degraded", data, detail, what)
 
     # What the keeper sets
 
@@ -379,14 +388,3 @@ class LostFault(Fault, frozen=True):
 
     detail: str = ""
     what: Undelivered | None = None
-
-
-def _lost(detail: str, outcome: str, what: Undelivered | None = None) -> LostFault:
-    data = {
-        "reason": "subserver_unreachable",
-        "since": rfc3339(time.time()),
-        "outcome": outcome,
-        "retry_after_ms": 5000,
-        "mcpax_code": -32002,
-    }
-    return LostFault(TOOL_DEGRADED, "tool_degraded", data, detail, what)
