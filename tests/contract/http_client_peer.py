@@ -1,4 +1,4 @@
-"""The other side of the HTTP client under test: a raw server whose every byte the test writes, and a sink that records."""
+"""The other sides of the HTTP client: a raw server whose every byte the test writes, and a sink that records."""
 
 import asyncio
 import socket

@@ -7,6 +7,7 @@ from interlock.transport.http import FailureKind, HttpClient, header
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 UNTIL_CLOSE = HEAD + b"content-type: application/json\r\n\r\n"
+TRAILERS = b"0\r\nx-sum: 1\r\ncontent-type: text/event-stream\r\n\r\n"
 
 # name: (bytes of the answer, the server closes afterwards, status, body)
 ANSWERS = {
@@ -25,8 +26,7 @@ ANSWERS = {
         b"hello",
     ),
     "chunk extensions and trailers": (
-        HEAD
-        + b'transfer-encoding: chunked\r\n\r\n5;a="b"\r\nhello\r\n0\r\nx-sum: 1\r\ncontent-type: text/event-stream\r\n\r\n',
+        HEAD + b'transfer-encoding: chunked\r\n\r\n5;a="b"\r\nhello\r\n' + TRAILERS,
         False,
         200,
         b"hello",
@@ -288,15 +288,11 @@ async def test_a_request_is_written_exactly(method: bytes, body: bytes, length: 
 
 
 async def test_requests_with_different_methods_and_targets_are_not_mixed_up() -> None:
-    async with serving() as server, client_of(server) as client:
-        lines = []
-        for method, target in [(b"POST", b"/a"), (b"POST", b"/b"), (b"GET", b"/b"), (b"POST", b"/a")]:
-            sink = Sink()
-            client.request(method, target, b"", b"", sink)
-            await turns()
-            peer = await server.peer() if server.waiting or not lines else peer
-            lines += await peer.serve(OK)
-            await sink.answer()
+    async with serving() as server, client_of(server, max_connections=1) as client:
+        asked = [(b"POST", b"/a"), (b"POST", b"/b"), (b"GET", b"/b"), (b"POST", b"/a")]
+        for method, target in asked:
+            client.request(method, target, b"", b"", Sink())
+        lines = await (await server.peer()).serve(*[OK] * len(asked))
         assert [line.split(b" HTTP")[0] for line in lines] == [b"POST /a", b"POST /b", b"GET /b", b"POST /a"]
 
 

@@ -5,11 +5,11 @@ Everything is started once for all tests of a run: tests leave the servers as th
 
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.interaction.harness import RunningNode, running_node
+from tests.interaction.harness import RunningNode, running_node, write_config
 from tests.interaction.peers import LEGACY, MODERN, HttpPeer, Peer, SsePeer, StdioPeer
 from tests.servers.start import raw, serving
 
@@ -97,23 +97,26 @@ def link_command(link: str) -> list[str]:
     return raw("all", "--era", era(link), "--name", link, "--instructions", instructions(link))
 
 
+@contextlib.contextmanager
+def five_servers() -> Iterator[tuple[dict[str, str], dict[str, dict[str, Any]]]]:
+    """The URLs of those on HTTP, and all as tables of a configuration."""
+    with contextlib.ExitStack() as stack:
+        dialled = [link for link in LINKS if not link.endswith("stdio")]
+        urls = {link: stack.enter_context(serving(link_command(link))) for link in dialled}
+        reach: dict[str, dict[str, Any]] = {link: {"url": url} for link, url in urls.items()}
+        reach["old_sse"] = {"url": urls["old_sse"].removesuffix("/mcp") + "/sse", "transport": "sse"}
+        yield urls, {link: reach.get(link) or stdio_table(link_command(link)) for link in LINKS}
+
+
 @contextlib.asynccontextmanager
 async def starting(folder: Path) -> AsyncIterator[Fleet]:
     async with contextlib.AsyncExitStack() as stack:
-        urls, tables = {}, {}
-        for link in LINKS:
-            if link.endswith("stdio"):
-                tables[link] = stdio_table(link_command(link))
-                continue
-            url = urls[link] = stack.enter_context(serving(link_command(link)))
-            if link == "old_sse":
-                tables[link] = {"url": url.removesuffix("/mcp") + "/sse", "transport": "sse"}
-            else:
-                tables[link] = {"url": url}
+        urls, tables = stack.enter_context(five_servers())
         node = stack.enter_context(running_node(folder / "http", tables))
         stdio = {}
         for front, version in (("stdio-legacy", LEGACY), ("stdio-modern", MODERN)):
-            command = stdio_front(node.config, folder / front)
+            _, tables = stack.enter_context(five_servers())
+            command = stdio_front(write_config(folder / front, tables), folder / front / "data")
             stdio[front] = await stack.enter_async_context(await StdioPeer.start(command, version, CAPABLE))
         yield Fleet(node, urls, stdio)
 

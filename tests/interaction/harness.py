@@ -113,6 +113,16 @@ def running_node(
         errors.close()
 
 
+def write_config(folder: Path, servers: Mapping[str, Mapping[str, Any]], extra: str = "") -> Path:
+    workspace = folder / "workspace"
+    workspace.mkdir(parents=True, exist_ok=True)
+    config = workspace / "interlock.toml"
+    listens = "" if "[node]" in extra else '[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\n'
+    tables = "".join(f"[servers.{segment}]\n{_toml(table)}\n" for segment, table in servers.items())
+    config.write_text(f"{extra}\n{listens}\n{tables}")
+    return config
+
+
 def _read_status(process: subprocess.Popen[bytes], folder: Path) -> dict[str, Any]:
     assert process.stdout is not None
     read, deadline, text = process.stdout.fileno(), time.monotonic() + START_SECONDS, b""

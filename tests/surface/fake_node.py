@@ -124,8 +124,8 @@ class FakeOperations:
                 "method": "tools/call",
                 "tool": "time.get_current_time",
                 "args_sha256": "0" * 64,
-                "verdict": "allow" if number % 5 else "refuse",
-                "outcome": "ok" if number % 5 else "error",
+                "verdict": "admitted" if number % 5 else "refused",
+                "outcome": "ok" if number % 5 else "refused",
                 "ms": 1.5 * number,
             }
             | ({} if number % 5 else {"reason": "tool_degraded"})

@@ -215,7 +215,7 @@ def test_the_audit_log_is_tailed_page_and_follow(interlock: Interlock, node: Fak
     done = interlock("audit", "tail", "-n", "6", "--json")
     assert [json.loads(line)["seq"] for line in done.lines] == list(range(25, 31))
     drawn = interlock("audit", "tail", "-n", "1").out
-    assert re.search(r"10:00:30 +client:laptop +time\.get_current_time +refuse: error \(tool_degraded\) +45 ms", drawn)
+    assert re.search(r"10:00:30 +client:laptop +time\.get_current_time +refused \(tool_degraded\) +45 ms", drawn)
     with interlock.start("audit", "tail", "-n", "1", "-f", "--json") as following:
         assert json.loads(following.next_line())["seq"] == 30
         node.records = [*node.records, node.records[-1] | {"seq": 31}]

@@ -409,7 +409,6 @@ async def _run(
         reader = await stdio_front(front) if front is not None else None
         if front is not None:
             ends.append(loop.create_task(front.done.wait()))
-        _tune_collector()
         ready = loop.create_task(_announce(node, on_ready))
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for task in (ready, *ends):
@@ -430,3 +429,4 @@ async def _announce(node: Node, on_ready: Callable[[dict[str, Any]], None]) -> N
     if late:
         await node.settle(None)
         on_ready(node.operations.status())
+    _tune_collector()

@@ -140,13 +140,6 @@ class HttpClient:
             await self._drained.wait()
         await asyncio.sleep(0)
 
-    def made(self, connection: Connection) -> None:
-        self._connections.add(connection)
-        if self._closed:
-            connection.abort()
-        else:
-            self.ready(connection)
-
     def ready(self, connection: Connection) -> None:
         if self._waiting:
             call, data = self._waiting.popitem(last=False)
@@ -201,7 +194,7 @@ class HttpClient:
         is_tls = self._tls is not None
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                await self._loop.create_connection(
+                _, connection = await self._loop.create_connection(
                     self._new_connection,
                     self._host,
                     self._port,
@@ -211,6 +204,11 @@ class HttpClient:
                 )
         except OSError as error:
             return _connect_failure(error, is_tls, self._connect_timeout_s)
+        # Only here, not in connection_made: an attempt that is cancelled between the two loses its connection silently.
+        if connection.is_closing():
+            return _refused("the server closed the connection at once")
+        self._connections.add(connection)
+        self.ready(connection)
         return None
 
     def _new_connection(self) -> Connection:
@@ -218,11 +216,11 @@ class HttpClient:
 
     def _opened(self, opener: asyncio.Task[Failure | None]) -> None:
         self._openers.discard(opener)
-        if opener.cancelled():
+        if self._closed:
             return
         failure: Failure | None = _refused("the connection could not be opened")
         try:
-            failure = opener.result()  # an error nobody expected goes on to the loop's handler
+            failure = None if opener.cancelled() else opener.result()  # what nobody expected goes to the loop's handler
         finally:
             if failure is not None:
                 self._refuse(failure)

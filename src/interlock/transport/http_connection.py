@@ -108,9 +108,6 @@ class Handle(msgspec.Struct, eq=False):
 
 
 class Owner(Protocol):
-    def made(self, connection: "Connection") -> None:
-        """The connection is open."""
-
     def ready(self, connection: "Connection") -> None:
         """The connection can carry a request now."""
 
@@ -166,7 +163,9 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._parser = httptools.HttpResponseParser(self)
-        self._owner.made(self)
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
 
     def usable_at(self, now: float) -> bool:
         return now < self.expires_at and not self._transport.is_closing()

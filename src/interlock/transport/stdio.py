@@ -11,8 +11,6 @@ waiting is done by timers of the loop: no step of the ending depends on a task t
 """
 
 import asyncio
-import os
-import shutil
 import signal
 import subprocess
 from collections import deque
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from interlock.transport.groups import between_fork_and_exec, group_exists, reap_adopted, signal_group
+from interlock.transport.launch import ChildStartFailed, child_environment, program
 from interlock.transport.lines import LineSplitter, LineTooLong, one_line
 from interlock.transport.stderr import StderrLine, StderrRing
 from interlock.transport.warden import Warden
@@ -37,19 +36,6 @@ ORPHAN_KILL_S = 0.2  # SIGKILL is certain; this is for burying them
 SWEEP_POLL_S = 0.02  # nothing reports that a group has become empty
 KILL_WAIT_S = 2.0  # SIGKILL works at once, except on a process that hangs inside the kernel
 
-# fmt: off
-INHERITED = frozenset({
-    "PATH", "HOME", "LANG", "TZ", "TMPDIR", "TERM", "USER", "LOGNAME", "SHELL", "SSL_CERT_FILE",
-    "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "SYSTEMROOT",
-})
-# fmt: on
-INHERITED_PREFIX = "LC_"
-RESERVED_PREFIX = "INTERLOCK_"
-
-
-class ChildStartFailed(Exception):
-    """The child could not be started; the message says what to repair."""
-
 
 class ChildSink(Protocol):
     def on_line(self, data: bytes) -> None: ...
@@ -59,23 +45,6 @@ class ChildSink(Protocol):
 
     def on_stalled(self) -> None:
         """The child has stopped reading and a full queue waits; `send` refuses until it reads again."""
-
-
-def child_environment(declared: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
-    """The whole environment of a child: a few harmless variables of the node's and what was declared for it."""
-    reserved = sorted(name for name in declared if name.startswith(RESERVED_PREFIX))
-    if reserved:
-        raise ChildStartFailed(
-            f"{', '.join(reserved)}: names that start with {RESERVED_PREFIX} are the node's own and reach no server; "
-            "remove it from env"
-        )
-    kept = {
-        name: value
-        for name, value in inherited.items()
-        # A value that starts with "()" is a function some shells export, and would be code in the child's shell.
-        if (name in INHERITED or name.startswith(INHERITED_PREFIX)) and not value.startswith("()")
-    }
-    return kept | dict(declared)
 
 
 class Child:
@@ -154,7 +123,7 @@ class Child:
         try:
             await asyncio.get_running_loop().subprocess_exec(
                 lambda: _Wire(self),
-                _program(self._argv, self._env, self._cwd),
+                program(self._argv, self._env, self._cwd),
                 *self._argv[1:],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -344,6 +313,7 @@ class Child:
         if not self._announced:
             if self._paused and self._stopping:
                 self._lines.clear()
+                self._open_outputs.discard(1)
             done = self._verdict is not None or (self._exited and not self._open_outputs)
             if self._lines or not done:
                 return
@@ -385,24 +355,6 @@ class _Wire(asyncio.SubprocessProtocol):
 
     def resume_writing(self) -> None:
         self._child._emptied()
-
-
-def _program(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None) -> str:
-    if not argv or not argv[0]:
-        raise ChildStartFailed("no command is given; name the program to run")
-    # uvloop would cut the text at the NUL and run something else.
-    if any("\0" in text for text in (*argv, *env, *env.values())):
-        raise ChildStartFailed("a NUL character in command or env; remove it")
-    if any(not name or "=" in name for name in env):
-        raise ChildStartFailed("a name in env is empty or holds '='; correct it")
-    if cwd is not None and not cwd.is_dir():
-        raise ChildStartFailed(f"{cwd} is not a folder; correct cwd or make it")
-    if os.sep in argv[0]:
-        return argv[0]
-    found = shutil.which(argv[0], path=env.get("PATH", os.defpath))
-    if found is None:
-        raise ChildStartFailed(f"no program {argv[0]!r} on the PATH of the server; install it or give its full path")
-    return found
 
 
 def _exit_words(returncode: int | None) -> str:

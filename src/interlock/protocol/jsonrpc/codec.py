@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, PARSE_ERROR, CodecError, Fault, error_body
+from interlock.protocol.jsonrpc.halves import hide
 from interlock.protocol.jsonrpc.messages import ABSENT, Message, Notification, Request, Response
 
 
@@ -39,9 +40,10 @@ _decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_array = msgspec.json.Decoder(list[Raw]).decode
 _decode_string = msgspec.json.Decoder(str).decode
 _decode_any = msgspec.json.Decoder().decode
+_decode_raw = msgspec.json.Decoder(Raw).decode
 _encode = msgspec.json.Encoder().encode
 
-_VERSION = b'"2.0"'
+_UNKNOWN_ID = b"null"
 _ID_START = frozenset(b'"-0123456789')
 _FRACTION = frozenset(b".eE")
 ID_BYTES_MAX = 1024  # an id is echoed and kept per call; nobody needs a longer one
@@ -71,35 +73,50 @@ def _decode_carefully(data: bytes) -> Message:
     """The slow way, which knows what is wrong."""
     try:
         data.decode()
-        envelope = _decode_envelope(data)
+        envelope = _read_envelope(data)
     except UnicodeDecodeError:
         raise CodecError(PARSE_ERROR, "the message is not valid UTF-8") from None
     except RecursionError:
         raise CodecError(PARSE_ERROR, "the message is nested too deeply") from None
-    except msgspec.ValidationError:
-        if data.lstrip()[:1] == b"[":
-            raise CodecError(INVALID_REQUEST, "batches are not accepted: send one message at a time") from None
-        raise CodecError(INVALID_REQUEST, "a JSON-RPC message is a JSON object") from None
     except msgspec.DecodeError:
         raise CodecError(PARSE_ERROR, "the message is not valid JSON") from None
     message_id = bytes(envelope.id)
-    if bytes(envelope.jsonrpc) != _VERSION:
+    if maybe_string(envelope.jsonrpc) != "2.0":
         raise CodecError(INVALID_REQUEST, 'the member "jsonrpc" must be "2.0"', _echo(message_id))
-    # A failed request is answered {"id": null, "error": ...}; that null must not look like a malformed message.
-    if message_id and not is_id(message_id) and not (message_id == b"null" and bytes(envelope.error)):
-        raise CodecError(INVALID_REQUEST, 'the member "id" must be a string or an integer')
-    method = bytes(envelope.method)
+    method = _method(envelope.method, message_id)
+    # An error about a message whose id could not be read has the id null (JSON-RPC 5) or none (MCP 2025-11-25).
+    if envelope.error and not method and message_id in (b"", b"null"):
+        message_id = _UNKNOWN_ID
+    elif message_id and not is_id(message_id):
+        reason = f'the member "id" must be a string or an integer of at most {ID_BYTES_MAX} bytes'
+        raise CodecError(INVALID_REQUEST, reason)
     if method:
-        name = _string(method, message_id)
         if not message_id:
-            return Notification(name, envelope.params)
-        return Request(message_id, name, envelope.params)
+            return Notification(method, envelope.params)
+        return Request(message_id, method, envelope.params)
     has_result, has_error = bytes(envelope.result) != b"", bytes(envelope.error) != b""
     if not message_id or has_result == has_error:
         raise CodecError(
             INVALID_REQUEST, "a message has a method, or an id with either a result or an error", _echo(message_id)
         )
     return Response(message_id, envelope.result, envelope.error)
+
+
+def _read_envelope(data: bytes) -> _Envelope:
+    """Raises what msgspec raises for text that is not JSON, and CodecError for JSON that is not an object."""
+    try:
+        return _decode_envelope(data)
+    except msgspec.ValidationError:
+        raw = bytes(_decode_raw(data))
+        if raw[:1] == b"[":
+            raise CodecError(INVALID_REQUEST, "batches are not accepted: send one message at a time") from None
+        raise CodecError(INVALID_REQUEST, "a JSON-RPC message is a JSON object") from None
+    except msgspec.DecodeError:
+        hidden = hide(data)
+        if hidden is None:
+            raise
+        found = _decode_envelope(hidden.data)
+        return _Envelope(*(hidden.show(getattr(found, name)) for name in _Envelope.__struct_fields__))
 
 
 def is_id(raw: bytes) -> bool:
@@ -110,27 +127,49 @@ def is_id(raw: bytes) -> bool:
 
 
 def _echo(message_id: bytes) -> bytes:
-    return message_id if message_id and is_id(message_id) else b"null"
+    return message_id if message_id and is_id(message_id) else _UNKNOWN_ID
 
 
-def _string(raw: bytes, message_id: bytes) -> str:
-    if raw[:1] != b'"':
+def _method(raw: Raw, message_id: bytes) -> str:
+    """An empty name is no method."""
+    method = maybe_string(raw) if raw else ""
+    if method is None:
         raise CodecError(INVALID_REQUEST, 'the member "method" must be a string', _echo(message_id))
-    return decode_string(raw)
+    return method
 
 
 def decode_object(raw: Raw | bytes) -> dict[str, Raw] | None:
     """A JSON object with its values kept raw and its keys in order, or None if it is not an object."""
     try:
         return _decode_object(raw)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+    except msgspec.ValidationError:
         return None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return _object_around_halves(bytes(raw))
+
+
+def _object_around_halves(raw: bytes) -> dict[str, Raw] | None:
+    hidden = hide(raw)
+    try:
+        members = _decode_object(hidden.data) if hidden is not None else None
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    # A key is a decoded text: one with half a pair could not be written again.
+    if hidden is None or members is None or any(map(hidden.may_be_in, members)):
+        return None
+    return {key: hidden.show(value) for key, value in members.items()}
 
 
 def decode_array(raw: Raw | bytes) -> list[Raw] | None:
     try:
         return _decode_array(raw)
+    except msgspec.ValidationError:
+        return None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        hidden = hide(bytes(raw))
+    try:
+        return [hidden.show(one) for one in _decode_array(hidden.data)] if hidden is not None else None
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 

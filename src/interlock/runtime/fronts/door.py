@@ -134,7 +134,9 @@ class PublicDoor:
         version = headers.get(H_VERSION)
         modern = version is not None and version not in _LEGACY_HEADERS
         endpoint = _read_url(head.url, self._names, self._segments)
-        if not self._host_ok(headers.get(b"host", b"")):
+        if b"host" not in headers or head.doubled(_ONCE) is not None:
+            return Passport(endpoint, modern, at_once=_BAD_HEADERS)
+        if not self._host_ok(headers[b"host"]):
             return Passport(endpoint, modern, at_once=_BAD_HOST)
         extra = b""
         origin = headers.get(b"origin")
@@ -445,6 +447,8 @@ _PROXY_HEADERS: Final = frozenset(
     )
 )
 _ALLOWED: Final = {"mcp": b"GET, POST, DELETE", "sse": b"GET", "messages": b"POST"}
+_ONCE: Final = frozenset((b"host", b"origin", b"authorization", b"content-type", b"mcp-session-id"))
+_BAD_HEADERS: Final = Refusal(400, "bad_headers", "Host must be sent, and headers that decide must be sent once")
 _BAD_HOST: Final = Refusal(421, "bad_host", "this node does not answer to that Host; set node.public_url")
 _BAD_ORIGIN: Final = Refusal(403, "bad_origin", "this Origin is not allowed; add it to node.origins")
 _NOT_FOUND: Final = Refusal(404, "not_found", "there is no such path here; MCP is at /mcp")

@@ -88,7 +88,7 @@ class McpProtocol(HttpToolsProtocol):
             self._refuse(431)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value))
+        self.headers.append((name.lower(), value.rstrip(b" \t")))  # RFC 9110 5.5: blanks around a value are not in it
 
     def on_headers_complete(self) -> None:
         self._in_head = False

@@ -40,7 +40,9 @@ from interlock.runtime.links.listing import FIELD, Items, ListFailed, Listing, r
 from interlock.runtime.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble
 from interlock.runtime.links.state import LinkState
 from interlock.transport.packages import PackageUnavailable, ensure
-from interlock.transport.stdio import Child, StderrRing, child_environment
+from interlock.transport.launch import ChildStartFailed, child_environment
+from interlock.transport.stderr import StderrRing
+from interlock.transport.stdio import Child
 from interlock.transport.warden import Warden
 
 log = logging.getLogger("interlock.links")
@@ -191,7 +193,7 @@ class Keeper:
                 reason = failed.reason
                 if failed.what is not None and failed.what.trouble is Trouble.UNAUTHORISED:
                     retry_s = UNAUTHORISED_RETRY_S
-            except (PackageUnavailable, OSError, TimeoutError) as failed:
+            except (PackageUnavailable, ChildStartFailed, OSError, TimeoutError) as failed:
                 reason = _launch_reason(failed, self.link)
             self._usable.clear()
             await self._hang_up(reason)
@@ -485,10 +487,6 @@ def _backoff(attempt: int) -> float:
 
 
 def _launch_reason(failed: Exception, link: Link) -> str:
-    if isinstance(failed, FileNotFoundError):
-        return f"its program was not found: {Path(str(failed.filename)).name}"
-    if isinstance(failed, PermissionError):
-        return f"its program may not be run: {Path(str(failed.filename)).name}"
     if isinstance(failed, TimeoutError):
         return f"it did not start within {LAUNCH_S:g} s"
     return str(failed) or "it could not be started"

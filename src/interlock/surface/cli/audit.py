@@ -89,9 +89,7 @@ def _print(invocation: Invocation, answer: "Answer", *, head: bool) -> None:
     rows = [[Text(name, style="dim") for name in ("TIME", "WHO", "WHAT", "OUTCOME", "TOOK")]] if head else []
     for record in records:
         what = record.tool or record.method
-        outcome = record.outcome if record.verdict in ("", "allow") else f"{record.verdict}: {record.outcome}"
-        if record.reason:
-            outcome += f" ({record.reason})"
+        outcome = f"{record.outcome} ({record.reason})" if record.reason else record.outcome
         good = record.outcome == "ok"
         rows.append(
             [

@@ -10,7 +10,7 @@ from interlock.protocol.mcp.eras import LATEST_MODERN
 from interlock.protocol.mcp.methods import META_CAPABILITIES, META_VERSION, TOOLS_LIST
 
 
-def ways_to_connect(url: str, config: str | None, *, needs_token: bool) -> list[tuple[str, str]]:
+def ways_to_connect(url: str, *, config: str | None, data: str | None, needs_token: bool) -> list[tuple[str, str]]:
     """(title, text) for each client; the text can be copied whole."""
     ways = []
     header = ""
@@ -24,18 +24,20 @@ def ways_to_connect(url: str, config: str | None, *, needs_token: bool) -> list[
             f"npx @modelcontextprotocol/inspector --cli {where} \\\n  --transport http --method {TOOLS_LIST}{header}",
         ),
         ("Claude Code", f"claude mcp add --transport http interlock {where}{header}"),
-        ("Claude Desktop (claude_desktop_config.json)", _desktop_entry(config)),
+        ("Claude Desktop (claude_desktop_config.json)", _desktop_entry(config, data)),
         ("curl", _curl(where, needs_token)),
     ]
     return ways
 
 
-def _desktop_entry(config: str | None) -> str:
-    # A desktop client starts programs in a folder of its own and with a short PATH.
+def _desktop_entry(config: str | None, data: str | None) -> str:
+    # A desktop client starts programs in a folder of its own, with a short PATH and none of this environment.
     program = _program()
     arguments = [*program[1:], "serve", "--stdio"]
     if config is not None:
         arguments += ["--config", str(Path(config).absolute())]
+    if data is not None:
+        arguments += ["--data", str(Path(data).absolute())]
     return json.dumps({"mcpServers": {"interlock": {"command": program[0], "args": arguments}}}, indent=2)
 
 

@@ -166,4 +166,6 @@ def restart(invocation: Invocation, segment: Segment) -> None:
         invocation.out.raw_json(answer.raw)
         return
     state = str(answer.value.get("state", "unknown"))
-    invocation.out.line(f"{segment} restarted, now {state}; interlock status --watch shows how it comes up")
+    invocation.out.line(f"{segment} restarted, now {state}")
+    if state != "ready":
+        invocation.out.remark("interlock status --watch shows how it comes up")

@@ -112,6 +112,7 @@ def _announce(invocation: Invocation, status: dict[str, Any], *, stdio: bool, an
 
 
 def _draw(invocation: Invocation, status: "Status", *, anonymous: bool) -> None:
+    import os
     from datetime import UTC, datetime
 
     from rich.text import Text
@@ -125,7 +126,9 @@ def _draw(invocation: Invocation, status: "Status", *, anonymous: bool) -> None:
     lines = tree_lines(status, width=console.width, now=datetime.now(UTC), ascii_only=console.options.ascii_only)
     out.draw(Text(), *lines)
     config = invocation.config or next((str(path) for path in invocation.loaded.paths), None)
-    for title, text in ways_to_connect(mcp_url(status.node.url), config, needs_token=not anonymous):
+    data = invocation.data or os.environ.get("INTERLOCK_DATA")
+    ways = ways_to_connect(mcp_url(status.node.url), config=config, data=data, needs_token=not anonymous)
+    for title, text in ways:
         out.draw(Text(), Text(title, style="bold"))
         for line in text.splitlines():
             out.line(f"  {line}")

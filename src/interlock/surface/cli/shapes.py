@@ -135,7 +135,6 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     via: str = ""
     method: str = ""
     tool: str | None = None
-    verdict: str = ""
     outcome: str = ""
     reason: str | None = None
     ms: float | None = None
