@@ -13,7 +13,7 @@ from bench import contestants
 from bench.load import Job
 from bench.measure import compete
 from bench.processes import CACHE, ROOT
-from bench.report import Report, Section, markdown, missed, table
+from bench.report import BUSY_LOAD, Report, Section, markdown, missed, table
 
 SECTIONS = ("calls", "legacy", "latency", "lists", "others")
 MANY_TOOLS = 10_000
@@ -56,11 +56,15 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
         Job(port=0, method="tools/list", connections=1, warmup=2, count=calls(100)),
         tools=MANY_TOOLS,
     )
-    slow = {"nginx": contestants.nginx, "fastmcp": contestants.fastmcp}
-    section("others", "FastMCP's proxy", slow, Job(port=0, warmup=50, count=calls(400)), rounds=3)
+    slow = {
+        "nginx": contestants.nginx,
+        "create_proxy(url)": contestants.fastmcp(contestants.FASTMCP),
+        "create_proxy(client)": contestants.fastmcp(contestants.FASTMCP_SHARED),
+    }
+    section("others", "FastMCP 4.1.2", slow, Job(port=0, warmup=50, count=calls(400)), rounds=3)
     slow = {"nginx": contestants.nginx, "mcp-proxy": contestants.mcp_proxy}
     legacy = Job(port=0, era="legacy", warmup=50, count=calls(400))
-    section("others", "mcp-proxy, in front of the same server over stdio", slow, legacy, rounds=3)
+    section("others", "mcp-proxy 0.13.0, in front of the same server over stdio", slow, legacy, rounds=3)
     return Report(
         machine=f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
         python=platform.python_version(),
@@ -78,7 +82,13 @@ def main() -> int:
     parser.add_argument("--sketch", type=Path, help="also load this program: python FILE LISTEN_PORT SERVER_PORT")
     options = parser.parse_args()
     console = Console()
+    busy = os.getloadavg()[0]
+    if busy > BUSY_LOAD:
+        console.print(
+            f"[yellow]the machine is busy with other work (load {busy:.1f}): the figures will be rough[/yellow]"
+        )
     report = measure(options, console)
+    report.load_before = busy
     console.print(table(report), no_wrap=True, crop=False)
     CACHE.mkdir(exist_ok=True)
     (CACHE / "bench.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))

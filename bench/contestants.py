@@ -65,6 +65,17 @@ create_proxy("http://127.0.0.1:%s/mcp" % sys.argv[2]).run(
     transport="http", host="127.0.0.1", port=int(sys.argv[1]), log_level="ERROR", show_banner=False)
 """
 
+FASTMCP_SHARED = """
+import asyncio, sys
+from fastmcp import Client
+from fastmcp.server import create_proxy
+async def main():
+    async with Client("http://127.0.0.1:%s/mcp" % sys.argv[2]) as client:
+        await create_proxy(client).run_async(
+            transport="http", host="127.0.0.1", port=int(sys.argv[1]), log_level="ERROR", show_banner=False)
+asyncio.run(main())
+"""
+
 
 @dataclass
 class Ready:
@@ -120,13 +131,18 @@ def issue_token(where: list[str], environment: dict[str, str]) -> str:
     return str(json.loads(done.stdout)["token"])
 
 
-@contextlib.contextmanager
-def fastmcp(server: int, on: set[int]) -> Iterator[Ready]:
-    interpreter = environments.python_with("fastmcp", "fastmcp==4.1.2")
-    listen, log = free_port(), LOGS / "fastmcp.log"
-    with running([str(interpreter), "-c", FASTMCP, str(listen), str(server)], on, log) as process:
-        wait_for_port(listen, process, log)
-        yield Ready(listen, process.pid)
+def fastmcp(program: str) -> Start:
+    """FastMCP's proxy: given a URL it makes a client for every call, given a connected client it keeps that."""
+
+    @contextlib.contextmanager
+    def start(server: int, on: set[int]) -> Iterator[Ready]:
+        interpreter = environments.python_with("fastmcp", "fastmcp==4.1.2")
+        listen, log = free_port(), LOGS / "fastmcp.log"
+        with running([str(interpreter), "-c", program, str(listen), str(server)], on, log) as process:
+            wait_for_port(listen, process, log)
+            yield Ready(listen, process.pid)
+
+    return start
 
 
 @contextlib.contextmanager

@@ -11,6 +11,14 @@ from bench.measure import Figures, Sample, Spread, added, ratio
 CPU_RATIO_MAX = 2.5  # CPU time per call, of nginx's
 ADDED_P50_MAX_US = 200.0
 IDLE_MAX_MB = 60.0
+BUSY_LOAD = 0.5  # a load average before the run above which the figures are rough
+NOTES = {
+    "FastMCP 4.1.2": "Given a URL, `create_proxy` makes new HTTP clients for every call and reads the certificate "
+    "store each time, though the connection is plain HTTP: about two thirds of its CPU time when profiled. Given a "
+    "connected client it keeps that one.",
+    "mcp-proxy 0.13.0, in front of the same server over stdio": "It serves stdio servers only, so the server is its "
+    "child here; the child's CPU time is not counted. nginx is in front of the HTTP server as everywhere.",
+}
 
 
 class Section(msgspec.Struct, kw_only=True):
@@ -27,6 +35,7 @@ class Report(msgspec.Struct, kw_only=True):
     machine: str
     python: str
     pinned: bool
+    load_before: float = 0.0
     sections: list[Section]
 
 
@@ -65,8 +74,8 @@ def limit(promise: str, value: Spread | None, most: float, unit: str) -> Limit:
 def shown(value: Spread, unit: str) -> str:
     if value.low == value.high:
         return f"{value.median:.1f} {unit}"
-    digits = 2 if unit == "times" else 0
-    return f"{value.median:.{digits}f} {unit} ({value.low:.{digits}f} to {value.high:.{digits}f})"
+    digits = 2 if unit == "times" and value.high < 100 else 0
+    return f"{value.median:,.{digits}f} {unit} ({value.low:,.{digits}f} to {value.high:,.{digits}f})"
 
 
 def missed(report: Report) -> list[str]:
@@ -137,6 +146,11 @@ def markdown(report: Report) -> str:
         if report.pinned
         else "Everything shares one core."
     )
+    rough = (
+        f" **The machine was busy with other work (load {report.load_before:.1f} before the run): rough figures.**"
+        if report.load_before > BUSY_LOAD
+        else ""
+    )
     parts = [
         "# Benchmarks",
         "Written by `python -m bench --write`. Do not edit.",
@@ -144,12 +158,13 @@ def markdown(report: Report) -> str:
         "differences are taken within a round, and the median of the rounds is given with the lowest and the highest. "
         "CPU time is user and system time of all processes of the contestant, read from the scheduler. The node "
         "authenticates a bearer token, routes, renames and writes an audit record for every call; nginx "
-        "(`worker_processes 1`, keep-alive on both sides, no access log) only forwards.",
+        "(`worker_processes 1`, keep-alive on both sides, no access log) only forwards." + rough,
         "## Promises",
         "\n".join(["| promise | measured | |", "|---|---|---|", *promised]),
     ]
     for section in report.sections:
         lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
         lines += [f"| {' | '.join(row)} |" for row in rows(section)]
-        parts += [f"## {section.title}", about(section) + ".", "\n".join(lines)]
+        note = [NOTES[section.title]] if section.title in NOTES else []
+        parts += [f"## {section.title}", about(section) + ".", *note, "\n".join(lines)]
     return "\n\n".join(parts) + "\n"

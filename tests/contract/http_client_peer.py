@@ -174,9 +174,9 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
+async def serving(tls: ssl.SSLContext | None = None, port: int = 0) -> AsyncIterator[Server]:
     server = Server()
-    listener = await asyncio.start_server(server.accept, "127.0.0.1", 0, ssl=tls, limit=2**20, backlog=1024)
+    listener = await asyncio.start_server(server.accept, "127.0.0.1", port, ssl=tls, limit=2**20, backlog=1024)
     server.port = listener.sockets[0].getsockname()[1]
     try:
         yield server

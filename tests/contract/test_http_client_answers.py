@@ -322,7 +322,19 @@ async def test_a_request_that_is_not_one_is_refused_before_anything_is_sent(
 
 @pytest.mark.parametrize(
     "url",
-    ["ftp://x", "127.0.0.1:80", "http://", "http:///mcp", "", "http://me:secret@x/", "http://x:99999", "http://x:y"],
+    [
+        "ftp://x",
+        "127.0.0.1:80",
+        "http://",
+        "http:///mcp",
+        "",
+        "http://me:secret@x/",
+        "http://x:99999",
+        "http://x:y",
+        "http://a b/",
+        "http://[::1%eth0]/",
+        f"http://{'a' * 64}.x/",
+    ],
 )
 def test_a_url_that_names_no_http_origin_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"(?i)url|port") as refusal:

@@ -334,20 +334,18 @@ async def test_a_refused_connection_fails_every_request_that_waits_for_it() -> N
 
 
 async def test_a_server_that_comes_back_is_reached_again() -> None:
-    async with serving() as server, client_of(server) as client:
-        port, server.port = server.port, unused_port()
-        client._port = server.port
+    port = unused_port()
+    async with client_of(port) as client:
         assert (await post(client).failure()).kind is FailureKind.CONNECT_REFUSED
-        client._port = port
-        await answered_over(server, client)
+        async with serving(port=port) as server:
+            await answered_over(server, client)
 
 
-@pytest.mark.parametrize("host", ["nothing.invalid", "a" * 64 + ".invalid"])
-async def test_a_name_that_does_not_resolve_is_named_as_such(host: str) -> None:
-    client = HttpClient(f"http://{host}:80", max_body_bytes=1)
+async def test_a_name_that_does_not_resolve_is_named_as_such() -> None:
+    client = HttpClient("http://nothing.invalid:80", max_body_bytes=1)
     failure = await post(client).failure()
     assert (failure.kind, failure.retry_safe) == (FailureKind.NAME_RESOLUTION, True)
-    assert host not in failure.detail
+    assert "nothing.invalid" not in failure.detail
     await client.close()
 
 

@@ -85,13 +85,8 @@ def running_node(
 
     `announced` waits until the node has printed its status; without it, only until its doors are open.
     """
-    workspace = folder / "workspace"
-    workspace.mkdir(parents=True, exist_ok=True)
     data = folder / "data"
-    config = workspace / "interlock.toml"
-    listens = "" if "[node]" in extra else '[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\n'
-    tables = "".join(f"[servers.{segment}]\n{_toml(table)}\n" for segment, table in servers.items())
-    config.write_text(f"{extra}\n{listens}\n{tables}")
+    config = write_config(folder, servers, extra)
     command = [sys.executable, "-m", "interlock", "serve", "--json", "--config", str(config), "--data", str(data)]
     errors = (folder / "stderr.txt").open("wb")
     process = subprocess.Popen(

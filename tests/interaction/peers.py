@@ -72,6 +72,7 @@ class Ongoing:
     def __init__(self, request_id: str, method: str) -> None:
         self.id, self.method = request_id, method  # the id as JSON text
         self.future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.future.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody need wait for it
         self.task: asyncio.Task[None] | None = None
 
     async def reply(self, seconds: float = ANSWER_SECONDS) -> Reply:
@@ -158,7 +159,9 @@ class Peer:
         return ongoing
 
     async def notify(self, method: str, params: Params = None) -> None:
-        await self._send(json.dumps({"jsonrpc": "2.0", "method": method, **({"params": params} if params else {})}))
+        text = params if isinstance(params, str) or params is None else json.dumps(params)
+        pairs = [("jsonrpc", '"2.0"'), ("method", string(method))]
+        await self._send(obj(pairs if text is None else [*pairs, ("params", text)]))
 
     async def respond(self, message_id: Any, result: Mapping[str, Any] | str) -> None:
         text = result if isinstance(result, str) else json.dumps(result)
@@ -166,7 +169,7 @@ class Peer:
 
     async def cancel(self, ongoing: Ongoing) -> None:
         """In the words of the pipe: the notification, or closing the stream."""
-        await self.notify("notifications/cancelled", {"requestId": json.loads(ongoing.id), "reason": "no longer needed"})
+        await self.notify("notifications/cancelled", f'{{"requestId":{ongoing.id},"reason":"no longer needed"}}')
 
     async def hear(self, *methods: str, seconds: float = ANSWER_SECONDS) -> Any:
         """The next message of one of these methods that no request asked for; others stay."""

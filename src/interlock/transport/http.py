@@ -35,6 +35,7 @@ TLS_SHUTDOWN_S = 2.0  # a server that does not answer close_notify is left after
 
 _METHOD = re.compile(rb"[A-Z]+")
 _TARGET = re.compile(rb"/[!-~]*")  # RFC 9112 3.2.1: origin-form; nothing in it can end the request line
+_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
 _NO_LENGTH_WHEN_EMPTY = frozenset((b"GET", b"HEAD", b"DELETE", b"OPTIONS"))  # RFC 9110 8.6
 
 
@@ -258,7 +259,12 @@ def _split_origin(url: str) -> tuple[bool, str, int]:
     if parts.username is not None or parts.password is not None:
         raise ValueError("the URL of a server must not carry a user name or password; send a header instead")
     is_tls = parts.scheme == "https"
-    host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode("ascii")
+    try:
+        host = parts.hostname if ":" in parts.hostname else parts.hostname.encode("idna").decode("ascii")
+    except UnicodeError:
+        host = ""
+    if not _HOST.fullmatch(host):
+        raise ValueError("the URL of a server must name its host by a DNS name or an IP address")
     return is_tls, host, parts.port or (443 if is_tls else 80)
 
 

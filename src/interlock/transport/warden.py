@@ -104,7 +104,6 @@ class Warden:
                 stdin=theirs,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env={},
                 cwd="/",
                 start_new_session=True,
             )

@@ -39,8 +39,8 @@ from interlock.runtime.links.link import Link, ServerFacts
 from interlock.runtime.links.listing import FIELD, Items, ListFailed, Listing, read_list
 from interlock.runtime.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble
 from interlock.runtime.links.state import LinkState
-from interlock.transport.packages import PackageUnavailable, ensure
 from interlock.transport.launch import ChildStartFailed, child_environment
+from interlock.transport.packages import PackageUnavailable, ensure
 from interlock.transport.stderr import StderrRing
 from interlock.transport.stdio import Child
 from interlock.transport.warden import Warden

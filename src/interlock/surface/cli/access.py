@@ -10,6 +10,7 @@ from interlock.surface.cli.failures import Unreachable
 if TYPE_CHECKING:
     from interlock.surface.cli.node import Answer
     from interlock.surface.cli.shapes import IssuedToken
+    from interlock.surface.cli.stored import StoredTokens
 
 app = verb_app(
     "Make, list and revoke tokens.",
@@ -160,7 +161,3 @@ def _from_store(invocation: Invocation, away: Unreachable) -> "StoredTokens":
     from interlock.surface.cli.stored import StoredTokens
 
     return StoredTokens(invocation.loaded.plan, invocation.data_folder)
-
-
-if TYPE_CHECKING:
-    from interlock.surface.cli.stored import StoredTokens

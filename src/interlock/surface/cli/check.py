@@ -51,15 +51,13 @@ def check(
 
 
 def _check(invocation: Invocation, *, effective: bool, strict: bool) -> None:
-    import os
-
     from interlock.config.effective import effective as effective_values
-    from interlock.config.load import ConfigInvalid, load
+    from interlock.config.load import ConfigInvalid
+    from interlock.surface.cli.configuration import read_configuration
 
     out = invocation.out
-    flags = {"data": invocation.data} if invocation.data else {}
     try:
-        loaded = load(Path(invocation.config) if invocation.config else None, os.environ, flags)
+        loaded = read_configuration(invocation)
     except ConfigInvalid as invalid:
         _report(invocation, errors=invalid.problems, warnings=())
         raise typer.Exit(EXIT_REFUSED) from None

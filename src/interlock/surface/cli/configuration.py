@@ -11,13 +11,21 @@ if TYPE_CHECKING:
     from interlock.surface.cli.command import Invocation
 
 
-def load_configuration(invocation: "Invocation") -> "Loaded":
-    from interlock.config.load import ConfigInvalid, load
+def read_configuration(invocation: "Invocation") -> "Loaded":
+    """Raises ConfigInvalid."""
+    from interlock.config.load import load
 
     path = Path(invocation.config) if invocation.config else None
     flags = {"data": invocation.data} if invocation.data else {}
+    return load(path, os.environ, flags)
+
+
+def load_configuration(invocation: "Invocation") -> "Loaded":
+    """Raises Refused, with the first problem and how many more there are."""
+    from interlock.config.load import ConfigInvalid
+
     try:
-        return load(path, os.environ, flags)
+        return read_configuration(invocation)
     except ConfigInvalid as invalid:
         first, *rest = invalid.problems
         more = f" (and {len(rest)} more)" if rest else ""

@@ -31,7 +31,6 @@ class Output:
                 stream.reconfigure(errors="backslashreplace")  # a poor encoding costs a character, not the answer
         self.as_json = as_json
         self._console: Console | None = None
-        self._remarks: Console | None = None
 
     @property
     def console(self) -> "Console":
@@ -39,13 +38,6 @@ class Output:
         if self._console is None:
             self._console = _console_on(sys.stdout)
         return self._console
-
-    @property
-    def remarks(self) -> "Console":
-        """stderr, for what is not the result."""
-        if self._remarks is None:
-            self._remarks = _console_on(sys.stderr)
-        return self._remarks
 
     def draw(self, *lines: "Text") -> None:
         """Lines that were made to fit; on a screen narrower than any plan they are cut rather than broken."""

@@ -44,12 +44,8 @@ class Links(msgspec.Struct, frozen=True, kw_only=True):
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     version: str
-    pid: int
     url: str
-    operator_url: str | None = None
-    started_at: str | None = None
     uptime_s: float = 0
-    data: str | None = None
     audit_trouble: str | None = None
 
 
@@ -58,12 +54,10 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True):
     tools: int = 0
     prompts: int = 0
     resources: int = 0
-    templates: int = 0
 
 
 class Clients(msgspec.Struct, frozen=True, kw_only=True):
     sessions: int = 0
-    streams: int = 0
 
 
 class Calls(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +126,6 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     at: str = ""
     who: str = ""
-    via: str = ""
     method: str = ""
     tool: str | None = None
     outcome: str = ""

@@ -1,0 +1,173 @@
+"""Which bytes are one message, and what is said of those that are not?"""
+
+import pytest
+
+from interlock.protocol.jsonrpc.codec import ID_BYTES_MAX, decode_array, decode_object, decode_untrusted
+from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, PARSE_ERROR, CodecError
+from interlock.protocol.jsonrpc.halves import HALVES_MAX
+from interlock.protocol.jsonrpc.messages import ABSENT, Message, Notification, Request, Response
+
+LONGEST_ID = b"7" * ID_BYTES_MAX
+
+
+def envelope(members: bytes) -> bytes:
+    return b'{"jsonrpc":"2.0",' + members + b"}"
+
+
+def parts(message: Message) -> tuple[object, ...]:
+    """Raw values compare by identity; here by their bytes."""
+    match message:
+        case Request(id=message_id, method=method, params=params):
+            return "request", message_id, method, bytes(params)
+        case Notification(method=method, params=params):
+            return "notification", method, bytes(params)
+        case Response(id=message_id, result=result, error=error):
+            return "response", message_id, bytes(result), bytes(error)
+
+
+MESSAGES = {
+    "a request": (b'"id":1,"method":"ping"', ("request", b"1", "ping", b"")),
+    "members in any order": (b'"params":{},"method":"a","id":"x"', ("request", b'"x"', "a", b"{}")),
+    "an escaped method name": (rb'"id":1,"method":"\u0070ing"', ("request", b"1", "ping", b"")),
+    "an escaped member name": (rb'"\u0069d":1,"method":"a"', ("request", b"1", "a", b"")),
+    "an id as it was written": (rb'"id":"\u0061","method":"a"', ("request", rb'"\u0061"', "a", b"")),
+    "an empty string as id": (b'"id":"","method":"a"', ("request", b'""', "a", b"")),
+    "a negative id": (b'"id":-7,"method":"a"', ("request", b"-7", "a", b"")),
+    "an id of 80 bits": (b'"id":1208925819614629174706176,"method":"a"',
+                         ("request", b"1208925819614629174706176", "a", b"")),
+    "the longest id": (b'"id":%b,"method":"a"' % LONGEST_ID, ("request", LONGEST_ID, "a", b"")),
+    "a repeated member, the last one counts": (b'"id":1,"method":"a","id":2', ("request", b"2", "a", b"")),
+    "unknown members": (b'"id":1,"x":[1],"method":"a","":{}', ("request", b"1", "a", b"")),
+    "params that are no object": (b'"id":1,"method":"a","params":[1 ,2]', ("request", b"1", "a", b"[1 ,2]")),
+    "a notification": (b'"method":"n","params":{"a": 1}', ("notification", "n", b'{"a": 1}')),
+    "a result": (b'"id":1,"result":{"a":1}', ("response", b"1", b'{"a":1}', b"")),
+    "a result of null": (b'"id":1,"result":null', ("response", b"1", b"null", b"")),
+    "an error": (b'"id":"x","error":{"code":1}', ("response", b'"x"', b"", b'{"code":1}')),
+    "an error about an unreadable id": (b'"id":null,"error":{}', ("response", b"null", b"", b"{}")),
+    "an error without an id": (b'"error":{}', ("response", b"null", b"", b"{}")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("members", "expected"), MESSAGES.values(), ids=MESSAGES)
+def test_a_message_is_read_with_its_payload_as_bytes(members: bytes, expected: tuple[object, ...]) -> None:
+    assert parts(decode_untrusted(envelope(members))) == expected
+
+
+@pytest.mark.parametrize(("members", "expected"), MESSAGES.values(), ids=MESSAGES)
+def test_white_space_around_a_message_changes_nothing(members: bytes, expected: tuple[object, ...]) -> None:
+    assert parts(decode_untrusted(b" \t\r\n" + envelope(members) + b"\n ")) == expected
+
+
+def test_absent_params_are_the_absent_value() -> None:
+    request = decode_untrusted(envelope(b'"id":1,"method":"a"'))
+    assert isinstance(request, Request)
+    assert not request.params
+    assert bytes(request.params) == bytes(ABSENT)
+
+
+NOT_JSON = {
+    "nothing": b"",
+    "blanks": b" \n",
+    "a NUL": b"\0",
+    "a NUL after the message": envelope(b'"id":1,"method":"a"') + b"\0",
+    "a NUL in a string": envelope(b'"id":1,"method":"a\0b"'),
+    "a bare newline in a string": envelope(b'"id":1,"method":"a","params":{"x":"\n"}'),
+    "a byte order mark": b"\xef\xbb\xbf" + envelope(b'"id":1,"method":"a"'),
+    "half an object": envelope(b'"id":1,"method":"a"')[:-1],
+    "half a batch": b'[{"jsonrpc":"2.0","id":1,"method":"a"},{"jsonrpc"',
+    "half a string": b'"abc',
+    "half a word": b"nul",
+    "two messages": envelope(b'"method":"a"') * 2,
+    "a trailing comma": envelope(b'"id":1,"method":"a",'),
+    "NaN": envelope(b'"id":1,"method":"a","params":{"x":NaN}'),
+    "a leading zero": envelope(b'"id":01,"method":"a"'),
+    "a fraction without digits": envelope(b'"id":1,"method":"a","params":[1.]'),
+    "an unknown escape": envelope(rb'"id":1,"method":"a","params":["\q"]'),
+    "a single quote": b"{'jsonrpc':'2.0'}",
+    "a comment": envelope(b'"id":1,/**/"method":"a"'),
+    "an invalid byte in a string": envelope(b'"id":1,"method":"a","params":["\xff"]'),
+    "an invalid byte in an unknown member": envelope(b'"id":1,"method":"a","x":"\xc3\x28"'),
+    "a surrogate as UTF-8": envelope(b'"id":1,"method":"a","params":["\xed\xa0\x80"]'),
+    "an overlong NUL": envelope(b'"id":1,"method":"a","params":["\xc0\x80"]'),
+    "a cut character": envelope(b'"id":1,"method":"a","params":["\xe2\x82"]'),
+    "depth without end": b"[" * 200_000,
+    "depth in params": envelope(b'"id":1,"method":"a","params":' + b"[" * 200_000 + b"]" * 200_000),
+    "depth in an unknown member": envelope(b'"id":1,"method":"a","x":' + b'{"a":' * 200_000 + b"1" + b"}" * 200_000),
+}
+
+
+@pytest.mark.parametrize("data", NOT_JSON.values(), ids=NOT_JSON)
+def test_what_is_not_json_is_a_parse_error_about_an_unknown_id(data: bytes) -> None:
+    with pytest.raises(CodecError) as caught:
+        decode_untrusted(data)
+    assert (caught.value.fault.code, caught.value.message_id) == (PARSE_ERROR, b"null")
+
+
+NOT_A_MESSAGE = {
+    "a batch": (b'[{"jsonrpc":"2.0","id":1,"method":"a"}]', b"null", "one message at a time"),
+    "an empty batch": (b"[]", b"null", "one message at a time"),
+    "a number": (b"1", b"null", "JSON object"),
+    "null": (b"null", b"null", "JSON object"),
+    "a string": (b'"a"', b"null", "JSON object"),
+    "an empty object": (b"{}", b"null", "jsonrpc"),
+    "another version": (b'{"jsonrpc":"1.0","id":1,"method":"a"}', b"1", "jsonrpc"),
+    "the version as a number": (b'{"jsonrpc":2.0,"id":"x","method":"a"}', b'"x"', "jsonrpc"),
+    "no version, odd id": (b'{"id":{},"method":"a"}', b"null", "jsonrpc"),
+    "a null id": (envelope(b'"id":null,"method":"a"'), b"null", '"id"'),
+    "a null id hidden behind an error": (envelope(b'"id":null,"method":"a","error":{}'), b"null", '"id"'),
+    "a null id with a result": (envelope(b'"id":null,"result":{}'), b"null", '"id"'),
+    "a fraction as id": (envelope(b'"id":1.0,"method":"a"'), b"null", '"id"'),
+    "a power as id": (envelope(b'"id":1e3,"method":"a"'), b"null", '"id"'),
+    "a truth value as id": (envelope(b'"id":true,"method":"a"'), b"null", '"id"'),
+    "a list as id": (envelope(b'"id":[1],"method":"a"'), b"null", '"id"'),
+    "an id too long": (envelope(b'"id":%b7,"method":"a"' % LONGEST_ID), b"null", str(ID_BYTES_MAX)),
+    "a long string as id": (envelope(b'"id":"%b","method":"a"' % LONGEST_ID), b"null", str(ID_BYTES_MAX)),
+    "a number as method": (envelope(b'"id":1,"method":5'), b"1", '"method"'),
+    "null as method": (envelope(b'"id":1,"method":null'), b"1", '"method"'),
+    "half a pair in a method": (envelope(rb'"id":1,"method":"a\ud800"'), b"1", '"method"'),
+    "an empty method": (envelope(b'"id":1,"method":""'), b"1", "has a method"),
+    "an id alone": (envelope(b'"id":1'), b"1", "has a method"),
+    "a result without an id": (envelope(b'"result":{}'), b"null", "has a method"),
+    "a result and an error": (envelope(b'"id":1,"result":{},"error":{}'), b"1", "either a result or an error"),
+    "a result and a null error": (envelope(b'"id":1,"result":{},"error":null'), b"1", "either a result or an error"),
+}
+
+
+@pytest.mark.parametrize(("data", "message_id", "says"), NOT_A_MESSAGE.values(), ids=NOT_A_MESSAGE)
+def test_json_that_is_no_message_is_refused_under_the_id_it_gave(data: bytes, message_id: bytes, says: str) -> None:
+    with pytest.raises(CodecError) as caught:
+        decode_untrusted(data)
+    assert (caught.value.fault.code, caught.value.message_id) == (INVALID_REQUEST, message_id)
+    assert says in caught.value.fault.message
+
+
+HALVES = [
+    rb'"\ud83d"',
+    rb'"\uD83D x"',
+    rb'"a\ude00"',
+    rb'["\udBfF\ud83d\ude00","\u00e9 \ue8ff \\ud83d"]',
+    rb'{"\ud800":{}}',
+]
+
+
+@pytest.mark.parametrize("payload", HALVES)
+def test_half_a_surrogate_pair_passes_as_it_was_written(payload: bytes) -> None:
+    answer = decode_untrusted(envelope(b'"id":1,"result":%b' % payload))
+    assert parts(answer) == ("response", b"1", payload, b"")
+
+
+@pytest.mark.parametrize("payload", HALVES)
+def test_half_a_pair_in_a_value_does_not_hide_its_neighbours(payload: bytes) -> None:
+    members = decode_object(b'{"b": 1.0,"a":%b}' % payload)
+    assert members is not None
+    assert [(key, bytes(value)) for key, value in members.items()] == [("b", b"1.0"), ("a", payload)]
+    assert [bytes(one) for one in decode_array(b"[1.0, %b]" % payload) or []] == [b"1.0", payload]
+
+
+def test_a_key_with_half_a_pair_makes_the_object_unreadable_rather_than_another() -> None:
+    assert decode_object(rb'{"\ud83d":1}') is None
+
+
+def test_too_many_halves_are_refused_rather_than_hidden() -> None:
+    assert decode_array(b'["%b"]' % (rb"\ud83d" * HALVES_MAX)) is not None
+    assert decode_array(b'["%b"]' % (rb"\ud83d" * (HALVES_MAX + 1))) is None
