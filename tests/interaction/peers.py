@@ -167,6 +167,10 @@ class Peer:
         text = result if isinstance(result, str) else json.dumps(result)
         await self._send(obj([("jsonrpc", '"2.0"'), ("id", json.dumps(message_id)), ("result", text)]))
 
+    async def refuse(self, message_id: Any, code: int, message: str) -> None:
+        error = json.dumps({"code": code, "message": message})
+        await self._send(obj([("jsonrpc", '"2.0"'), ("id", json.dumps(message_id)), ("error", error)]))
+
     async def cancel(self, ongoing: Ongoing) -> None:
         """In the words of the pipe: the notification, or closing the stream."""
         await self.notify("notifications/cancelled", f'{{"requestId":{ongoing.id},"reason":"no longer needed"}}')

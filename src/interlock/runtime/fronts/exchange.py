@@ -30,8 +30,7 @@ REASONS: Final = {
     503: b"Service Unavailable",
 }
 _STREAM_HEAD: Final = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-store\r\n"
-    b"x-accel-buffering: no\r\ntransfer-encoding: chunked\r\n%b\r\n"
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-store\r\nx-accel-buffering: no\r\n%b\r\n"
 )
 _JSON_HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
 _HEAD: Final = b"HTTP/1.1 %d %b\r\n%bcontent-length: %d\r\n%b\r\n%b"
@@ -41,14 +40,17 @@ _JSON_TYPE: Final = b"content-type: application/json\r\n"
 class Head:
     """A request's line and headers, parsed. Shared by all requests that begin with the same bytes: never written."""
 
-    __slots__ = ("headers", "keep", "method", "passport", "raw_headers", "url")
+    __slots__ = ("chunks", "headers", "keep", "method", "passport", "raw_headers", "url")
 
-    def __init__(self, method: bytes, url: bytes, raw_headers: list[tuple[bytes, bytes]], keep: bool) -> None:
+    def __init__(
+        self, method: bytes, url: bytes, raw_headers: list[tuple[bytes, bytes]], keep: bool, chunks: bool
+    ) -> None:
         self.method = method
         self.url = url
         self.raw_headers = raw_headers
         self.headers = dict(raw_headers)
         self.keep = keep
+        self.chunks = chunks  # HTTP/1.0 knows none: there a stream ends with the connection
         self.passport: Any = None  # what the door concluded from it
 
     def doubled(self, names: frozenset[bytes]) -> bytes | None:
@@ -129,17 +131,19 @@ class Exchange:
 
     def open_stream(self) -> None:
         self.streaming = True
-        self.protocol.transport.write(_STREAM_HEAD % self.extra)
+        how = b"transfer-encoding: chunked\r\n" if self.head.chunks else b"connection: close\r\n"
+        self.protocol.transport.write(_STREAM_HEAD % (self.extra + how))
 
     def send_chunk(self, data: bytes) -> None:
         if not self.ended:
             self.protocol.wrote()
-            self.protocol.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            self.protocol.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self.head.chunks else data)
 
     def end_stream(self) -> None:
         if not self.ended:
             self.ended = True
-            self.protocol.transport.write(b"0\r\n\r\n")
+            if self.head.chunks:
+                self.protocol.transport.write(b"0\r\n\r\n")
             self.protocol.finished(self)
 
     def gone(self) -> None:

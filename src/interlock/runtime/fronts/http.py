@@ -88,7 +88,8 @@ class McpProtocol(HttpToolsProtocol):
             self._refuse(431)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value.rstrip(b" \t")))  # RFC 9110 5.5: blanks around a value are not in it
+        if self._in_head:  # RFC 9110 6.5.1: trailers are no headers; 5.5: blanks around a value are not in it
+            self.headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -105,8 +106,13 @@ class McpProtocol(HttpToolsProtocol):
             self._own = True
             self._chunks = []
             self._body_bytes = 0
-            keep = self.parser.should_keep_alive() and self.parser.get_http_version() != "1.0"
-            self._head = Head(self.parser.get_method(), self.url, self.headers, keep)
+            chunks = self.parser.get_http_version() != "1.0"
+            keep = chunks and self.parser.should_keep_alive()
+            self._head = Head(self.parser.get_method(), self.url, self.headers, keep, chunks)
+            length = self._head.headers.get(b"content-length", b"0")
+            if not length.isdigit() or int(length) > self.door.max_body_bytes:
+                self._refuse(413)
+                return
             if self.expect_100_continue:
                 self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             return
@@ -278,7 +284,7 @@ class McpProtocol(HttpToolsProtocol):
             self.exchange.keep = False
 
 
-_NO_HEAD: Final = Head(b"", b"", [], False)
+_NO_HEAD: Final = Head(b"", b"", [], False, True)
 
 
 def _size(headers: list[tuple[bytes, bytes]]) -> int:

@@ -99,6 +99,7 @@ class Keeper:
         self._usable = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._relists: dict[str, asyncio.Task[None]] = {}
+        self._unread: set[str] = set()  # kinds of lists that changed since they were last asked for
         self._regreeting: asyncio.Task[None] | None = None
         self._listener: _Listener | None = None
         self._first: Era | None = None  # which era to try first, when the last attempt ended in the greeting
@@ -148,6 +149,7 @@ class Keeper:
     def refresh(self, kind: str) -> "asyncio.Task[None]":
         """Read one kind of list again; asked twice while under way, it is read once more afterwards at most."""
         task = self._relists.get(kind)
+        self._unread.add(kind)
         if task is None or task.done():
             task = asyncio.get_running_loop().create_task(self._relist(kind))
             self._relists[kind] = task
@@ -347,6 +349,11 @@ class Keeper:
         self._stand_listed(troubles)
 
     async def _relist(self, kind: str) -> None:
+        while kind in self._unread:
+            self._unread.discard(kind)
+            await self._relist_once(kind)
+
+    async def _relist_once(self, kind: str) -> None:
         listing = self.listing
         if listing is None or not self._usable.is_set():
             return

@@ -45,8 +45,12 @@ def serve(
     from interlock.store.ports import StoreError
     from interlock.surface.admin.app import operator_app
 
+    told: list[bool] = []  # the node calls twice when servers were late: the second time the tree alone is news
+
     def on_ready(status: dict[str, Any]) -> None:
-        _announce(invocation, status, stdio=stdio, anonymous=plan.auth.anonymous != "never")
+        anonymous = plan.auth.anonymous != "never"
+        _announce(invocation, status, stdio=stdio, anonymous=anonymous, again=bool(told))
+        told.append(True)
 
     try:
         run_node(
@@ -87,7 +91,7 @@ def _known_segment(only: str, segments: list[str]) -> None:
         raise BadUsage("unknown_segment", f"no server has the segment {only}", hint=hint)
 
 
-def _announce(invocation: Invocation, status: dict[str, Any], *, stdio: bool, anonymous: bool) -> None:
+def _announce(invocation: Invocation, status: dict[str, Any], *, stdio: bool, anonymous: bool, again: bool) -> None:
     import sys
 
     import msgspec
@@ -107,11 +111,11 @@ def _announce(invocation: Invocation, status: dict[str, Any], *, stdio: bool, an
     if out.as_json:
         out.json_line(status)
         return
-    _draw(invocation, known, anonymous=anonymous)
+    _draw(invocation, known, anonymous=anonymous, again=again)
     sys.stdout.flush()
 
 
-def _draw(invocation: Invocation, status: "Status", *, anonymous: bool) -> None:
+def _draw(invocation: Invocation, status: "Status", *, anonymous: bool, again: bool) -> None:
     import os
     from datetime import UTC, datetime
 
@@ -125,6 +129,8 @@ def _draw(invocation: Invocation, status: "Status", *, anonymous: bool) -> None:
     console = out.console
     lines = tree_lines(status, width=console.width, now=datetime.now(UTC), ascii_only=console.options.ascii_only)
     out.draw(Text(), *lines)
+    if again:
+        return
     config = invocation.config or next((str(path) for path in invocation.loaded.paths), None)
     data = invocation.data or os.environ.get("INTERLOCK_DATA")
     ways = ways_to_connect(mcp_url(status.node.url), config=config, data=data, needs_token=not anonymous)

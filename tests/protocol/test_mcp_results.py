@@ -1,0 +1,128 @@
+"""Does a result or an error of one era become one of the other, and lose nothing that the other can hold?"""
+
+import json
+
+import pytest
+from mcp_schema import LEGACY, MODERN, complaints
+from msgspec import Raw
+
+from interlock.protocol.jsonrpc.codec import encode_fault
+from interlock.protocol.jsonrpc.errors import INTERNAL_ERROR, Fault
+from interlock.protocol.mcp.methods import (
+    COMPLETE,
+    PROMPTS_GET,
+    RESOURCES_READ,
+    TOOLS_CALL,
+    TOOLS_LIST,
+)
+from interlock.protocol.mcp.results import error_to_legacy, error_to_modern, result_to_legacy, result_to_modern
+
+ODD = rb'"x":{ "z":1.0 , "a":1208925819614629174706175,"e":1e400,"s":"\u00e9\/"},"_meta":{"k":null}'
+BODIES = {
+    TOOLS_CALL: ("CallToolResult", b'"content":[{"type":"text","text":"t"}]'),
+    PROMPTS_GET: ("GetPromptResult", b'"messages":[]'),
+    RESOURCES_READ: ("ReadResourceResult", b'"contents":[{"uri":"a:b","text":""}]'),
+    COMPLETE: ("CompleteResult", b'"completion":{"values":[]}'),
+    TOOLS_LIST: ("ListToolsResult", b'"tools":[]'),
+}
+CACHEABLE = {RESOURCES_READ, TOOLS_LIST}
+
+
+@pytest.mark.parametrize("method", BODIES)
+def test_a_legacy_result_gains_what_a_modern_one_needs(method: str) -> None:
+    definition, members = BODIES[method]
+    text = result_to_modern(Raw(b"{%b, %b}" % (members, ODD)), method)
+    hints = b',"ttlMs":0,"cacheScope":"private"' if method in CACHEABLE else b""
+    assert text == b'{"resultType":"complete",%b,%b%b}' % (members, ODD, hints)
+    assert complaints(MODERN, definition, text) == []
+
+
+@pytest.mark.parametrize("method", BODIES)
+def test_a_modern_result_loses_what_a_legacy_one_does_not_know(method: str) -> None:
+    definition, members = BODIES[method]
+    given = b'{"resultType":"complete","ttlMs":1.0e3,%b,"cacheScope":"public",%b}' % (members, ODD)
+    text = result_to_legacy(Raw(given))
+    assert text == b"{%b,%b}" % (members, ODD)
+    assert complaints(LEGACY, definition, text) == []
+
+
+def test_hints_that_are_there_are_kept() -> None:
+    given = b'{"cacheScope":"public","resultType":"complete","contents":[],"ttlMs":5}'
+    assert result_to_modern(Raw(given), RESOURCES_READ) == given
+
+
+def test_a_result_without_a_type_is_a_complete_one() -> None:
+    assert result_to_legacy(Raw(b'{"content": []}')) == b'{"content":[]}'
+
+
+@pytest.mark.parametrize("value", [b"null", b"[1]", b"1", b'"{"', b"true"])
+def test_structured_content_that_is_no_object_is_left_out_for_legacy_clients(value: bytes) -> None:
+    text = result_to_legacy(
+        Raw(b'{"resultType":"complete","content":[],"structuredContent":%b,"isError":false}' % value)
+    )
+    assert text == b'{"content":[],"isError":false}'
+    assert complaints(LEGACY, "CallToolResult", text) == []
+
+
+def test_structured_content_that_is_an_object_keeps_its_bytes() -> None:
+    given = b'{"content":[],"structuredContent":{ "a" : 1.0 }}'
+    assert result_to_legacy(Raw(given)) == given
+
+
+UNKNOWN_KINDS = [b'"task"', b'""', b"null", b"1", rb'"\ud800"', b"[]"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [(b'"input_required"', "input_required_across_eras"), *((kind, "result_type_unknown") for kind in UNKNOWN_KINDS)],
+)
+def test_a_result_a_legacy_client_cannot_have_is_a_named_refusal(kind: bytes, reason: str) -> None:
+    fault = result_to_legacy(Raw(b'{"resultType":%b,"content":[]}' % kind))
+    assert isinstance(fault, Fault)
+    assert (fault.code, fault.data) == (INTERNAL_ERROR, {"reason": reason})
+    assert complaints(LEGACY, "JSONRPCErrorResponse", encode_fault(b"1", fault)) == []
+
+
+@pytest.mark.parametrize("result", [b"", b"null", b"[]", b'"x"', b"1"])
+def test_a_result_that_is_no_object_is_the_servers_fault(result: bytes) -> None:
+    for fault in (result_to_modern(Raw(result), TOOLS_CALL), result_to_legacy(Raw(result))):
+        assert isinstance(fault, Fault)
+        assert fault.code == INTERNAL_ERROR
+
+
+TO_MODERN = {-32002: -32602, -32042: -32603, -32601: -32601, -32000: -32000, 7: 7, -32602: -32602}
+TO_LEGACY = {-32020: -32600, -32021: -32600, -32022: -32600, -32601: -32601, 32002: 32002, -32602: -32602}
+
+
+@pytest.mark.parametrize(("code", "expected"), TO_MODERN.items())
+def test_codes_retired_in_2026_are_not_sent_to_modern_clients(code: int, expected: int) -> None:
+    text = error_to_modern(Raw(b'{"code":%d,"message":"m","data":{ "z":1.0},"x":1}' % code))
+    assert json.loads(text) == {"code": expected, "message": "m", "data": {"z": 1.0}, "x": 1}
+    assert b'{ "z":1.0}' in text
+
+
+@pytest.mark.parametrize(("code", "expected"), TO_LEGACY.items())
+def test_codes_new_in_2026_are_not_sent_to_legacy_clients(code: int, expected: int) -> None:
+    text = error_to_legacy(Raw(b'{"message":"m","code":%d}' % code), TOOLS_CALL)
+    assert text == b'{"message":"m","code":%d}' % expected
+
+
+def test_a_missing_resource_has_its_own_code_in_the_legacy_era() -> None:
+    error = Raw(b'{"code":-32602,"message":"m"}')
+    assert json.loads(error_to_legacy(error, RESOURCES_READ))["code"] == -32002
+    assert json.loads(error_to_legacy(error, PROMPTS_GET))["code"] == -32602
+
+
+@pytest.mark.parametrize(
+    "error",
+    [b"{}", b'{"code":[]}', b'{"code":{}}', b'{"code":null}', b'{"code":"-32002"}', b'{"code":1e400}', b'{"code":9}'],
+)
+def test_an_error_with_an_odd_code_passes_as_it_is(error: bytes) -> None:
+    assert error_to_modern(Raw(error)) == error_to_legacy(Raw(error), RESOURCES_READ) == error
+
+
+@pytest.mark.parametrize("error", [b"null", b"[]", b'"boom"', b"-32002"])
+def test_an_error_that_is_no_object_becomes_one(error: bytes) -> None:
+    for text in (error_to_modern(Raw(error)), error_to_legacy(Raw(error), TOOLS_CALL)):
+        assert complaints(MODERN, "Error", text) == []
+        assert json.loads(text)["code"] == INTERNAL_ERROR
