@@ -3,6 +3,8 @@
 One corpus is sent to a server directly and to the same kind of server through a node, by the same clients.
 """
 
+import json
+
 import pytest
 import pytest_asyncio
 from tests.interaction.corpus import Behind, Place, corpus
@@ -102,3 +104,16 @@ async def test_what_the_client_wrote_reaches_the_server_as_it_was_written(fleet:
     assert meta["com.example/k"] == '{ "n":18446744073709551616,"e":{} }'
     assert meta["traceparent"] == '"00-0-0-00"'
 
+
+
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("front", ["http-legacy", "http-modern", "sse-legacy"])
+async def test_a_request_written_over_several_lines_reaches_every_kind_of_server(
+    fleet: Fleet, front: str, link: str
+) -> None:
+    arguments = '{\n  "case": "plain",\r\n  "a": [\n    1,\n    {}\n  ],\n  "é": "\\n"\n}'
+    async with fleet.peer(front) as peer:
+        await peer.request("tools/call", f'{{\n"name": "{tool(link, "exact")}",\n"arguments": {arguments}\n}}')
+        seen = (await peer.call(tool(link, "seen"))).result["structuredContent"]["messages"]
+    call = json.loads(next(one["text"] for one in reversed(seen) if '"exact"' in one["text"]))
+    assert call["params"]["arguments"] == {"case": "plain", "a": [1, {}], "é": "\n"}

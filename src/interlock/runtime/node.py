@@ -144,6 +144,10 @@ class Node:
     def settled(self) -> bool:
         return all(keeper.settled.is_set() for keeper in self.keepers.values())
 
+    def _is_ready(self) -> bool:
+        """Every server had its first chance; one that hangs does not hold the rest back."""
+        return self.settled or self.clock.now() - self.started > READY_S
+
     # Doors
 
     async def _open_doors(self) -> None:
@@ -170,7 +174,7 @@ class Node:
             self.operator_url = f"{scheme}://{_reachable(operator, node.operator_listen)}"
         protocol = type("PublicProtocol", (McpProtocol,), {"door": self.door})
         tls = {"ssl_certfile": node.tls_cert, "ssl_keyfile": node.tls_key} if node.tls_cert is not None else {}
-        await self._serve(health_app(lambda: self.settled), public, http=protocol, **tls)
+        await self._serve(health_app(self._is_ready), public, http=protocol, **tls)
         await self._serve(self._operator_app(self.operations, self._authenticate_operator), operator, **tls)
         await self._serve(self._operator_app(self.operations, None), admin)
         self._tasks.append(asyncio.get_running_loop().create_task(self.door.sweep_forever(), name="door sweep"))

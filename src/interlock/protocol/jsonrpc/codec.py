@@ -44,6 +44,7 @@ _decode_raw = msgspec.json.Decoder(Raw).decode
 _encode = msgspec.json.Encoder().encode
 
 _UNKNOWN_ID = b"null"
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # what msgspec raises
 _ID_START = frozenset(b'"-0123456789')
 _FRACTION = frozenset(b".eE")
 ID_BYTES_MAX = 1024  # an id is echoed and kept per call; nobody needs a longer one
@@ -64,7 +65,7 @@ def decode_untrusted(data: bytes) -> Message:
                 return Response(message_id, strict.result, strict.error)
         elif not message_id and strict.method:
             return Notification(strict.method, strict.params)
-    except (UnicodeDecodeError, RecursionError, msgspec.DecodeError):
+    except _UNREADABLE:
         pass
     return _decode_carefully(data)
 
@@ -144,7 +145,7 @@ def decode_object(raw: Raw | bytes) -> dict[str, Raw] | None:
         return _decode_object(raw)
     except msgspec.ValidationError:
         return None
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+    except _UNREADABLE:
         return _object_around_halves(bytes(raw))
 
 
@@ -152,7 +153,7 @@ def _object_around_halves(raw: bytes) -> dict[str, Raw] | None:
     hidden = hide(raw)
     try:
         members = _decode_object(hidden.data) if hidden is not None else None
-    except (msgspec.DecodeError, RecursionError):
+    except _UNREADABLE:
         return None
     # A key is a decoded text: one with half a pair could not be written again.
     if hidden is None or members is None or any(map(hidden.may_be_in, members)):
@@ -165,11 +166,11 @@ def decode_array(raw: Raw | bytes) -> list[Raw] | None:
         return _decode_array(raw)
     except msgspec.ValidationError:
         return None
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+    except _UNREADABLE:
         hidden = hide(bytes(raw))
     try:
         return [hidden.show(one) for one in _decode_array(hidden.data)] if hidden is not None else None
-    except (msgspec.DecodeError, RecursionError):
+    except _UNREADABLE:
         return None
 
 
@@ -177,7 +178,7 @@ def decode_string(raw: Raw | bytes) -> str:
     """Raises CodecError: the caller has already seen that it begins like a string."""
     try:
         return _decode_string(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _UNREADABLE:
         raise CodecError(INVALID_REQUEST, "a string was expected") from None
 
 
@@ -186,7 +187,7 @@ def maybe_string(raw: Raw | bytes | None) -> str | None:
         return None
     try:
         return _decode_string(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _UNREADABLE:
         return None
 
 
@@ -194,7 +195,7 @@ def decode_value(raw: Raw | bytes) -> Any:
     """The value itself, for the few places that look inside. Big integers stay integers."""
     try:
         return _decode_any(raw)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+    except _UNREADABLE:
         raise CodecError(INVALID_REQUEST, "a JSON value was expected") from None
 
 

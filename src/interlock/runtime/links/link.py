@@ -55,7 +55,7 @@ from interlock.runtime.links.state import LinkState, Standing
 
 GARBAGE_MAX: Final = 1000  # messages of one connection that are not JSON-RPC, before it is given up
 CHATTER_PER_S: Final = 1000  # notifications per second, before we stop reading for the rest of it
-_LOOKS_LIKE_ANSWER: Final = re.compile(rb'\s*\{(?=.{0,64}"jsonrpc")(?=.{0,300}"(?:result|error)")', re.DOTALL)
+_LOOKS_LIKE_ANSWER: Final = re.compile(rb'\s*\{(?=.{0,64}"jsonrpc")(?!.{0,300}"method")', re.DOTALL)
 _ANSWER_ID: Final = re.compile(rb'"id"\s*:\s*([0-9]{1,18})\b')
 MODERN_HEAD: Final = b"mcp-protocol-version: %b\r\n" % LATEST_MODERN.encode()
 CHANGES: Final = {TOOLS_CHANGED: "tools", PROMPTS_CHANGED: "prompts", RESOURCES_CHANGED: "resources"}

@@ -153,7 +153,7 @@ class HttpPipe:
 
     async def close(self) -> None:
         self._closed = True
-        if self._session and b"mcp-session-id" in self._session and not self._gone():
+        if self.has_session:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.client.request(b"DELETE", self.target, self._custom + self._session, b"", _Farewell(done))
             try:
@@ -162,8 +162,9 @@ class HttpPipe:
                 pass
         await self.client.close()
 
-    def _gone(self) -> bool:
-        return not self._session
+    @property
+    def has_session(self) -> bool:
+        return b"mcp-session-id" in self._session
 
     @property
     def closed(self) -> bool:
@@ -246,13 +247,13 @@ class _Exchange:
                 origin, Undelivered(Trouble.UNAUTHORISED, f"it refuses our credential (HTTP {status})", status)
             )
             return
+        if status == 404 and self._pipe.has_session:  # whatever its body says: the request was not looked at
+            owner.on_undelivered(origin, Undelivered(Trouble.SESSION_LOST, "it forgot our session", status))
+            return
         if body[:1] == b"{" and origin is not None:
             owner.on_message(body, origin)
             if not owner.waits(origin):
                 return
-        if status == 404 and b"mcp-session-id" in self._pipe._session:
-            owner.on_undelivered(origin, Undelivered(Trouble.SESSION_LOST, "it forgot our session", status))
-            return
         owner.on_undelivered(origin, Undelivered(Trouble.REFUSED, f"HTTP {status}", status))
 
     def on_stream(self, status: int, headers: Headers) -> None:
