@@ -74,6 +74,7 @@ class Sink:
         await self.until(lambda: any(name in TERMINAL for name in self.names))
         await turns()
         assert [name for name in self.names if name in TERMINAL] == [self.names[-1]]
+        assert self.names.count("stream") <= 1
         return self.events[-1]
 
     async def answer(self) -> tuple[int, bytes]:

@@ -127,6 +127,40 @@ async def test_an_idle_connection_that_the_server_closes_is_not_used() -> None:
         assert server.accepted == 2
 
 
+async def test_a_connection_that_is_just_closing_is_not_used() -> None:
+    async with serving() as server, client_of(server) as client:
+        peer = await answered_over(server, client)
+        peer.writer.close()
+        async with asyncio.timeout(BOUND_S):
+            while not client._idle[0].is_closing():
+                await asyncio.sleep(0)
+        await answered_over(server, client)
+        assert server.accepted == 2
+
+
+async def test_the_connection_used_last_is_used_first() -> None:
+    async with serving() as server, client_of(server) as client:
+        sinks = [post(client), post(client)]
+        earlier, later = await server.peer(), await server.peer()
+        await earlier.serve(OK)
+        await later.serve(OK)
+        for sink in [*sinks, post(client)]:
+            if sink not in sinks:
+                await later.serve(OK)
+            assert await sink.answer() == (200, b"ok")
+
+
+@pytest.mark.parametrize("seconds", [0, 1])
+async def test_a_server_that_keeps_connections_for_no_time_is_not_asked_again_on_the_same_one(seconds: int) -> None:
+    async with serving() as server, client_of(server, max_connections=1) as client:
+        sinks = [post(client), post(client)]
+        for _ in sinks:
+            peer = await server.peer()
+            await peer.serve(b"HTTP/1.1 200 OK\r\nkeep-alive: timeout=%d\r\ncontent-length: 2\r\n\r\nok" % seconds)
+            assert await peer.eof() == b""
+        assert [await sink.answer() for sink in sinks] == [(200, b"ok")] * 2
+
+
 @pytest.mark.parametrize("bytes_nobody_asked_for", [OK, b"x", b"HTTP/1.1 408 Request Timeout\r\n\r\n", b"\r\n"])
 async def test_an_idle_connection_that_gets_bytes_is_closed(bytes_nobody_asked_for: bytes) -> None:
     async with serving() as server, client_of(server) as client:
@@ -394,7 +428,25 @@ async def test_closing_at_any_moment_of_opening_ends_the_request(passed: int) ->
         await turns(passed)
         async with asyncio.timeout(BOUND_S):
             await client.close()
+        assert sink.names == ["fail"]
         assert (await sink.failure()).kind is FailureKind.CLOSED
+
+
+async def test_a_request_during_closing_is_not_sent() -> None:
+    async with serving() as server, client_of(server) as client:
+        await answered_over(server, client)
+        closing = asyncio.create_task(client.close())
+        await turns(1)
+        failure = await post(client).failure()
+        assert (failure.kind, failure.retry_safe) == (FailureKind.CLOSED, True)
+        await closing
+
+
+async def test_a_refusal_is_told_before_closing_is_done() -> None:
+    async with serving() as server, client_of(server, max_waiting=0) as client:
+        sink = post(client)
+        await client.close()
+        assert sink.names == ["fail"]
 
 
 async def test_a_closed_client_refuses_requests() -> None:

@@ -179,15 +179,28 @@ async def test_a_server_that_closes_during_the_handshake_is_refused() -> None:
         await client.close()
 
 
-async def test_a_server_that_never_shakes_hands_is_given_up() -> None:
+async def test_a_server_that_never_shakes_hands_is_given_up_by_all_who_wait() -> None:
     async with serving() as server:
-        client = https(server, connect_timeout_s=0.05)
+        url = f"https://127.0.0.1:{server.port}"
+        client = HttpClient(url, max_body_bytes=1, max_connections=1, connect_timeout_s=0.05)
         sinks = [post(client) for _ in range(3)]
         for sink in sinks:
             failure = await sink.failure()
             assert (failure.kind, failure.retry_safe) == (FailureKind.CONNECT_TIMEOUT, True)
             assert "0.05 s" in failure.detail
+        assert server.accepted == 1
         await client.close()
+
+
+async def test_closing_the_client_does_not_wait_for_a_connection_that_opens_slowly() -> None:
+    async with serving() as server:
+        client = https(server, connect_timeout_s=100 * BOUND_S)
+        sink = post(client)
+        await server.peer()
+        async with asyncio.timeout(BOUND_S):
+            await client.close()
+        assert sink.names == ["fail"]
+        assert (await sink.failure()).kind is FailureKind.CLOSED
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])

@@ -328,8 +328,8 @@ class HttpPeer(Peer):
         if self.modern:
             sent["mcp-method"] = ongoing.method
             named = NAMED.get(ongoing.method)
-            if named is not None:
-                sent["mcp-name"] = header_value(json.loads(members(params)[named]))
+            if named is not None and isinstance(value := json.loads(members(params).get(named, "null")), str):
+                sent["mcp-name"] = header_value(value)
         ongoing.task = self._in_task(self._post(ongoing, body, {**sent, **headers}))
 
     async def _post(self, ongoing: Ongoing, body: str, headers: Mapping[str, str]) -> None:

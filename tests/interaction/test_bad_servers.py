@@ -53,6 +53,7 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     extra = f"[limits]\nmessage_bytes = {LIMIT}\n{REALTIME}"
     with running_node(tmp_path_factory.mktemp("zoo"), servers, extra, announced=False) as node:
         yield node
+        node.wait_link("good", {"state": "ready"})
         assert_unharmed(node)
 
 

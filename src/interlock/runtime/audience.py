@@ -11,7 +11,8 @@ from typing import Final, Protocol
 from msgspec import Raw
 
 from interlock.protocol.jsonrpc.codec import decode_object, encode_notification, encode_value, maybe_string
-from interlock.protocol.jsonrpc.messages import Request
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import ELICITATION_COMPLETE, LOG_RANK, ROOTS_CHANGED, ROOTS_LIST
 from interlock.runtime.callers import Caller
@@ -60,11 +61,12 @@ class Audience:
 
     # Resources
 
-    def watch(self, member: Member, link: Link, uri: str, asked: str) -> None:
-        self._watching.setdefault((link.segment, uri), {})[member] = asked
-        keeper = self._keepers.get(link.segment)
-        if keeper is not None:
-            keeper.subscribe(uri)
+    async def watch(self, member: Member, link: Link, uri: str, asked: str) -> Response | Fault | None:
+        """None once the member will be told; otherwise why the server refuses."""
+        refusal = await self._keepers[link.segment].subscribe(uri)
+        if refusal is None and member in self.members:
+            self._watching.setdefault((link.segment, uri), {})[member] = asked
+        return refusal
 
     def unwatch(self, member: Member, segment: str, uri: str) -> None:
         watchers = self._watching.get((segment, uri))

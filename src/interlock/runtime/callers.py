@@ -50,6 +50,9 @@ class Sink(Protocol):
 
     def answer(self, message: bytes, status: int = 200) -> None: ...
 
+    def drop(self) -> None:
+        """There will be no answer: the request was cancelled."""
+
 
 class Asker(Protocol):
     """A client that a server may ask (legacy: its session)."""

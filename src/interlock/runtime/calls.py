@@ -166,6 +166,7 @@ class Call:
         if self.link is not None:
             self.link.cancel(self, reason)
         self.ticket = None
+        self.sink.drop()
         self.on_end(self, Outcome.CANCELLED)
 
     def _end(self, message: bytes, outcome: Outcome, status: int) -> None:

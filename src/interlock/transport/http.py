@@ -154,8 +154,6 @@ class HttpClient:
 
     def gone(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        if connection in self._idle:
-            self._idle.remove(connection)
         if not self._closed:
             self._open_more()
         elif not self._connections:

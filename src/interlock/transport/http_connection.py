@@ -213,7 +213,7 @@ class Connection(asyncio.Protocol):
         malformed = None
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+        except httptools.HttpParserError as error:
             malformed = error
         if unread > HEAD_BYTES_MAX and self._is_too_large():
             self.fail(Failure(kind=FailureKind.TOO_LARGE, detail=f"the server's header is over {HEAD_BYTES_MAX} bytes"))
@@ -247,7 +247,7 @@ class Connection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if status < 200:
             if status < 100 or status == 101:  # RFC 9110 15.2.2: only after the client asked for it
-                raise _Stop("an answer with a status that was not asked for")
+                raise _Stop("a status that was not asked for")
             return
         self._status = status
         self.headers, self._head = self._head, []
@@ -341,8 +341,7 @@ class Connection(asyncio.Protocol):
 
     def _fail_malformed(self, error: Exception) -> None:
         cause = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else error
-        detail = str(cause) if isinstance(cause, (_Stop, httptools.HttpParserError)) else "an unasked upgrade"
-        self.fail(Failure(kind=FailureKind.MALFORMED, detail=f"the server does not speak HTTP/1.1: {detail}"))
+        self.fail(Failure(kind=FailureKind.MALFORMED, detail=f"the server does not speak HTTP/1.1: {cause}"))
 
     def _ended(self, exc: Exception | None) -> None:
         call = self._call

@@ -354,6 +354,9 @@ class SseStream:
     def answer(self, message: bytes, status: int = 200) -> None:
         self.exchange.emit(message)
 
+    def drop(self) -> None:
+        pass
+
     def receive(self, message: Request | Notification | Response, desk: LegacyDesk) -> None:
         if self._session is None:
             if not isinstance(message, Request) or message.method != INITIALIZE:

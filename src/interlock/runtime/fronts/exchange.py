@@ -114,6 +114,13 @@ class Exchange:
             self._write_head(status, message, _JSON_TYPE)
         self.protocol.finished(self)
 
+    def drop(self) -> None:
+        """HTTP needs an end all the same: a stream without the answer."""
+        if not self.ended:
+            if not self.streaming:
+                self.open_stream()
+            self.end_stream()
+
     # The rest of HTTP
 
     def reply(self, status: int, body: bytes = b"", content_type: bytes = _JSON_TYPE) -> None:

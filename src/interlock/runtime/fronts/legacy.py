@@ -1,5 +1,6 @@
 """The legacy era at the front: a session, its requests, its notifications, its answers to servers' questions."""
 
+import asyncio
 from typing import Any, Final
 
 from msgspec import Raw
@@ -7,6 +8,7 @@ from msgspec import Raw
 from interlock.config.plan import NameForm
 from interlock.protocol.jsonrpc.codec import (
     decode_object,
+    encode_error,
     encode_fault,
     encode_result,
     encode_value,
@@ -18,6 +20,7 @@ from interlock.protocol.jsonrpc.errors import (
     METHOD_NOT_FOUND,
     UNAVAILABLE,
     Fault,
+    for_legacy,
 )
 from interlock.protocol.jsonrpc.messages import Message, Notification, Request, Response
 from interlock.protocol.mcp.eras import Era, negotiate_legacy
@@ -44,6 +47,7 @@ from interlock.runtime.dispatch import Dispatch, resource_not_found
 from interlock.runtime.fronts.greetings import SERVER_INFO, capabilities, instructions
 from interlock.runtime.fronts.sessions import Session, Sessions
 from interlock.runtime.fronts.stock import Stock
+from interlock.runtime.links.link import Link
 
 EMPTY_RESULT: Final = b"{}"
 
@@ -54,6 +58,7 @@ class LegacyDesk:
         self._stock = stock
         self._audience = audience
         self.sessions = sessions
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def initialize(
         self, request: Request, principal: Principal, via: str, only: str | None, names: NameForm
@@ -127,6 +132,8 @@ class LegacyDesk:
             return self._dispatch.complete(caller, request.id, params, meta, sink)
         if method in LISTS:
             self._list(session, request, params, sink)
+        elif method == SUBSCRIBE:
+            self._subscribe(session, request, params, sink)
         else:
             self._answer(request, sink, self._local(session, method, params))
         return None
@@ -140,7 +147,7 @@ class LegacyDesk:
 
     def _answer(self, request: Request, sink: Sink, outcome: bytes | Fault) -> None:
         if isinstance(outcome, Fault):
-            sink.answer(encode_fault(request.id, outcome))
+            sink.answer(encode_fault(request.id, for_legacy(outcome)))
         else:
             sink.answer(encode_result(request.id, outcome))
 
@@ -149,8 +156,8 @@ class LegacyDesk:
             return EMPTY_RESULT
         if method == SET_LEVEL:
             return self._set_level(session, params)
-        if method in (SUBSCRIBE, UNSUBSCRIBE):
-            return self._subscription(session, method, params)
+        if method == UNSUBSCRIBE:
+            return self._unsubscribe(session, params)
         if method == INITIALIZE:
             return Fault(INVALID_REQUEST, "this session is already initialized")
         return Fault(METHOD_NOT_FOUND, "Method not found", {"method": method[:100]})
@@ -163,18 +170,35 @@ class LegacyDesk:
         self._audience.log_levels_changed()
         return EMPTY_RESULT
 
-    def _subscription(self, session: Session, method: str, params: dict[str, Raw]) -> bytes | Fault:
+    def _subscribe(self, session: Session, request: Request, params: dict[str, Raw], sink: Sink) -> None:
+        uri = maybe_string(params.get("uri"))
+        found = self._dispatch.view(session.caller.key).find_resource(uri) if uri is not None else []
+        if uri is None:
+            self._answer(request, sink, Fault(INVALID_PARAMS, "params.uri must be a string"))
+        elif isinstance(found, list):
+            self._answer(request, sink, resource_not_found(uri, found, Era.LEGACY))
+        else:
+            task = asyncio.get_running_loop().create_task(self._subscribed(session, request, found, uri, sink))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _subscribed(
+        self, session: Session, request: Request, found: tuple[Link, str], asked: str, sink: Sink
+    ) -> None:
+        refusal = await self._audience.watch(session, found[0], found[1], asked)
+        if isinstance(refusal, Response):
+            sink.answer(encode_error(request.id, refusal.error))
+        else:
+            self._answer(request, sink, EMPTY_RESULT if refusal is None else refusal)
+
+    def _unsubscribe(self, session: Session, params: dict[str, Raw]) -> bytes | Fault:
         uri = maybe_string(params.get("uri"))
         if uri is None:
             return Fault(INVALID_PARAMS, "params.uri must be a string")
         found = self._dispatch.view(session.caller.key).find_resource(uri)
         if isinstance(found, list):
             return resource_not_found(uri, found, Era.LEGACY)
-        link, downstream = found
-        if method == SUBSCRIBE:
-            self._audience.watch(session, link, downstream, uri)
-        else:
-            self._audience.unwatch(session, link.segment, downstream)
+        self._audience.unwatch(session, found[0].segment, found[1])
         return EMPTY_RESULT
 
     def _notification(self, session: Session, message: Notification) -> None:

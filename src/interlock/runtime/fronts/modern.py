@@ -1,5 +1,6 @@
 """The modern era at the front (2026-07-28): every request stands alone and has climbed the ladder already."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -90,6 +91,7 @@ class ModernDesk:
         self._stock = stock
         self._audience = audience
         self.listeners: set[Listener] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._callers: dict[tuple[str, str, str | None, NameForm], Caller] = {}
 
     def caller(self, principal: Principal, via: str, only: str | None, names: NameForm) -> Caller:
@@ -182,20 +184,29 @@ class ModernDesk:
         kinds = frozenset(kind for kind, name in _FILTERS.items() if bytes(wanted.get(name, b"")) == b"true")
         listener = Listener(caller, request.id, sink, kinds)
         honoured: dict[str, Any] = {_FILTERS[kind]: True for kind in sorted(kinds)}
-        view = self._dispatch.view(caller.key)
+        self._audience.join(listener)
+        self.listeners.add(listener)
+        if not uris:
+            listener.acknowledge(honoured)
+            return listener
+        wished = [asked for raw in uris if (asked := maybe_string(raw)) is not None]
+        task = asyncio.get_running_loop().create_task(self._watch(listener, wished, honoured))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return listener
+
+    async def _watch(self, listener: Listener, uris: list[str], honoured: dict[str, Any]) -> None:
+        """Acknowledge only what the servers agreed to."""
+        view = self._dispatch.view(listener.caller.key)
         watched = []
-        for raw in uris:
-            asked = maybe_string(raw)
-            found = view.find_resource(asked) if asked is not None else []
-            if asked is not None and not isinstance(found, list):
-                self._audience.watch(listener, found[0], found[1], asked)
+        for asked in uris:
+            found = view.find_resource(asked)
+            if not isinstance(found, list) and await self._audience.watch(listener, *found, asked) is None:
                 watched.append(asked)
         if watched:
             honoured["resourceSubscriptions"] = watched
-        self._audience.join(listener)
-        self.listeners.add(listener)
-        listener.acknowledge(honoured)
-        return listener
+        if listener in self.listeners:
+            listener.acknowledge(honoured)
 
     def stop_listening(self, listener: Listener) -> None:
         self.listeners.discard(listener)

@@ -47,6 +47,7 @@ class LineFront:
         self._names = names
         self._max_bytes = max_bytes
         self._lines = LineSplitter(max_bytes)
+        self._skipping = False  # the rest of a line that was too long
         self._session: Session | None = None
         self._caller: Caller | None = None  # modern
         self._running: dict[bytes, Call | Listener] = {}
@@ -73,6 +74,8 @@ class LineFront:
         writer = self._writer
         if writer is None or writer.is_closing():
             return
+        if b"\n" in message or b"\r" in message:  # blanks between tokens, as a server laid them out; not inside strings
+            message = message.replace(b"\r", b" ").replace(b"\n", b" ")
         writer.write(message + b"\n")
         if writer.get_write_buffer_size() > UNREAD_MAX * self._max_bytes:
             log.warning("a client on stdio does not read what it is sent; ending its connection")
@@ -82,15 +85,25 @@ class LineFront:
     def answer(self, message: bytes, status: int = 200) -> None:
         self.emit(message)
 
+    def drop(self) -> None:
+        pass
+
     # What comes in
 
     def feed(self, data: bytes) -> None:
+        if self._skipping:
+            _, newline, data = data.partition(b"\n")
+            self._skipping = not newline
         try:
             lines = self._lines.feed(data)
         except LineTooLong:
             self.emit(encode_fault(b"null", Fault(INVALID_REQUEST, "the message is larger than limits.message_bytes")))
-            self.done.set()
-            return
+            self._lines = LineSplitter(self._max_bytes)
+            _, newline, rest = data.partition(b"\n")
+            self._skipping = not newline
+            lines = []
+            if rest:
+                self.feed(rest)
         for line in lines:
             if line.strip():
                 self._receive(line)

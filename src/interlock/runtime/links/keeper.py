@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import random
+import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -17,7 +18,7 @@ from msgspec import Raw
 
 from interlock.config.plan import Dial, Spawn
 from interlock.protocol.jsonrpc.codec import decode_object
-from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.jsonrpc.errors import CALL_TIMEOUT, METHOD_NOT_FOUND, Fault
 from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import (
@@ -53,6 +54,7 @@ STEADY_S: Final = 30.0  # ready this long means the next loss starts the backoff
 UNAUTHORISED_RETRY_S: Final = 60.0
 GRACE_S: Final = 300.0  # MCP-AX 13.2: how long a lost server's tools stay listed
 LAUNCH_S: Final = 15.0
+SUBSCRIBE_S: Final = 10.0
 QUICK_RETURNS_MAX: Final = 3
 
 LISTS_OF: Final = {
@@ -160,12 +162,29 @@ class Keeper:
 
     @property
     def announces_changes(self) -> bool:
-        return self.link.facts is not None and _announces(self.link.facts.capabilities.get("tools"))
+        return self.link.facts is not None and _has(self.link.facts.capabilities.get("tools"), "listChanged")
 
-    def subscribe(self, uri: str) -> None:
-        if uri not in self.uris:
+    async def subscribe(self, uri: str) -> Response | Fault | None:
+        """None when the server will tell of changes; otherwise its refusal."""
+        facts = self.link.facts
+        if facts is None or not _has(facts.capabilities.get("resources"), "subscribe"):
+            return Fault(METHOD_NOT_FOUND, "the server of this resource has no subscriptions")
+        if uri in self.uris:
+            return None
+        if facts.era is Era.MODERN:
             self.uris.add(uri)
-            self._say_subscription(SUBSCRIBE, uri)
+            self._listen()
+            return None
+        inquiry = self.link.ask(SUBSCRIBE, {"uri": uri})
+        try:
+            reply = await asyncio.wait_for(inquiry.future, SUBSCRIBE_S)
+        except TimeoutError:
+            self.link.cancel(inquiry, "timeout")
+            return Fault(CALL_TIMEOUT, "call_timeout", {"timeout_ms": int(SUBSCRIBE_S * 1000), "outcome": "unknown"})
+        if isinstance(reply, Fault) or reply.error:
+            return reply
+        self.uris.add(uri)
+        return None
 
     def unsubscribe(self, uri: str) -> None:
         if uri in self.uris:
@@ -196,7 +215,11 @@ class Keeper:
                 if failed.what is not None and failed.what.trouble is Trouble.UNAUTHORISED:
                     retry_s = UNAUTHORISED_RETRY_S
             except (PackageUnavailable, ChildStartFailed, OSError, TimeoutError) as failed:
-                reason = _launch_reason(failed, self.link)
+                reason = _launch_reason(failed)
+            except Exception:
+                ref = secrets.token_hex(6)
+                log.exception("link %s: internal error %s", self.link.segment, ref)
+                reason = f"internal error {ref}"
             self._usable.clear()
             await self._hang_up(reason)
             if self._workshop.clock.now() - began > STEADY_S:
@@ -429,7 +452,7 @@ class Keeper:
             return
         wanted: dict[str, Any] = {}
         for capability in LISTS_OF:
-            if _announces(facts.capabilities.get(capability)):
+            if _has(facts.capabilities.get(capability), "listChanged"):
                 wanted[f"{capability}ListChanged"] = True
         if self.uris:
             wanted["resourceSubscriptions"] = sorted(self.uris)
@@ -483,9 +506,10 @@ class _Listener:
         pass
 
 
-def _announces(raw: Raw | None) -> bool:
+def _has(raw: Raw | None, member: str) -> bool:
+    """Whether a capability carries a setting."""
     settings = decode_object(raw) if raw is not None else None
-    return settings is not None and bytes(settings.get("listChanged", b"")) == b"true"
+    return settings is not None and bytes(settings.get(member, b"")) == b"true"
 
 
 def _backoff(attempt: int) -> float:
@@ -493,7 +517,7 @@ def _backoff(attempt: int) -> float:
     return exact * random.uniform(0.8, 1.2)  # noqa: S311  (jitter, not a secret)
 
 
-def _launch_reason(failed: Exception, link: Link) -> str:
+def _launch_reason(failed: Exception) -> str:
     if isinstance(failed, TimeoutError):
         return f"it did not start within {LAUNCH_S:g} s"
     return str(failed) or "it could not be started"
