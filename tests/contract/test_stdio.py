@@ -239,6 +239,36 @@ def test_the_last_words_on_both_outputs_are_there_before_the_child_is_gone(run: 
     run(scenario())
 
 
+def test_the_child_is_not_gone_before_its_standard_error_has_ended(run: Run) -> None:
+    program = (
+        "import os, signal\n"
+        "ready, tell = os.pipe()\n"
+        "if os.fork() == 0:\n"
+        "    signal.signal(signal.SIGTERM, lambda *_: (os.write(2, b'last words'), os._exit(0)))\n"
+        "    os.close(1)\n"
+        "    os.write(tell, b'x')\n"
+        "    while True: signal.pause()\n"
+        "os.read(ready, 1)\n"
+    )
+    ring = StderrRing(now=time.time)
+    heard: list[str] = []
+
+    class Strict(Sink):
+        def on_gone(self, reason: str) -> None:
+            heard.extend(line.text for line in ring.tail())
+            super().on_gone(reason)
+
+    async def scenario() -> None:
+        sink = Strict()
+        child = python(program, sink, ring=ring)
+        await child.start()
+        assert await sink.until_gone() == "exited with code 0"
+        assert heard == ["last words"]
+        await child.stop()
+
+    run(scenario())
+
+
 def test_output_without_a_newline_is_no_line(run: Run) -> None:
     async def scenario() -> None:
         sink = Sink()

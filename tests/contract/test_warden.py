@@ -280,6 +280,10 @@ async def test_a_warden_with_nothing_to_guard_leaves_at_once_and_twice_is_harmle
 async def test_a_warden_costs_one_bare_interpreter() -> None:
     warden = Warden()
     await warden.start()
+    assert warden.pid is not None
+    async with asyncio.timeout(PATIENCE_S):
+        while not ignored(warden.pid, signal.SIGHUP):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     status = Path(f"/proc/{warden.pid}/status").read_text()
     resident_kib = int(next(line for line in status.splitlines() if line.startswith("VmRSS:")).split()[1])
     await warden.stop()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +16,14 @@ from tests.interaction.fleet import (
     MODERN_FRONTS,
     SAME_ERA,
     Fleet,
+    link_command,
+    stdio_front,
+    stdio_table,
     tool,
     uri,
 )
-from tests.interaction.peers import META, Ongoing, Peer
+from tests.interaction.harness import write_config
+from tests.interaction.peers import LEGACY, META, MODERN, Ongoing, Peer, StdioPeer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -117,9 +122,10 @@ async def listen(peer: Peer, wanted: dict[str, Any], request_id: str | None = No
     return ongoing
 
 
-async def attend(peer: Peer) -> Callable[[], Awaitable[None]]:
+async def attend(peer: Peer, *, forget: bool = True) -> Callable[[], Awaitable[None]]:
     """Have the client hear of changed lists, however its era does that; gives how to stop."""
-    peer.forget()
+    if forget:
+        peer.forget()
     if not peer.modern:
         return _nothing
     ongoing = await listen(
@@ -202,6 +208,21 @@ async def test_a_session_without_a_stream_is_told_when_it_opens_one(fleet: Fleet
         await peer.listen()
         await peer.hear(CHANGED)
         assert peer.heard() == []
+
+
+@pytest.mark.parametrize("version", [LEGACY, MODERN])
+async def test_a_client_hears_nothing_before_its_greeting_and_of_no_older_change(tmp_path: Path, version: str) -> None:
+    servers = {link: stdio_table(link_command(link)) for link in ("old_stdio", "new_stdio")}
+    command = stdio_front(write_config(tmp_path, servers), tmp_path / "data")
+    async with await StdioPeer.start(command, version) as peer:
+        assert peer.log[0].get("result") == peer.greeting
+        stop = await attend(peer, forget=False)
+        await names(peer)
+        for _ in range(2):
+            await peer.call(tool("old_stdio", "change"), {"kind": "tools", "name": "late"})
+            await peer.hear(CHANGED)
+        assert peer.heard() == []
+        await stop()
 
 
 # Resources

@@ -80,6 +80,7 @@ class Caller:
         "era",
         "key",
         "log_level",
+        "modern_capabilities",
         "principal",
         "seen",
         "via",
@@ -94,7 +95,8 @@ class Caller:
         self.asker: Asker | None = None
         self.calls: dict[bytes, Any] | None = None  # by the client's id, where a client can cancel by id
         self.client: Raw | None = None
-        self.capabilities: dict[str, Raw] = {}
+        self.capabilities: dict[str, Raw] = {}  # of a legacy client
+        self.modern_capabilities = Raw(b"{}")  # the same, as a 2026-07-28 server reads them
         self.log_level: str | None = None
         self.seen: Any = None  # the namespace `view` belongs to
         self.view: Any = None

@@ -6,7 +6,6 @@ itself (handshake, lists). A call ends exactly once, whatever arrives later.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, Protocol
 
@@ -68,6 +67,24 @@ class Pending(Protocol):
     def on_request(self, link: Asked, request: Request) -> None: ...
 
 
+class House(Protocol):
+    """Whoever sees to what a call cannot do by itself."""
+
+    def ended(self, call: "Call", outcome: Outcome) -> None: ...
+
+    def asked(self, call: "Call", link: Asked, request: Request) -> None:
+        """The legacy server of a modern client's call asks something."""
+
+    def withdrawn(self, call: "Call", upstream_id: bytes) -> None:
+        """... and no longer wants the answer."""
+
+    def input_required(self, call: "Call", result: Raw) -> bool:
+        """The modern server of a legacy client's call asks something. False when the result asks nothing."""
+
+    def refused(self, call: "Call", error: Raw) -> tuple[bytes, int] | None:
+        """A legacy server's error that a modern client hears as something else: the whole message and its status."""
+
+
 class Carrier(Protocol):
     """The link a call travels on."""
 
@@ -75,6 +92,8 @@ class Carrier(Protocol):
     errors: int
 
     def cancel(self, pending: Pending, reason: str) -> None: ...
+
+    def send_again(self, call: "Call") -> None: ...
 
 
 _IS_ERROR: Final = b'"isError"'
@@ -94,6 +113,10 @@ class Call:
     ticket: Any = None  # the Admitted that let it through, should the link have to send it again
     timeout_s: float | None = None
     deadline = float("inf")
+    asking = 0  # questions to the client under way: no deadline meanwhile
+    rounds = 0  # of input_required
+    interview: Any = None
+    request_digest = b""  # what a retry must repeat
     target = ""  # the qualified name, for people and the audit log
 
     def __init__(
@@ -105,7 +128,7 @@ class Call:
         meta: dict[str, Raw],
         sink: Sink,
         started: float,
-        on_end: "Callable[[Call, Outcome], None]",
+        house: House,
     ) -> None:
         self.caller = caller
         self.client_id = client_id
@@ -114,7 +137,7 @@ class Call:
         self.meta = meta
         self.sink = sink
         self.started = started
-        self.on_end = on_end
+        self.house = house
         self.progress_token = meta.get(PROGRESS_TOKEN)
 
     def on_response(self, response: Response, era: Era) -> None:
@@ -124,6 +147,10 @@ class Call:
         if response.error:
             error = bytes(response.error)
             if era is not mine:
+                instead = self.house.refused(self, response.error) if mine is Era.MODERN else None
+                if instead is not None:
+                    self._end(instead[0], Outcome.ERROR, instead[1])
+                    return
                 error = (
                     error_to_modern(response.error)
                     if mine is Era.MODERN
@@ -134,6 +161,8 @@ class Call:
         if era is mine:
             result = bytes(response.result)
         else:
+            if mine is Era.LEGACY and self.house.input_required(self, response.result):
+                return
             brought = (
                 result_to_modern(response.result, self.method)
                 if mine is Era.MODERN
@@ -165,15 +194,21 @@ class Call:
         self.done = True
         if self.link is not None:
             self.link.cancel(self, reason)
-        self.ticket = None
+        self._let_go()
         self.sink.drop()
-        self.on_end(self, Outcome.CANCELLED)
+        self.house.ended(self, Outcome.CANCELLED)
 
     def _end(self, message: bytes, outcome: Outcome, status: int) -> None:
         self.done = True
-        self.ticket = None  # it holds the call; without this every call would wait for the collector
+        self._let_go()
         self.sink.answer(message, status)
-        self.on_end(self, outcome)
+        self.house.ended(self, outcome)
+
+    def _let_go(self) -> None:
+        self.ticket = None  # it holds the call; without this every call would wait for the collector
+        if self.interview is not None:
+            self.interview.abandon()
+            self.interview = None
 
     def on_progress(self, params: dict[str, Raw]) -> None:
         self.progressed = True
@@ -194,11 +229,21 @@ class Call:
 
     def on_request(self, link: Asked, request: Request) -> None:
         asker = self.caller.asker
-        if asker is None or self.done:
+        if self.done:
             fault = Fault(METHOD_NOT_FOUND, f"the client of this call cannot be asked for {request.method}")
             link.respond(request.id, b'"error":' + error_body(fault))
-            return
-        asker.ask(link, request.id, request.method, request.params, self.sink)
+        elif asker is None:
+            self.house.asked(self, link, request)
+        else:
+            self.asking += 1
+            asker.ask(link, request.id, request.method, request.params, self.sink)
+
+    def return_to(self, client_id: bytes, meta: dict[str, Raw], sink: Sink) -> None:
+        """The client came back to a parked call with another request."""
+        self.client_id = client_id
+        self.meta = meta
+        self.sink = sink
+        self.progress_token = meta.get(PROGRESS_TOKEN)
 
 
 class Inquiry:

@@ -15,23 +15,28 @@ from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode
 from interlock.protocol.jsonrpc.errors import (
     CALL_TIMEOUT,
     HEADER_MISMATCH,
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     RESOURCE_NOT_FOUND,
     CodecError,
     Fault,
 )
+from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.headers import encode_header, mirror_headers, mirror_mismatch
 from interlock.protocol.mcp.ladder import HTTP_STATUS
-from interlock.protocol.mcp.methods import COMPLETE, PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
-from interlock.runtime.callers import Caller, Sink, ViewKey
+from interlock.protocol.mcp.methods import COMPLETE, LOG_RANK, META_LOG_LEVEL, PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
+from interlock.protocol.mcp.mrtr import read_input_required, request_digest
+from interlock.runtime.callers import Asked, Caller, Sink, ViewKey
 from interlock.runtime.calls import Call, Outcome
 from interlock.runtime.catalog import Catalog, View
 from interlock.runtime.clock import Clock
 from interlock.runtime.guard import BUSY, NOT_FOUND, Guard, Refuse, Rung
+from interlock.runtime.interviews import Interview
 from interlock.runtime.links.greeting import modern_head
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
+from interlock.runtime.parking import Parking
 from interlock.runtime.recorder import Recorder
 from interlock.runtime.shelves import Route
 
@@ -50,6 +55,7 @@ class Dispatch:
         self._clock = clock
         self._calls_max = calls_max
         self._guard = Guard()
+        self.parking = Parking(clock)
         self._sweeping = False
         self._holds: set[asyncio.Task[None]] = set()
         self.in_flight: set[Call] = set()
@@ -70,6 +76,10 @@ class Dispatch:
         sink: Sink,
         headers: Mapping[bytes, bytes] | None = None,
     ) -> Call:
+        if "requestState" in params:
+            resumed = self._resumed(caller, client_id, TOOLS_CALL, params, meta, sink)
+            if resumed is not None:
+                return resumed
         call = self._new(caller, client_id, TOOLS_CALL, params, meta, sink)
         name = params.get("name")
         namespace = self._catalog.namespace
@@ -95,12 +105,16 @@ class Dispatch:
             fault = self._mirror(call, route, arguments, headers)
             if fault is not None:
                 return self._refuse(call, fault)
+        self._across(call, route.link)
         params["name"] = route.wire_name
         return self._go(call, route.link)
 
     def get_prompt(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
     ) -> Call:
+        resumed = self._resumed(caller, client_id, PROMPTS_GET, params, meta, sink)
+        if resumed is not None:
+            return resumed
         call = self._new(caller, client_id, PROMPTS_GET, params, meta, sink)
         name = maybe_string(params.get("name"))
         if name is None:
@@ -112,12 +126,16 @@ class Dispatch:
         call.target = route.qualified
         call.timeout_s = route.timeout_s
         call.head = route.head
+        self._across(call, route.link)
         params["name"] = route.wire_name
         return self._go(call, route.link)
 
     def read_resource(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
     ) -> Call:
+        resumed = self._resumed(caller, client_id, RESOURCES_READ, params, meta, sink)
+        if resumed is not None:
+            return resumed
         call = self._new(caller, client_id, RESOURCES_READ, params, meta, sink)
         uri = maybe_string(params.get("uri"))
         if uri is None:
@@ -129,6 +147,7 @@ class Dispatch:
         link, downstream = found
         call.timeout_s = STANDARD_S
         call.head = modern_head(RESOURCES_READ) + b"mcp-name: %b\r\n" % encode_header(downstream)
+        self._across(call, link)
         params["uri"] = Raw(encode_value(downstream))
         return self._go(call, link)
 
@@ -171,7 +190,7 @@ class Dispatch:
         meta: dict[str, Raw],
         sink: Sink,
     ) -> Call:
-        return Call(caller, client_id, method, params, meta, sink, self._clock.now(), self._ended)
+        return Call(caller, client_id, method, params, meta, sink, self._clock.now(), self)
 
     def _go(self, call: Call, link: Link) -> Call:
         if len(link.in_flight) >= self._calls_max:  # per link: one server that never answers must not starve others
@@ -243,10 +262,55 @@ class Dispatch:
         call.refuse(fault, status)
         return call
 
+    # Across eras (`House`)
+
+    def _across(self, call: Call, link: Link) -> None:
+        """A modern client's call to a legacy server: note what a retry must repeat, and the log level it wants."""
+        if call.caller.era is Era.LEGACY or link.facts is None or link.facts.era is Era.MODERN:
+            return
+        call.request_digest = request_digest(call.method, call.params)
+        level = maybe_string(call.meta.get(META_LOG_LEVEL))
+        if level in LOG_RANK:
+            self._keepers[link.segment].want_log_level(level)
+
+    def _resumed(
+        self, caller: Caller, client_id: bytes, method: str, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
+    ) -> Call | None:
+        """The parked call a retry takes up, or the refusal as an ended call; None for every other request."""
+        if caller.era is Era.LEGACY or "requestState" not in params:
+            return None
+        resumed = self.parking.resume(caller, client_id, method, params, meta, sink)
+        if isinstance(resumed, Fault):
+            return self._refuse(self._new(caller, client_id, method, params, meta, sink), resumed)
+        return resumed
+
+    def asked(self, call: Call, link: Asked, request: Request) -> None:
+        self.parking.asked(call, link, request)
+
+    def withdrawn(self, call: Call, upstream_id: bytes) -> None:
+        self.parking.withdrawn(call, upstream_id)
+
+    def input_required(self, call: Call, result: Raw) -> bool:
+        if b'"input_required"' not in bytes(result):
+            return False
+        wanted = read_input_required(result)
+        if wanted is None:
+            return False
+        if isinstance(wanted, str):
+            call.on_failed(Fault(INTERNAL_ERROR, f"the server's question is malformed: {wanted}"), Outcome.ERROR)
+        else:
+            Interview(call, wanted).start()
+        return True
+
+    def refused(self, call: Call, error: Raw) -> tuple[bytes, int] | None:
+        return self.parking.url_required(call, error)
+
     # The end of a call
 
-    def _ended(self, call: Call, outcome: Outcome) -> None:
+    def ended(self, call: Call, outcome: Outcome) -> None:
         self.in_flight.discard(call)
+        if call.asking or call.request_digest:
+            self.parking.ended(call)
         caller = call.caller
         if caller.calls is not None and caller.calls.get(call.client_id) is call:
             del caller.calls[call.client_id]
@@ -278,12 +342,13 @@ class Dispatch:
     def _sweep(self) -> None:
         now = self._clock.now()
         for call in [call for call in self.in_flight if call.deadline <= now]:
-            if call.progressed:
+            if call.progressed or call.asking:  # progress sets the clock anew; a person who is asked stops it
                 call.progressed = False
                 call.deadline = now + (call.timeout_s or 0)
                 continue
             self._time_out(call)
-        self._sweeping = bool(self.in_flight)
+        self.parking.sweep(now)
+        self._sweeping = bool(self.in_flight or self.parking.spaces)
         if self._sweeping:
             asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 

@@ -23,6 +23,7 @@ from interlock.protocol.jsonrpc.errors import (
     for_legacy,
 )
 from interlock.protocol.jsonrpc.messages import Message, Notification, Request, Response
+from interlock.protocol.mcp.capabilities import capabilities_to_modern
 from interlock.protocol.mcp.eras import Era, negotiate_legacy
 from interlock.protocol.mcp.methods import (
     CANCELLED,
@@ -77,6 +78,7 @@ class LegacyDesk:
         )
         caller = Caller(principal, Era.LEGACY, via, key)
         caller.capabilities = offered
+        caller.modern_capabilities = capabilities_to_modern(offered)
         caller.client = params.get("clientInfo")
         session = self.sessions.open(caller, negotiate_legacy(version))
         if session is None:

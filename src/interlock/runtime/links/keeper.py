@@ -24,6 +24,7 @@ from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import (
     INITIALIZED,
     LISTEN,
+    LOG_RANK,
     PROMPTS_LIST,
     RESOURCES_LIST,
     SET_LEVEL,
@@ -195,6 +196,11 @@ class Keeper:
         if level != self.log_level:
             self.log_level = level
             self._say_log_level()
+
+    def want_log_level(self, level: str) -> None:
+        """At least this much: each client hears only what it asked for, whatever the server says."""
+        if self.log_level is None or LOG_RANK[level] < LOG_RANK[self.log_level]:
+            self.set_log_level(level)
 
     # Life
 

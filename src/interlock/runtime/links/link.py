@@ -46,7 +46,6 @@ from interlock.protocol.mcp.methods import (
     RESOURCES_CHANGED,
     TOOLS_CHANGED,
 )
-from interlock.runtime.callers import Asker
 from interlock.runtime.calls import Call, Inquiry, Outcome, Pending
 from interlock.runtime.clock import Clock, rfc3339
 from interlock.runtime.guard import Admitted
@@ -121,7 +120,7 @@ class Link:
         self._garbage = 0
         self._chatter = 0
         self._chatter_since = 0.0
-        self._asks: dict[bytes, Asker] = {}
+        self._asks: dict[bytes, Call] = {}  # the server's questions under way, and whose call each belongs to
         self._parked: list[Call] = []
 
     # What goes out
@@ -164,11 +163,11 @@ class Link:
                 client=said.get(META_CLIENT),
                 log_level=said.get(META_LOG_LEVEL),
             )
-        else:  # a legacy client is not yet asked through a modern server, so it must not look askable
+        else:
             level = caller.log_level
             stamp_modern(
                 meta,
-                capabilities=RAW_EMPTY,
+                capabilities=caller.modern_capabilities,
                 client=caller.client,
                 log_level=None if level is None else Raw(encode_value(level)),
             )
@@ -194,8 +193,17 @@ class Link:
             body = encode_value(params) if params else b""
             self.pipe.send(encode_notification(method.encode(), body), b"", None)
 
+    def send_again(self, call: Call) -> None:
+        """The same call in its next round: a new id, a new deadline."""
+        if call.timeout_s is not None:
+            call.deadline = self._clock.now() + call.timeout_s
+        self.send(call.ticket)
+
     def respond(self, upstream_id: bytes, payload: bytes) -> None:
-        self._asks.pop(upstream_id, None)
+        call = self._asks.pop(upstream_id, None)
+        if call is not None and call.caller.asker is not None:
+            call.asking -= 1
+            call.progressed = True
         if self.pipe is not None:
             self.pipe.send(b'{"jsonrpc":"2.0","id":%b,%b}' % (upstream_id, payload), b"", None)
 
@@ -263,9 +271,7 @@ class Link:
             self._watcher.on_elicitation_complete(self, message.params)
         elif method == CANCELLED:
             params = decode_object(message.params) or {}
-            asker = self._asks.pop(bytes(params.get("requestId", b"")), None)
-            if asker is not None:
-                asker.withdraw(self, bytes(params["requestId"]), message.params)
+            self._withdraw(bytes(params.get("requestId", b"")), message.params)
         elif method == ACKNOWLEDGED:
             pass  # what we listen to is a wish; the lists are re-read anyway
 
@@ -278,8 +284,7 @@ class Link:
             return
         pending = self._whose(origin)
         if isinstance(pending, Call):
-            if pending.caller.asker is not None:
-                self._asks[request.id] = pending.caller.asker
+            self._asks[request.id] = pending
             pending.on_request(self, request)
         elif not self._watcher.on_orphan_request(self, request):
             self._refuse(request, "the client this is for cannot be told from others with calls under way")
@@ -349,9 +354,19 @@ class Link:
         parked, self._parked = self._parked, []
         for call in parked:
             call.on_failed(self._lost(reason, "not_sent"), Outcome.LOST)
-        asks, self._asks = self._asks, {}
-        for upstream_id, asker in asks.items():
-            asker.withdraw(self, upstream_id, RAW_EMPTY)
+        for upstream_id in list(self._asks):
+            self._withdraw(upstream_id, RAW_EMPTY)
+
+    def _withdraw(self, upstream_id: bytes, params: Raw) -> None:
+        """The server no longer wants this answer, or is no longer there."""
+        call = self._asks.pop(upstream_id, None)
+        if call is None:
+            return
+        if call.caller.asker is not None:
+            call.asking -= 1
+            call.caller.asker.withdraw(self, upstream_id, params)
+        else:
+            call.house.withdrawn(call, upstream_id)
 
     def _lost(self, detail: str, outcome: str, what: Undelivered | None = None) -> "LostFault":
         data = {

@@ -1,0 +1,261 @@
+"""A 2026-07-28 client and a legacy server: when the server asks in mid-call, the call is parked here and the client is
+answered `input_required`; its retry brings the answers and takes the call up again.
+
+The call stays under way at the server meanwhile. Who holds the state may go on with it: the principal that began, the
+same request, once, until it expires. An abandoned call is cancelled at the server.
+"""
+
+import secrets
+from typing import Any, Final
+
+from msgspec import Raw
+
+from interlock.protocol.jsonrpc.codec import (
+    decode_array,
+    decode_object,
+    decode_untrusted,
+    encode_error,
+    encode_result,
+    maybe_string,
+)
+from interlock.protocol.jsonrpc.errors import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MISSING_CAPABILITY,
+    URL_ELICITATION_REQUIRED,
+    CodecError,
+    Fault,
+    error_body,
+)
+from interlock.protocol.jsonrpc.messages import Request, Response
+from interlock.protocol.mcp.capabilities import declares
+from interlock.protocol.mcp.ladder import HTTP_STATUS
+from interlock.protocol.mcp.methods import ASKED_OF_CLIENT, ELICIT, META_CAPABILITIES
+from interlock.protocol.mcp.mrtr import (
+    QUESTIONS_MAX,
+    RESUMABLE,
+    Question,
+    Ticket,
+    encode_input_required,
+    is_ours,
+    request_digest,
+    seal,
+    unseal_untrusted,
+)
+from interlock.runtime.callers import Asked, Caller, Sink
+from interlock.runtime.calls import Call
+from interlock.runtime.clock import Clock
+
+PARKED_S: Final = 300.0  # how long a client may think
+PARKED_MAX: Final = 20_000
+
+
+class Space:
+    """One parked call: its open questions, and its answer should it come meanwhile."""
+
+    __slots__ = ("answer", "call", "digest", "expires_at", "next_key", "questions", "round", "status", "waiting")
+
+    def __init__(self, call: Call, digest: bytes) -> None:
+        self.call = call
+        self.digest = digest
+        self.round = 0
+        self.expires_at = 0.0
+        self.questions: dict[str, tuple[Asked, bytes, Question]] = {}
+        self.next_key = 0
+        self.waiting = False  # the client has been told and has not come back
+        self.answer: bytes | None = None
+        self.status = 200
+
+
+class _Away:
+    """The sink of a parked call: progress and logs find nobody, the answer waits."""
+
+    __slots__ = ("_space",)
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+
+    def emit(self, message: bytes) -> None:
+        pass
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        self._space.answer, self._space.status = message, status
+
+    def drop(self) -> None:
+        pass
+
+
+class Parking:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._key = secrets.token_bytes(32)  # parked calls end with the process, so does the key
+        self.spaces: dict[str, Space] = {}
+        self._handles: dict[Call, str] = {}
+
+    # The server asks
+
+    def asked(self, call: Call, link: Asked, request: Request) -> None:
+        needed = ASKED_OF_CLIENT.get(request.method)
+        capabilities = call.meta.get(META_CAPABILITIES, Raw(b"{}"))
+        if needed is None or call.method not in RESUMABLE or not declares(capabilities, needed, _mode(request)):
+            fault = Fault(METHOD_NOT_FOUND, f"the client of this call does not support {request.method}")
+            link.respond(request.id, b'"error":' + error_body(fault))
+            return
+        handle = self._handles.get(call)
+        space = self.spaces.get(handle) if handle is not None else None
+        if space is None:
+            if len(self.spaces) >= PARKED_MAX:
+                fault = Fault(METHOD_NOT_FOUND, "too many calls wait for their clients")
+                link.respond(request.id, b'"error":' + error_body(fault))
+                return
+            handle = secrets.token_urlsafe(16)
+            space = Space(call, call.request_digest)
+            self.spaces[handle] = space
+            self._handles[call] = handle
+        if len(space.questions) >= QUESTIONS_MAX:
+            fault = Fault(METHOD_NOT_FOUND, f"more than {QUESTIONS_MAX} questions at once")
+            link.respond(request.id, b'"error":' + error_body(fault))
+            return
+        space.next_key += 1
+        space.questions[str(space.next_key)] = (link, request.id, Question(request.method, request.params))
+        call.asking += 1
+        if not space.waiting:
+            self._tell(handle or "", space)
+
+    def withdrawn(self, call: Call, upstream_id: bytes) -> None:
+        """The server no longer wants an answer."""
+        space = self.spaces.get(self._handles.get(call, ""))
+        if space is not None:
+            for key, (_, theirs, _) in list(space.questions.items()):
+                if theirs == upstream_id:
+                    del space.questions[key]
+                    call.asking -= 1
+
+    def _tell(self, handle: str, space: Space) -> None:
+        """Answer the client: these questions, and come back with this."""
+        call = space.call
+        space.round += 1
+        space.waiting = True
+        space.expires_at = self._clock.now() + PARKED_S
+        sink, call.sink = call.sink, _Away(space)
+        state = seal(
+            Ticket(handle, space.round, call.caller.principal.name, space.digest, self._clock.wall() + PARKED_S),
+            self._key,
+        )
+        asked = {key: question for key, (_, _, question) in space.questions.items()}
+        sink.answer(encode_result(call.client_id, encode_input_required(asked, state)))
+
+    # The client comes back
+
+    def resume(
+        self, caller: Caller, client_id: bytes, method: str, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
+    ) -> Call | Fault | None:
+        """The call a retry belongs to; why it cannot go on; or None: this is a request to be sent in the usual way."""
+        raw = params.get("requestState")
+        state = maybe_string(raw) if raw is not None else None
+        if state is None or not is_ours(state):
+            return None
+        ticket = unseal_untrusted(state, self._key)
+        if ticket is None:
+            return _refused("state_invalid", "this requestState was not made here, or was changed")
+        if ticket.principal != caller.principal.name or ticket.digest != request_digest(method, params):
+            return _refused("state_foreign", "this requestState belongs to another request")
+        if self._clock.wall() > ticket.expires_at:
+            return _refused("state_expired", "this requestState has expired; send the request anew")
+        if not ticket.handle:
+            params.pop("inputResponses", None)
+            params.pop("requestState", None)
+            return None
+        space = self.spaces.get(ticket.handle)
+        if space is None or not space.waiting or space.round != ticket.round:
+            return _refused("state_used", "this requestState was used already; send the request anew")
+        return self._take_up(ticket.handle, space, client_id, params, meta, sink)
+
+    def _take_up(
+        self,
+        handle: str,
+        space: Space,
+        client_id: bytes,
+        params: dict[str, Any],
+        meta: dict[str, Raw],
+        sink: Sink,
+    ) -> Call:
+        call = space.call
+        space.waiting = False
+        call.return_to(client_id, meta, sink)
+        given = decode_object(params["inputResponses"]) if "inputResponses" in params else {}
+        for key, answer in (given or {}).items():
+            question = space.questions.pop(key, None)
+            if question is not None:
+                link, upstream_id, _ = question
+                call.asking -= 1
+                link.respond(upstream_id, b'"result":' + bytes(answer))
+        if call.done:
+            self._deliver(handle, space, client_id, sink)
+        elif space.questions:  # not all was answered: ask again
+            self._tell(handle, space)
+        return call
+
+    def _deliver(self, handle: str, space: Space, client_id: bytes, sink: Sink) -> None:
+        """The server had answered before the client came back."""
+        self._forget(handle, space)
+        try:
+            response = decode_untrusted(space.answer or b"")
+        except CodecError:
+            response = None
+        if isinstance(response, Response):
+            again = (
+                encode_error(client_id, response.error) if response.error else encode_result(client_id, response.result)
+            )
+            sink.answer(again, space.status)
+
+    # Endings
+
+    def ended(self, call: Call) -> None:
+        """The call has its answer, or was cancelled. A parked answer waits for its client."""
+        handle = self._handles.get(call)
+        space = self.spaces.get(handle) if handle is not None else None
+        if handle is not None and space is not None and not (space.waiting and space.answer is not None):
+            self._forget(handle, space)
+
+    def sweep(self, now: float) -> None:
+        for handle, space in [(h, s) for h, s in self.spaces.items() if s.waiting and s.expires_at <= now]:
+            self._forget(handle, space)
+            space.call.cancel("the client did not come back")
+
+    def _forget(self, handle: str, space: Space) -> None:
+        self.spaces.pop(handle, None)
+        self._handles.pop(space.call, None)
+
+    # A legacy server that refuses until a page was visited
+
+    def url_required(self, call: Call, error: Raw) -> tuple[bytes, int] | None:
+        """-32042 of 2025-11-25, as a 2026-07-28 client hears it. None when the error is another."""
+        members = decode_object(error) or {}
+        if bytes(members.get("code", b"")) != str(URL_ELICITATION_REQUIRED).encode():
+            return None
+        data = decode_object(members["data"]) if "data" in members else None
+        wanted = decode_array(data["elicitations"]) if data is not None and "elicitations" in data else None
+        if not wanted or call.method not in RESUMABLE:
+            return None
+        if not declares(call.meta.get(META_CAPABILITIES, Raw(b"{}")), "elicitation", "url"):
+            fault = Fault(
+                MISSING_CAPABILITY,
+                "the server needs the client to open a page",
+                {"requiredCapabilities": {"elicitation": {"url": {}}}},
+            )
+            return encode_error(call.client_id, error_body(fault)), HTTP_STATUS[MISSING_CAPABILITY]
+        questions = {str(number): Question(ELICIT, raw) for number, raw in enumerate(wanted[:QUESTIONS_MAX], 1)}
+        ticket = Ticket("", 0, call.caller.principal.name, call.request_digest, self._clock.wall() + PARKED_S)
+        return encode_result(call.client_id, encode_input_required(questions, seal(ticket, self._key))), 200
+
+
+def _mode(request: Request) -> str | None:
+    if request.method != ELICIT:
+        return None
+    params = decode_object(request.params) or {}
+    return maybe_string(params.get("mode")) or "form"
+
+
+def _refused(reason: str, message: str) -> Fault:
+    return Fault(INVALID_PARAMS, message, {"reason": reason})
