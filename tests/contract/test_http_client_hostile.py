@@ -230,6 +230,7 @@ class Keeper:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.known_heads: dict[bytes, Any] = {}
 
     def ready(self, connection: Connection) -> None:
         self.calls.append("ready")

@@ -166,6 +166,7 @@ def test_half_a_pair_in_a_value_does_not_hide_its_neighbours(payload: bytes) -> 
 
 def test_a_key_with_half_a_pair_makes_the_object_unreadable_rather_than_another() -> None:
     assert decode_object(rb'{"\ud83d":1}') is None
+    assert list(decode_object(rb'{"\\ud83d":"\ud83d"}') or {}) == [r"\ud83d"]
 
 
 def test_too_many_halves_are_refused_rather_than_hidden() -> None:

@@ -72,6 +72,13 @@ def test_an_output_schema_of_no_object_is_left_out_for_legacy_clients(schema: by
     assert b'"outputSchema":%b' % schema in shown(text, Era.MODERN, Era.MODERN)
 
 
+@pytest.mark.parametrize("era", Era)
+def test_within_an_era_nothing_is_left_out(era: Era) -> None:
+    members = item(b'{"name":"t","inputSchema":{"properties":{"a":true}},"execution":{ },"outputSchema":{ }}')
+    written = tool_item(members, name="t", meta={}, hints={}, server=era, client=era)
+    assert json.loads(written) == {key: json.loads(bytes(value)) for key, value in members.items()} | {"_meta": {}}
+
+
 def test_an_output_schema_of_an_object_passes() -> None:
     text = b'{"name":"t","inputSchema":%b,"outputSchema":%b}' % (SCHEMA, SCHEMA)
     assert shown(text, Era.MODERN, Era.LEGACY).count(SCHEMA) == 2

@@ -6,7 +6,7 @@
 What the suite (`@modelcontextprotocol/conformance`) needs of it:
     tools-*, prompts-*, resources-*           the tools, prompts and resources below, by these very names
     completion-complete, logging-set-level    `complete`, `set_level`
-    tools-call-sampling, -elicitation, elicitation-sep*   requests to a legacy client in mid-call: `ask`
+    tools-call-sampling, -elicitation, elicitation-sep*   test_sampling, test_elicitation*
     server-sse-polling                        test_reconnection, and `sdkserver.events` to resume a stream from
     server-stateless                          test_missing_capability, test_streaming_elicitation, test_logging_tool,
                                               test_trigger_tool_change, test_trigger_prompt_change
@@ -14,6 +14,7 @@ What the suite (`@modelcontextprotocol/conformance`) needs of it:
     http-custom-header-server-validation      test_x_mcp_header
     dns-rebinding-protection, caching, http-header-validation, sep-2164-*   the SDK itself, and `read_resource`
 Not offered, because the SDK has none: the tasks and skills extensions (reported by the suite, never scored).
+Whatever asks the client does so in the way of the client's era, so that the cells across eras have something to bridge.
 
 `--era legacy` answers 2026-07-28 requests as a server of the v1 SDK does, `--era modern` refuses `initialize`.
 """

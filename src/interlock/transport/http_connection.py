@@ -24,7 +24,7 @@ IDLE_S = 30.0  # below the 60 to 75 s after which most servers and balancers dro
 KEEP_ALIVE_MARGIN_S = 1.0  # a request sent this shortly before the server's own timeout may meet a closed socket
 UNSENT_POSSIBLE_BYTES = 16384  # a smaller request always fits into the empty send buffer of a socket
 
-_EVENT_STREAM = b"text/event-stream"
+_EVENT_STREAM = re.compile(rb"text/event-stream[ \t]*(?:;|$)", re.IGNORECASE)
 _KEEP_ALIVE_TIMEOUT = re.compile(rb"(?:^|[ ,;])timeout=([0-9]{1,6})(?![0-9])", re.IGNORECASE)
 
 Headers = Sequence[tuple[bytes, bytes]]  # names as the server wrote them, in its order, repeated ones kept
@@ -108,11 +108,18 @@ class Handle(msgspec.Struct, eq=False):
 
 
 class Owner(Protocol):
+    known_heads: dict[bytes, tuple[int, Headers, int]]  # head bytes -> status, headers, length of the body behind them
+
     def ready(self, connection: "Connection") -> None:
         """The connection can carry a request now."""
 
     def gone(self, connection: "Connection") -> None:
         """The connection is closed; its request, if it had one, has ended."""
+
+
+KNOWN_HEAD_BYTES_MAX = 2048
+KNOWN_HEADS_MAX = 256
+_NOT_PLAIN = frozenset((b"transfer-encoding", b"keep-alive", b"upgrade"))
 
 
 class _Stop(Exception):
@@ -138,6 +145,7 @@ class Connection(asyncio.Protocol):
         "_transport",
         "_unproductive",
         "_unsent_possible",
+        "_untouched",
         "expires_at",
         "headers",
         "idle_s",
@@ -159,6 +167,7 @@ class Connection(asyncio.Protocol):
         self._body: bytes | bytearray = b""
         self._streaming = self._announced = self._complete = self._persistent = False
         self._unproductive = 0  # bytes read since the request was sent or body last grew
+        self._untouched = False  # the request was sent and nothing of its answer was read
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -174,6 +183,7 @@ class Connection(asyncio.Protocol):
         self._call = call
         call.connection = self
         self._status = self._unproductive = 0
+        self._untouched = True
         self._body = b""
         self._streaming = self._announced = self._complete = False
         self._unsent_possible = len(data) > UNSENT_POSSIBLE_BYTES
@@ -209,6 +219,18 @@ class Connection(asyncio.Protocol):
         if call is None:  # nobody asked: a server that times out an idle connection, or one that answers twice
             self._transport.abort()
             return
+        end = -1
+        if self._untouched:
+            self._untouched = False
+            end = data.find(b"\r\n\r\n", 0, KNOWN_HEAD_BYTES_MAX)
+            known = self._owner.known_heads.get(data[:end]) if end > 0 else None
+            if known is not None and len(data) == end + 4 + known[2] and not call.head_only:
+                self._is_http_1_1 = True
+                sink = call.sink
+                self._finish(call, True)
+                if sink is not None:
+                    sink.on_answer(known[0], known[1], data[end + 4 :])
+                return
         unread = self._unproductive = self._unproductive + len(data)
         malformed = None
         try:
@@ -223,9 +245,25 @@ class Connection(asyncio.Protocol):
             detail = f"the server's answer is over {self._max_body_bytes} bytes"
             self.fail(Failure(kind=FailureKind.TOO_LARGE, detail=detail))
         elif self._complete:
+            if end > 0 and malformed is None:
+                self._learn(data, end)
             self._answer(call, self._persistent and malformed is None)
         elif malformed is not None:
             self._fail_malformed(malformed)
+
+    def _learn(self, data: bytes, end: int) -> None:
+        """Remember the head of an answer that came whole and needed nothing special of the parser.
+
+        A server begins answer after answer with the same bytes; what the parser made of them holds for all of them.
+        """
+        fields = {name.lower(): value for name, value in self.headers}
+        length = fields.get(b"content-length", b"")
+        plain = self._persistent and self._is_http_1_1 and fields.keys().isdisjoint(_NOT_PLAIN)
+        if plain and length.isdigit() and len(data) == end + 4 + int(length):
+            known = self._owner.known_heads
+            if len(known) >= KNOWN_HEADS_MAX:
+                known.clear()
+            known[data[:end]] = (self._status, self.headers, int(length))
 
     def eof_received(self) -> None:
         self._ended(None)
@@ -250,18 +288,19 @@ class Connection(asyncio.Protocol):
                 raise _Stop("a status that was not asked for")
             return
         self._status = status
-        self.headers, self._head = self._head, []
+        self.headers = headers = self._head
+        self._head = []
         if not self._is_http_1_1:
             self._is_http_1_1 = self._parser.get_http_version() == "1.1"
-        is_typed = False
-        for name, value in self.headers:
-            size = len(name)
-            if size == 12:
-                if not is_typed and name.lower() == b"content-type":
-                    is_typed = True
-                    self._streaming = value[:17].lower() == _EVENT_STREAM and value[17:18] in (b"", b";", b" ", b"\t")
-            elif size == 10 and value != self._keep_alive and name.lower() == b"keep-alive":
-                self._note_keep_alive(value)
+        content_type = None
+        for name, value in headers:
+            match len(name):
+                case 12 if content_type is None and name.lower() == b"content-type":
+                    content_type = value
+                case 10 if value != self._keep_alive and name.lower() == b"keep-alive":
+                    self._note_keep_alive(value)
+        if content_type is not None and content_type[:1] in b"tT":
+            self._streaming = _EVENT_STREAM.match(content_type) is not None
         call = self._call
         if call is not None and call.head_only:
             # The parser cannot be told that no body follows (RFC 9112 6.3 rule 1), so it is left here, mid-message.

@@ -1,142 +1,364 @@
-"""Installing a server's program from npm or PyPI into a folder of the node, once.
+"""Installs a server's program from npm or PyPI, once, and says how to run it. POSIX only.
 
-In: a registry and a package name. Out: the command that runs the package's program. What is installed is marked last, so
-a half-made installation is found and made again; a lock keeps two nodes from installing the same thing at once. The
-installer sees the node's environment, where registry settings live; the installed server does not.
+In: a registry, a package and a root folder. Out: the words to put before the server's arguments. Every package, with
+its version if one is given, has a folder of its own below the root: `pypi/NAME@VERSION` is a virtual environment,
+`npm/NAME@VERSION` a prefix. A marker written last tells a whole installation from a broken one, which is removed and
+done again; a lock keeps two nodes from installing at once. The installer runs with the environment of the node, which
+may hold the settings of the registry; the installed program does not.
 """
 
 import asyncio
 import fcntl
-import json
+import importlib.metadata
+import importlib.util
 import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Literal, Protocol
 
-INSTALL_S: Final = 300.0
-OUTPUT_LINES: Final = 5  # of a failed installer, shown as the reason
+import msgspec
 
-_PYPI_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._,-]+\])?((==|~=|>=|<=)[A-Za-z0-9.+!-]+)?")
-_NPM_NAME: Final = re.compile(r"(@[a-z0-9~-][a-z0-9._~-]*/)?[a-z0-9~-][a-z0-9._~-]*(@[A-Za-z0-9.^~+-]+)?")
-_MARK: Final = "installed.json"
+from interlock.transport.launch import RESERVED_PREFIX, ChildStartFailed
+from interlock.transport.stderr import StderrRing, terminal_safe
+from interlock.transport.stdio import Child
+from interlock.transport.warden import Warden
 
+INSTALL_LIMIT_S = 300.0
+REFERENCE_CHARS_MAX = 214  # npm's limit for a name; a folder's name has to hold it too
+OUTPUT_LINES = 20  # of the installer, kept for an error
+OUTPUT_LINE_BYTES = 500
+INSTALLER_LINE_BYTES = 1024 * 1024
+LOCK_POLL_S = 0.1
+MARKER = "interlock-package.json"
 
-class PackageUnavailable(Exception):
-    """The program cannot be had; the message says why and what to do."""
+_PYPI = re.compile(
+    r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)"
+    r"(?:\[(?P<extras>[A-Za-z0-9._-]+(?:,[A-Za-z0-9._-]+)*)\])?"
+    r"(?:==(?P<version>[A-Za-z0-9][A-Za-z0-9.!+_-]*))?"
+)
+_NPM = re.compile(
+    r"(?P<name>(?:@[A-Za-z0-9~][A-Za-z0-9._~-]*/)?[A-Za-z0-9~][A-Za-z0-9._~-]*)"
+    r"(?:@(?P<version>[A-Za-z0-9^~][A-Za-z0-9._+-]*))?"
+)
+# Both installers take a name that ends so for a file in the current folder.
+_ARCHIVE = re.compile(r"\.(?:tgz|tar|tar\.[a-z0-9]+|tbz|txz|zip|whl|egg)(?:@|$)", re.IGNORECASE)
+_CREDENTIALS = re.compile(r"//[^/@\s]+@")
 
 
 class Package(Protocol):
     @property
-    def registry(self) -> str: ...
+    def registry(self) -> Literal["npm", "pypi"]: ...
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """With an optional version: "mcp-server-time==2026.10.19", "@scope/server@1.2.3"."""
 
 
-async def ensure(package: Package, root: Path, progress: Callable[[str], None]) -> tuple[str, ...]:
-    """The command that runs `package`, installing it first if need be. Raises PackageUnavailable."""
-    pattern = _PYPI_NAME if package.registry == "pypi" else _NPM_NAME
-    if pattern.fullmatch(package.name) is None:
-        raise PackageUnavailable(f"{package.name[:80]!r} is not a package name of {package.registry}")
-    folder = root / package.registry / re.sub(r"[^A-Za-z0-9._-]", "+", package.name)
-    found = _installed(folder)
-    if found is not None:
-        return found
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = await asyncio.to_thread(_lock, folder.with_name(folder.name + ".lock"))
+class PackageUnavailable(Exception):
+    """The program cannot be had; the message says why and what to do. `output` ends what the installer said."""
+
+    def __init__(self, message: str, output: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.output = output
+
+
+class _Reference(msgspec.Struct, frozen=True, kw_only=True):
+    registry: str
+    text: str  # what the installer is told
+    name: str
+    folder: str
+
+
+class _Marker(msgspec.Struct, frozen=True, kw_only=True):
+    package: str
+    version: str
+    python: str = ""  # a virtual environment belongs to one version of Python
+
+
+async def ensure(
+    package: Package,
+    root: Path,
+    progress: Callable[[str], None],
+    *,
+    warden: Warden | None = None,
+    environment: Mapping[str, str] | None = None,
+    limit_s: float = INSTALL_LIMIT_S,
+) -> tuple[str, ...]:
+    """Install `package` below `root` unless it is there, and return the command that runs it."""
+    reference = _read(package)
+    env = _installer_environment(os.environ if environment is None else environment)
+    folder = root / reference.registry / reference.folder
+    installer = _Installer(reference, folder.absolute(), env, progress, warden)
     try:
-        found = _installed(folder)
-        if found is not None:  # another node did it meanwhile
-            return found
-        progress(f"installing {package.name} from {package.registry}")
-        await asyncio.to_thread(shutil.rmtree, folder, True)
-        install = _install_pypi if package.registry == "pypi" else _install_npm
-        command = await install(package.name, folder)
-        (folder / _MARK).write_text(json.dumps(command))
-        return command
-    finally:
-        os.close(lock)
+        async with asyncio.timeout(limit_s):
+            if not installer.is_complete():
+                async with _locked(folder.with_name(folder.name + ".lock"), lambda: progress(installer.waiting)):
+                    if not installer.is_complete():
+                        await installer.install()
+            return installer.command()
+    except TimeoutError as error:
+        raise PackageUnavailable(
+            f"installing {reference.text} took longer than {limit_s:g} s and was ended; check the network, try again",
+            installer.output(),
+        ) from error
+    except OSError as error:
+        raise PackageUnavailable(
+            f"{folder} cannot be used: {error.strerror}; make room or correct its rights", installer.output()
+        ) from error
 
 
-def _installed(folder: Path) -> tuple[str, ...] | None:
-    try:
-        command = json.loads((folder / _MARK).read_text())
-    except (OSError, ValueError):
-        return None
-    usable = isinstance(command, list) and command and all(isinstance(word, str) for word in command)
-    return tuple(command) if usable and Path(command[0]).exists() else None
+def _read(package: Package) -> _Reference:
+    text = package.name
+    pattern = {"pypi": _PYPI, "npm": _NPM}.get(package.registry)
+    if pattern is None:
+        raise PackageUnavailable(f"no registry {package.registry!r}; use npm or pypi")
+    found = pattern.fullmatch(text) if len(text) <= REFERENCE_CHARS_MAX else None
+    if found is None or _ARCHIVE.search(text) is not None:
+        form = "NAME or NAME==VERSION" if package.registry == "pypi" else "NAME, @SCOPE/NAME or either with @VERSION"
+        raise PackageUnavailable(f"{text[:80]!r} is not the name of a package; write {form}")
+    parts = found.groupdict()
+    name = _normalised(parts["name"]) if package.registry == "pypi" else parts["name"]
+    # "+" and a second "@" are in no name, so two packages never share a folder.
+    folder = name.replace("/", "+")
+    if parts.get("extras"):
+        folder += "+" + "+".join(sorted(_normalised(extra) for extra in parts["extras"].split(",")))
+    if parts["version"]:
+        folder += "@" + parts["version"]
+    return _Reference(registry=package.registry, text=text, name=name, folder=folder)
 
 
-def _lock(path: Path) -> int:
+def _normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()  # PEP 503
+
+
+def _installer_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment.items()
+        # The last two would put the node's own modules before those of the new environment.
+        if not name.startswith(RESERVED_PREFIX) and name not in ("PYTHONPATH", "PYTHONHOME")
+    }
+
+
+@asynccontextmanager
+async def _locked(path: Path, waiting: Callable[[], None]) -> AsyncIterator[None]:
+    """Held by one process at a time and let go by the kernel if that one dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return descriptor
-
-
-async def _install_pypi(name: str, folder: Path) -> tuple[str, ...]:
-    await _run(sys.executable, "-m", "venv", str(folder))
-    python = str(folder / "bin" / "python")
-    await _run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--", name)
-    distribution = re.split(r"[\[=~<>]", name)[0]
-    scripts = await _run(
-        python,
-        "-c",
-        "import sys, importlib.metadata as m\n"
-        "for e in m.distribution(sys.argv[1]).entry_points:\n"
-        "    if e.group == 'console_scripts': print(e.name)",
-        distribution,
-    )
-    names = scripts.split()
-    wanted = _plain(distribution)
-    chosen = next((script for script in names if _plain(script) == wanted), names[0] if len(names) == 1 else None)
-    if chosen is None:
-        raise PackageUnavailable(f"{name} has no program of its own name; its programs: {', '.join(names) or 'none'}")
-    return (str(folder / "bin" / chosen),)
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-async def _install_npm(name: str, folder: Path) -> tuple[str, ...]:
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        raise PackageUnavailable(f"{name} needs Node.js: install it, or remove this server")
-    folder.mkdir(mode=0o700)
-    await _run(npm, "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--loglevel=error", "--", name)
-    bare = name if "@" not in name[1:] else name[: name.rindex("@")]
-    home = folder / "node_modules" / bare
     try:
-        declared = json.loads((home / "package.json").read_text()).get("bin")
-    except (OSError, ValueError):
-        raise PackageUnavailable(f"{name} was installed but has no readable package.json") from None
-    programs = {bare.rsplit("/", 1)[-1]: declared} if isinstance(declared, str) else declared or {}
-    script = programs.get(bare.rsplit("/", 1)[-1]) or next(iter(programs.values()), None)
-    if script is None:
-        raise PackageUnavailable(f"{name} has no program to run")
-    return (node, str(home / script))
-
-
-async def _run(*command: str) -> str:
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        output, errors = await asyncio.wait_for(process.communicate(), INSTALL_S)
-    except TimeoutError:
-        raise PackageUnavailable(f"{Path(command[0]).name} took longer than {INSTALL_S:g} s") from None
+        told = False
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not told:
+                    waiting()
+                    told = True
+                await asyncio.sleep(LOCK_POLL_S)
+        yield
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode != 0:
-        said = (errors or output).decode(errors="replace").strip().splitlines()[-OUTPUT_LINES:]
-        raise PackageUnavailable(" / ".join(line.strip()[:200] for line in said) or "the installer failed")
-    return output.decode(errors="replace")
+        os.close(descriptor)
+
+
+class _Installer:
+    """One package in one folder."""
+
+    def __init__(
+        self,
+        reference: _Reference,
+        folder: Path,
+        env: dict[str, str],
+        progress: Callable[[str], None],
+        warden: Warden | None,
+    ) -> None:
+        self._reference = reference
+        self._folder = folder
+        self._env = env
+        self._progress = progress
+        self._warden = warden
+        self._said = StderrRing(OUTPUT_LINES, OUTPUT_LINE_BYTES, now=lambda: 0.0)
+
+    @property
+    def waiting(self) -> str:
+        return f"waiting for another node that installs {self._reference.text}"
+
+    def output(self) -> tuple[str, ...]:
+        return tuple(_without_credentials(line.text) for line in self._said.tail())
+
+    def is_complete(self) -> bool:
+        try:
+            marker = msgspec.json.decode((self._folder / MARKER).read_bytes(), type=_Marker)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return False
+        if self._reference.registry == "npm":
+            return (self._package_folder() / "package.json").is_file()
+        return marker.python == _python_version() and (self._folder / "bin" / "python").exists()
+
+    async def install(self) -> None:
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+        if self._reference.registry == "npm":
+            version = await self._install_npm()
+        else:
+            version = await self._install_pypi()
+        marker = _Marker(package=self._reference.text, version=version, python=_python_version())
+        half = self._folder / f"{MARKER}.half"
+        half.write_bytes(msgspec.json.encode(marker))
+        half.replace(self._folder / MARKER)
+        self._progress(f"installed {self._reference.name} {version}")
+
+    def command(self) -> tuple[str, ...]:
+        return self._npm_command() if self._reference.registry == "npm" else self._pypi_command()
+
+    async def _install_pypi(self) -> str:
+        self._progress(f"making an environment for {self._reference.text}")
+        python = str(self._folder / "bin" / "python")
+        ours = (sys.executable, "-I", "-m")
+        # An environment without a pip of its own is made in a tenth of the time.
+        if importlib.util.find_spec("pip") is not None:
+            await self._run(*ours, "venv", "--without-pip", str(self._folder))
+            pip: tuple[str, ...] = (*ours, "pip", "--python", python)
+        else:
+            await self._run(*ours, "venv", str(self._folder))
+            pip = (python, "-I", "-m", "pip")
+        self._progress(f"installing {self._reference.text} from PyPI")
+        options = ("--no-input", "--disable-pip-version-check", "--progress-bar", "off")
+        await self._run(*pip, "install", *options, "--", self._reference.text)
+        return self._distribution().version
+
+    async def _install_npm(self) -> str:
+        npm = self._tool("npm")
+        self._tool("node")
+        self._progress(f"installing {self._reference.text} from npm")
+        # A project of its own, so that npm looks for none above.
+        (self._folder / "package.json").write_bytes(b'{"private":true}')
+        # Scripts of a package would run with the environment of the node.
+        options = ("--no-audit", "--no-fund", "--ignore-scripts", "--no-update-notifier", "--no-global")
+        await self._run(npm, "install", "--prefix", str(self._folder), *options, "--", self._reference.text)
+        return str(self._npm_manifest().get("version", ""))
+
+    def _pypi_command(self) -> tuple[str, ...]:
+        scripts = {
+            point.name: self._folder / "bin" / point.name
+            for point in self._distribution().entry_points.select(group="console_scripts")
+        }
+        # Through the interpreter: a path with a space, or a long one, cannot stand in the first line of a script.
+        return (str(self._folder / "bin" / "python"), str(self._chosen(scripts)))
+
+    def _npm_command(self) -> tuple[str, ...]:
+        declared = self._npm_manifest().get("bin", {})
+        short = self._reference.name.rpartition("/")[2]
+        named = {short: declared} if isinstance(declared, str) else declared if isinstance(declared, dict) else {}
+        package = self._package_folder().resolve()
+        scripts = {}
+        for name, script in named.items():
+            path = (package / str(script)).resolve()
+            if path.is_relative_to(package):
+                scripts[name] = path
+        return (self._tool("node"), str(self._chosen(scripts)))
+
+    def _chosen(self, scripts: Mapping[str, Path]) -> Path:
+        """The program named as the package, else the only one."""
+        text = self._reference.text
+        wanted = _normalised(self._reference.name.rpartition("/")[2])
+        chosen = next((path for name, path in sorted(scripts.items()) if _normalised(name) == wanted), None)
+        if chosen is None and len(set(scripts.values())) == 1:
+            chosen = next(iter(scripts.values()))
+        if chosen is not None and chosen.is_file():
+            return chosen
+        if not scripts or chosen is not None:
+            raise PackageUnavailable(f"{text} brings no program to run; name the package that holds the server")
+        names = ", ".join(terminal_safe(name) for name in sorted(scripts)[:10])
+        raise PackageUnavailable(
+            f"{text} brings several programs ({names}) and none has its name; "
+            f"declare the server with command, giving the path of one of them below {self._folder}"
+        )
+
+    def _distribution(self) -> importlib.metadata.Distribution:
+        folders = [str(path) for path in self._folder.glob("lib/python*/site-packages")]
+        for found in importlib.metadata.distributions(name=self._reference.name, path=folders):
+            return found
+        raise PackageUnavailable(f"{self._reference.text} was installed under another name; use that name")
+
+    def _package_folder(self) -> Path:
+        return self._folder / "node_modules" / self._reference.name
+
+    def _npm_manifest(self) -> dict[str, object]:
+        try:
+            return msgspec.json.decode((self._package_folder() / "package.json").read_bytes(), type=dict[str, object])
+        except msgspec.DecodeError as error:
+            raise PackageUnavailable(f"{self._reference.text} has a broken package.json; tell its makers") from error
+
+    def _tool(self, name: str) -> str:
+        found = shutil.which(name, path=self._env.get("PATH", os.defpath))
+        if found is None:
+            raise PackageUnavailable(
+                f"{name} is not on the PATH, and {self._reference.text} needs it; "
+                "install Node.js 20 or newer (nodejs.org), which brings node and npm"
+            )
+        return found
+
+    async def _run(self, *argv: str) -> None:
+        ended = _Ended(self._said, self._progress)
+        child = Child(
+            argv,
+            self._env,
+            self._folder,
+            max_message_bytes=INSTALLER_LINE_BYTES,
+            sink=ended,
+            stderr=self._said,
+            warden=self._warden,
+        )
+        try:
+            await child.start()
+            reason = await ended.reason
+        except ChildStartFailed as error:
+            raise PackageUnavailable(f"{self._reference.text} cannot be installed: {error}") from error
+        finally:
+            await child.stop(grace_s=0)
+        if child.returncode != 0:
+            output = self.output()
+            raise PackageUnavailable(
+                f"{self._reference.text} cannot be installed: the installer {reason}{_gist(output)}", output
+            )
+
+
+class _Ended:
+    """Hears an installer: keeps what it says, waits for its end."""
+
+    def __init__(self, said: StderrRing, progress: Callable[[str], None]) -> None:
+        self.reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._said = said
+        self._progress = progress
+
+    def on_line(self, data: bytes) -> None:
+        self._said.feed(data + b"\n")
+        text = data[:OUTPUT_LINE_BYTES].decode("utf-8", "replace").strip()
+        if text:
+            self._progress(_without_credentials(terminal_safe(text)))
+
+    def on_gone(self, reason: str) -> None:
+        if not self.reason.done():
+            self.reason.set_result(reason)
+
+    def on_stalled(self) -> None:
+        pass
+
+
+def _gist(output: tuple[str, ...]) -> str:
+    """Installers say the reason first and advice after it."""
+    errors = [line for line in output if "error" in line.lower()] or list(output[-1:])
+    return "".join(f"; {line}" for line in errors[:2])
+
+
+def _without_credentials(text: str) -> str:
+    return _CREDENTIALS.sub("//***@", text)
+
+
+def _python_version() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -5,7 +5,7 @@ from typing import Any
 from mcp import types
 from mcp.shared.exceptions import MCPError
 
-from .tools import Json, changes, embedded, field_of, form, image, needs, text
+from .tools import Json, changes, embedded, field_of, form, image, in_mid_call, needs, text
 
 ARGUMENTS = {
     "test_simple_prompt": [],
@@ -36,6 +36,10 @@ def users(*content: Json) -> Json:
 
 
 async def get_prompt(ctx: Any, params: types.GetPromptRequestParams) -> Any:
+    return await in_mid_call(prompt, ctx, params)
+
+
+async def prompt(ctx: Any, params: types.GetPromptRequestParams) -> Json:
     given = params.arguments or {}
     missing = [name for name in ARGUMENTS.get(params.name, ()) if name not in given]
     if missing:

@@ -1,6 +1,11 @@
-"""The tools of the conformance fixture. A handler is named as its tool is."""
+"""The tools of the conformance fixture. A handler is named as its tool is.
+
+Handlers are written for 2026-07-28: one that needs something of the client answers `input_required` and is called again
+with the answers. `in_mid_call` does the same for a legacy client, with requests to it while its call is under way.
+"""
 
 import asyncio
+import dataclasses
 import hashlib
 import hmac
 import json
@@ -12,6 +17,7 @@ from mcp import types
 from mcp.server.subscriptions import InMemorySubscriptionBus, PromptsListChanged, ResourceUpdated, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from .schema import SCHEMA_2020_12
 
@@ -56,14 +62,31 @@ def sample(words: str, max_tokens: int = 100) -> Json:
 ROOTS: Json = {"method": "roots/list", "params": {}}
 
 
+MODELS: dict[str, tuple[Any, Any]] = {
+    "elicitation/create": (types.ElicitRequest, types.ElicitResult),
+    "sampling/createMessage": (types.CreateMessageRequest, types.CreateMessageResult),
+    "roots/list": (types.ListRootsRequest, types.ListRootsResult),
+}
+
+
 async def ask(ctx: Any, request: Json) -> Json:
     """Ask a legacy client, on the stream of the request being answered."""
-    models = {"elicitation/create": types.ElicitRequest, "sampling/createMessage": types.CreateMessageRequest}
-    results = {"elicitation/create": types.ElicitResult, "sampling/createMessage": types.CreateMessageResult}
-    method = request["method"]
+    model, result = MODELS[request["method"]]
     metadata = ServerMessageMetadata(related_request_id=ctx.request_id)
-    answer = await ctx.session.send_request(models[method].model_validate(request), results[method], metadata=metadata)
+    answer = await ctx.session.send_request(model.model_validate(request), result, metadata=metadata)
     return answer.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+async def in_mid_call(handler: Handler, ctx: Any, given: Any) -> Json:
+    """The handler's result; whatever it needs of a legacy client is asked for meanwhile, all of a round at once."""
+    result = await handler(ctx, given)
+    while result.get("resultType") == "input_required" and ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+        requests = result["inputRequests"]
+        answers = await asyncio.gather(*(ask(ctx, request) for request in requests.values()))
+        retry = {"inputResponses": dict(zip(requests, answers, strict=True)), "requestState": result.get("requestState")}
+        ctx = dataclasses.replace(ctx, params={**(ctx.params or {}), **retry})
+        result = await handler(ctx, given)
+    return result
 
 
 def tool(description: str, **schema: Any) -> Callable[[Handler], Handler]:
@@ -128,7 +151,9 @@ async def test_error_handling(ctx: Any, given: Json) -> Json:
 
 @tool("Asks the client's model.", **string_argument("prompt", "What to ask."))
 async def test_sampling(ctx: Any, given: Json) -> Json:
-    answer = await ask(ctx, sample(given["prompt"]))
+    answer = responses(ctx).get("answer")
+    if answer is None:
+        return needs({"answer": sample(given["prompt"])})
     return said(text(f"LLM response: {answer['content'].get('text', '')}"))
 
 
@@ -136,13 +161,17 @@ async def test_sampling(ctx: Any, given: Json) -> Json:
 async def test_elicitation(ctx: Any, given: Json) -> Json:
     fields = {"username": "User's response", "email": "User's email address"}
     wanted = {name: {"type": "string", "description": about} for name, about in fields.items()}
-    answer = await ask(ctx, form(given["message"], **wanted))
+    answer = responses(ctx).get("answer")
+    if answer is None:
+        return needs({"answer": form(given["message"], **wanted)})
     return said(text(f"User response: {json.dumps(answer)}"))
 
 
-async def elicited(ctx: Any, request: Json) -> Json:
+def elicited(ctx: Any, request: Json) -> Json:
     del request["params"]["requestedSchema"]["required"]
-    answer = await ask(ctx, request)
+    answer = responses(ctx).get("answer")
+    if answer is None:
+        return needs({"answer": request})
     content = json.dumps(answer.get("content", {}))
     return said(text(f"Elicitation completed: action={answer['action']}, content={content}"))
 
@@ -156,7 +185,7 @@ async def test_elicitation_sep1034_defaults(ctx: Any, given: Json) -> Json:
         "status": {"type": "string", "enum": ["active", "inactive", "pending"], "default": "active"},
         "verified": {"type": "boolean", "default": True},
     }
-    return await elicited(ctx, form("Please check these values.", **fields))
+    return elicited(ctx, form("Please check these values.", **fields))
 
 
 @tool("Asks the user to choose, in every form of enum (SEP-1330).")
@@ -173,7 +202,7 @@ async def test_elicitation_sep1330_enums(ctx: Any, given: Json) -> Json:
         "untitledMulti": {"type": "array", "items": {"type": "string", "enum": plain}},
         "titledMulti": {"type": "array", "items": {"anyOf": titled}},
     }
-    return await elicited(ctx, form("Please choose.", **fields))
+    return elicited(ctx, form("Please choose.", **fields))
 
 
 @tool("Closes its stream in mid-call; the answer waits for the client to come back (SEP-1699).")
@@ -354,7 +383,7 @@ async def call_tool(ctx: Any, params: types.CallToolRequestParams) -> Json:
         return await nothing(ctx, {})
     if params.name not in TOOLS:
         raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}")
-    return await TOOLS[params.name][1](ctx, params.arguments or {})
+    return await in_mid_call(TOOLS[params.name][1], ctx, params.arguments or {})
 
 
 TOOLS["json_schema_2020_12_tool"] = (

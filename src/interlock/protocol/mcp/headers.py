@@ -56,7 +56,7 @@ def decode_header_untrusted(value: bytes) -> str | None:
     if wrapped is None:
         return None if _CONTROL.search(text) else text
     try:
-        raw = base64.b64decode(wrapped[1], validate=True)
+        raw = base64.b64decode(wrapped[1])
         return raw.decode() if base64.b64encode(raw).decode() == wrapped[1] else None
     except ValueError:
         return None

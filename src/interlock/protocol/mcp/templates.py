@@ -60,8 +60,7 @@ def matches(template: str, uri: str) -> bool:
             reached = (reached & _where(uri, character, False)) << 1
         if not reached:
             return False
-    before_tail = len(uri) - len(parts.tail)
-    return before_tail >= 0 and bool(_past_run(reached, uri, parts.last) >> before_tail & 1)
+    return bool(_past_run(reached, uri, parts.last) >> len(uri) - len(parts.tail) & 1)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -95,18 +95,25 @@ class LineFront:
             _, newline, data = data.partition(b"\n")
             self._skipping = not newline
         try:
-            lines = self._lines.feed(data)
-        except LineTooLong:
-            self.emit(encode_fault(b"null", Fault(INVALID_REQUEST, "the message is larger than limits.message_bytes")))
-            self._lines = LineSplitter(self._max_bytes)
-            _, newline, rest = data.partition(b"\n")
-            self._skipping = not newline
-            lines = []
-            if rest:
-                self.feed(rest)
+            lines, rest = self._lines.feed(data), b""
+        except LineTooLong as error:
+            lines, rest = error.complete, self._after_long_line(data, len(error.complete))
         for line in lines:
             if line.strip():
                 self._receive(line)
+        if rest:
+            self.feed(rest)
+
+    def _after_long_line(self, data: bytes, lines_before: int) -> bytes:
+        """Refuse the line that is too long and skip it; what follows it in `data` is another message."""
+        self.emit(encode_fault(b"null", Fault(INVALID_REQUEST, "the message is larger than limits.message_bytes")))
+        self._lines = LineSplitter(self._max_bytes)
+        at = 0
+        for _ in range(lines_before):
+            at = data.index(b"\n", at) + 1
+        end = data.find(b"\n", at)
+        self._skipping = end < 0
+        return b"" if end < 0 else data[end + 1 :]
 
     def _receive(self, line: bytes) -> None:
         try:

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import Dial, Spawn
+from interlock.config.plan import Dial, Package, Spawn
 from interlock.protocol.jsonrpc.codec import decode_object
 from interlock.protocol.jsonrpc.errors import CALL_TIMEOUT, METHOD_NOT_FOUND, Fault
 from interlock.protocol.jsonrpc.messages import Request, Response
@@ -306,7 +306,7 @@ class Keeper:
     async def _launch(self, reach: Spawn) -> None:
         argv: tuple[str, ...] = reach.command
         if reach.package is not None:
-            argv = (*await ensure(reach.package, self._workshop.packages, self._say_progress), *argv)
+            argv = (*await self._install(reach.package), *argv)
         pipe = StdioPipe(self.link)
         self.link.pipe = pipe
         pipe.child = Child(
@@ -320,6 +320,10 @@ class Keeper:
         )
         await asyncio.wait_for(pipe.child.start(), LAUNCH_S)
         self.link.pid = pipe.child.pid
+
+    async def _install(self, package: Package) -> tuple[str, ...]:
+        workshop = self._workshop
+        return await ensure(package, workshop.packages, self._say_progress, warden=workshop.warden)
 
     def _say_progress(self, text: str) -> None:
         self.link.stand(self.link.standing.state, text)

@@ -1,0 +1,483 @@
+"""Packages, with the real installers; the registries are small ones of our own, except where a test says so."""
+
+import asyncio
+import base64
+import fcntl
+import hashlib
+import http.server
+import io
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+import threading
+import urllib.parse
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import pytest
+
+from interlock.config.plan import Package
+from interlock.transport import packages
+from interlock.transport.packages import PackageUnavailable, ensure
+
+needs_node = pytest.mark.skipif(
+    shutil.which("npm") is None or shutil.which("node") is None, reason="Node.js is not installed: npm is not shown"
+)
+
+
+def pypi(name: str) -> Package:
+    return Package(registry="pypi", name=name)
+
+
+def npm(name: str) -> Package:
+    return Package(registry="npm", name=name)
+
+
+def output(argv: tuple[str, ...], *more: str) -> str:
+    return subprocess.run([*argv, *more], capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+
+
+def processes_naming(text: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if text.encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                pass
+    return found
+
+
+class Shelf:
+    """Wheels in a folder, and the environment in which pip knows nothing else."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.env = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")} | {
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(folder),
+        }
+
+    def put(self, name: str, version: str = "1.0", scripts: tuple[str, ...] = ()) -> None:
+        module = name.replace("-", "_")
+        info = f"{module}-{version}.dist-info"
+        files = {
+            f"{module}_program.py": f"import sys\ndef main():\n    print('{name} {version}', *sys.argv[1:])\n",
+            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+            f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            f"{info}/entry_points.txt": "[console_scripts]\n"
+            + "".join(f"{script} = {module}_program:main\n" for script in scripts),
+        }
+        files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"])
+        with zipfile.ZipFile(self.folder / f"{module}-{version}-py3-none-any.whl", "w") as wheel:
+            for path, text in files.items():
+                wheel.writestr(path, text)
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    return Shelf(tmp_path / "shelf")
+
+
+class Said(list[str]):
+    def __call__(self, text: str) -> None:
+        self.append(text)
+
+
+async def test_a_pypi_package_is_installed_once_and_runs(shelf: Shelf, tmp_path: Path) -> None:
+    shelf.put("my-tool", scripts=("my-tool", "other"))
+    first, second = Said(), Said()
+    root = tmp_path / "a root"  # with a space, which a script's first line cannot hold
+    command = await ensure(pypi("my-tool"), root, first, environment=shelf.env)
+    assert output(command, "hello") == "my-tool 1.0 hello"
+    assert "installed my-tool 1.0" in first
+    shutil.rmtree(shelf.folder)
+    assert await ensure(pypi("My_Tool"), root, second, environment=shelf.env) == command
+    assert second == []
+
+
+async def test_an_interpreter_without_pip_makes_an_environment_that_has_one(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages.importlib.util, "find_spec", lambda name: None)
+    shelf.put("tool", scripts=("tool",))
+    command = await ensure(pypi("tool"), tmp_path, Said(), environment=shelf.env)
+    assert output(command) == "tool 1.0"
+    assert (tmp_path / "pypi" / "tool" / "bin" / "pip").exists()
+
+
+async def test_a_version_that_is_given_is_pinned_and_has_its_own_folder(shelf: Shelf, tmp_path: Path) -> None:
+    shelf.put("tool", "1.0", ("tool",))
+    shelf.put("tool", "2.0", ("tool",))
+    old = await ensure(pypi("tool==1.0"), tmp_path, Said(), environment=shelf.env)
+    new = await ensure(pypi("tool"), tmp_path, Said(), environment=shelf.env)
+    assert (output(old), output(new)) == ("tool 1.0", "tool 2.0")
+
+
+@pytest.mark.parametrize("scripts", [("serve-it",), ("a", "my_tool", "z"), ("My.Tool", "b")])
+async def test_the_program_is_the_one_named_as_the_package_or_the_only_one(
+    shelf: Shelf, tmp_path: Path, scripts: tuple[str, ...]
+) -> None:
+    shelf.put("my-tool", scripts=scripts)
+    command = await ensure(pypi("my-tool"), tmp_path, Said(), environment=shelf.env)
+    expected = scripts[0] if len(scripts) == 1 else next(name for name in scripts if "ool" in name)
+    assert Path(command[-1]).name == expected
+    assert output(command) == "my-tool 1.0"
+
+
+@pytest.mark.parametrize(
+    ("scripts", "message"),
+    [((), "brings no program"), (("one", "two"), r"several programs \(one, two\).*declare the server with command")],
+)
+async def test_a_package_without_one_clear_program_is_refused_with_advice(
+    shelf: Shelf, tmp_path: Path, scripts: tuple[str, ...], message: str
+) -> None:
+    shelf.put("tool", scripts=scripts)
+    with pytest.raises(PackageUnavailable, match=message):
+        await ensure(pypi("tool"), tmp_path, Said(), environment=shelf.env)
+
+
+async def test_a_failed_installation_says_why_and_can_be_tried_again(shelf: Shelf, tmp_path: Path) -> None:
+    with pytest.raises(PackageUnavailable, match=r"exited with code 1; .*no-such-tool") as caught:
+        await ensure(pypi("no-such-tool"), tmp_path, Said(), environment=shelf.env)
+    assert "\n" not in str(caught.value)
+    assert any("No matching distribution" in line for line in caught.value.output)
+    assert len(caught.value.output) <= packages.OUTPUT_LINES
+    shelf.put("no-such-tool", scripts=("no-such-tool",))
+    command = await ensure(pypi("no-such-tool"), tmp_path, Said(), environment=shelf.env)
+    assert output(command) == "no-such-tool 1.0"
+
+
+async def test_a_half_made_installation_is_removed_and_made_again(shelf: Shelf, tmp_path: Path) -> None:
+    shelf.put("tool", scripts=("tool",))
+    half = tmp_path / "pypi" / "tool"
+    (half / "bin").mkdir(parents=True)
+    (half / "bin" / "python").write_text("half a copy")
+    (half / f"{packages.MARKER}.half").write_text("{")
+    command = await ensure(pypi("tool"), tmp_path, Said(), environment=shelf.env)
+    assert output(command) == "tool 1.0"
+    assert not (half / f"{packages.MARKER}.half").exists()
+
+
+@pytest.mark.parametrize("harm", ["interpreter gone", "another python", "marker broken"])
+async def test_an_installation_that_broke_later_is_made_again(shelf: Shelf, tmp_path: Path, harm: str) -> None:
+    shelf.put("tool", scripts=("tool",))
+    command = await ensure(pypi("tool"), tmp_path, Said(), environment=shelf.env)
+    marker = tmp_path / "pypi" / "tool" / packages.MARKER
+    match harm:
+        case "interpreter gone":
+            Path(command[0]).unlink()
+            Path(command[0]).symlink_to(tmp_path / "no-such-python")
+        case "another python":
+            marker.write_bytes(marker.read_bytes().replace(packages._python_version().encode(), b"2.7"))
+        case _:
+            marker.write_text('{"package": 1')
+    said = Said()
+    assert output(await ensure(pypi("tool"), tmp_path, said, environment=shelf.env)) == "tool 1.0"
+    assert "installed tool 1.0" in said
+
+
+async def test_many_asking_at_once_install_once(shelf: Shelf, tmp_path: Path) -> None:
+    shelf.put("tool", scripts=("tool",))
+    said = Said()
+    commands = await asyncio.gather(*(ensure(pypi("tool"), tmp_path, said, environment=shelf.env) for _ in range(4)))
+    assert len(set(commands)) == 1
+    assert said.count("installed tool 1.0") == 1
+    assert said.count("waiting for another node that installs tool") == 3
+
+
+async def test_the_wait_for_another_node_has_a_limit(shelf: Shelf, tmp_path: Path) -> None:
+    (tmp_path / "pypi").mkdir()
+    said = Said()
+    with (tmp_path / "pypi" / "tool.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(PackageUnavailable, match=r"longer than 0\.3 s"):
+            await ensure(pypi("tool"), tmp_path, said, environment=shelf.env, limit_s=0.3)
+    assert said == ["waiting for another node that installs tool"]
+
+
+@pytest.fixture
+def silent_registry() -> Iterator[str]:
+    """Accepts and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"http://someone:s3cret@127.0.0.1:{listener.getsockname()[1]}/simple"
+
+
+async def test_an_installer_that_hangs_is_ended_with_the_time_limit(
+    shelf: Shelf, tmp_path: Path, silent_registry: str
+) -> None:
+    env = shelf.env | {"PIP_INDEX_URL": silent_registry, "NO_PROXY": "127.0.0.1"}
+    del env["PIP_NO_INDEX"]
+    said = Said()
+    with pytest.raises(PackageUnavailable, match="longer than 4 s and was ended; check the network") as caught:
+        await ensure(pypi("tool"), tmp_path, said, environment=env, limit_s=4)
+    assert "installing tool from PyPI" in said
+    assert processes_naming(str(tmp_path)) == []
+    assert "s3cret" not in "\n".join([*said, *caught.value.output, str(caught.value)])
+
+
+async def test_a_cancelled_installation_leaves_no_installer(shelf: Shelf, tmp_path: Path, silent_registry: str) -> None:
+    env = shelf.env | {"PIP_INDEX_URL": silent_registry, "NO_PROXY": "127.0.0.1"}
+    del env["PIP_NO_INDEX"]
+    asked = asyncio.Event()
+
+    def progress(text: str) -> None:
+        if text.startswith("installing"):
+            asked.set()
+
+    installing = asyncio.create_task(ensure(pypi("tool"), tmp_path, progress, environment=env))
+    await asyncio.wait_for(asked.wait(), 30)
+    installing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await installing
+    assert processes_naming(str(tmp_path)) == []
+
+
+async def test_the_password_of_a_registry_is_not_repeated(shelf: Shelf, tmp_path: Path) -> None:
+    env = shelf.env | {"PIP_INDEX_URL": "http://someone:s3cret@127.0.0.1:9/simple", "PIP_RETRIES": "0"}
+    env |= {"NO_PROXY": "127.0.0.1", "PIP_FIND_LINKS": "http://someone:s3cret@127.0.0.1:9/links"}
+    del env["PIP_NO_INDEX"]
+    said = Said()
+    with pytest.raises(PackageUnavailable) as caught:
+        await ensure(pypi("tool"), tmp_path, said, environment=env)
+    everything = "\n".join([*said, *caught.value.output, str(caught.value)])
+    assert "127.0.0.1:9" in everything
+    assert "s3cret" not in everything
+
+
+BAD_NAMES = [
+    "", " ", "-r", "--index-url=x", "a b", "a\nb", "a\0b", ".", "..", "../evil", "/etc", "a/b", "a\\b", "~/x",
+    "https://example.org/x", "git+ssh://x", "file:x", "a@file:x", "a@npm:b", "a@../b", "a@1 --x", "x;y", "é", "x" * 300,
+    "evil.tgz", "evil.tar.gz", "a@1.tgz", "@scope", "@scope/", "@/x", "@-s/x", "@scope/-x", "a@", "a@@1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("registry", ["npm", "pypi"])
+@pytest.mark.parametrize("name", BAD_NAMES)
+async def test_what_is_not_a_name_is_refused_before_anything_runs(
+    tmp_path: Path, registry: Literal["npm", "pypi"], name: str
+) -> None:
+    with pytest.raises(PackageUnavailable, match="is not the name of a package; write NAME"):
+        await ensure(Package(registry=registry, name=name), tmp_path / "root", Said())
+    assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize("name", ["tool=1", "tool==", "tool==-1", "tool>=1", "tool[", "tool[]", "tool[a", "x.whl"])
+async def test_a_pypi_version_is_exact_or_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(PackageUnavailable, match="NAME==VERSION"):
+        await ensure(pypi(name), tmp_path, Said())
+
+
+async def test_another_registry_is_refused(tmp_path: Path) -> None:
+    other: Any = msgspec.defstruct("Other", [("registry", str), ("name", str)])("cargo", "x")
+    with pytest.raises(PackageUnavailable, match="use npm or pypi"):
+        await ensure(other, tmp_path, Said())
+
+
+async def test_a_root_that_cannot_be_written_is_named(shelf: Shelf, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PackageUnavailable, match=r"cannot be used.*correct its rights"):
+        await ensure(pypi("tool"), tmp_path / "file", Said(), environment=shelf.env)
+
+
+def test_no_two_packages_share_a_folder() -> None:
+    names = ["a", "a==1", "a[1]", "a-1", "a[b,c]", "a[b]", "a-b"]
+    folders = [packages._read(pypi(name)).folder for name in names]
+    folders += [packages._read(npm(name)).folder + "/npm" for name in ["a", "a@1", "@a/1", "@a/b", "@a/b@1", "a-b"]]
+    assert len(set(folders)) == len(folders)
+    assert packages._read(pypi("A_b[D,c]")).folder == packages._read(pypi("a.B[c,d]")).folder
+
+
+class Registry:
+    """A small npm registry on the loopback."""
+
+    def __init__(self, port: int, home: Path) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.packages: dict[str, dict[str, Any]] = {}
+        self.tarballs: dict[str, bytes] = {}
+        drop = ("npm_config_", "PIP_")
+        self.env = {name: value for name, value in os.environ.items() if not name.lower().startswith(drop)} | {
+            "npm_config_registry": self.url,
+            "npm_config_cache": str(home / "npm-cache"),
+            "npm_config_userconfig": str(home / "no-npmrc"),
+            "npm_config_globalconfig": str(home / "no-global-npmrc"),
+            "NO_PROXY": "127.0.0.1",
+            "no_proxy": "127.0.0.1",
+        }
+
+    def put(self, name: str, version: str = "1.0.0", **manifest: Any) -> None:
+        manifest = {"name": name, "version": version} | manifest
+        program = f"console.log({json.dumps(f'{name} {version}')}, ...process.argv.slice(2))\n"
+        raw = io.BytesIO()
+        with tarfile.open(fileobj=raw, mode="w:gz") as archive:
+            for path, text in {"package.json": json.dumps(manifest), "main.js": program, "other.js": program}.items():
+                entry = tarfile.TarInfo(f"package/{path}")
+                entry.size = len(text)
+                archive.addfile(entry, io.BytesIO(text.encode()))
+        tarball = f"/tarballs/{len(self.tarballs)}.tgz"
+        self.tarballs[tarball] = raw.getvalue()
+        integrity = "sha512-" + base64.b64encode(hashlib.sha512(raw.getvalue()).digest()).decode()
+        known = self.packages.setdefault(name, {"name": name, "versions": {}, "dist-tags": {}})
+        known["versions"][version] = manifest | {"dist": {"tarball": self.url + tarball, "integrity": integrity}}
+        known["dist-tags"]["latest"] = version
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[Registry]:
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = urllib.parse.unquote(self.path)
+            body = serving.tarballs.get(path)
+            if body is None and path[1:] in serving.packages:
+                body = json.dumps(serving.packages[path[1:]]).encode()
+            self.send_response(404 if body is None else 200)
+            body = body or b"{}"
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        serving = Registry(server.server_port, tmp_path)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield serving
+        server.shutdown()
+        thread.join()
+
+
+@needs_node
+@pytest.mark.parametrize(
+    ("name", "bin"),
+    [
+        ("tool", "main.js"),
+        ("@scope/tool", "./main.js"),
+        ("tool", {"else": "other.js", "tool": "main.js"}),
+        ("@scope/tool", {"mcp-tool": "main.js"}),
+        ("tool", {"a": "main.js", "b": "./main.js"}),
+    ],
+)
+async def test_an_npm_package_is_installed_once_and_runs(
+    registry: Registry, tmp_path: Path, name: str, bin: object
+) -> None:
+    registry.put(name, bin=bin)
+    said = Said()
+    root = tmp_path / "a root"
+    command = await ensure(npm(name), root, said, environment=registry.env)
+    assert output(command, "hello") == f"{name} 1.0.0 hello"
+    assert Path(command[1]).name == "main.js"
+    assert f"installed {name} 1.0.0" in said
+    registry.packages.clear()
+    assert await ensure(npm(name), root, Said(), environment=registry.env) == command
+
+
+@needs_node
+async def test_an_npm_version_is_pinned(registry: Registry, tmp_path: Path) -> None:
+    registry.put("@scope/tool", "1.0.0", bin="main.js")
+    registry.put("@scope/tool", "2.0.0", bin="main.js")
+    old = await ensure(npm("@scope/tool@1.0.0"), tmp_path, Said(), environment=registry.env)
+    new = await ensure(npm("@scope/tool"), tmp_path, Said(), environment=registry.env)
+    assert (output(old), output(new)) == ("@scope/tool 1.0.0", "@scope/tool 2.0.0")
+
+
+@needs_node
+@pytest.mark.parametrize(
+    ("bin", "message"),
+    [
+        (None, "brings no program"),
+        ({}, "brings no program"),
+        (7, "brings no program"),
+        ("missing.js", "brings no program"),
+        ("../../../../outside.js", "brings no program"),
+        ("/etc/passwd", "brings no program"),
+        ({"a": "main.js", "b": "other.js"}, r"several programs \(a, b\)"),
+    ],
+)
+async def test_an_npm_package_without_one_clear_program_is_refused(
+    registry: Registry, tmp_path: Path, bin: object, message: str
+) -> None:
+    (tmp_path / "outside.js").write_text("")
+    registry.put("tool", **({} if bin is None else {"bin": bin}))
+    with pytest.raises(PackageUnavailable, match=message):
+        await ensure(npm("tool"), tmp_path, Said(), environment=registry.env)
+
+
+@needs_node
+async def test_scripts_of_an_npm_package_do_not_run_when_it_is_installed(registry: Registry, tmp_path: Path) -> None:
+    proof = tmp_path / "it-ran"
+    registry.put("tool", bin="main.js", scripts={"postinstall": f"touch '{proof}'"})
+    await ensure(npm("tool"), tmp_path, Said(), environment=registry.env)
+    assert not proof.exists()
+
+
+@needs_node
+async def test_an_unknown_npm_package_says_why(registry: Registry, tmp_path: Path) -> None:
+    with pytest.raises(PackageUnavailable, match=r"exited with code 1; .*404") as caught:
+        await ensure(npm("no-such-tool"), tmp_path, Said(), environment=registry.env)
+    assert len(caught.value.output) <= packages.OUTPUT_LINES
+
+
+async def test_without_node_the_answer_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(PackageUnavailable, match=r"npm is not on the PATH.*install Node\.js"):
+        await ensure(npm("tool"), tmp_path, Said(), environment={"PATH": str(tmp_path)})
+
+
+async def test_the_installer_has_the_settings_of_the_registry_and_nothing_of_the_nodes_own(tmp_path: Path) -> None:
+    for name in ("npm", "node"):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n/usr/bin/env > '{tmp_path}/seen'\nexit 9\n")
+        program.chmod(0o755)
+    env = {"PATH": str(tmp_path), "npm_config_registry": "r", "INTERLOCK_TOKEN": "x", "PYTHONPATH": "y"}
+    with pytest.raises(PackageUnavailable, match="exited with code 9"):
+        await ensure(npm("tool"), tmp_path / "root", Said(), environment=env)
+    seen = (tmp_path / "seen").read_text()
+    assert "npm_config_registry=r" in seen
+    assert "INTERLOCK_TOKEN" not in seen
+    assert "PYTHONPATH" not in seen
+
+
+def reachable(command: list[str]) -> str | None:
+    """Asked without any code of ours, so that a fault of ours is no reason to skip."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no answer"])[-1]
+
+
+async def test_a_package_from_the_real_pypi_runs(tmp_path: Path) -> None:
+    probe = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(tmp_path / "probe"), "cowsay==6.1"]
+    if (why := reachable(probe)) is not None:
+        pytest.skip(f"PyPI CANNOT BE REACHED, the real installation is not shown: {why}")
+    command = await ensure(pypi("cowsay==6.1"), tmp_path, Said())
+    assert "moo" in output(command, "-t", "moo")
+
+
+@needs_node
+async def test_a_package_from_the_real_npm_runs(tmp_path: Path) -> None:
+    if (why := reachable(["npm", "view", "semver@7.7.2", "version"])) is not None:
+        pytest.skip(f"npm CANNOT BE REACHED, the real installation is not shown: {why}")
+    command = await ensure(npm("semver@7.7.2"), tmp_path, Said())
+    assert output(command, "1.2.3", "--increment", "major") == "2.0.0"
+
+
+def test_progress_is_called_with_text_that_is_safe_to_print() -> None:
+    said: list[str] = []
+    record: Callable[[str], None] = said.append
+
+    async def scenario() -> None:
+        ended = packages._Ended(packages.StderrRing(now=lambda: 0.0), record)
+        ended.on_line(b"\x1b[31mred\x1b[0m //user:pw@host")
+        ended.on_line(b"   ")
+
+    asyncio.run(scenario())
+    assert said == ["\\x1b[31mred\\x1b[0m //***@host"]
