@@ -1,29 +1,29 @@
-"""python -m tests.conformance [CELL ...] [--write] [--list]: run the official suite, print what differs."""
+"""python -m tests.conformance [TRIAL ...] [--write]: run the official suite, print what differs from what is expected."""
 
 import argparse
 import sys
 
-from tests.conformance import page, suite
+from tests.conformance import page, verdict
+from tests.conformance.trials import TRIALS
 
 
 def main() -> int:
-    names = [cell.name for cell in suite.CELLS]
+    names = [trial.name for trial in TRIALS]
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
-    parser.add_argument("cell", nargs="*", metavar="CELL", help=", ".join(names))
+    parser.add_argument("trial", nargs="*", metavar="TRIAL", help=", ".join(names))
     parser.add_argument("--write", action="store_true", help="write docs/conformance-suite.md from what was kept")
     options = parser.parse_args()
-    unknown = set(options.cell) - set(names)
+    unknown = set(options.trial) - set(names)
     if unknown:
-        parser.error(f"no such cell: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+        parser.error(f"no such trial: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     red = 0
-    for cell in suite.CELLS:
-        if cell.name in (options.cell or names):
-            with suite.target(cell) as url:
-                results = suite.run(cell, url)
-            suite.keep(cell, results)
-            complaints = suite.judge(cell, results)
+    for trial in TRIALS:
+        if trial.name in (options.trial or ([] if options.write else names)):
+            results = trial.run()
+            verdict.keep(trial, results)
+            complaints = verdict.judge(trial, results)
             passed = sum(scenario.passed for scenario in results.values())
-            print(f"{cell.name}: {passed} checks passed, {len(complaints)} complaints")
+            print(f"{trial.name}: {passed} checks passed, {len(complaints)} complaints")
             for complaint in complaints:
                 print(f"  {complaint}")
             red += bool(complaints)

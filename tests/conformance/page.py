@@ -1,64 +1,115 @@
-"""docs/conformance-suite.md from .cache/conformance-suite.json."""
+"""docs/conformance-suite.md from what the trials left in .cache/."""
 
-import json
+from itertools import product
 from typing import Any
 
-from tests.conformance.suite import CELLS, NOT_OFFERED, PAGE, REQUIREMENTS, RESULTS, expected
+from tests.conformance import suite, toolbox, verdict
+from tests.conformance.suite import CLIENT_EXIT, NOT_RUN, REQUIREMENTS
+from tests.conformance.trials import ALONE, CELLS, ERAS, LEGS, Cell, Trial
 
-TITLES = {
-    "none": "the fixture alone",
-    "http": "through Interlock, server over HTTP",
-    "stdio": "through Interlock, server over stdio",
+PAGE = toolbox.ROOT / "docs" / "conformance-suite.md"
+WAYS = {"alone": "the fixture alone", "http": "{} server, HTTP", "stdio": "{} server, stdio"} | {
+    "prefixed": "{} server, prefixed"
 }
+
+Results = dict[str, dict[str, dict[str, Any]]]  # trial -> scenario -> what asdict(Scenario) gave
 
 
 def markdown(kept: dict[str, Any]) -> str:
+    trials: Results = kept["trials"]
     parts = [
         "# The official conformance suite",
-        "Written by `python -m tests.conformance --write`. Do not edit.",
-        f"`@modelcontextprotocol/conformance` {kept['suite']} against `/mcp/only/fixture` of a node in front of "
-        "`tests/servers/everything.py`: checks passed of checks made. `w` marks warnings; a scenario in italics is "
-        "reported by the suite and not scored. Extensions that the fixture does not offer are left out.",
+        "Written by `python -m tests.conformance --write` from the last `make conformance`. Do not edit.",
+        f"`@modelcontextprotocol/conformance` {kept['suite']}. A legacy client or server speaks {REQUIREMENTS['legacy']}, "
+        f"a modern one {REQUIREMENTS['modern']}; neither understands the other. Numbers are checks passed of checks made; "
+        "a scenario in italics is reported by the suite and not scored; what fails is bold, and its reason stands below.",
+        "## Interlock as the server",
+        "The suite's clients, a node, and `tests/servers/everything.py` behind it: as `/mcp/only/fixture` over HTTP and "
+        "over stdio, and under `/mcp`, where its names are prefixed and a renaming proxy puts them back for the suite. "
+        "Left out: scenarios of extensions that the fixture does not offer (tasks, skills).",
+        totals(trials),
     ]
-    for era, revision in REQUIREMENTS.items():
-        cells = [cell for cell in CELLS if cell.client == era and cell.name in kept["cells"]]
-        if cells:
-            parts += [
-                f"## {revision}",
-                table([cell.name for cell in cells], [TITLES[cell.pipe] for cell in cells], kept),
-            ]
-    reasons = [
-        f"- {cell.name}, {scenario}, `{check}`: {reason}"
-        for cell in CELLS
-        for scenario, checks in expected(cell).items()
-        for check, reason in checks.items()
+    for era in ERAS:
+        cells = [cell for cell in [*ALONE, *CELLS] if cell.client == era]
+        parts += [f"### Clients of {REQUIREMENTS[era]}", table(cells, [heading(cell) for cell in cells], trials)]
+    parts += [
+        "## Interlock as the client",
+        "The suite's servers, a node in front of them, and an SDK client of either era in front of the node.",
     ]
-    if reasons:
-        parts += ["## What fails, and why", "\n".join(reasons)]
+    for era in ERAS:
+        legs = [leg for leg in LEGS if leg.server == era]
+        titles = [f"{leg.client} client" for leg in legs]
+        parts += [f"### Servers of {REQUIREMENTS[era]}", table(legs, titles, trials)]
+    parts += ["## What is not run", not_run()]
+    known = sorted({trial.known_as: verdict.expected(trial.known_as) for trial in [*ALONE, *CELLS, *LEGS]}.items())
+    if any(scenarios for _, scenarios in known):
+        parts += ["## What fails, and why", "\n".join(reasons(known))]
     return "\n\n".join(parts) + "\n"
 
 
-def table(names: list[str], titles: list[str], kept: dict[str, Any]) -> str:
-    results = [kept["cells"][name] for name in names]
-    scenarios = list(dict.fromkeys(scenario for cell in results for scenario in sorted(cell)))
-    lines = [f"| scenario | {' | '.join(titles)} |", "|---|" + "---|" * len(titles)]
-    for scenario in scenarios:
-        if not scenario.startswith(NOT_OFFERED):
-            shown = scenario if any(cell.get(scenario, {}).get("scored") for cell in results) else f"*{scenario}*"
-            lines.append(f"| {shown} | {' | '.join(score(cell.get(scenario)) for cell in results)} |")
+def heading(cell: Cell) -> str:
+    return WAYS[cell.way].format(cell.server)
+
+
+def totals(trials: Results) -> str:
+    lines = ["| | legacy server | modern server |", "|---|---|---|"]
+    for client, way in product(ERAS, ("http", "stdio", "prefixed")):
+        scores = [total(trials[Cell(client, server, way).name]) for server in ERAS]
+        lines.append(f"| {client} client, {way} | {' | '.join(scores)} |")
     return "\n".join(lines)
 
 
-def score(scenario: dict[str, Any] | None) -> str:
-    if scenario is None:
-        return ""
-    failed = len(scenario["failing"])
-    words = f"{scenario['passed']}/{scenario['passed'] + failed}"
-    if not scenario["passed"] and not failed:
-        return "not applicable"
-    return ("**" + words + "**" if failed else words) + (" w" if scenario["warnings"] else "")
+def total(results: dict[str, dict[str, Any]]) -> str:
+    judged = [one for name, one in results.items() if not name.startswith(verdict.NOT_OFFERED)]
+    passed = sum(one["passed"] for one in judged)
+    return f"{passed}/{passed + sum(len(failed(one)) for one in judged)}"
+
+
+def table(columns: list[Any], titles: list[str], trials: Results) -> str:
+    results = [trials[trial.name] for trial in columns]
+    scenarios = sorted({scenario for one in results for scenario in one})
+    lines = [f"| scenario | {' | '.join(titles)} |", "|---|" + "---|" * len(titles)]
+    for scenario in scenarios:
+        if not scenario.startswith(verdict.NOT_OFFERED):
+            shown = scenario if any(one[scenario]["scored"] for one in results) else f"*{scenario}*"
+            lines.append(f"| {shown} | {' | '.join(score(one[scenario]) for one in results)} |")
+    return "\n".join(lines)
+
+
+def score(scenario: dict[str, Any]) -> str:
+    wrong = len(failed(scenario))
+    if not scenario["passed"] and not wrong:
+        return "nothing to check"
+    words = f"{scenario['passed']}/{scenario['passed'] + wrong}"
+    return f"**{words}**" if wrong else words
+
+
+def failed(scenario: dict[str, Any]) -> set[str]:
+    return {*scenario["failing"], *scenario["warnings"]}
+
+
+def not_run() -> str:
+    lines = []
+    for beginning, reason in NOT_RUN.items():
+        every = {one for revision in REQUIREMENTS.values() for one in suite.client_scenarios(revision)}
+        names = sorted(one for one in every if one.startswith(beginning))
+        lines.append(f"- {len(names)} client scenarios, because {reason}: {', '.join(f'`{name}`' for name in names)}")
+    return "\n".join(lines)
+
+
+def reasons(known: list[tuple[str, dict[str, dict[str, str]]]]) -> list[str]:
+    return [
+        f"- {name}, {scenario}, {'the client' if check == CLIENT_EXIT else f'`{check}`'}: {reason}"
+        for name, scenarios in known
+        for scenario, checks in scenarios.items()
+        for check, reason in checks.items()
+    ]
+
+
+def is_complete(kept: dict[str, Any], trials: list[Trial]) -> bool:
+    return all(trial.name in kept["trials"] for trial in trials)
 
 
 def write() -> None:
     PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(markdown(json.loads(RESULTS.read_text())))
+    PAGE.write_text(markdown(verdict.kept()))

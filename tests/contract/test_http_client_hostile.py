@@ -313,5 +313,81 @@ def test_the_pieces_an_answer_arrives_in_do_not_change_it(pieces: list[bytes], d
     assert outcome([raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)]) == outcome([raw])
 
 
+@given(pieces_of_answers)
+def test_an_answer_whose_head_was_seen_before_is_read_as_if_it_had_not_been(pieces: list[bytes]) -> None:
+    raw = b"".join(pieces)
+
+    def outcome(owner: Keeper) -> tuple[Any, ...]:
+        wire, sink = Wire(), Terminals()
+        connection = Connection(owner, 1000, 30)
+        connection.connection_made(wire)
+        connection.send(Handle(sink, False), b"x")
+        if raw:
+            connection.data_received(raw)
+        kept = not wire.closing
+        connection.connection_lost(None)
+        return [event[0] for event in sink.events], sink.streamed, sink.events[-1][1:], kept
+
+    owner = Keeper()
+    first = outcome(owner)
+    assert outcome(owner) == first
+
+
+PLAIN = HEAD + b"content-type: application/json\r\ncontent-length: 5\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "reused"),
+    [
+        ([PLAIN + b"HELLO"], True),
+        ([PLAIN, b"HELLO"], True),
+        ([PLAIN + b"HEL", b"LO"], True),
+        ([PLAIN[:-2], b"\r\nHELLO"], True),
+        ([PLAIN + b"HELLO" + PLAIN + b"again"], False),
+        ([PLAIN + b"HELLO!"], False),
+        ([b"HTTP/1.1 100 Continue\r\n\r\n" + PLAIN + b"HELLO"], True),
+    ],
+)
+async def test_a_head_that_is_known_changes_nothing_about_what_follows_it(pieces: list[bytes], reused: bool) -> None:
+    async with serving() as server, client_of(server) as client:
+        first = post(client)
+        peer = await server.peer()
+        await peer.serve(PLAIN + b"first")
+        await first.answer()
+        sink = post(client)
+        await peer.request()
+        await peer.send(*pieces)
+        assert await sink.answer() == (200, b"HELLO")
+        third = post(client)
+        third_peer = peer if reused else await server.peer()
+        await third_peer.serve(PLAIN + b"third")
+        assert await third.answer() == (200, b"third")
+
+
+async def test_a_known_head_without_its_body_is_a_lost_answer() -> None:
+    async with serving() as server, client_of(server) as client:
+        first = post(client)
+        peer = await server.peer()
+        await peer.serve(PLAIN + b"first")
+        await first.answer()
+        sink = post(client)
+        await peer.request()
+        await peer.send(PLAIN + b"HEL")
+        await peer.close()
+        assert (await sink.failure()).kind is FailureKind.LOST_DURING_ANSWER
+
+
+async def test_a_known_head_answers_a_head_request_without_a_body() -> None:
+    async with serving() as server, client_of(server) as client:
+        first = post(client)
+        peer = await server.peer()
+        await peer.serve(PLAIN + b"first")
+        await first.answer()
+        sink = Sink()
+        client.request(b"HEAD", b"/mcp", b"", b"", sink)
+        await peer.serve(PLAIN)
+        assert await sink.answer() == (200, b"")
+
+
 def test_the_client_can_be_built_without_an_event_loop() -> None:
     HttpClient("http://127.0.0.1:1", max_body_bytes=1)

@@ -19,6 +19,7 @@ if __name__ == "__main__":
 
 ICONS = '[{"src":"data:image/png;base64,iVBORw0KGgo=","mimeType":"image/png","sizes":["48x48"],"theme":"dark","x-i":1}]'
 OUTPUT = '{"type":"object","properties":{"n":{"type":"integer"}},"x-order":{"z":1,"a":2}}'
+STATE = '"il1.s \\u00e9"'
 DECLARED = {"latency_class": "fast", "mutable": True, "reversible": True, "schema_version": "2.1.0", "x-own": {"k": []}}
 
 
@@ -27,13 +28,14 @@ def command(offer: str, *options: str) -> list[str]:
 
 
 def build(options: Namespace):  # type: ignore[no-untyped-def]
+    from rawserver.features import text_result
     from rawserver.server import Exchange, InputRequired, Refusal, Server
     from rawserver.text import obj, string
 
     server = Server(options.era)
 
     async def own_name(exchange: Exchange, arguments: str) -> str:
-        return '{"content":[{"type":"text","text":%s}]}' % string(exchange.param("name"))
+        return text_result(exchange.param("name"))
 
     def rich() -> None:
         """Items with icons, titles, annotations and notes of every kind."""
@@ -66,8 +68,8 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
         server.list_method("prompts/list", "prompts", lambda: list(server.prompts.values()))
 
         async def get(exchange: Exchange) -> str:
-            said = string(exchange.param("name"))
-            return '{"messages":[{"role":"user","content":{"type":"text","text":%s}}]}' % said
+            said = {"type": "text", "text": exchange.param("name")}
+            return json.dumps({"messages": [{"role": "user", "content": said}]})
 
         server.methods["prompts/get"] = get
 
@@ -95,7 +97,9 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
             async def answer(exchange: Exchange) -> str:
                 given = exchange.message.params
                 if "requestState" not in given:
-                    return InputRequired('{"inputRequests":{"r":{"method":"roots/list"}},"requestState":"s \\u00e9"}')
+                    return InputRequired(
+                        f'{{"inputRequests":{{"r":{{"method":"roots/list"}}}},"requestState":{STATE}}}'
+                    )
                 return complete % obj([(key, given[key]) for key in ("inputResponses", "requestState")])
 
             return answer

@@ -1,4 +1,4 @@
-"""Servers that flood and servers with too much to list take nothing from the others: not their answers, not their time."""
+"""Servers that flood and servers with too much to list take nothing from the others, not even time."""
 
 import statistics
 import sys

@@ -1,4 +1,4 @@
-"""Can a client judge every tool before it calls it: does it change anything, can that be undone, how long does it take?"""
+"""Can a client judge a tool before it calls it: does it change anything, can that be undone, how long does it take?"""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -135,4 +135,3 @@ async def test_every_listed_tool_can_be_judged_without_knowing_where_it_is(fleet
         assert {"latency_class", "mutable", "reversible"} <= capability(tool).keys()
         assert {"readOnlyHint", "destructiveHint", "idempotentHint"} <= tool["annotations"].keys()
         assert isinstance(capability(tool)["mutable"], bool)
-

@@ -13,14 +13,19 @@ import pytest_asyncio
 from tests.interaction import judge
 from tests.interaction.fleet import CAPABLE, LINKS, Fleet, stdio_table, tool, uri
 from tests.interaction.harness import RunningNode, running_node
-from tests.interaction.peers import LEGACY, MODERN, HttpPeer, Peer, SsePeer
+from tests.interaction.peers import LEGACY, MODERN, HttpPeer, Peer, Reply, SsePeer, call_text
+from tests.servers.rawserver.text import prepend
 from tests.servers.start import raw, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 ANSWERS: dict[str, Callable[[Any], Any]] = {
-    "sampling/createMessage": lambda params: {"role": "assistant", "content": {"type": "text", "text": "x"}, "model": "m"},
+    "sampling/createMessage": lambda params: {
+        "role": "assistant",
+        "content": {"type": "text", "text": "x"},
+        "model": "m",
+    },
     "elicitation/create": lambda params: {"action": "decline"},
     "roots/list": lambda params: {"roots": []},
 }
@@ -71,10 +76,28 @@ async def walk(peer: Peer) -> set[str]:
         for own in ("raw://text", "raw://blob", "raw://none"):
             replies.append(await peer.request("resources/read", {"uri": uri(link, own)}))
         ref = {"type": "ref/prompt", "name": tool(link, "greet")}
-        replies.append(await peer.request("completion/complete", {"ref": ref, "argument": {"name": "who", "value": "x"}}))
-        asks = {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}}
-        replies.append(await peer.call(tool(link, "ask"), asks))
+        replies.append(
+            await peer.request("completion/complete", {"ref": ref, "argument": {"name": "who", "value": "x"}})
+        )
+        replies += await asked(peer, link)
     return {"error" if "error" in reply.message else "result" for reply in replies}
+
+
+async def asked(peer: Peer, link: str) -> list[Reply]:
+    """A call whose server asks the client, to its end."""
+    params = call_text(
+        tool(link, "ask"), {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}}
+    )
+    replies = [await peer.request("tools/call", params)]
+    if peer.modern:
+        result = replies[0].result
+        (key,) = result["inputRequests"]
+        again = [
+            ("inputResponses", json.dumps({key: ANSWERS["sampling/createMessage"](None)})),
+            ("requestState", json.dumps(result["requestState"])),
+        ]
+        replies.append(await peer.request("tools/call", prepend(again, params)))
+    return replies
 
 
 async def legacy_walk(peer: Peer) -> None:
@@ -119,7 +142,10 @@ async def behind(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Behi
         closed = stack.enter_context(contextlib.closing(socket.socket()))
         closed.bind(("127.0.0.1", 0))  # bound, never listening: refused
         dead = f"127.0.0.1:{closed.getsockname()[1]}"
-        urls = {e: stack.enter_context(serving(raw("all", "--era", e, "--name", "inner-name"))) for e in ("legacy", "modern")}
+        urls = {
+            e: stack.enter_context(serving(raw("all", "--era", e, "--name", "inner-name")))
+            for e in ("legacy", "modern")
+        }
         locked = stack.enter_context(serving(raw("echo", "--token", "right")))
         brief = contextlib.ExitStack()
         gone = brief.enter_context(serving(raw("echo", "--era", "legacy")))

@@ -105,7 +105,6 @@ async def test_what_the_client_wrote_reaches_the_server_as_it_was_written(fleet:
     assert meta["traceparent"] == '"00-0-0-00"'
 
 
-
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("front", ["http-legacy", "http-modern", "sse-legacy"])
 async def test_a_request_written_over_several_lines_reaches_every_kind_of_server(

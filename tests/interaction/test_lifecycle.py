@@ -1,4 +1,4 @@
-"""A node's end and return: drained on SIGTERM, children gone with it even when it is killed, everything kept it promised."""
+"""A node's end and return: what is under way is answered, children go with it, what it promised to keep is kept."""
 
 import contextlib
 import json
@@ -33,7 +33,16 @@ def alive(pid: int) -> bool:
 
 def serve(node: RunningNode, *options: str, data: Path | None = None) -> subprocess.CompletedProcess[str]:
     """A second `interlock serve` with the same configuration, which is expected to refuse."""
-    command = [sys.executable, "-m", "interlock", "serve", "--config", str(node.config), "--data", str(data or node.data)]
+    command = [
+        sys.executable,
+        "-m",
+        "interlock",
+        "serve",
+        "--config",
+        str(node.config),
+        "--data",
+        str(data or node.data),
+    ]
     return subprocess.run([*command, *options], capture_output=True, text=True, timeout=20, check=False)
 
 
@@ -166,8 +175,20 @@ def test_a_call_on_the_oldest_transport_is_answered_before_its_stream_ends(tmp_p
 def test_a_call_on_stdio_is_answered_before_the_node_ends(tmp_path: Path, bridged: bool) -> None:
     with running_node(tmp_path / "n", SLOW) as node:
         data = node.data if bridged else tmp_path / "own"
-        command = [sys.executable, "-m", "interlock", "serve", "--stdio", "--config", str(node.config), "--data", str(data)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as client:
+        command = [
+            sys.executable,
+            "-m",
+            "interlock",
+            "serve",
+            "--stdio",
+            "--config",
+            str(node.config),
+            "--data",
+            str(data),
+        ]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as client:
             assert client.stdin is not None and client.stdout is not None
             client.stdin.write(message("initialize", HELLO, 1) + b"\n")
             client.stdin.flush()
@@ -207,7 +228,16 @@ def test_a_port_in_use_is_said_so(tmp_path: Path) -> None:
             folder.mkdir()
             config = folder / "interlock.toml"
             config.write_text(f'[node]\n{door} = "127.0.0.1:{port}"\n{other} = "127.0.0.1:0"\n')
-            command = [sys.executable, "-m", "interlock", "serve", "--config", str(config), "--data", str(tmp_path / "d")]
+            command = [
+                sys.executable,
+                "-m",
+                "interlock",
+                "serve",
+                "--config",
+                str(config),
+                "--data",
+                str(tmp_path / "d"),
+            ]
             refused = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
             assert refused.returncode == 1
             assert f"127.0.0.1:{port}" in refused.stderr and "in use" in refused.stderr
@@ -228,7 +258,7 @@ def test_a_second_node_on_the_same_folder_is_refused_and_the_first_undisturbed(t
 
 
 def test_two_desktop_clients_share_a_folder_without_harm(tmp_path: Path) -> None:
-    """Each starts `serve --stdio` on the same data folder, at the same time; both are served, and the record is whole."""
+    """Each starts `serve --stdio` on the same data folder at the same time: both are served, the record is whole."""
     workspace = tmp_path / "w"
     workspace.mkdir()
     config, data = workspace / "interlock.toml", tmp_path / "data"
@@ -239,7 +269,9 @@ def test_two_desktop_clients_share_a_folder_without_harm(tmp_path: Path) -> None
     def client(number: int) -> None:
         lines = [message("initialize", HELLO, 0)]
         lines += [message("tools/call", {"name": "good__echo", "arguments": {"n": n}}, n) for n in range(1, 21)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
             assert process.stdin is not None and process.stdout is not None
             got = answers.setdefault(number, [])
             for line in lines:
@@ -259,7 +291,18 @@ def test_two_desktop_clients_share_a_folder_without_harm(tmp_path: Path) -> None
     for number in range(2):
         assert [answer.get("id") for answer in answers[number]] == list(range(21)), answers[number][-1]
         assert all("result" in answer for answer in answers[number])
-    words = [sys.executable, "-m", "interlock", "audit", "verify", "--json", "--config", str(config), "--data", str(data)]
+    words = [
+        sys.executable,
+        "-m",
+        "interlock",
+        "audit",
+        "verify",
+        "--json",
+        "--config",
+        str(config),
+        "--data",
+        str(data),
+    ]
     verified = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
     assert verified.returncode == 0, verified.stdout + verified.stderr
     assert json.loads(verified.stdout)["records"] == 40

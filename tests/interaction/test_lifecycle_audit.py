@@ -1,4 +1,4 @@
-"""Every call leaves a record: who, what, the digest of its arguments, the verdict, the outcome, how long. And none goes."""
+"""Every call leaves a record: who, what, the digest of its arguments, verdict, outcome, duration. None is lost."""
 
 import hashlib
 import json
@@ -55,7 +55,9 @@ def test_a_call_leaves_who_what_digest_verdict_outcome_and_duration(node: Runnin
     token = node.admin("/admin/tokens", "POST", {"name": "ci", "for": "client"})["token"]
     arguments = b'{ "z":1.0 ,"a":"\xc3\xa9" }'
     stamp = json.dumps(STAMP).encode()
-    body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"good__progress","arguments":%b,"_meta":%b}}'
+    body = (
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"good__progress","arguments":%b,"_meta":%b}}'
+    )
     body = body % (arguments, stamp)
     headers = modern_headers("tools/call", "good__progress", authorization=f"Bearer {token}")
     slow = call("good__progress", {"steps": 1, "ms": 120})

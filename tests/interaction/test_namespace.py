@@ -39,7 +39,7 @@ NORMALISED = {
 }
 HOSTILE = ["infra.admin.reset", "jira.create", "jira__create", "../jira/create", "jira_D_create", "mcpax://jira/x"]
 _RANDOM = random.Random(20261115)
-FUZZ = sorted({"".join(_RANDOM.choices("jira.create_D-/\\ \t\"A{}é\x00", k=_RANDOM.randint(0, 90))) for _ in range(400)})
+FUZZ = sorted({"".join(_RANDOM.choices('jira.create_D-/\\ \t"A{}é\x00', k=_RANDOM.randint(0, 90))) for _ in range(400)})
 # Both shorten to the same client-safe alias: the ten digits of their hashes agree.
 COLLIDING = [f"{'a' * 13}{middle}{'z' * 35}" for middle in ("mmmmmmmmmmag3go", "mmmmmmmmmmbir5z")]
 DEEP = "s" * 63

@@ -128,9 +128,7 @@ async def attend(peer: Peer, *, forget: bool = True) -> Callable[[], Awaitable[N
         peer.forget()
     if not peer.modern:
         return _nothing
-    ongoing = await listen(
-        peer, {"promptsListChanged": True, "resourcesListChanged": True, "toolsListChanged": True}
-    )
+    ongoing = await listen(peer, {"promptsListChanged": True, "resourcesListChanged": True, "toolsListChanged": True})
 
     async def stop() -> None:
         await peer.cancel(ongoing)
@@ -263,7 +261,9 @@ async def test_two_subscribers_share_one_subscription_at_the_server(fleet: Fleet
         assert (await second.hear(UPDATED))["params"] == {"uri": item}
         await second.request("resources/unsubscribe", {"uri": item})
         seen = (await first.call(tool(link, "seen"))).result["structuredContent"]["messages"]
-        said = [one["method"] for one in seen if one["text"].count("raw://item/shared") and one["method"] != "tools/call"]
+        said = [
+            one["method"] for one in seen if one["text"].count("raw://item/shared") and one["method"] != "tools/call"
+        ]
         assert said == ["resources/subscribe", "resources/unsubscribe"]
         assert first.heard(UPDATED) == []
 

@@ -11,7 +11,7 @@ import pytest_asyncio
 from tests.interaction.cutting import elements
 from tests.interaction.fleet import stdio_front, stdio_table
 from tests.interaction.harness import RunningNode, running_node
-from tests.interaction.offers import ICONS, command
+from tests.interaction.offers import ICONS, STATE, command
 from tests.interaction.peers import LEGACY, MODERN, HttpPeer, Peer, SsePeer, StdioPeer, call_text
 from tests.servers.rawserver.text import members, prepend
 from tests.servers.start import serving
@@ -95,7 +95,7 @@ async def test_prompts_and_resources_may_need_input_too(node: RunningNode, metho
         said = members(first.result_text)
         assert said["resultType"] == '"input_required"'
         assert said["inputRequests"] == '{"r":{"method":"roots/list"}}'
-        assert said["requestState"] == '"s \\u00e9"'
+        assert said["requestState"] == STATE
         given = [("inputResponses", responses), ("requestState", said["requestState"])]
         second = await peer.request(method, prepend(given, json.dumps(params)))
         assert json.loads(members(second.result_text)["resultType"]) == "complete"

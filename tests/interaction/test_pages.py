@@ -66,7 +66,11 @@ async def test_every_tool_is_listed_once_over_pages_of_our_own(node: RunningNode
     assert len(set(listed)) == len(listed)
     assert len(first["tools"]) == 1000
     assert not first["nextCursor"].startswith("at-")
-    expected = {f"{segment}.tool_{number:05}" for segment, n in (("zoo", 1150), ("ant", 1250), ("ant_b", 3)) for number in range(n)}
+    expected = {
+        f"{segment}.tool_{number:05}"
+        for segment, n in (("zoo", 1150), ("ant", 1250), ("ant_b", 3))
+        for number in range(n)
+    }
     assert expected <= set(listed)
     assert all(name.startswith("ant-b.") for name in set(listed) - expected)
 

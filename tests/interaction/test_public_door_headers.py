@@ -1,4 +1,4 @@
-"""What a client gets for a request line or headers that are wrong: the ladder of 2026-07-28, verbs, types, Host, Origin."""
+"""What a client gets for a wrong request line or header: the ladder of 2026-07-28, verbs, types, Host, Origin."""
 
 import json
 from collections.abc import Iterator
@@ -213,7 +213,9 @@ def test_any_other_path_is_404_and_leads_nowhere(node: RunningNode, path: str) -
 # Types
 
 
-@pytest.mark.parametrize("kind", [None, "", "text/plain", "text/json", "application/x-www-form-urlencoded", "*/*", "json"])
+@pytest.mark.parametrize(
+    "kind", [None, "", "text/plain", "text/json", "application/x-www-form-urlencoded", "*/*", "json"]
+)
 def test_a_body_that_is_not_said_to_be_json_is_refused(node: RunningNode, session: str, kind: str | None) -> None:
     sse = request("POST", "/messages?session=x", {"content-type": kind}, message("ping"))
     for data in (call(TOOL, content_type=kind), legacy(session, "ping", content_type=kind), sse):
@@ -221,7 +223,9 @@ def test_a_body_that_is_not_said_to_be_json_is_refused(node: RunningNode, sessio
         assert (answer.status, answer.json["error"]) == (415, "unsupported_media_type")
 
 
-@pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "Application/JSON", "application/json;charset=UTF-8 "])
+@pytest.mark.parametrize(
+    "kind", ["application/json; charset=utf-8", "Application/JSON", "application/json;charset=UTF-8 "]
+)
 def test_json_may_be_spelled_in_several_ways(node: RunningNode, session: str, kind: str) -> None:
     assert "result" in ask(node, call(TOOL, content_type=kind)).json
     assert "result" in ask(node, legacy(session, "ping", content_type=kind)).json
@@ -248,7 +252,9 @@ def test_the_form_of_an_answer_is_one_the_client_accepts(node: RunningNode) -> N
 # Host and Origin
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "evil.example:80", "localhost.", "", "[::2]", "0"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "evil.example:80", "localhost.", "", "[::2]", "0"]
+)
 def test_a_foreign_host_is_misdirected(node: RunningNode, session: str, host: str) -> None:
     stream = request("GET", "/sse", {"host": host})
     for data in (call(TOOL, host=host), legacy(session, "ping", host=host), stream):
@@ -260,7 +266,11 @@ def test_a_foreign_host_is_misdirected(node: RunningNode, session: str, host: st
 def test_a_request_without_host_or_with_two_reaches_nobody(node: RunningNode) -> None:
     headers = [(k, v) for k, v in modern_headers("tools/call", TOOL).items() if v]
     body = message("tools/call", {"name": TOOL, "_meta": STAMP})
-    for hosts in ([], [("host", "127.0.0.1"), ("host", "evil.example")], [("host", "evil.example"), ("host", "127.0.0.1")]):
+    for hosts in (
+        [],
+        [("host", "127.0.0.1"), ("host", "evil.example")],
+        [("host", "evil.example"), ("host", "127.0.0.1")],
+    ):
         answer = ask(node, request("POST", "/mcp", [*hosts, *headers], body, host=None))
         assert answer.status in (400, 421), hosts
 

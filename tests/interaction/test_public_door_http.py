@@ -127,7 +127,7 @@ def test_what_is_pipelined_behind_a_call_never_answers_in_its_place(node: Runnin
     behind = {
         "garbage": b"\x00\xff\xfe garbage\r\n\r\n",
         "no HTTP version": b"GET /mcp\r\n\r\n",
-        "contradicting lengths": b"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
+        "contradicting lengths": request("POST", "/mcp", [("content-length", "1"), ("content-length", "2")], b"ab"),
         "another path": request("GET", "/healthz"),
         "too long a path": request("GET", "/mcp?" + "x" * 100_000),
         "too many requests": b"".join(call(TOOL, request_id=number) for number in range(100, 200)),
@@ -199,7 +199,9 @@ def test_an_http_1_0_client_gets_its_whole_answer_and_the_end(node: RunningNode)
             assert answer.json["result"]["structuredContent"] == {"a": 1}
             rude.assert_closed()
     with Rude(node) as rude:  # and no chunks, which it could not read
-        stream = modern("tools/call", {"name": "good__progress", "arguments": {}}, version="HTTP/1.0", meta={"progressToken": 1})
+        stream = modern(
+            "tools/call", {"name": "good__progress", "arguments": {}}, version="HTTP/1.0", meta={"progressToken": 1}
+        )
         answer = rude.send(stream).answer()
         assert "transfer-encoding" not in answer.headers
         assert answer.message["result"]["content"][0]["text"] == "3 steps"
@@ -218,12 +220,16 @@ def test_connection_close_is_obeyed_and_keep_alive_is_kept(node: RunningNode) ->
 
 @pytest.mark.parametrize("upgrade", ["h2c", "websocket", "TLS/1.0", "nonsense"])
 def test_an_upgrade_that_is_not_spoken_here_is_not_taken(node: RunningNode, upgrade: str) -> None:
-    data = call(TOOL, {"a": 1}, connection="Upgrade, HTTP2-Settings", upgrade=upgrade, http2_settings="AAMAAABkAAQAAP__")
+    data = call(
+        TOOL, {"a": 1}, connection="Upgrade, HTTP2-Settings", upgrade=upgrade, http2_settings="AAMAAABkAAQAAP__"
+    )
     with Rude(node) as rude:
         answer = rude.send(data).answer()
         assert answer.json["result"]["structuredContent"] == {"a": 1}
     with Rude(node) as rude:  # and what follows is no tunnel
-        answer = rude.send(request("GET", "/mcp", {"connection": "Upgrade", "upgrade": upgrade}) + b"\x81\x05hello").answer()
+        answer = rude.send(
+            request("GET", "/mcp", {"connection": "Upgrade", "upgrade": upgrade}) + b"\x81\x05hello"
+        ).answer()
         assert answer.status in (400, 426)
         assert b"101" not in rude.rest()[:20]
 
@@ -306,7 +312,19 @@ def test_requests_with_random_faults_get_an_answer_that_says_so(node: RunningNod
         head, _, body = said.partition(b"\r\n\r\n")
         if not said:
             continue
-        assert head.split(b" ")[1] in (b"200", b"202", b"204", b"400", b"403", b"404", b"405", b"406", b"415", b"421", b"431"), said
+        assert head.split(b" ")[1] in (
+            b"200",
+            b"202",
+            b"204",
+            b"400",
+            b"403",
+            b"404",
+            b"405",
+            b"406",
+            b"415",
+            b"421",
+            b"431",
+        ), said
         assert b"-32603" not in body, (bytes(data), said)
         if head.startswith(b"HTTP/1.1 4"):
             refused = json.loads(body.partition(b"HTTP/1.1")[0])

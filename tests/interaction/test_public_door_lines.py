@@ -136,7 +136,9 @@ def test_lines_that_cannot_be_read_are_refused_by_name_and_the_connection_goes_o
             refused = lines.send(body + b"\n").line()
             assert refused["error"]["code"] == code, (name, greeted)
             assert refused["id"] in (None, 7), (name, greeted)
-    assert lines.ask("tools/call", {"name": "good__echo", "arguments": {"a": 1}})["result"]["structuredContent"] == {"a": 1}
+    assert lines.ask("tools/call", {"name": "good__echo", "arguments": {"a": 1}})["result"]["structuredContent"] == {
+        "a": 1
+    }
     refused = lines.ask("tools/call", {"name": "no_such_tool"})["error"]
     assert (refused["code"], refused["data"]["reason"]) == (-32601, "tool_not_found")
     assert lines.ask("no/such/method")["error"]["code"] == -32601

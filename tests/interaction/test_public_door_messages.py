@@ -194,7 +194,9 @@ def test_an_unknown_method_is_200_in_the_legacy_era(node: RunningNode, session: 
     assert answer.json["error"]["code"] == UNKNOWN
 
 
-@pytest.mark.parametrize("name", ["no_such_tool", "good", "good__", "good__nothing", "other__echo", "", "é", "n" * 9000])
+@pytest.mark.parametrize(
+    "name", ["no_such_tool", "good", "good__", "good__nothing", "other__echo", "", "é", "n" * 9000]
+)
 def test_an_unknown_tool_is_a_named_error_and_no_unknown_method(node: RunningNode, session: str, name: str) -> None:
     for data in (call(name), legacy(session, "tools/call", {"name": name, "arguments": {}})):
         answer = ask_in_every_way(node, data)
@@ -262,9 +264,19 @@ def test_wrong_parameters_of_the_other_methods_are_refused_by_name(node: Running
             assert answer.json["error"]["code"] in (PARAMS, -32020), (method, params)
             answer = ask(node, legacy(session, method, params))
             assert (answer.status, answer.json["error"]["code"]) == (200, PARAMS), (method, params)
-    for method, params in (("resources/subscribe", {}), ("logging/setLevel", {"level": "loud"}), ("logging/setLevel", {})):
+    for method, params in (
+        ("resources/subscribe", {}),
+        ("logging/setLevel", {"level": "loud"}),
+        ("logging/setLevel", {}),
+    ):
         assert ask(node, legacy(session, method, params)).json["error"]["code"] == PARAMS
-    for notifications in (None, [], "all", {"resourceSubscriptions": "raw://text"}, {"resourceSubscriptions": ["x"] * 2000}):
+    for notifications in (
+        None,
+        [],
+        "all",
+        {"resourceSubscriptions": "raw://text"},
+        {"resourceSubscriptions": ["x"] * 2000},
+    ):
         answer = ask(node, modern("subscriptions/listen", {"notifications": notifications}))
         assert (answer.status, answer.json["error"]["code"]) == (400, PARAMS)
 
@@ -320,7 +332,9 @@ def test_notifications_are_taken_without_a_word_even_unknown_ones(node: RunningN
 
 
 def test_an_id_in_use_is_refused_and_the_first_call_is_not_disturbed(node: RunningNode, session: str) -> None:
-    waiting = legacy(session, "tools/call", {"name": "good__progress", "arguments": {"steps": 1, "ms": 400}}, request_id=5)
+    waiting = legacy(
+        session, "tools/call", {"name": "good__progress", "arguments": {"steps": 1, "ms": 400}}, request_id=5
+    )
     with Rude(node) as first:
         first.send_apart([waiting])
         second = ask(node, legacy(session, "tools/call", {"name": "good__echo", "arguments": {}}, request_id=5))

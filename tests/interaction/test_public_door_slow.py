@@ -1,15 +1,28 @@
 """Clients that are slow, silent, half gone or too many do not hold the node, and are let go of in time."""
 
 import contextlib
+import json
 import resource
 import socket
+import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 from tests.interaction.harness import RunningNode, running_node, wait_for
 from tests.interaction.lingering import ASKED, HUGE, PATIENCE_S, SLACK_S, Lingering
-from tests.interaction.rude import Rude, ask, assert_unharmed, call, legacy, legacy_session, modern, request
+from tests.interaction.rude import (
+    Rude,
+    ask,
+    assert_unharmed,
+    call,
+    hello,
+    legacy,
+    legacy_headers,
+    legacy_session,
+    modern,
+    request,
+)
 from tests.servers.start import raw
 
 TOOL = "good__echo"
@@ -115,6 +128,59 @@ def answers(node: RunningNode) -> bool:
         return ask(node, request("GET", "/healthz"), 1.0).status == 200
     except (OSError, AssertionError):
         return False
+
+
+def test_the_post_of_a_call_that_was_cancelled_or_whose_session_ended_comes_to_an_end(node: RunningNode) -> None:
+    cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 5}}
+    for way in ("cancelled", "deleted"):
+        session = legacy_session(node)
+        with Rude(node, 5.0) as rude:
+            rude.send(legacy(session, "tools/call", {"name": "good__wait", "arguments": {}}, request_id=5))
+            wait_for(lambda: node.admin("/admin/status")["calls"]["in_flight"] == 1)
+            if way == "cancelled":
+                ask(node, request("POST", "/mcp", legacy_headers(session), json.dumps(cancelled).encode()))
+            else:
+                ask(node, request("DELETE", "/mcp", legacy_headers(session)))
+            answer = rude.response()  # whatever it says, it ends
+            assert answer is None or "result" not in (answer.json if answer.body else {})
+        wait_for(lambda: node.admin("/admin/status")["calls"]["in_flight"] == 0)
+
+
+def test_a_message_with_a_million_members_delays_nobody(node: RunningNode) -> None:
+    many = {f"com.example/{number}": 1 for number in range(500_000)}
+    heavy = modern("tools/call", {"name": "no_such_tool"}, meta=many)
+    longest = 0.0
+    done = threading.Event()
+
+    def attack() -> None:
+        for _ in range(3):
+            ask(node, heavy, 30.0)
+        done.set()
+
+    thread = threading.Thread(target=attack)
+    thread.start()
+    while not done.is_set():
+        began = time.monotonic()
+        assert ask(node, request("GET", "/healthz")).status == 200
+        longest = max(longest, time.monotonic() - began)
+    thread.join()
+    assert longest < 0.5
+
+
+def test_sessions_nobody_uses_any_more_lock_nobody_out(node: RunningNode) -> None:
+    kept = legacy_session(node)
+    with Rude(node) as stream, Rude(node) as rude:
+        stream.send(request("GET", "/mcp", legacy_headers(kept))).stream_head()
+        sixteen = hello() * 16
+        for _ in range(10_200 // 16):
+            rude.send(sixteen)
+            heads = 0
+            while heads < 16:
+                heads += rude.socket.recv(262_144).count(b"HTTP/1.1 ")
+        newest = ask(node, hello())
+        assert newest.status == 200, newest.body
+        assert ask(node, legacy(newest.headers["mcp-session-id"], "ping")).json["result"] == {}
+        assert ask(node, legacy(kept, "ping")).json["result"] == {}  # its stream is open: it is in use
 
 
 def test_a_connection_may_be_silent_before_and_between_requests(node: RunningNode) -> None:

@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 from tests.interaction.fleet import (
-    CROSS_ERA,
     LEGACY_CELLS,
     LEGACY_FRONTS,
     LEGACY_LINKS,
     MODERN_CELLS,
     Fleet,
-    era,
     tool,
 )
 from tests.interaction.peers import META, Peer, call_text
@@ -25,7 +23,12 @@ SAMPLING = {
     "maxTokens": 100,
     "x-vendor": {"n": 1208925819614629174706175},
 }
-SAMPLED = {"role": "assistant", "content": {"type": "text", "text": "because"}, "model": "m", "x-cost": {"z": 1, "a": []}}
+SAMPLED = {
+    "role": "assistant",
+    "content": {"type": "text", "text": "because"},
+    "model": "m",
+    "x-cost": {"z": 1, "a": []},
+}
 FORM = {
     "mode": "form",
     "message": "Which?",
@@ -213,18 +216,3 @@ async def test_each_requests_own_capabilities_and_client_reach_the_server(fleet:
             assert meta[META + "clientCapabilities"] == said
             assert meta[META + "clientInfo"] == {"name": "peer", "version": "1"}
             assert meta[META + "protocolVersion"] == "2026-07-28"
-
-
-# Across eras a question is refused by name; nothing waits for ever
-
-
-@pytest.mark.parametrize(("front", "link"), CROSS_ERA)
-async def test_across_eras_a_question_is_refused_by_name(fleet: Fleet, front: str, link: str) -> None:
-    async with fleet.peer(front) as peer:
-        reply = await peer.call(tool(link, "ask"), question("elicitation/create"))
-        if era(front) == "modern":
-            (answer,) = reply.result["structuredContent"]["answers"]
-            assert answer["code"] == -32601
-        else:
-            assert reply.error["data"]["reason"] == "input_required_across_eras"
-        assert peer.asked == []

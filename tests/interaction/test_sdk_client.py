@@ -120,14 +120,16 @@ async def test_it_hears_of_progress_and_logs(fleet: Fleet, tmp_path: Path, front
 @pytest.mark.parametrize("front", ["http 2026-07-28", "stdio auto"])
 async def test_it_listens_the_modern_way(fleet: Fleet, tmp_path: Path, front: str) -> None:
     text = uri("new_stdio", "raw://text")
-    async with client(fleet, front, tmp_path) as opened:
-        async with opened.listen(tools_list_changed=True, resource_subscriptions=[text]) as events:
-            await opened.call_tool(tool("new_stdio", "touch"), {"uri": "raw://text"})
-            async with asyncio.timeout(10):
-                assert type(await anext(events)).__name__ == "ResourceUpdated"
-                for _ in range(2):
-                    await opened.call_tool(tool("new_stdio", "change"), {"kind": "tools", "name": "sdk"})
-                    assert type(await anext(events)).__name__ == "ToolsListChanged"
+    async with (
+        client(fleet, front, tmp_path) as opened,
+        opened.listen(tools_list_changed=True, resource_subscriptions=[text]) as events,
+        asyncio.timeout(10),
+    ):
+        await opened.call_tool(tool("new_stdio", "touch"), {"uri": "raw://text"})
+        assert type(await anext(events)).__name__ == "ResourceUpdated"
+        for _ in range(2):
+            await opened.call_tool(tool("new_stdio", "change"), {"kind": "tools", "name": "sdk"})
+            assert type(await anext(events)).__name__ == "ToolsListChanged"
 
 
 @pytest.mark.parametrize("front", ["http legacy", "sse legacy", "stdio legacy"])

@@ -225,7 +225,9 @@ def test_nothing_crosses_two_aggregators(tmp_path: Path) -> None:
         for leaf in LINKS:
             told = seen(outer, f"inner.{leaf}__seen")
             text = json.dumps(told)
-            assert {"tools/call", "prompts/get", "resources/read"} <= {message["method"] for message in told["messages"]}
+            assert {"tools/call", "prompts/get", "resources/read"} <= {
+                message["method"] for message in told["messages"]
+            }
             assert "com.example/kept" in text
             assert MARK not in text
             assert between not in text

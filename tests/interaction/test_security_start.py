@@ -169,7 +169,13 @@ def test_a_server_that_cannot_be_started_as_written_fails_alone_and_says_why(tmp
 
 
 def test_what_the_operator_is_shown_on_a_bad_request_is_discreet(node: RunningNode) -> None:
-    for path in ("/admin/links/nobody", "/admin/tools/nothing", "/admin/audit?after=x", "/admin/links/good/logs?lines=-1", "/x"):
+    for path in (
+        "/admin/links/nobody",
+        "/admin/tools/nothing",
+        "/admin/audit?after=x",
+        "/admin/links/good/logs?lines=-1",
+        "/x",
+    ):
         answer = node.admin(path)
         assert set(answer) == {"error", "message", "details"}
         assert_discreet(json.dumps(answer).encode())

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interlock.store.registry import build_store
-from interlock.store.tokens import TokenTable
 from tests.interaction.harness import Answer, RunningNode, Wire, running_node, wait_for
 from tests.interaction.rude import (
     Rude,
@@ -27,6 +25,9 @@ from tests.interaction.rude import (
     request,
 )
 from tests.servers.start import raw
+
+from interlock.store.registry import build_store
+from interlock.store.tokens import TokenTable
 
 RULES = """
 [auth]
@@ -160,7 +161,9 @@ def test_the_streams_of_a_revoked_token_end(node: RunningNode) -> None:
     token = issue(node, "listener")
     session = legacy_session(node, authorization=bearer(token))
     opening = {
-        "listen": modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, authorization=bearer(token)),
+        "listen": modern(
+            "subscriptions/listen", {"notifications": {"toolsListChanged": True}}, authorization=bearer(token)
+        ),
         "legacy": request("GET", "/mcp", {"authorization": bearer(token), "mcp-session-id": session}),
         "sse": request("GET", "/sse", {"authorization": bearer(token)}),
     }
@@ -186,7 +189,9 @@ def test_a_token_past_its_day_opens_nothing(tmp_path: Path) -> None:
         await store.open()
         try:
             table, now = TokenTable(store.kv), time.time()
-            old, _ = await table.issue(name="old", owner="old", door="client", scope="write", now=now, expires_at=now - 1)
+            old, _ = await table.issue(
+                name="old", owner="old", door="client", scope="write", now=now, expires_at=now - 1
+            )
             soon, _ = await table.issue(
                 name="soon", owner="soon", door="client", scope="write", now=now, expires_at=now + 3
             )
@@ -261,7 +266,9 @@ def test_a_session_belongs_to_the_principal_that_opened_it(node: RunningNode) ->
         kind = {"content-type": "application/json"}
         foreign = request("POST", endpoint, {"authorization": bearer(other), **kind}, message("ping"))
         assert ask(node, foreign).status == 404
-        assert ask(node, request("POST", endpoint, {"authorization": bearer(mine), **kind}, message("ping"))).status == 202
+        assert (
+            ask(node, request("POST", endpoint, {"authorization": bearer(mine), **kind}, message("ping"))).status == 202
+        )
 
 
 # How far

@@ -51,10 +51,14 @@ INVALID = {
     "the same name in another case": schema(a=marked("string", "Region"), b=marked("string", "REGION")),
     "the same name further down": schema(a=marked("string"), b=schema(c=marked("string", "x"))),
 }
-UNREACHABLE = "items contains additionalProperties propertyNames not if then else contentSchema"
+UNREACHABLE = """
+    items contains unevaluatedItems additionalProperties unevaluatedProperties propertyNames
+    not if then else contentSchema
+"""
+MAPS = "$defs definitions dependentSchemas patternProperties"
 INVALID |= {f"under {key}": schema(a={key: marked("string")}) for key in UNREACHABLE.split()}
 INVALID |= {f"in {key}": schema(a={key: [{}, marked("string")]}) for key in ("allOf", "anyOf", "oneOf", "prefixItems")}
-INVALID |= {f"in {key}": {key: {"z": marked("string")}} for key in ("$defs", "definitions", "dependentSchemas")}
+INVALID |= {f"in {key}": {key: {"z": marked("string")}} for key in MAPS.split()}
 INVALID["properties behind another keyword"] = schema(a={"items": schema(b=marked("string"))})
 
 

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from interlock.config.plan import Dial, Plan, ServerPlan, Spawn, ToolRule
+from interlock.config.plan import Dial, IssuerPlan, Plan, ServerPlan, Spawn, ToolRule
 
 MASK: Final = "***"
 
@@ -16,7 +16,7 @@ def effective(plan: Plan) -> dict[str, Any]:
         "data": str(plan.data),
         "node": _plain(plan.node)
         | {"listen": str(plan.node.listen), "operator_listen": str(plan.node.operator_listen)},
-        "auth": _plain(plan.auth),
+        "auth": _plain(plan.auth) | {"issuers": [_issuer(issuer) for issuer in plan.auth.issuers]},
         "access": [_plain(rule) for rule in plan.access],
         "mcp": _plain(plan.mcp),
         "ax": _plain(plan.ax),
@@ -29,6 +29,16 @@ def effective(plan: Plan) -> dict[str, Any]:
 
 def _plain(value: msgspec.Struct) -> dict[str, Any]:
     made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(value, enc_hook=str))
+    return made
+
+
+def _issuer(issuer: IssuerPlan) -> dict[str, Any]:
+    made = _plain(issuer)
+    if issuer.client_secret is not None:
+        made["client_secret"] = MASK
+    for name in ("jwks_url", "introspection_url"):
+        if made[name] is not None:
+            made[name] = _masked_url(made[name], ())
     return made
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from interlock.config.addresses import Listen, Network, Origin, Url
 from interlock.config.headers import Headers
+from interlock.config.issuers import Issuer
 from interlock.config.kinds import (
     Choice,
     Command,
@@ -146,6 +147,13 @@ _AUTH = _keys(
         help="Who may call without a token: programs on this machine, nobody, or anybody who can connect.",
     ),
     Key(
+        name="issuers",
+        kind=Many(item=Issuer()),
+        default=[],
+        example=[{"name": "corp", "url": "https://login.example.com", "scopes": {"mcp.use": "write"}}],
+        help="Authorization servers whose access tokens open the public door, as client:NAME/SUBJECT@CLIENT_ID.",
+    ),
+    Key(
         name="token_days",
         kind=Whole(low=1, high=3650),
         default=30,
@@ -159,7 +167,7 @@ _ACCESS = _keys(
         name="who",
         kind=Many(item=Text(), least=1),
         required=True,
-        example=["client:ci", "client:team-*"],
+        example=["client:ci", "client:team-*", "client:corp/*@build", "role:corp/reader"],
         help="Principals (globs) the entry is for; the first entry that holds the caller applies.",
     ),
     Key(

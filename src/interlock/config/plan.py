@@ -29,13 +29,27 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     trusted_proxies: tuple[str, ...] = ()
 
 
-class AuthPlan(msgspec.Struct, frozen=True, kw_only=True):
-    anonymous: Literal["loopback", "never", "any"] = "loopback"
-    token_days: int = 30
-
-
 Scope = Literal["read", "write", "admin"]
 NameForm = Literal["auto", "qualified", "safe"]
+
+
+class IssuerPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One authorization server whose access tokens open the public door."""
+
+    name: str  # ISS in client:ISS/SUB@CLIENT_ID
+    url: str  # the issuer identifier, to the letter
+    audience: str | None = None  # None: the node's own resource identifier
+    jwks_url: str | None = None  # None: from the metadata of the authorization server
+    introspection_url: str | None = None
+    client_id: str | None = None
+    client_secret: str | None = None  # never shown
+    scopes: dict[str, Scope] | None = None  # None: the usual names; empty: [[access]] alone decides
+
+
+class AuthPlan(msgspec.Struct, frozen=True, kw_only=True):
+    anonymous: Literal["loopback", "never", "any"] = "loopback"
+    issuers: tuple[IssuerPlan, ...] = ()
+    token_days: int = 30
 
 
 class AccessRule(msgspec.Struct, frozen=True, kw_only=True):

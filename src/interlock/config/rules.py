@@ -14,14 +14,17 @@ from interlock.config.reading import Settings
 def check_together(settings: Settings, workspace: Path, data: Path, findings: Findings) -> None:
     node: dict[str, Any] = settings.tables.get("node", {})
     plan = NodePlan(**node)
-    anonymous = AuthPlan(**settings.tables.get("auth", {})).anonymous
+    auth = AuthPlan(**settings.tables.get("auth", {}))
+    anonymous = auth.anonymous
     _tls_pair(settings)
+    _issuers_apart(settings, auth)
     if settings.wrong & {("node", "listen"), ("node", "operator_listen"), ("auth", "anonymous")}:
         return  # a default in their place would be judged, not what the person means
     _doors_apart(settings, plan)
     _nobody_unknown_from_outside(settings, plan, anonymous)
     _no_plain_http_outside(settings, plan)
     _proxied_is_not_local(settings, plan, anonymous)
+    _issued_for_a_url(settings, plan, auth)
     _data_outside_workspace(settings, workspace, data, findings)
 
 
@@ -30,6 +33,30 @@ def _tls_pair(settings: Settings) -> None:
         at = settings.written.get(("node", one))
         if at is not None and ("node", other) not in settings.written:
             at.wrong(f"'{one}' in [node] needs '{other}'", "give both, or neither")
+
+
+def _issuers_apart(settings: Settings, auth: AuthPlan) -> None:
+    at = settings.written.get(("auth", "issuers"))
+    if at is None:
+        return
+    for key in ("name", "url"):
+        values = [getattr(issuer, key) for issuer in auth.issuers]
+        if len(set(values)) < len(values):
+            at.wrong(f"two entries of 'issuers' in [auth] have the same '{key}'", "give each its own")
+    if sum(issuer.introspection_url is not None for issuer in auth.issuers) > 1:
+        at.wrong(
+            "only one entry of 'issuers' in [auth] may have 'introspection_url'",
+            "a token that is not a JWT does not say whose it is, and must not be shown to the wrong server",
+        )
+
+
+def _issued_for_a_url(settings: Settings, node: NodePlan, auth: AuthPlan) -> None:
+    at = settings.written.get(("auth", "issuers"))
+    if at is not None and auth.issuers and node.public_url is None and not is_loopback(node.listen.host):
+        at.wrong(
+            f"access tokens are issued for a URL, and {node.listen} is none that clients use",
+            "set node.public_url to what clients connect to",
+        )
 
 
 def _doors_apart(settings: Settings, node: NodePlan) -> None:

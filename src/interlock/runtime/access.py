@@ -1,8 +1,10 @@
 """Tokens in memory: which principal a bearer is, at which door.
 
 The table is read once and kept in step by whoever issues or revokes through this node. A bearer seen before costs one
-dictionary look-up; revoking forgets all of them.
+dictionary look-up, whether it is a token of ours or an access token that was verified; revoking forgets all of them.
 """
+
+from typing import Final, TypeVar
 
 from interlock.config.plan import AccessRule
 from interlock.runtime.callers import Principal, principal_for
@@ -10,6 +12,10 @@ from interlock.runtime.clock import Clock
 from interlock.store.tokens import Door, Scope, TokenRecord, TokenTable, maybe_door, token_hash
 
 DAY_S = 86_400
+KNOWN_MAX: Final = 10_000  # bearers and clients of authorization servers; as many as a node has sessions
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class TokenBook:
@@ -20,6 +26,7 @@ class TokenBook:
         self._days = days
         self._records: dict[str, TokenRecord] = {}
         self._known: dict[bytes, tuple[Principal, float]] = {}
+        self._vouched: dict[str, float] = {}  # principal of an authorization server -> when its last token ends
 
     async def open(self) -> None:
         self._records = await self._table.by_hash(self._clock.wall())
@@ -33,9 +40,27 @@ class TokenBook:
             if record is None:
                 return None
             principal = principal_for(f"client:{record.name}", record.scope, self._rules)
-            known = self._known[authorization] = (principal, record.expires_at or float("inf"))
+            known = (principal, record.expires_at or float("inf"))
+            _keep(self._known, authorization, known)
         principal, expires_at = known
         return principal if self._clock.wall() < expires_at else None
+
+    def remember(self, authorization: bytes, principal: Principal, *, until: float, ends: float) -> None:
+        """An access token that was verified: to be believed until then, and when it ends at the latest."""
+        _keep(self._known, authorization, (principal, until))
+        _keep(self._vouched, principal.name, max(ends, self._vouched.get(principal.name, 0.0)))
+
+    def stands(self, principal: str) -> bool:
+        """Whether a principal that came in by a token of ours still has one. Others are not ours to judge."""
+        name = principal.removeprefix("client:")
+        if name == principal or "/" in name:
+            return True
+        now = self._clock.wall()
+        return any(r.name == name and r.door == "client" and r.opens(now) for r in self._records.values())
+
+    def lapsed(self, principal: str) -> bool:
+        """Whether the last access token that an authorization server gave this principal has ended."""
+        return "/" in principal and self._clock.wall() >= self._vouched.get(principal, 0.0)
 
     def operator(self, bearer: bytes) -> str | None:
         """The person behind a bearer at the operator door."""
@@ -66,3 +91,11 @@ class TokenBook:
 
     async def list(self) -> list[TokenRecord]:
         return await self._table.list(self._clock.wall())
+
+
+def _keep(kept: dict[K, V], key: K, value: V) -> None:
+    """The newest, up to KNOWN_MAX of them."""
+    kept.pop(key, None)
+    if len(kept) >= KNOWN_MAX:
+        del kept[next(iter(kept))]
+    kept[key] = value

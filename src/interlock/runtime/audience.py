@@ -51,6 +51,7 @@ class Audience:
         self.unplaced_logs = 0  # messages of a shared server that may belong to any of several clients
 
     def join(self, member: Member) -> None:
+        self._tell_changed()  # what changed before is no news to it
         self.members.add(member)
 
     def leave(self, member: Member) -> None:
@@ -94,9 +95,10 @@ class Audience:
     # Lists
 
     def lists_changed(self, kinds: frozenset[str]) -> None:
-        if not self._changed:
+        if not self._changed and self.members:
             asyncio.get_running_loop().call_later(COALESCE_S, self._tell_changed)
-        self._changed |= kinds
+        if self.members:
+            self._changed |= kinds
 
     def _tell_changed(self) -> None:
         kinds, self._changed = self._changed, set()

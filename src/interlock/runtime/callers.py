@@ -13,21 +13,25 @@ from interlock.protocol.mcp.eras import Era
 class Principal(msgspec.Struct, frozen=True):
     """One identity at the public door. `rule` is the [[access]] entry that applies to it."""
 
-    name: str  # "local" or "client:NAME"
+    name: str  # "local", "client:NAME" or "client:ISS/SUB@CLIENT_ID"
     scope: Scope = "write"
     tools: tuple[str, ...] = ("*",)
     names: NameForm | None = None
+    issuer: str | None = None  # the authorization server that vouches for it
+    ceiling: Scope | None = None  # what another token of that server could raise `scope` to
 
     @property
     def restricted(self) -> bool:
         return self.scope != "admin" or self.tools != ("*",)
 
 
-def principal_for(name: str, scope: Scope | None, rules: tuple[AccessRule, ...]) -> Principal:
+def principal_for(
+    name: str, scope: Scope | None, rules: tuple[AccessRule, ...], roles: tuple[str, ...] = ()
+) -> Principal:
     """The first [[access]] entry whose `who` matches decides; a token's own scope can only lower it."""
     order = ("read", "write", "admin")
     for rule in rules:
-        if any(fnmatchcase(name, pattern) for pattern in rule.who):
+        if any(fnmatchcase(known_as, pattern) for known_as in (name, *roles) for pattern in rule.who):
             granted: Scope = rule.scope if scope is None else min(rule.scope, scope, key=order.index)
             return Principal(name, granted, rule.tools, rule.names)
     return Principal(name, scope or "write")
@@ -100,6 +104,12 @@ class Caller:
         self.log_level: str | None = None
         self.seen: Any = None  # the namespace `view` belongs to
         self.view: Any = None
+
+    def act_as(self, principal: Principal) -> None:
+        """The same client with another credential: what that one may do counts from now on."""
+        self.principal = principal
+        self.key = msgspec.structs.replace(self.key, scope=principal.scope, tools=principal.tools)
+        self.seen = None
 
 
 def view_key(principal: Principal, *, only: str | None, names: NameForm, declares_extension: bool) -> ViewKey:

@@ -114,6 +114,7 @@ class Call:
     timeout_s: float | None = None
     deadline = float("inf")
     asking = 0  # questions to the client under way: no deadline meanwhile
+    away = False  # parked: its client was told to come back with answers
     rounds = 0  # of input_required
     interview: Any = None
     request_digest = b""  # what a retry must repeat
@@ -239,7 +240,9 @@ class Call:
             asker.ask(link, request.id, request.method, request.params, self.sink)
 
     def return_to(self, client_id: bytes, meta: dict[str, Raw], sink: Sink) -> None:
-        """The client came back to a parked call with another request."""
+        """The client came back to a parked call with another request; the time it took is not the server's."""
+        self.away = False
+        self.progressed = True
         self.client_id = client_id
         self.meta = meta
         self.sink = sink

@@ -94,7 +94,10 @@ class View:
 
     @property
     def private(self) -> bool:
-        return self._key.dotted or any(shelf.private for shelf in self._shelves)
+        """Whether a shared cache must not keep its lists: a server says so, or not everybody sees the same."""
+        if self._key.dotted or self._key.tools != ("*",):
+            return True
+        return any(shelf.private or any(route.scope != "read" for route in shelf.tools) for shelf in self._shelves)
 
     @property
     def ttl_s(self) -> float | None:

@@ -26,7 +26,7 @@ from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.headers import encode_header, mirror_headers, mirror_mismatch
 from interlock.protocol.mcp.ladder import HTTP_STATUS
 from interlock.protocol.mcp.methods import COMPLETE, LOG_RANK, META_LOG_LEVEL, PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
-from interlock.protocol.mcp.mrtr import read_input_required, request_digest
+from interlock.protocol.mcp.mrtr import RESUMABLE, read_input_required, request_digest
 from interlock.runtime.callers import Asked, Caller, Sink, ViewKey
 from interlock.runtime.calls import Call, Outcome
 from interlock.runtime.catalog import Catalog, View
@@ -105,7 +105,9 @@ class Dispatch:
             fault = self._mirror(call, route, arguments, headers)
             if fault is not None:
                 return self._refuse(call, fault)
-        self._across(call, route.link)
+        fault = self._across(call, route.link)
+        if fault is not None:
+            return self._refuse(call, fault)
         params["name"] = route.wire_name
         return self._go(call, route.link)
 
@@ -126,7 +128,9 @@ class Dispatch:
         call.target = route.qualified
         call.timeout_s = route.timeout_s
         call.head = route.head
-        self._across(call, route.link)
+        fault = self._across(call, route.link)
+        if fault is not None:
+            return self._refuse(call, fault)
         params["name"] = route.wire_name
         return self._go(call, route.link)
 
@@ -147,7 +151,9 @@ class Dispatch:
         link, downstream = found
         call.timeout_s = STANDARD_S
         call.head = modern_head(RESOURCES_READ) + b"mcp-name: %b\r\n" % encode_header(downstream)
-        self._across(call, link)
+        fault = self._across(call, link)
+        if fault is not None:
+            return self._refuse(call, fault)
         params["uri"] = Raw(encode_value(downstream))
         return self._go(call, link)
 
@@ -264,14 +270,19 @@ class Dispatch:
 
     # Across eras (`House`)
 
-    def _across(self, call: Call, link: Link) -> None:
+    def _across(self, call: Call, link: Link) -> Fault | None:
         """A modern client's call to a legacy server: note what a retry must repeat, and the log level it wants."""
         if call.caller.era is Era.LEGACY or link.facts is None or link.facts.era is Era.MODERN:
-            return
+            return None
+        if "requestState" in call.params:  # nobody but us makes one for this server
+            data = {"reason": "state_invalid"}
+            return Fault(INVALID_PARAMS, "this requestState was not made here, or was changed", data)
+        call.params.pop("inputResponses", None)
         call.request_digest = request_digest(call.method, call.params)
         level = maybe_string(call.meta.get(META_LOG_LEVEL))
         if level in LOG_RANK:
             self._keepers[link.segment].want_log_level(level)
+        return None
 
     def _resumed(
         self, caller: Caller, client_id: bytes, method: str, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
@@ -291,7 +302,7 @@ class Dispatch:
         self.parking.withdrawn(call, upstream_id)
 
     def input_required(self, call: Call, result: Raw) -> bool:
-        if b'"input_required"' not in bytes(result):
+        if b'"input_required"' not in bytes(result) or call.method not in RESUMABLE:
             return False
         wanted = read_input_required(result)
         if wanted is None:

@@ -2,12 +2,16 @@
 and the request is sent again with what it said, until the server is content or has asked too often.
 """
 
+import secrets
+
 from msgspec import Raw
 
-from interlock.protocol.jsonrpc.codec import decode_object, maybe_string
+from interlock.protocol.jsonrpc.codec import decode_object, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import INTERNAL_ERROR, Fault
+from interlock.protocol.mcp.capabilities import may_be_asked
 from interlock.protocol.mcp.meta import RAW_EMPTY
-from interlock.protocol.mcp.mrtr import ROUNDS_MAX, InputRequired
+from interlock.protocol.mcp.methods import ELICIT
+from interlock.protocol.mcp.mrtr import ROUNDS_MAX, InputRequired, Question
 from interlock.runtime.calls import Call, Outcome
 
 _RESULT = b'"result":'
@@ -31,6 +35,10 @@ class Interview:
             reason = "the client cannot be asked" if asker is None else f"the server asked more than {ROUNDS_MAX} times"
             call.on_failed(Fault(INTERNAL_ERROR, reason, {"reason": "input_required"}), Outcome.ERROR)
             return
+        for question in self._wanted.questions.values():
+            if not may_be_asked(call.caller.modern_capabilities, question.method, question.params):
+                self._unanswered(f"it does not support {question.method}")
+                return
         call.interview = self
         call.asking += 1  # people take their time: no deadline while they are asked
         if not self._open:  # it only wants its state back
@@ -39,7 +47,7 @@ class Interview:
         for key, name in list(self._open.items()):
             if not self._ended:
                 question = self._wanted.questions[key]
-                asker.ask(self, name, question.method, question.params, call.sink)
+                asker.ask(self, name, question.method, _for_legacy(question), call.sink)
 
     def respond(self, upstream_id: bytes, payload: bytes) -> None:
         """A client's answer to one question (`Asked`)."""
@@ -65,8 +73,10 @@ class Interview:
     def _refused(self, payload: bytes) -> None:
         """A client that answers a question with an error ends its call: the server has no way to hear of it."""
         error = decode_object(payload.partition(b":")[2]) or {}
-        message = maybe_string(error.get("message")) or "refused"
-        fault = Fault(INTERNAL_ERROR, f"the client did not answer the server: {message}", {"reason": "input_refused"})
+        self._unanswered(maybe_string(error.get("message")) or "refused")
+
+    def _unanswered(self, why: str) -> None:
+        fault = Fault(INTERNAL_ERROR, f"the client did not answer the server: {why}", {"reason": "input_refused"})
         self._call.on_failed(fault, Outcome.ERROR)
 
     def _finish(self) -> None:
@@ -81,3 +91,11 @@ class Interview:
             call.params["requestState"] = self._wanted.state
         if call.link is not None and not call.done:
             call.link.send_again(call)
+
+
+def _for_legacy(question: Question) -> Raw:
+    """2025-11-25 wants an id for each page to visit; 2026-07-28 has none."""
+    params = decode_object(question.params) if question.method == ELICIT else None
+    if params is None or maybe_string(params.get("mode")) != "url" or "elicitationId" in params:
+        return question.params
+    return Raw(encode_value({**params, "elicitationId": secrets.token_urlsafe(16)}))

@@ -20,6 +20,7 @@ from msgspec import Raw
 from interlock.config.plan import Address, Plan
 from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.mcp.eras import Era
+from interlock.protocol.oauth.resource import metadata_paths, resource_of
 from interlock.runtime.access import TokenBook
 from interlock.runtime.audience import Audience
 from interlock.runtime.callers import principal_for
@@ -48,6 +49,7 @@ log = logging.getLogger("interlock.node")
 
 READY_S: Final = 3.0  # how long `on_ready` waits for servers that are still connecting
 DRAIN_S: Final = 10  # how long calls under way may take after SIGTERM
+DRAIN_TICK_S: Final = 0.02
 
 Authenticate = Callable[[Any], Awaitable[str | None]]
 OperatorApp = Callable[[NodeOperations, Authenticate | None], Any]
@@ -55,6 +57,10 @@ OperatorApp = Callable[[NodeOperations, Authenticate | None], Any]
 
 class NodeRunning(Exception):
     """Another node uses this data folder."""
+
+
+class ExtraMissing(Exception):
+    """What is configured needs a package that is not installed."""
 
 
 class NodeGone(Exception):
@@ -174,11 +180,36 @@ class Node:
             self.operator_url = f"{scheme}://{_reachable(operator, node.operator_listen)}"
         protocol = type("PublicProtocol", (McpProtocol,), {"door": self.door})
         tls = {"ssl_certfile": node.tls_cert, "ssl_keyfile": node.tls_key} if node.tls_cert is not None else {}
-        await self._serve(health_app(self._is_ready), public, http=protocol, **tls)
+        documents = self._open_to_oauth()
+        await self._serve(health_app(self._is_ready, documents), public, http=protocol, **tls)
         await self._serve(self._operator_app(self.operations, self._authenticate_operator), operator, **tls)
         await self._serve(self._operator_app(self.operations, None), admin)
         self._tasks.append(asyncio.get_running_loop().create_task(self.door.sweep_forever(), name="door sweep"))
         await self._open_bridge(run / SOCKET)
+
+    def _open_to_oauth(self) -> dict[str, bytes]:
+        """Take access tokens, where an authorization server is configured. Gives the documents that say so, by path."""
+        plan = self.plan
+        if not plan.auth.issuers:
+            return {}
+        resource = resource_of(self.url)
+        try:
+            from interlock.runtime.oauth.bearers import Bearers  # here, because `cryptography` takes 10 MiB
+        except ModuleNotFoundError as error:
+            raise ExtraMissing(f"auth.issuers needs the package {error.name}: install interlock[oauth]") from None
+        bearers = Bearers(
+            plan.auth.issuers,
+            plan.access,
+            resource=resource,
+            node_name=plan.node.name,
+            book=self.tokens,
+            view=self.dispatch.view,
+            recorder=self.recorder,
+            clock=self.clock,
+        )
+        self._stack.push_async_callback(bearers.close)
+        self.door.bearers = bearers
+        return dict.fromkeys(metadata_paths(resource), bearers.metadata)
 
     async def _open_bridge(self, path: Path) -> None:
         path.unlink(missing_ok=True)
@@ -227,6 +258,8 @@ class Node:
         for server in self._servers:
             server.should_exit = True
         self.door.end_streams()
+        await self.drain()
+        self.door.end_sse()
         for client in list(self._bridged):
             client.transport.close()
         sweeps = [task for task in self._tasks if task.get_name() == "door sweep"]
@@ -235,6 +268,14 @@ class Node:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         self._servers.clear()
+
+    async def drain(self) -> None:
+        """Until every call under way is answered, within a bound. A call that waits for a person is not waited for."""
+        deadline = asyncio.get_running_loop().time() + DRAIN_S
+        while any(not call.asking for call in self.dispatch.in_flight):
+            if asyncio.get_running_loop().time() > deadline:
+                return
+            await asyncio.sleep(DRAIN_TICK_S)
 
     async def _authenticate_operator(self, request: Any) -> str | None:
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
@@ -271,6 +312,9 @@ class Node:
 
     def on_unauthorised(self, link: Link, reason: str) -> None:
         log.warning("link %s: %s", link.segment, reason)
+
+    def on_unreachable(self, link: Link) -> None:
+        self.keepers[link.segment].probe()
 
     def on_elicitation_complete(self, link: Link, params: Raw) -> None:
         self.audience.elicitation_complete(link, params)
@@ -419,6 +463,8 @@ async def _run(
             task.cancel()
         await asyncio.gather(ready, *ends, return_exceptions=True)
         if front is not None and reader is not None:
+            if stopping.is_set():
+                await node.drain()
             reader.close()
             front.end()
     finally:

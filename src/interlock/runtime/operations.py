@@ -266,6 +266,7 @@ class NodeOperations:
         revoked = await self._node.tokens.revoke(ref)
         if not revoked:
             raise NotFound("token", ref, [record.name for record in await self._node.tokens.list()])
+        self._node.door.dismiss_unwelcome()
         return {"revoked": list(revoked)}
 
 

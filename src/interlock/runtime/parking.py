@@ -28,9 +28,10 @@ from interlock.protocol.jsonrpc.errors import (
     error_body,
 )
 from interlock.protocol.jsonrpc.messages import Request, Response
-from interlock.protocol.mcp.capabilities import declares
+from interlock.protocol.mcp.capabilities import declares, may_be_asked
 from interlock.protocol.mcp.ladder import HTTP_STATUS
-from interlock.protocol.mcp.methods import ASKED_OF_CLIENT, ELICIT, META_CAPABILITIES
+from interlock.protocol.mcp.meta import RAW_EMPTY
+from interlock.protocol.mcp.methods import ELICIT, META_CAPABILITIES
 from interlock.protocol.mcp.mrtr import (
     QUESTIONS_MAX,
     RESUMABLE,
@@ -95,26 +96,22 @@ class Parking:
     # The server asks
 
     def asked(self, call: Call, link: Asked, request: Request) -> None:
-        needed = ASKED_OF_CLIENT.get(request.method)
-        capabilities = call.meta.get(META_CAPABILITIES, Raw(b"{}"))
-        if needed is None or call.method not in RESUMABLE or not declares(capabilities, needed, _mode(request)):
-            fault = Fault(METHOD_NOT_FOUND, f"the client of this call does not support {request.method}")
-            link.respond(request.id, b'"error":' + error_body(fault))
+        capabilities = call.meta.get(META_CAPABILITIES, RAW_EMPTY)
+        if call.method not in RESUMABLE or not may_be_asked(capabilities, request.method, request.params):
+            _decline(link, request.id, f"the client of this call does not support {request.method}")
             return
         handle = self._handles.get(call)
         space = self.spaces.get(handle) if handle is not None else None
         if space is None:
             if len(self.spaces) >= PARKED_MAX:
-                fault = Fault(METHOD_NOT_FOUND, "too many calls wait for their clients")
-                link.respond(request.id, b'"error":' + error_body(fault))
+                _decline(link, request.id, "too many calls wait for their clients")
                 return
             handle = secrets.token_urlsafe(16)
             space = Space(call, call.request_digest)
             self.spaces[handle] = space
             self._handles[call] = handle
         if len(space.questions) >= QUESTIONS_MAX:
-            fault = Fault(METHOD_NOT_FOUND, f"more than {QUESTIONS_MAX} questions at once")
-            link.respond(request.id, b'"error":' + error_body(fault))
+            _decline(link, request.id, f"more than {QUESTIONS_MAX} questions at once")
             return
         space.next_key += 1
         space.questions[str(space.next_key)] = (link, request.id, Question(request.method, request.params))
@@ -135,7 +132,7 @@ class Parking:
         """Answer the client: these questions, and come back with this."""
         call = space.call
         space.round += 1
-        space.waiting = True
+        space.waiting = call.away = True
         space.expires_at = self._clock.now() + PARKED_S
         sink, call.sink = call.sink, _Away(space)
         state = seal(
@@ -150,14 +147,14 @@ class Parking:
     def resume(
         self, caller: Caller, client_id: bytes, method: str, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
     ) -> Call | Fault | None:
-        """The call a retry belongs to; why it cannot go on; or None: this is a request to be sent in the usual way."""
+        """The call a retry belongs to; why it cannot go on; or None: there is no state, or it is not ours to judge."""
         raw = params.get("requestState")
         state = maybe_string(raw) if raw is not None else None
         if state is None or not is_ours(state):
             return None
         ticket = unseal_untrusted(state, self._key)
         if ticket is None:
-            return _refused("state_invalid", "this requestState was not made here, or was changed")
+            return None  # another node's, further down the tree, or changed: whoever serves the request will say
         if ticket.principal != caller.principal.name or ticket.digest != request_digest(method, params):
             return _refused("state_foreign", "this requestState belongs to another request")
         if self._clock.wall() > ticket.expires_at:
@@ -185,9 +182,10 @@ class Parking:
         call.return_to(client_id, meta, sink)
         given = decode_object(params["inputResponses"]) if "inputResponses" in params else {}
         for key, answer in (given or {}).items():
-            question = space.questions.pop(key, None)
-            if question is not None:
-                link, upstream_id, _ = question
+            if (
+                key in space.questions and bytes(answer)[:1] == b"{"
+            ):  # a result is an object; for others it is asked again
+                link, upstream_id, _ = space.questions.pop(key)
                 call.asking -= 1
                 link.respond(upstream_id, b'"result":' + bytes(answer))
         if call.done:
@@ -212,10 +210,15 @@ class Parking:
     # Endings
 
     def ended(self, call: Call) -> None:
-        """The call has its answer, or was cancelled. A parked answer waits for its client."""
+        """The call has its answer, or was cancelled. A parked answer waits for its client; open questions end here."""
         handle = self._handles.get(call)
         space = self.spaces.get(handle) if handle is not None else None
-        if handle is not None and space is not None and not (space.waiting and space.answer is not None):
+        if handle is None or space is None:
+            return
+        questions, space.questions = space.questions, {}
+        for link, upstream_id, _ in questions.values():
+            _decline(link, upstream_id, "the call of this question has ended")
+        if not (space.waiting and space.answer is not None):
             self._forget(handle, space)
 
     def sweep(self, now: float) -> None:
@@ -238,7 +241,7 @@ class Parking:
         wanted = decode_array(data["elicitations"]) if data is not None and "elicitations" in data else None
         if not wanted or call.method not in RESUMABLE:
             return None
-        if not declares(call.meta.get(META_CAPABILITIES, Raw(b"{}")), "elicitation", "url"):
+        if not declares(call.meta.get(META_CAPABILITIES, RAW_EMPTY), "elicitation", "url"):
             fault = Fault(
                 MISSING_CAPABILITY,
                 "the server needs the client to open a page",
@@ -250,11 +253,8 @@ class Parking:
         return encode_result(call.client_id, encode_input_required(questions, seal(ticket, self._key))), 200
 
 
-def _mode(request: Request) -> str | None:
-    if request.method != ELICIT:
-        return None
-    params = decode_object(request.params) or {}
-    return maybe_string(params.get("mode")) or "form"
+def _decline(link: Asked, upstream_id: bytes, why: str) -> None:
+    link.respond(upstream_id, b'"error":' + error_body(Fault(METHOD_NOT_FOUND, why)))
 
 
 def _refused(reason: str, message: str) -> Fault:

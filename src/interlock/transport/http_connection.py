@@ -24,7 +24,7 @@ IDLE_S = 30.0  # below the 60 to 75 s after which most servers and balancers dro
 KEEP_ALIVE_MARGIN_S = 1.0  # a request sent this shortly before the server's own timeout may meet a closed socket
 UNSENT_POSSIBLE_BYTES = 16384  # a smaller request always fits into the empty send buffer of a socket
 
-_EVENT_STREAM = re.compile(rb"text/event-stream[ \t]*(?:;|$)", re.IGNORECASE)
+_EVENT_STREAM = b"text/event-stream"
 _KEEP_ALIVE_TIMEOUT = re.compile(rb"(?:^|[ ,;])timeout=([0-9]{1,6})(?![0-9])", re.IGNORECASE)
 
 Headers = Sequence[tuple[bytes, bytes]]  # names as the server wrote them, in its order, repeated ones kept
@@ -288,19 +288,18 @@ class Connection(asyncio.Protocol):
                 raise _Stop("a status that was not asked for")
             return
         self._status = status
-        self.headers = headers = self._head
-        self._head = []
+        self.headers, self._head = self._head, []
         if not self._is_http_1_1:
             self._is_http_1_1 = self._parser.get_http_version() == "1.1"
-        content_type = None
-        for name, value in headers:
-            match len(name):
-                case 12 if content_type is None and name.lower() == b"content-type":
-                    content_type = value
-                case 10 if value != self._keep_alive and name.lower() == b"keep-alive":
-                    self._note_keep_alive(value)
-        if content_type is not None and content_type[:1] in b"tT":
-            self._streaming = _EVENT_STREAM.match(content_type) is not None
+        is_typed = False
+        for name, value in self.headers:
+            size = len(name)
+            if size == 12:
+                if not is_typed and name.lower() == b"content-type":
+                    is_typed = True
+                    self._streaming = value[:17].lower() == _EVENT_STREAM and value[17:18] in (b"", b";", b" ", b"\t")
+            elif size == 10 and value != self._keep_alive and name.lower() == b"keep-alive":
+                self._note_keep_alive(value)
         call = self._call
         if call is not None and call.head_only:
             # The parser cannot be told that no body follows (RFC 9112 6.3 rule 1), so it is left here, mid-message.

@@ -79,14 +79,25 @@ async def ask(ctx: Any, request: Json) -> Json:
 
 async def in_mid_call(handler: Handler, ctx: Any, given: Any) -> Json:
     """The handler's result; whatever it needs of a legacy client is asked for meanwhile, all of a round at once."""
-    result = await handler(ctx, given)
-    while result.get("resultType") == "input_required" and ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-        requests = result["inputRequests"]
-        answers = await asyncio.gather(*(ask(ctx, request) for request in requests.values()))
-        retry = {"inputResponses": dict(zip(requests, answers, strict=True)), "requestState": result.get("requestState")}
+    if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        return await handler(ctx, given)
+    refusals: list[BaseException] = []
+    retry: Json = {"inputResponses": None, "requestState": None}
+    while True:
         ctx = dataclasses.replace(ctx, params={**(ctx.params or {}), **retry})
         result = await handler(ctx, given)
-    return result
+        if result.get("resultType") != "input_required":
+            return result
+        if refusals:
+            raise refusals[0]
+        requests = result["inputRequests"]
+        answers = await asyncio.gather(*(ask(ctx, one) for one in requests.values()), return_exceptions=True)
+        refusals = [answer for answer in answers if isinstance(answer, BaseException)]
+        given_by_key = zip(requests, answers, strict=True)
+        retry = {
+            "inputResponses": {key: answer for key, answer in given_by_key if not isinstance(answer, BaseException)},
+            "requestState": result.get("requestState"),
+        }
 
 
 def tool(description: str, **schema: Any) -> Callable[[Handler], Handler]:

@@ -1,32 +1,50 @@
-"""A client's capabilities, said in the other era: the client's own travel, never the gateway's."""
+"""A client's capabilities, said in the other era: the client's own travel, never the gateway's. And what they let a
+server ask. A capability is an object; whatever else stands in its place declares nothing.
+"""
 
 from typing import Any
 
 from msgspec import Raw
 
-from interlock.protocol.jsonrpc.codec import decode_object, encode_value
+from interlock.protocol.jsonrpc.codec import decode_object, encode_value, maybe_string
+from interlock.protocol.mcp.methods import ASKED_OF_CLIENT, ELICIT
 
 
 def capabilities_to_modern(offered: dict[str, Raw]) -> Raw:
     """What a legacy client declared at `initialize`, for the `_meta` of a 2026-07-28 request."""
     said: dict[str, Any] = {}
     for name in ("sampling", "experimental"):
-        if name in offered:
+        if _is_object(offered.get(name)):
             said[name] = offered[name]
-    if "roots" in offered:
+    if _is_object(offered.get("roots")):
         said["roots"] = {}  # listChanged has no meaning without a session
-    if "elicitation" in offered:
-        modes = decode_object(offered["elicitation"]) or {}
+    if _is_object(offered.get("elicitation")):
+        modes = decode_object(offered["elicitation"])
         said["elicitation"] = modes or {"form": {}}  # before 2025-11-25 there was only the form
     return Raw(encode_value(said))
 
 
 def declares(capabilities: Raw, name: str, mode: str | None = None) -> bool:
     """Whether a modern client declared `name` (and, for elicitation, the mode)."""
-    offered = decode_object(capabilities) or {}
-    if name not in offered:
+    settings = (decode_object(capabilities) or {}).get(name)
+    if not _is_object(settings):
         return False
     if name != "elicitation" or mode is None:
         return True
-    modes = decode_object(offered[name]) or {}
+    modes = decode_object(settings or b"") or {}
     return mode in modes or (mode == "form" and not modes)
+
+
+def may_be_asked(capabilities: Raw, method: str, params: Raw) -> bool:
+    """Whether a client that declared these, in the words of 2026-07-28, can answer this question of a server."""
+    needed = ASKED_OF_CLIENT.get(method)
+    if needed is None:
+        return False
+    mode = None
+    if method == ELICIT:
+        mode = maybe_string((decode_object(params) or {}).get("mode")) or "form"
+    return declares(capabilities, needed, mode)
+
+
+def _is_object(raw: Raw | None) -> bool:
+    return raw is not None and bytes(raw)[:1] == b"{"

@@ -43,31 +43,42 @@ def read_input_required(result: Raw) -> InputRequired | str | None:
     members = decode_object(result)
     if members is None or maybe_string(members.get("resultType")) != "input_required":
         return None
+    state = members.get("requestState")
     raw = decode_object(members["inputRequests"]) if "inputRequests" in members else {}
     if raw is None or len(raw) > QUESTIONS_MAX:
         return f"inputRequests is not an object of at most {QUESTIONS_MAX} questions"
+    if not raw and state is None:
+        return "it asks nothing and has no requestState"
     questions = {}
     for key, value in raw.items():
         question = decode_object(value)
         method = maybe_string(question.get("method")) if question is not None else None
         if question is None or method is None:
             return "a question has no method"
-        questions[key] = Question(method, question.get("params", Raw(b"{}")))
-    return InputRequired(questions, members.get("requestState"))
+        params = question.get("params", Raw(b"{}"))
+        if bytes(params)[:1] != b"{":
+            return "the params of a question are no object"
+        questions[key] = Question(method, params)
+    return InputRequired(questions, state)
 
 
 def encode_input_required(questions: dict[str, Question], state: str) -> bytes:
-    asked = {key: {"method": question.method, "params": question.params} for key, question in questions.items()}
+    asked: dict[str, dict[str, Any]] = {}
+    for key, question in questions.items():
+        asked[key] = {"method": question.method}
+        if bytes(question.params)[:1] == b"{":  # roots/list may come without
+            asked[key]["params"] = question.params
     return encode_value({"resultType": "input_required", "inputRequests": asked, "requestState": state})
 
 
 def request_digest(method: str, params: dict[str, Any]) -> bytes:
     """What a retry must repeat: everything of the request but its answers, its state and its `_meta`."""
+    kept = {key: raw for key, raw in params.items() if key not in _NOT_THE_REQUEST}
     try:
-        kept = {key: decode_value(raw) for key, raw in params.items() if key not in _NOT_THE_REQUEST}
-    except CodecError:
-        kept = {"unreadable": True}
-    return hashlib.sha256(method.encode() + b"\n" + _sorted_json(kept)).digest()[:16]
+        body = _sorted_json({key: decode_value(raw) for key, raw in kept.items()})
+    except CodecError:  # JSON that we cannot read into values (half a surrogate pair): then its bytes count
+        body = _sorted_json(kept)
+    return hashlib.sha256(method.encode() + b"\n" + body).digest()[:16]
 
 
 class Ticket(msgspec.Struct, frozen=True, array_like=True):

@@ -1,21 +1,21 @@
-"""The Authorization header of a request, and the WWW-Authenticate header that answers a wrong one (RFC 6750, RFC 9728)."""
+"""The Authorization header of a request, and the WWW-Authenticate header that answers it (RFC 6750, RFC 9728)."""
 
 import re
 from typing import Final
 
 TOKEN_BYTES_MAX: Final = 8192  # the largest that common servers and proxies carry in a header
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)  # RFC 6750 2.1
-_UNQUOTABLE = re.compile(r'[^\x20-\x21\x23-\x5b\x5d-\x7e]')  # RFC 6750 3
+_UNQUOTABLE = re.compile(r"[^\x20-\x21\x23-\x5b\x5d-\x7e]")  # RFC 6750 3
 
 
 def is_bearer(authorization: bytes) -> bool:
-    return authorization[:7].lower() in (b"bearer", b"bearer ")
+    return authorization.partition(b" ")[0].lower() == b"bearer"
 
 
 def maybe_bearer(authorization: bytes) -> str | None:
     """The token of an Authorization header; None when it holds none, or nothing that could be one."""
-    scheme, _, token = authorization.partition(b" ")
-    if scheme.lower() != b"bearer" or len(token) > TOKEN_BYTES_MAX:
+    token = authorization.partition(b" ")[2]
+    if not is_bearer(authorization) or len(token) > TOKEN_BYTES_MAX:
         return None
     text = token.strip(b" ").decode("latin-1")
     return text if _TOKEN.fullmatch(text) else None

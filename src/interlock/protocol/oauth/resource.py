@@ -4,8 +4,9 @@ URLs and documents only; nothing is fetched.
 """
 
 import ipaddress
+import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import msgspec
@@ -14,6 +15,7 @@ ENDPOINT: Final = "/mcp"
 WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
 _OAUTH: Final = "/.well-known/oauth-authorization-server"
 _OPENID: Final = "/.well-known/openid-configuration"
+_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+", re.ASCII)
 
 
 def resource_of(public_url: str) -> str:
@@ -45,15 +47,13 @@ def metadata_paths(resource: str) -> frozenset[str]:
 
 
 def metadata_document(resource: str, name: str, issuers: Sequence[str], scopes: Sequence[str]) -> bytes:
-    return msgspec.json.encode(
-        {
-            "resource": resource,
-            "resource_name": name,
-            "authorization_servers": list(issuers),
-            "scopes_supported": list(scopes),
-            "bearer_methods_supported": ["header"],
-        }
-    )
+    document: dict[str, Any] = {
+        "resource": resource,
+        "resource_name": name,
+        "authorization_servers": list(issuers),
+        "bearer_methods_supported": ["header"],
+    }
+    return msgspec.json.encode(document | ({"scopes_supported": list(scopes)} if scopes else {}))
 
 
 def discovery_urls(issuer: str) -> tuple[str, ...]:
@@ -88,9 +88,10 @@ def read_metadata_untrusted(data: bytes, issuer: str) -> ServerMetadata:
 def is_protected(url: str) -> bool:
     """Whether what is fetched there cannot be changed on the way: https, or http within this machine."""
     parts = _maybe_split(url)
-    if parts is None or not parts.hostname or parts.username is not None or parts.fragment:
+    host = (parts.hostname if parts is not None else None) or ""
+    if parts is None or not _HOST.fullmatch(host) or parts.username is not None or "#" in url:
         return False
-    return parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(parts.hostname))
+    return parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host))
 
 
 def _is_loopback(host: str) -> bool:

@@ -23,7 +23,7 @@ def granted(scopes: Iterable[str], table: Mapping[str, OurScope]) -> OurScope | 
     return max(ours, key=RANK.index, default=None)
 
 
-def asked_for(needed: OurScope, table: Mapping[str, OurScope]) -> str | None:
+def asked_for(needed: str, table: Mapping[str, OurScope]) -> str | None:
     """The scope string a client should ask for: the first that stands for `needed`, else for the next wider one."""
     for ours in RANK[RANK.index(needed) :]:
         for scope, stands_for in table.items():

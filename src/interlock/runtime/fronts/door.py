@@ -20,9 +20,9 @@ from interlock.protocol.mcp.eras import LEGACY_VERSIONS, MODERN_VERSIONS
 from interlock.protocol.mcp.ladder import H_VERSION, HTTP_STATUS, ROUTING_HEADERS, climb, unsupported
 from interlock.protocol.mcp.methods import INITIALIZE
 from interlock.protocol.mcp.sse import encode_event
-from interlock.runtime.callers import Principal, principal_for
+from interlock.runtime.callers import Caller, Principal, principal_for
 from interlock.runtime.calls import Call, internal
-from interlock.runtime.fronts.exchange import Exchange, Head
+from interlock.runtime.fronts.exchange import Exchange, Head, Refusal
 from interlock.runtime.fronts.http import McpProtocol
 from interlock.runtime.fronts.legacy import LegacyDesk
 from interlock.runtime.fronts.modern import ModernDesk
@@ -35,6 +35,7 @@ STUCK_S: Final = 30.0  # how long a client may leave our bytes unread
 IDLE_S: Final = 75.0
 HEARTBEAT_S: Final = 15.0  # a comment on quiet streams, so that proxies keep them and the dead are found
 SWEEP_S: Final = 1.0
+WAITING_BYTES_MAX: Final = 64 * 1024 * 1024  # bodies of requests whose access token is being looked at
 
 H_SESSION: Final = b"mcp-session-id"
 _LEGACY_HEADERS: Final = frozenset(version.encode() for version in LEGACY_VERSIONS)
@@ -45,6 +46,24 @@ _LOOPBACK_NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 class Tokens(Protocol):
     def principal(self, authorization: bytes) -> Principal | None: ...
 
+    def stands(self, principal: str) -> bool:
+        """Whether a principal that came in may still be here."""
+
+    def lapsed(self, principal: str) -> bool:
+        """Whether it must show a newer credential before it is told more."""
+
+
+class Bearers(Protocol):
+    """Access tokens of authorization servers, where there are any."""
+
+    without: Refusal  # of a request without a credential
+    in_url: Refusal
+
+    async def admit(self, authorization: bytes) -> Principal | Refusal: ...
+
+    def beyond(self, caller: Caller, request: Request) -> Refusal | None:
+        """The refusal of a tool for which the caller needs a token with a wider scope."""
+
 
 class Endpoint(msgspec.Struct, frozen=True):
     """What a URL asks for."""
@@ -53,13 +72,6 @@ class Endpoint(msgspec.Struct, frozen=True):
     only: str | None = None
     names: NameForm = "auto"
     session: str | None = None
-
-
-class Refusal(msgspec.Struct, frozen=True):
-    status: int
-    error: str
-    message: str
-    extra: bytes = b""
 
 
 class Passport(msgspec.Struct, frozen=True):
@@ -88,7 +100,9 @@ class PublicDoor:
         self._own_hosts = _own_hosts(plan)
         self.protocols: set[McpProtocol] = set()
         self.sse_streams: dict[str, SseStream] = {}
-        self.draining = False
+        self.bearers: Bearers | None = None
+        self._waiting: set[asyncio.Task[None]] = set()
+        self._waiting_bytes = 0
 
     # Rung 1: the door
 
@@ -96,9 +110,7 @@ class PublicDoor:
         try:
             self._serve(exchange)
         except Exception:
-            ref = secrets.token_hex(6)
-            log.exception("internal error %s", ref)
-            exchange.answer(encode_fault(b"null", internal(ref)), 200)
+            _fail(exchange)
 
     def _serve(self, exchange: Exchange) -> None:
         head = exchange.head
@@ -111,10 +123,44 @@ class PublicDoor:
             _refuse(exchange, passport.at_once)
             return
         principal = self._authenticate(exchange)
-        endpoint = passport.endpoint
-        if principal is None:
+        if principal is not None:
+            self._admit(exchange, passport, principal)
+        elif self.bearers is not None:
+            self._ask_about(exchange, passport, self.bearers)
+        else:
             _refuse(exchange, _UNAUTHORISED)
-        elif passport.once_known is not None or endpoint is None:
+
+    def _ask_about(self, exchange: Exchange, passport: Passport, bearers: Bearers) -> None:
+        """A credential that nobody here knows (yet): the request waits, with its body, until somebody has judged it."""
+        credential = exchange.head.headers.get(b"authorization")
+        if credential is None:
+            _refuse(exchange, bearers.without)
+        elif self._waiting_bytes + len(exchange.body) > WAITING_BYTES_MAX:
+            _refuse(exchange, _BUSY)
+        else:
+            self._waiting_bytes += len(exchange.body)
+            waiting = self._admit_later(exchange, passport, bearers, credential)
+            task = asyncio.get_running_loop().create_task(waiting)
+            self._waiting.add(task)
+            task.add_done_callback(self._waiting.discard)
+
+    async def _admit_later(self, exchange: Exchange, passport: Passport, bearers: Bearers, credential: bytes) -> None:
+        try:
+            who = await bearers.admit(credential)
+            if isinstance(who, Principal):
+                self._admit(exchange, passport, who)
+            else:
+                _refuse(exchange, who)
+        except Exception:
+            _fail(exchange)
+        finally:
+            self._waiting_bytes -= len(exchange.body)
+
+    def _admit(self, exchange: Exchange, passport: Passport, principal: Principal) -> None:
+        head, endpoint = exchange.head, passport.endpoint
+        if exchange.ended:  # the client did not wait
+            return
+        if passport.once_known is not None or endpoint is None:
             _refuse(exchange, passport.once_known or _NOT_FOUND)
         elif endpoint.kind == "sse":
             self._sse(exchange, endpoint, principal)
@@ -146,6 +192,8 @@ class PublicDoor:
             extra = b"access-control-allow-origin: %b\r\nvary: origin\r\n" % origin + _EXPOSE
             if head.method == b"OPTIONS":
                 return Passport(endpoint, modern, extra + _PREFLIGHT, at_once=Refusal(204, "", ""))
+        if _has_token(head.url):
+            return Passport(endpoint, modern, extra, at_once=self.bearers.in_url if self.bearers else _UNAUTHORISED)
         if endpoint is None:
             return Passport(None, modern, extra, once_known=_NOT_FOUND)
         allowed = _ALLOWED[endpoint.kind] if not modern else b"POST"
@@ -222,6 +270,8 @@ class PublicDoor:
             exchange.answer(encode_fault(message.id, climbed), HTTP_STATUS.get(climbed.code, 400))
             return
         caller = self._modern.caller(principal, "http", endpoint.only, endpoint.names)
+        if self._is_beyond(caller, message, exchange):
+            return
         running = self._modern.handle(caller, message, climbed, exchange, exchange.head.headers, endpoint.names)
         if exchange.ended:
             return
@@ -248,6 +298,8 @@ class PublicDoor:
         if session is None:
             return
         if type(message) is Request:
+            if self._is_beyond(session.caller, message, exchange):
+                return
             call = self._legacy.handle(session, message, exchange)
             if not exchange.ended:
                 exchange.running = call
@@ -269,7 +321,17 @@ class PublicDoor:
         if session is None:
             fault = Fault(INVALID_REQUEST, "this session is unknown or has ended; send initialize again")
             exchange.answer(encode_fault(b"null", fault), 404)
+        elif session.caller.principal is not principal:
+            session.caller.act_as(principal)
         return session
+
+    def _is_beyond(self, caller: Caller, request: Request, exchange: Exchange) -> bool:
+        if caller.principal.ceiling is None or self.bearers is None:
+            return False
+        refusal = self.bearers.beyond(caller, request)
+        if refusal is not None:
+            _refuse(exchange, refusal)
+        return refusal is not None
 
     # HTTP+SSE (2024-11-05)
 
@@ -290,6 +352,9 @@ class PublicDoor:
         except CodecError as error:
             exchange.answer(encode_fault(error.message_id, error.fault), 400)
             return
+        caller = stream.caller_as(principal)
+        if caller is not None and type(message) is Request and self._is_beyond(caller, message, exchange):
+            return
         exchange.reply(202)
         stream.receive(message, self._legacy)
 
@@ -303,6 +368,7 @@ class PublicDoor:
             for protocol in list(self.protocols):
                 self._sweep(protocol, now)
             self._legacy.sessions.expire()
+            self.dismiss_unwelcome()
 
     def _sweep(self, protocol: McpProtocol, now: float) -> None:
         exchange = protocol.exchange
@@ -321,18 +387,55 @@ class PublicDoor:
             protocol.transport.close()
 
     def end_streams(self) -> None:
-        """A drain: streams that would never end by themselves are ended in order."""
-        self.draining = True
-        for listener in list(self._modern.listeners):
-            listener.finish()
-            self._modern.stop_listening(listener)
+        """A drain: streams that carry no answers and would never end by themselves are ended in order."""
+        self._end_listening(None)
         for session in list(self._legacy.sessions.by_id.values()):
             for stream in list(session.streams):
-                session.detach(stream)
                 if isinstance(stream, Exchange):
+                    session.detach(stream)
                     stream.end_stream()
+
+    def end_sse(self) -> None:
+        """The older transport's streams carry the answers, so they end last."""
         for stream in list(self.sse_streams.values()):
             stream.exchange.end_stream()
+            stream.gone()
+
+    def dismiss_unwelcome(self) -> None:
+        """Whoever may no longer come in may not stay either: its sessions, streams and calls end."""
+        for name in self._present():
+            if not self._tokens.stands(name):
+                self._dismiss(name, "the credential was revoked")
+            elif self._tokens.lapsed(name):
+                self._dismiss(name, None)
+
+    def _dismiss(self, principal: str, ending: str | None) -> None:
+        """Without an `ending` the sessions stay: a client that brings a newer token goes on where it was."""
+        self._end_listening(principal)
+        for session in list(self._legacy.sessions.by_id.values()):
+            if session.caller.principal.name == principal:
+                streams = [stream for stream in session.streams if isinstance(stream, Exchange)]
+                if ending is not None:
+                    self._legacy.sessions.close(session, ending)
+                for stream in streams:
+                    session.detach(stream)
+                    stream.end_stream()
+        for sse in list(self.sse_streams.values()):
+            if sse.principal.name == principal:
+                sse.exchange.end_stream()
+                sse.gone()
+
+    def _end_listening(self, principal: str | None) -> None:
+        for listener in list(self._modern.listeners):
+            if principal is None or listener.caller.principal.name == principal:
+                listener.finish()
+                self._modern.stop_listening(listener)
+
+    def _present(self) -> set[str]:
+        """Who has something open here."""
+        names = {listener.caller.principal.name for listener in self._modern.listeners}
+        names |= {session.caller.principal.name for session in self._legacy.sessions.by_id.values()}
+        return names | {stream.principal.name for stream in self.sse_streams.values()}
 
 
 class SseStream:
@@ -357,6 +460,14 @@ class SseStream:
     def drop(self) -> None:
         pass
 
+    def caller_as(self, principal: Principal) -> Caller | None:
+        """The client with the credential of its newest POST; None before it has a session."""
+        self.principal = principal
+        caller = None if self._session is None else self._session.caller
+        if caller is not None and caller.principal is not principal:
+            caller.act_as(principal)
+        return caller
+
     def receive(self, message: Request | Notification | Response, desk: LegacyDesk) -> None:
         if self._session is None:
             if not isinstance(message, Request) or message.method != INITIALIZE:
@@ -380,6 +491,12 @@ class SseStream:
             self._door._legacy.sessions.close(self._session, "the stream ended")
 
 
+def _fail(exchange: Exchange) -> None:
+    ref = secrets.token_hex(6)
+    log.exception("internal error %s", ref)
+    exchange.answer(encode_fault(b"null", internal(ref)), 200)
+
+
 def _refuse(exchange: Exchange, refusal: Refusal) -> None:
     if refusal.extra:
         exchange.extra += refusal.extra
@@ -388,6 +505,12 @@ def _refuse(exchange: Exchange, refusal: Refusal) -> None:
         return
     body = {"error": refusal.error, "message": refusal.message, "details": {}}
     exchange.reply(refusal.status, msgspec.json.encode(body))
+
+
+def _has_token(url: bytes) -> bool:
+    """RFC 6750 2.3, which MCP forbids: URLs end up in logs and histories."""
+    query = url.partition(b"?")[2].decode("latin-1")
+    return bool(query) and "access_token" in parse_qs(query, keep_blank_values=True)
 
 
 def _is_json(content_type: bytes) -> bool:
@@ -462,6 +585,9 @@ _UNAUTHORISED: Final = Refusal(
     "unauthorised",
     "a valid bearer token is needed; see interlock access token",
     b"www-authenticate: Bearer\r\n",
+)
+_BUSY: Final = Refusal(
+    503, "unavailable", "too many access tokens are being verified; try again", b"retry-after: 5\r\n"
 )
 _EXPOSE: Final = b"access-control-expose-headers: mcp-session-id, www-authenticate\r\n"
 _PREFLIGHT: Final = (

@@ -6,6 +6,8 @@ A Sink. It holds no task; when the client goes away before the answer, `on_gone`
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from interlock.protocol.mcp.sse import encode_event
 
 if TYPE_CHECKING:
@@ -63,6 +65,15 @@ class Head:
                 return name
             seen.add(name)
         return None
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """An answer that says no before any message was read."""
+
+    status: int
+    error: str
+    message: str
+    extra: bytes = b""  # header lines
 
 
 class Exchange:

@@ -1,25 +1,46 @@
-"""What the public door answers beside MCP: whether the node lives, and whether its servers had their first chance."""
+"""What the public door answers beside MCP: whether the node lives, and whether its servers had their first chance.
 
-from collections.abc import Callable
-from typing import Any
+Also the documents that anybody may read: where this node takes access tokens from (RFC 9728).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+Header = tuple[bytes, bytes]
+
+_JSON: Final[Header] = (b"content-type", b"application/json")
+_OPEN: Final[list[Header]] = [  # web pages look for these documents before they have any credential
+    (b"access-control-allow-origin", b"*"),
+    (b"access-control-allow-methods", b"GET"),
+    (b"access-control-allow-headers", b"*"),
+    (b"cache-control", b"max-age=300"),
+]
 
 
-def health_app(settled: Callable[[], bool]) -> Callable[..., Any]:
-    """An ASGI application for /healthz and /readyz."""
+def health_app(settled: Callable[[], bool], documents: Mapping[str, bytes]) -> Callable[..., Any]:
+    """An ASGI application for /healthz, /readyz and the documents, by path."""
 
     async def app(scope: dict[str, Any], receive: Callable[..., Any], send: Callable[..., Any]) -> None:
         if scope["type"] != "http":
             return
         path, method = scope["path"], scope["method"]
-        if path not in ("/healthz", "/readyz"):
+        document = documents.get(path)
+        headers: list[Header] = [] if document is None else list(_OPEN)
+        if document is not None and method == "OPTIONS":
+            status, body = 204, b""
+        elif document is None and path not in ("/healthz", "/readyz"):
             status, body = 404, b'{"error":"not_found","message":"MCP is at /mcp","details":{}}'
         elif method not in ("GET", "HEAD"):
             status, body = 405, b'{"error":"method_not_allowed","message":"use GET","details":{}}'
+            headers.append((b"allow", b"GET, HEAD"))
+        elif document is not None:
+            status, body = 200, document
         elif path == "/readyz" and not settled():
             status, body = 503, b'{"status":"starting"}'
         else:
             status, body = 200, b'{"status":"ok"}'
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        if body:
+            headers += [_JSON, (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
 

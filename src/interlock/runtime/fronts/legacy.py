@@ -83,7 +83,6 @@ class LegacyDesk:
         session = self.sessions.open(caller, negotiate_legacy(version))
         if session is None:
             return Fault(UNAVAILABLE, "unavailable", {"reason": "too_many_sessions"})
-        self._audience.join(session)
         return session
 
     def welcome(self, session: Session, request: Request, sink: Sink) -> None:
@@ -96,6 +95,8 @@ class LegacyDesk:
                 "instructions": instructions(view, session.caller.key.only),
             }
             sink.answer(encode_result(request.id, encode_value(result)))
+            if not session.ended:
+                self._audience.join(session)
 
         self._stock.when_fresh(INITIALIZE, answer)
 

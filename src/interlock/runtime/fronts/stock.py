@@ -58,7 +58,7 @@ class Stock:
             page.items,
             more,
             self._ttl_ms(view.ttl_s),
-            b"private" if view.private or key.tools != ("*",) else b"public",
+            b"private" if view.private else b"public",
             _SERVER_META,
         )
 

@@ -22,9 +22,11 @@ from interlock.protocol.jsonrpc.errors import CALL_TIMEOUT, METHOD_NOT_FOUND, Fa
 from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import (
+    DISCOVER,
     INITIALIZED,
     LISTEN,
     LOG_RANK,
+    PING,
     PROMPTS_LIST,
     RESOURCES_LIST,
     SET_LEVEL,
@@ -36,8 +38,8 @@ from interlock.protocol.mcp.methods import (
 from interlock.runtime.callers import Asked
 from interlock.runtime.calls import Outcome
 from interlock.runtime.clock import Clock
-from interlock.runtime.links.greeting import MODERN_META, GreetingFailed, greet, modern_head
-from interlock.runtime.links.link import Link, ServerFacts
+from interlock.runtime.links.greeting import MODERN_META, PROBE_S, GreetingFailed, greet, modern_head
+from interlock.runtime.links.link import Link, LostFault, ServerFacts
 from interlock.runtime.links.listing import FIELD, Items, ListFailed, Listing, read_list
 from interlock.runtime.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble
 from interlock.runtime.links.state import LinkState
@@ -104,6 +106,7 @@ class Keeper:
         self._relists: dict[str, asyncio.Task[None]] = {}
         self._unread: set[str] = set()  # kinds of lists that changed since they were last asked for
         self._regreeting: asyncio.Task[None] | None = None
+        self._probing: asyncio.Task[None] | None = None
         self._listener: _Listener | None = None
         self._first: Era | None = None  # which era to try first, when the last attempt ended in the greeting
         self._attempts = 0
@@ -283,6 +286,25 @@ class Keeper:
                 link.pipe.open_stream()
         link.greeted(facts)
 
+    def probe(self) -> None:
+        """A request found nobody: ask once more, and if that fails too, the server is lost."""
+        if self._usable.is_set() and (self._probing is None or self._probing.done()):
+            self._probing = asyncio.get_running_loop().create_task(self._probe())
+
+    async def _probe(self) -> None:
+        facts = self.link.facts
+        if facts is None or facts.era is Era.LEGACY:
+            inquiry = self.link.ask(PING, {})
+        else:
+            inquiry = self.link.ask(DISCOVER, {"_meta": MODERN_META}, modern_head(DISCOVER))
+        try:
+            reply = await asyncio.wait_for(inquiry.future, PROBE_S)
+        except TimeoutError:
+            self.link.cancel(inquiry, "timeout")
+            return
+        if isinstance(reply, LostFault):
+            self.lose(reply.detail)
+
     def regreet(self) -> None:
         """A legacy HTTP server forgot our session: open a new one on the same connection, lose no call."""
         if self._regreeting is None or self._regreeting.done():
@@ -420,7 +442,7 @@ class Keeper:
         pipe, self.link.pipe = self.link.pipe, None
         self.link.pid = None
         self._listener = None
-        for task in (*self._relists.values(), self._regreeting):
+        for task in (*self._relists.values(), self._regreeting, self._probing):
             if task is not None:
                 task.cancel()
         self._relists.clear()

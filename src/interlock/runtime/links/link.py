@@ -93,6 +93,9 @@ class LinkWatcher(Protocol):
 
     def on_unauthorised(self, link: "Link", reason: str) -> None: ...
 
+    def on_unreachable(self, link: "Link") -> None:
+        """A request could not be sent at all."""
+
     def on_elicitation_complete(self, link: "Link", params: Raw) -> None: ...
 
 
@@ -214,6 +217,9 @@ class Link:
         if not self._modern or self.transport == "stdio":
             self.notify(CANCELLED, {"requestId": pending.upstream_id, "reason": reason})
         self.pipe.abort(pending.handle)
+        for upstream_id in [one for one, call in self._asks.items() if call is pending]:
+            self._withdraw(upstream_id, RAW_EMPTY)
+            self.respond(upstream_id, b'"error":' + error_body(Fault(METHOD_NOT_FOUND, "the call was cancelled")))
 
     # What comes in
 
@@ -227,7 +233,7 @@ class Link:
         try:
             message = decode_untrusted(data)
         except CodecError as error:
-            self._on_garbage(data, origin, error)
+            self._on_garbage(data, error)
             return
         if type(message) is Response:
             self._on_response(message)
@@ -293,16 +299,21 @@ class Link:
         self.respond(request.id, b'"error":' + error_body(Fault(METHOD_NOT_FOUND, why)))
 
     def _whose(self, origin: Pending | None) -> Pending | None:
-        """Whose call an unsolicited message belongs to. HTTP tells; a shared pipe tells only while one client calls."""
+        """Whose call an unsolicited message belongs to. HTTP tells; a shared pipe tells only while one client calls.
+
+        A parked call has asked and waits, so one that is not is meant before it; but never another principal's.
+        """
         if isinstance(origin, Call):
             return origin
-        found: Call | None = None
-        for pending in self.in_flight.values():
-            if isinstance(pending, Call):
-                if found is not None and pending.caller is not found.caller:
-                    return None
-                found = pending
-        return found
+        calls = [pending for pending in self.in_flight.values() if isinstance(pending, Call)]
+        awake = [call for call in calls if not call.away] or calls
+        if not awake:
+            return None
+        found = awake[-1]
+        principal = found.caller.principal.name
+        if all(_one_client(call, found) for call in awake) and all(c.caller.principal.name == principal for c in calls):
+            return found
+        return None
 
     def _count_chatter(self) -> None:
         now = self._clock.now()
@@ -312,13 +323,12 @@ class Link:
         if self._chatter == CHATTER_PER_S and self.pipe is not None:
             self.pipe.throttle(max(0.0, 1.0 - (now - self._chatter_since)))
 
-    def _on_garbage(self, data: bytes, origin: Pending | None, error: CodecError) -> None:
+    def _on_garbage(self, data: bytes, error: CodecError) -> None:
+        """Noise is skipped and counted. An answer nobody can read is still somebody's: it must not time out."""
         self._garbage += 1
-        if origin is None and _LOOKS_LIKE_ANSWER.match(data) is not None:
-            # An answer nobody can read (a lone surrogate, a broken string) is still somebody's: do not let it time out.
-            found = _ANSWER_ID.search(data, 0, 256)
-            origin = self.in_flight.get(int(found[1])) if found is not None else None
-        if origin is not None and self.waits(origin):
+        found = _ANSWER_ID.search(data, 0, 256) if _LOOKS_LIKE_ANSWER.match(data) is not None else None
+        origin = self.in_flight.get(int(found[1])) if found is not None else None
+        if origin is not None:
             self.on_undelivered(origin, Undelivered(Trouble.MALFORMED, f"its answer cannot be read: {error}"))
         elif self._garbage > GARBAGE_MAX:
             self.on_pipe_lost(f"it sent more than {GARBAGE_MAX} messages that are not JSON-RPC")
@@ -330,6 +340,8 @@ class Link:
             self._watcher.on_unauthorised(self, what.detail)
         elif what.trouble is Trouble.SESSION_LOST:
             self._watcher.on_session_lost(self)
+        elif what.trouble is Trouble.UNREACHABLE:
+            self._watcher.on_unreachable(self)
         if origin is None or self.in_flight.pop(origin.upstream_id, None) is None:
             return
         match what.trouble:
@@ -396,6 +408,11 @@ class Link:
             since = self._clock.wall() if self.standing.state is not state else self.standing.since_wall
             self.standing = Standing(state, reason, since)
             self._watcher.on_standing(self)
+
+
+def _one_client(one: Call, other: Call) -> bool:
+    """Modern requests of one principal share a caller: only what they say of themselves tells their clients apart."""
+    return one.caller is other.caller and one.meta.get(META_CLIENT) == other.meta.get(META_CLIENT)
 
 
 class LostFault(Fault, frozen=True):

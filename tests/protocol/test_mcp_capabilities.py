@@ -1,0 +1,107 @@
+"""Does a server of the other era hear exactly what the client itself declared, and may it ask no more than that?"""
+
+import json
+from typing import Any
+
+import pytest
+from mcp_schema import LEGACY, MODERN, complaints
+from msgspec import Raw
+
+from interlock.protocol.jsonrpc.codec import decode_object
+from interlock.protocol.mcp.capabilities import capabilities_to_modern, declares, may_be_asked
+
+FULL = {
+    "sampling": {"tools": {}, "context": {}},
+    "elicitation": {"form": {}, "url": {}},
+    "roots": {"listChanged": True},
+    "experimental": {"dev.interlock/ax": {"z": 1, "a": []}},
+    "tasks": {"list": {}, "requests": {"elicitation": {"create": {}}}},
+}
+
+
+def to_modern(offered: dict[str, Any]) -> Any:
+    text = json.dumps(offered).encode()
+    assert complaints(LEGACY, "ClientCapabilities", text) == []
+    said = bytes(capabilities_to_modern(decode_object(text) or {}))
+    assert complaints(MODERN, "ClientCapabilities", said) == []
+    return json.loads(said)
+
+
+# Legacy capabilities in the words of 2026-07-28
+
+
+def test_nothing_declared_is_nothing_said() -> None:
+    assert to_modern({}) == {}
+
+
+def test_what_2026_07_28_knows_is_said_and_the_rest_left_out() -> None:
+    assert to_modern(FULL) == {
+        "sampling": FULL["sampling"],
+        "elicitation": FULL["elicitation"],
+        "roots": {},
+        "experimental": FULL["experimental"],
+    }
+
+
+def test_settings_keep_their_bytes() -> None:
+    sampling = b'{ "context":{"n":1.0},"x":1208925819614629174706175 }'
+    assert bytes(capabilities_to_modern({"sampling": Raw(sampling)})) == b'{"sampling":%b}' % sampling
+
+
+@pytest.mark.parametrize(
+    ("offered", "said"),
+    [({}, {"form": {}}), ({"form": {}}, {"form": {}}), ({"url": {}}, {"url": {}}), ({"x": {}}, {"x": {}})],
+)
+def test_elicitation_without_modes_is_the_form(offered: dict[str, Any], said: dict[str, Any]) -> None:
+    assert to_modern({"elicitation": offered}) == {"elicitation": said}
+
+
+@pytest.mark.parametrize("nothing", [b"null", b"false", b"true", b"1", b'"{}"', b"[]"])
+@pytest.mark.parametrize("name", ["sampling", "elicitation", "roots", "experimental"])
+def test_a_capability_that_is_no_object_is_none(name: str, nothing: bytes) -> None:
+    """Some clients write null for what they do not have."""
+    assert bytes(capabilities_to_modern({name: Raw(nothing)})) == b"{}"
+
+
+# What a client may be asked
+
+FORM, URL = b'{"message":"m","requestedSchema":{}}', b'{"mode":"url","message":"m","url":"https://example.com"}'
+NAMED_FORM = b'{"mode":"form","message":"m"}'
+OTHER = b'{"mode":"hologram"}'
+
+
+@pytest.mark.parametrize(
+    ("declared", "allowed"),
+    [
+        (b'{"elicitation":{}}', {FORM, NAMED_FORM}),
+        (b'{"elicitation":{"form":{}}}', {FORM, NAMED_FORM}),
+        (b'{"elicitation":{"url":{}}}', {URL}),
+        (b'{"elicitation":{"url":{},"form":{}}}', {FORM, NAMED_FORM, URL}),
+        (b'{"elicitation":null}', set()),
+        (b'{"sampling":{},"roots":{}}', set()),
+        (b"{}", set()),
+        (b"[]", set()),
+    ],
+)
+def test_an_elicitation_needs_its_mode(declared: bytes, allowed: set[bytes]) -> None:
+    for params in (FORM, NAMED_FORM, URL, OTHER):
+        assert may_be_asked(Raw(declared), "elicitation/create", Raw(params)) is (params in allowed)
+
+
+@pytest.mark.parametrize(("method", "needed"), [("sampling/createMessage", "sampling"), ("roots/list", "roots")])
+@pytest.mark.parametrize("params", [b"", b"{}", b'{"mode":"url"}', b"null"])
+def test_sampling_and_roots_need_their_capability(method: str, needed: str, params: bytes) -> None:
+    assert may_be_asked(Raw(b'{"%b":{}}' % needed.encode()), method, Raw(params))
+    assert not may_be_asked(Raw(b'{"elicitation":{},"%b":null}' % needed.encode()), method, Raw(params))
+
+
+@pytest.mark.parametrize("method", ["tools/call", "ping", "sampling", "elicitation", "", "tasks/get"])
+def test_nothing_else_is_ever_asked(method: str) -> None:
+    everything = Raw(json.dumps({**FULL, method: {}}).encode())
+    assert not may_be_asked(everything, method, Raw(b"{}"))
+
+
+def test_a_mode_is_only_asked_of_elicitation() -> None:
+    assert declares(Raw(b'{"sampling":{}}'), "sampling", "url")
+    assert declares(Raw(b'{"elicitation":{"url":{}}}'), "elicitation")
+    assert not declares(Raw(b'{"elicitation":{"url":{}}}'), "elicitation", "form")
