@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from http_client_peer import OK, STREAM, Sink, chunk, client_of, post, serving, turns
+from http_client_peer import OK, STREAM, Peer, Server, Sink, chunk, client_of, post, serving, turns
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -330,10 +330,22 @@ def test_an_answer_whose_head_was_seen_before_is_read_as_if_it_had_not_been(piec
 
     owner = Keeper()
     first = outcome(owner)
-    assert outcome(owner) == first
+    assert [outcome(owner), outcome(owner)] == [first, first]
 
 
 PLAIN = HEAD + b"content-type: application/json\r\ncontent-length: 5\r\n\r\n"
+
+
+async def having_made_the_head_known(server: Server, client: HttpClient) -> Peer:
+    first = post(client)
+    peer = await server.peer()
+    await peer.serve(PLAIN + b"first")
+    await first.answer()
+    second = post(client)
+    await peer.serve(PLAIN + b"other")
+    await second.answer()
+    assert client.known_heads[PLAIN[:-4]] is not None
+    return peer
 
 
 @pytest.mark.parametrize(
@@ -350,10 +362,7 @@ PLAIN = HEAD + b"content-type: application/json\r\ncontent-length: 5\r\n\r\n"
 )
 async def test_a_head_that_is_known_changes_nothing_about_what_follows_it(pieces: list[bytes], reused: bool) -> None:
     async with serving() as server, client_of(server) as client:
-        first = post(client)
-        peer = await server.peer()
-        await peer.serve(PLAIN + b"first")
-        await first.answer()
+        peer = await having_made_the_head_known(server, client)
         sink = post(client)
         await peer.request()
         await peer.send(*pieces)
@@ -366,10 +375,7 @@ async def test_a_head_that_is_known_changes_nothing_about_what_follows_it(pieces
 
 async def test_a_known_head_without_its_body_is_a_lost_answer() -> None:
     async with serving() as server, client_of(server) as client:
-        first = post(client)
-        peer = await server.peer()
-        await peer.serve(PLAIN + b"first")
-        await first.answer()
+        peer = await having_made_the_head_known(server, client)
         sink = post(client)
         await peer.request()
         await peer.send(PLAIN + b"HEL")
@@ -379,10 +385,7 @@ async def test_a_known_head_without_its_body_is_a_lost_answer() -> None:
 
 async def test_a_known_head_answers_a_head_request_without_a_body() -> None:
     async with serving() as server, client_of(server) as client:
-        first = post(client)
-        peer = await server.peer()
-        await peer.serve(PLAIN + b"first")
-        await first.answer()
+        peer = await having_made_the_head_known(server, client)
         sink = Sink()
         client.request(b"HEAD", b"/mcp", b"", b"", sink)
         await peer.serve(PLAIN)

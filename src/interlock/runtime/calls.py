@@ -290,7 +290,7 @@ def _status(error: bytes) -> int:
         code = decode_value(error)["code"]
     except (CodecError, KeyError, TypeError):
         return 200
-    return 200 if code == METHOD_NOT_FOUND else HTTP_STATUS.get(code, 200)
+    return HTTP_STATUS.get(code, 200) if isinstance(code, int) and code != METHOD_NOT_FOUND else 200
 
 
 def _is_error(result: bytes) -> bool:

@@ -25,6 +25,7 @@ from interlock.runtime.links.listing import Listing
 from interlock.runtime.shelves import RESOURCE_SCHEME, Place, Route, Shelf, era_of, make_shelf
 
 PAGE_ITEMS: Final = 1000
+PAGES_KEPT_MAX: Final = 128
 SCOPES: Final = ("read", "write", "admin")
 
 
@@ -89,6 +90,8 @@ class View:
     def page(self, method: str, era: Era, after: str) -> Page:
         cached = self._pages.get((method, era, after))
         if cached is None:
+            if len(self._pages) >= PAGES_KEPT_MAX:  # a client may make up cursors
+                self._pages.clear()
             cached = self._pages[(method, era, after)] = self._make_page(method, era, after)
         return cached
 

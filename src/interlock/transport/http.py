@@ -99,7 +99,7 @@ class HttpClient:
         self._loop: asyncio.AbstractEventLoop  # that of the first request
         self._drained = asyncio.Event()
         self._closed = False
-        self.known_heads: dict[bytes, tuple[int, Headers, int]] = {}
+        self.known_heads: dict[bytes, tuple[int, Headers, int] | None] = {}
 
     def request(self, method: bytes, target: bytes, headers: bytes, body: bytes, sink: ResponseSink) -> Handle:
         """Send a request. `headers` are whole lines without host and content-length; the caller vouches for them."""

@@ -108,7 +108,8 @@ class Handle(msgspec.Struct, eq=False):
 
 
 class Owner(Protocol):
-    known_heads: dict[bytes, tuple[int, Headers, int]]  # head bytes -> status, headers, length of the body behind them
+    # Head bytes -> status, headers and length of the body behind them, or None: seen once, and perhaps never again.
+    known_heads: dict[bytes, tuple[int, Headers, int] | None]
 
     def ready(self, connection: "Connection") -> None:
         """The connection can carry a request now."""
@@ -255,15 +256,19 @@ class Connection(asyncio.Protocol):
         """Remember the head of an answer that came whole and needed nothing special of the parser.
 
         A server begins answer after answer with the same bytes; what the parser made of them holds for all of them.
+        One that numbers its answers does not: a head is studied when it comes for the second time.
         """
+        known, head = self._owner.known_heads, data[:end]
+        if head not in known:
+            if len(known) >= KNOWN_HEADS_MAX:
+                known.clear()
+            known[head] = None
+            return
         fields = {name.lower(): value for name, value in self.headers}
         length = fields.get(b"content-length", b"")
         plain = self._persistent and self._is_http_1_1 and fields.keys().isdisjoint(_NOT_PLAIN)
         if plain and length.isdigit() and len(data) == end + 4 + int(length):
-            known = self._owner.known_heads
-            if len(known) >= KNOWN_HEADS_MAX:
-                known.clear()
-            known[data[:end]] = (self._status, self.headers, int(length))
+            known[head] = (self._status, self.headers, int(length))
 
     def eof_received(self) -> None:
         self._ended(None)

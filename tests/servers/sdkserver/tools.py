@@ -235,6 +235,8 @@ async def test_missing_capability(ctx: Any, given: Json) -> Json:
     if capabilities is None or capabilities.sampling is None:
         data = {"requiredCapabilities": {"sampling": {}}}
         raise MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, "This tool needs sampling", data)
+    if "proof" not in responses(ctx):
+        return needs({"proof": sample("Can you sample?")})
     return said(text("The client can sample."))
 
 

@@ -17,7 +17,7 @@ from interlock.protocol.jsonrpc.codec import decode_untrusted, encode_fault
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
 from interlock.protocol.mcp.eras import LEGACY_VERSIONS, MODERN_VERSIONS
-from interlock.protocol.mcp.ladder import H_VERSION, HTTP_STATUS, ROUTING_HEADERS, climb, unsupported
+from interlock.protocol.mcp.ladder import H_VERSION, HTTP_STATUS, climb, unsupported
 from interlock.protocol.mcp.methods import INITIALIZE
 from interlock.protocol.mcp.sse import encode_event
 from interlock.runtime.callers import Caller, Principal, principal_for
@@ -265,7 +265,7 @@ class PublicDoor:
             fault = Fault(INVALID_REQUEST, "a client sends no responses in 2026-07-28")
             exchange.answer(encode_fault(b"null", fault), 400)
             return
-        climbed = climb(message, exchange.head.headers, exchange.head.doubled(ROUTING_HEADERS))
+        climbed = climb(message, exchange.head.headers, exchange.head.doubled_routing())
         if isinstance(climbed, Fault):
             exchange.answer(encode_fault(message.id, climbed), HTTP_STATUS.get(climbed.code, 400))
             return

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from interlock.protocol.mcp.headers import PARAM_PREFIX
+from interlock.protocol.mcp.ladder import ROUTING_HEADERS
 from interlock.protocol.mcp.sse import encode_event
 
 if TYPE_CHECKING:
@@ -54,6 +56,12 @@ class Head:
         self.keep = keep
         self.chunks = chunks  # HTTP/1.0 knows none: there a stream ends with the connection
         self.passport: Any = None  # what the door concluded from it
+
+    def doubled_routing(self) -> bytes | None:
+        if len(self.headers) == len(self.raw_headers):
+            return None
+        mirrored = frozenset(name for name in self.headers if name.startswith(PARAM_PREFIX))
+        return self.doubled(ROUTING_HEADERS | mirrored)
 
     def doubled(self, names: frozenset[bytes]) -> bytes | None:
         """A header of `names` that was sent more than once: two readers could disagree on it."""

@@ -299,21 +299,19 @@ class Link:
         self.respond(request.id, b'"error":' + error_body(Fault(METHOD_NOT_FOUND, why)))
 
     def _whose(self, origin: Pending | None) -> Pending | None:
-        """Whose call an unsolicited message belongs to. HTTP tells; a shared pipe tells only while one client calls.
+        """Whose call an unsolicited message belongs to. HTTP tells; on a shared pipe it has to be plain.
 
-        A parked call has asked and waits, so one that is not is meant before it; but never another principal's.
+        One client with calls under way: its. Several clients of one principal: the one whose call waits for no answer
+        already, else the latest. Several principals: nobody's, rather than somebody else's.
         """
         if isinstance(origin, Call):
             return origin
         calls = [pending for pending in self.in_flight.values() if isinstance(pending, Call)]
-        awake = [call for call in calls if not call.away] or calls
-        if not awake:
+        if not calls or len({call.caller.principal.name for call in calls}) > 1:
             return None
-        found = awake[-1]
-        principal = found.caller.principal.name
-        if all(_one_client(call, found) for call in awake) and all(c.caller.principal.name == principal for c in calls):
-            return found
-        return None
+        if len({id(call.caller) for call in calls}) == 1 and calls[0].caller.asker is not None:
+            return calls[-1]
+        return next((call for call in reversed(calls) if not call.asking), calls[-1])
 
     def _count_chatter(self) -> None:
         now = self._clock.now()

@@ -1,0 +1,166 @@
+"""A node in this process with a clock that a test sets, in front of real servers that ask; and requests of modern
+clients put straight to its desk.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Raw
+from tests.interaction.asking import command
+
+from interlock.config.load import load
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.jsonrpc.messages import Request
+from interlock.protocol.mcp.ladder import climb
+from interlock.runtime.callers import Principal
+from interlock.runtime.calls import Call
+from interlock.runtime.clock import SystemClock
+from interlock.runtime.node import Node
+
+META = "io.modelcontextprotocol/"
+CAPABLE = {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}
+SECONDS = 15.0
+_ids = itertools.count(1)
+
+
+class AheadClock(SystemClock):
+    """The time it is, and some more."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def now(self) -> float:  # type: ignore[override]
+        return SystemClock.now() + self.ahead
+
+    def wall(self) -> float:  # type: ignore[override]
+        return SystemClock.wall() + self.ahead
+
+
+class Asked:
+    """A request of a modern client, and the Sink it is answered in."""
+
+    def __init__(self) -> None:
+        self.id = next(_ids)
+        self.emitted: list[Any] = []
+        self.statuses: list[int] = []
+        self.running: Any = None
+        self._answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def emit(self, message: bytes) -> None:
+        self.emitted.append(json.loads(message))
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        assert not self._answer.done(), "answered twice"
+        self.statuses.append(status)
+        self._answer.set_result(json.loads(message))
+
+    def drop(self) -> None:
+        pass
+
+    async def message(self) -> Any:
+        async with asyncio.timeout(SECONDS):
+            message = await self._answer
+        assert message["id"] == self.id
+        return message
+
+    async def result(self) -> Any:
+        message = await self.message()
+        assert "result" in message, message
+        return message["result"]
+
+    async def error(self) -> Any:
+        message = await self.message()
+        assert "error" in message, message
+        return message["error"]
+
+    async def reason(self) -> str:
+        return (await self.error())["data"]["reason"]
+
+
+class Place:
+    def __init__(self, node: Node, clock: AheadClock) -> None:
+        self.node, self.clock = node, clock
+        self.parking = node.dispatch.parking
+
+    def ask(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        who: str = "local",
+        client: str = "one",
+        capabilities: Mapping[str, Any] | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Asked:
+        asked = Asked()
+        stamp = {
+            META + "protocolVersion": "2026-07-28",
+            META + "clientInfo": {"name": client, "version": "1"},
+            META + "clientCapabilities": CAPABLE if capabilities is None else capabilities,
+            **(meta or {}),
+        }
+        body = json.dumps({**params, "_meta": stamp}).encode()
+        request = Request(str(asked.id).encode(), method, Raw(body))
+        climbed = climb(request, None)
+        assert not isinstance(climbed, Fault), climbed
+        caller = self.node.modern.caller(Principal(who), "http", None, "auto")
+        asked.running = self.node.modern.handle(caller, request, climbed, asked, None)
+        return asked
+
+    def call(self, name: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> Asked:
+        return self.ask("tools/call", {"name": name, "arguments": arguments or {}}, **options)
+
+    def again(self, name: str, arguments: Mapping[str, Any], said: Any, answers: Any = None, **options: Any) -> Asked:
+        """The retry that `said`, an input_required, asks for."""
+        params = {"name": name, "arguments": arguments, "requestState": said["requestState"]}
+        given = {} if answers is None else {"inputResponses": answers}
+        return self.ask("tools/call", {**params, **given}, **options)
+
+    async def tally(self, link: str) -> Any:
+        return (await self.call(f"{link}__tally").result())["structuredContent"]
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(SECONDS):
+            while not holds():
+                await asyncio.sleep(0.01)
+
+    def held(self) -> dict[str, int]:
+        """Everything that is kept for calls under way."""
+        links = [keeper.link for keeper in self.node.keepers.values()]
+        return {
+            "spaces": len(self.parking.spaces),
+            "handles": len(self.parking._handles),
+            "in flight": len(self.node.dispatch.in_flight),
+            "on links": sum(isinstance(p, Call) for link in links for p in link.in_flight.values()),
+            "questions": sum(len(link._asks) for link in links),
+        }
+
+
+@contextlib.asynccontextmanager
+async def place(folder: Path, rules: str = "") -> AsyncIterator[Place]:
+    config = folder / "interlock.toml"
+    servers = ""
+    for segment, era in (("old", "legacy"), ("mortal", "legacy"), ("new", "modern")):
+        servers += f"[servers.{segment}]\ncommand = {json.dumps(command(era))}\n"
+    config.write_text(f"{rules}\n{servers}")
+    plan = load(config, {**os.environ, "INTERLOCK_DATA": str(folder / "data")}, {}).plan
+    clock = AheadClock()
+    node = Node(plan, lambda operations, authenticate: None, clock)
+    await node.start(listen=False)
+    try:
+        await node.settle(SECONDS)
+        yield Place(node, clock)
+    finally:
+        await node.stop()
+
+
+def since(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    return {what: after[what] - before[what] for what in after if after[what] != before[what]}
+
+
