@@ -1,4 +1,4 @@
-"""python -m tests.conformance [TRIAL ...] [--write]: run the official suite, print what differs from what is expected."""
+"""python -m tests.conformance [TRIAL ...] [--write]: run the official suite, print what differs from the expected."""
 
 import argparse
 import sys

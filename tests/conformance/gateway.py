@@ -6,19 +6,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.interaction.harness import running_node, wait_for
+from tests.interaction.harness import RunningNode, running_node, wait_for
 
 START_SECONDS = 60.0
 
 
 @contextlib.contextmanager
-def node(servers: Mapping[str, str | list[str]]) -> Iterator[str]:
-    """Run Interlock in front of these servers, each a URL or a command; gives the base URL of the public door."""
+def node(servers: Mapping[str, str | list[str]]) -> Iterator[RunningNode]:
+    """Run Interlock in front of these servers, each a URL or a command."""
     tables = {segment: table(reach) for segment, reach in servers.items()}
     with tempfile.TemporaryDirectory() as folder, running_node(Path(folder), tables, announced=False) as running:
         for segment in servers:
             wait_for(lambda segment=segment: running.link(segment)["state"] in ("ready", "slow"), START_SECONDS)
-        yield running.url
+        yield running
 
 
 def table(reach: str | list[str]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """docs/conformance-suite.md from what the trials left in .cache/."""
 
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -8,8 +9,11 @@ from tests.conformance.suite import CLIENT_EXIT, NOT_RUN, REQUIREMENTS
 from tests.conformance.trials import ALONE, CELLS, ERAS, LEGS, Cell, Trial
 
 PAGE = toolbox.ROOT / "docs" / "conformance-suite.md"
-WAYS = {"alone": "the fixture alone", "http": "{} server, HTTP", "stdio": "{} server, stdio"} | {
-    "prefixed": "{} server, prefixed"
+WAYS = {
+    "alone": "the fixture alone",
+    "http": "{} server, HTTP",
+    "stdio": "{} server, stdio",
+    "prefixed": "{} server, prefixed",
 }
 
 Results = dict[str, dict[str, dict[str, Any]]]  # trial -> scenario -> what asdict(Scenario) gave
@@ -20,13 +24,14 @@ def markdown(kept: dict[str, Any]) -> str:
     parts = [
         "# The official conformance suite",
         "Written by `python -m tests.conformance --write` from the last `make conformance`. Do not edit.",
-        f"`@modelcontextprotocol/conformance` {kept['suite']}. A legacy client or server speaks {REQUIREMENTS['legacy']}, "
-        f"a modern one {REQUIREMENTS['modern']}; neither understands the other. Numbers are checks passed of checks made; "
-        "a scenario in italics is reported by the suite and not scored; what fails is bold, and its reason stands below.",
+        f"`@modelcontextprotocol/conformance` {kept['suite']}. A legacy client or server speaks "
+        f"{REQUIREMENTS['legacy']}, a modern one {REQUIREMENTS['modern']}; neither understands the other. Numbers are "
+        "checks passed of checks made; a scenario in italics is reported by the suite and not scored; what fails is "
+        "bold, and its reason stands below.",
         "## Interlock as the server",
-        "The suite's clients, a node, and `tests/servers/everything.py` behind it: as `/mcp/only/fixture` over HTTP and "
-        "over stdio, and under `/mcp`, where its names are prefixed and a renaming proxy puts them back for the suite. "
-        "Left out: scenarios of extensions that the fixture does not offer (tasks, skills).",
+        "The suite's clients, a node, and `tests/servers/everything.py` behind it: as `/mcp/only/fixture` over HTTP "
+        "and over stdio, and under `/mcp`, where its names are prefixed and a renaming proxy puts them back for the "
+        "suite. Left out: scenarios of extensions that the fixture does not offer (tasks, skills).",
         totals(trials),
     ]
     for era in ERAS:
@@ -65,7 +70,7 @@ def total(results: dict[str, dict[str, Any]]) -> str:
     return f"{passed}/{passed + sum(len(failed(one)) for one in judged)}"
 
 
-def table(columns: list[Any], titles: list[str], trials: Results) -> str:
+def table(columns: Sequence[Trial], titles: list[str], trials: Results) -> str:
     results = [trials[trial.name] for trial in columns]
     scenarios = sorted({scenario for one in results for scenario in one})
     lines = [f"| scenario | {' | '.join(titles)} |", "|---|" + "---|" * len(titles)]
@@ -104,10 +109,6 @@ def reasons(known: list[tuple[str, dict[str, dict[str, str]]]]) -> list[str]:
         for scenario, checks in scenarios.items()
         for check, reason in checks.items()
     ]
-
-
-def is_complete(kept: dict[str, Any], trials: list[Trial]) -> bool:
-    return all(trial.name in kept["trials"] for trial in trials)
 
 
 def write() -> None:

@@ -62,7 +62,9 @@ class Proxy:
             to_suite.close()
             to_node.close()
         for problem in done:
-            if isinstance(problem, Exception) and not isinstance(problem, ConnectionError | asyncio.IncompleteReadError):
+            if isinstance(problem, Exception) and not isinstance(
+                problem, ConnectionError | asyncio.IncompleteReadError
+            ):
                 raise problem
 
 

@@ -22,6 +22,7 @@ PACKAGES = {
     "@modelcontextprotocol/server-filesystem": "2026.8.31",
     "@modelcontextprotocol/server-memory": "2026.8.31",
 }
+MODERN_SERVERS = ("mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19")
 
 
 class ToolMissing(Exception):
@@ -72,14 +73,14 @@ def npm_server(name: str, *arguments: str) -> list[str]:
 
 
 def pypi_server(name: str, *arguments: str) -> list[str]:
-    """The command of a PyPI reference server."""
-    python = environment("reference", "mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19")
+    """The command of a PyPI reference server; sqlite is on the first line of the SDK."""
+    python = sdk_v1() if name == "sqlite" else environment("reference", *MODERN_SERVERS)
     return [str(python.parent / f"mcp-server-{name}"), *arguments]
 
 
 def sdk_v1() -> Path:
     """An interpreter with the first line of the SDK, which knows nothing of 2026-07-28."""
-    return environment("sdk-v1", "mcp==1.30.0")
+    return environment("sdk-v1", "mcp==1.30.0", "mcp-server-sqlite==2025.4.25")
 
 
 def environment(name: str, *requirements: str) -> Path:

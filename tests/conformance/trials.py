@@ -54,7 +54,7 @@ class Cell:
             if self.way == "alone":
                 yield str(reach)
                 return
-            base = stack.enter_context(node({renaming.SEGMENT: reach}))
+            base = stack.enter_context(node({renaming.SEGMENT: reach})).url
             if self.way == "prefixed":
                 yield stack.enter_context(renamed(base))
             else:

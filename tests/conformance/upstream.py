@@ -110,5 +110,5 @@ async def drive(era: str, url: str, scenario: str) -> None:
 
 
 if __name__ == "__main__":
-    with node({SEGMENT: sys.argv[2]}) as base:
-        asyncio.run(drive(sys.argv[1], f"{base}/mcp/only/{SEGMENT}", os.environ["MCP_CONFORMANCE_SCENARIO"]))
+    with node({SEGMENT: sys.argv[2]}) as running:
+        asyncio.run(drive(sys.argv[1], f"{running.url}/mcp/only/{SEGMENT}", os.environ["MCP_CONFORMANCE_SCENARIO"]))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.transport.http import HEAD_BYTES_MAX, FailureKind, HttpClient
-from interlock.transport.http_connection import Connection, Handle
+from interlock.transport.http_connection import KNOWN_HEADS_MAX, Connection, Handle
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
@@ -390,6 +390,34 @@ async def test_a_known_head_answers_a_head_request_without_a_body() -> None:
         client.request(b"HEAD", b"/mcp", b"", b"", sink)
         await peer.serve(PLAIN)
         assert await sink.answer() == (200, b"")
+
+
+def test_a_server_that_numbers_its_answers_does_not_fill_the_memory() -> None:
+    owner = Keeper()
+    connection = Connection(owner, 1000, 30)
+    connection.connection_made(Wire())
+    for number in range(3 * KNOWN_HEADS_MAX):
+        sink = Terminals()
+        connection.send(Handle(sink, False), b"x")
+        connection.data_received(HEAD + b"x-request-id: %d\r\ncontent-length: 2\r\n\r\nok" % number)
+        assert sink.names == ["answer"]
+        assert len(owner.known_heads) <= KNOWN_HEADS_MAX
+
+
+async def test_how_long_a_server_keeps_connections_is_heard_every_time() -> None:
+    async with serving() as server, client_of(server) as client:
+        peer = await having_made_the_head_known(server, client)
+        for _ in range(3):
+            sink = post(client)
+            await peer.serve(HEAD + b"content-length: 2\r\nkeep-alive: timeout=5\r\n\r\nok")
+            assert await sink.answer() == (200, b"ok")
+        fresh = [post(client), post(client)]
+        await peer.serve(HEAD + b"content-length: 2\r\nkeep-alive: timeout=5\r\n\r\nok")
+        other = await server.peer()
+        await other.serve(HEAD + b"content-length: 2\r\nkeep-alive: timeout=1\r\n\r\nok")
+        assert [await sink.answer() for sink in fresh] == [(200, b"ok")] * 2
+        assert await other.eof() == b""
+        assert all(connection.idle_s == 4 for connection in client._idle)
 
 
 def test_the_client_can_be_built_without_an_event_loop() -> None:

@@ -140,5 +140,3 @@ def retry(
 
 def legacy_cells(fronts: Iterable[str], links: Iterable[str] = LEGACY_LINKS) -> list[tuple[str, str]]:
     return [(front, link) for front in fronts for link in links]
-
-

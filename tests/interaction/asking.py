@@ -68,7 +68,8 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
 
     async def ask_all(exchange: Exchange, questions: str) -> str:
         asked = {key: await ask(exchange, question) for key, question in members(questions).items()}
-        return obj([(key, await answer) for key, (_, answer) in asked.items()])
+        # Shielded: the answer to a question of a cancelled call still comes, and is counted.
+        return obj([(key, await asyncio.shield(answer)) for key, (_, answer) in asked.items()])
 
     async def send_all(exchange: Exchange, questions: str, *, take_back: bool) -> None:
         for question in members(questions).values():

@@ -98,11 +98,11 @@ def link_command(link: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def five_servers() -> Iterator[tuple[dict[str, str], dict[str, dict[str, Any]]]]:
+def five_servers(*http_options: str) -> Iterator[tuple[dict[str, str], dict[str, dict[str, Any]]]]:
     """The URLs of those on HTTP, and all as tables of a configuration."""
     with contextlib.ExitStack() as stack:
         dialled = [link for link in LINKS if not link.endswith("stdio")]
-        urls = {link: stack.enter_context(serving(link_command(link))) for link in dialled}
+        urls = {link: stack.enter_context(serving([*link_command(link), *http_options])) for link in dialled}
         reach: dict[str, dict[str, Any]] = {link: {"url": url} for link, url in urls.items()}
         reach["old_sse"] = {"url": urls["old_sse"].removesuffix("/mcp") + "/sse", "transport": "sse"}
         yield urls, {link: reach.get(link) or stdio_table(link_command(link)) for link in LINKS}
@@ -115,7 +115,7 @@ async def starting(folder: Path) -> AsyncIterator[Fleet]:
         node = stack.enter_context(running_node(folder / "http", tables))
         stdio = {}
         for front, version in (("stdio-legacy", LEGACY), ("stdio-modern", MODERN)):
-            _, tables = stack.enter_context(five_servers())
+            _, tables = stack.enter_context(five_servers("--stream"))  # behind these, every answer is an event stream
             command = stdio_front(write_config(folder / front, tables), folder / front / "data")
             stdio[front] = await stack.enter_async_context(await StdioPeer.start(command, version, CAPABLE))
         yield Fleet(node, urls, stdio)
@@ -128,3 +128,8 @@ def stdio_front(config: Path, data: Path, *options: str) -> list[str]:
         *("--config", str(config), "--data", str(data)),
         *options,
     ]
+
+
+def bridge(node: RunningNode, *options: str) -> list[str]:
+    """The same command where a node is running already: stdin and stdout reach that one."""
+    return stdio_front(node.config, node.data, *options)

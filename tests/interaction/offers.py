@@ -28,7 +28,7 @@ def command(offer: str, *options: str) -> list[str]:
 
 
 def build(options: Namespace):  # type: ignore[no-untyped-def]
-    from rawserver.features import text_result
+    from rawserver.features import structured, text_result
     from rawserver.server import Exchange, InputRequired, Refusal, Server
     from rawserver.text import obj, string
 
@@ -118,6 +118,30 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
 
         server.methods["resources/subscribe"] = refuse
 
+    def asides() -> None:
+        """What a legacy server says between the lines of a call."""
+
+        async def ping(exchange: Exchange, arguments: str) -> str:
+            return structured(obj([("pong", await exchange.ask("ping", "{}"))]))
+
+        async def elicited(exchange: Exchange, arguments: str) -> str:
+            await exchange.notify("notifications/elicitation/complete", '{"elicitationId":"e-1","x-more":{"n":1.0}}')
+            return text_result("told")
+
+        async def takes_back(exchange: Exchange, arguments: str) -> str:
+            asking = asyncio.create_task(exchange.ask("roots/list", "{}"))
+            await asyncio.sleep(0)
+            withdrawn = obj([("requestId", string(f"ask-{server.asked}")), ("reason", '"found it"')])
+            await exchange.notify("notifications/cancelled", withdrawn)
+            asking.cancel()
+            return text_result("took it back")
+
+        async def asks_strangely(exchange: Exchange, arguments: str) -> str:
+            return structured(obj([("said", await exchange.ask("x-vendor/ask", "{}"))]))
+
+        for handler in (ping, elicited, takes_back, asks_strangely):
+            server.tool(handler.__name__, handler)
+
     def half() -> None:
         """`half` answers with half of a surrogate pair, as a program that cuts text anywhere does."""
 
@@ -127,7 +151,7 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
         server.tool("half", answer)
         server.tool("whole", own_name)
 
-    offers = {"rich": rich, "names": names, "shapes": shapes, "asking": asking, "stubborn": stubborn, "half": half}
+    offers = {made.__name__: made for made in (rich, names, shapes, asking, stubborn, asides, half)}
     for offer in options.offer.split(","):
         if offer != "pretty":
             offers[offer]()

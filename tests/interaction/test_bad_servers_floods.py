@@ -44,9 +44,8 @@ FLOODS = {
 
 
 GROUPS = {
-    "bytes": ("stdout", "line", "stderr"),
-    "notices": ("notices", "old_notices", "changes"),
-    "answers and questions": ("answers", "pings", "asks"),
+    "bytes": ("stdout", "line", "stderr", "answers"),
+    "messages": ("notices", "old_notices", "changes", "pings", "asks"),
 }
 
 
@@ -119,7 +118,7 @@ def test_floods_delay_no_list_and_no_call_of_another_server(flooded: RunningNode
     assert memory(flooded) < 300_000
 
 
-@pytest.mark.parametrize("flooded", ["notices"], indirect=True)
+@pytest.mark.parametrize("flooded", ["messages"], indirect=True)
 def test_log_messages_nobody_asked_for_reach_nobody(flooded: RunningNode) -> None:
     session = legacy_session(flooded)
     for segment in ("notices", "old_notices"):

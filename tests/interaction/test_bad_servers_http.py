@@ -148,7 +148,7 @@ def test_how_a_server_stands_and_why_can_be_seen(
         told = link["reason"] is None if reason is None else re.search(reason, link["reason"] or "")
         return link["state"] in states and bool(told)
 
-    wait_for(stands_so, 12)
+    wait_for(stands_so, 10)
     # What a server says of itself is not the operator's business beyond its status.
     shown = json.dumps(zoo.link(segment))
     assert "secret" not in shown and "Traceback" not in shown
@@ -186,7 +186,7 @@ def test_a_call_that_gets_no_usable_answer_ends_in_time_and_by_name(zoo: Running
 
 @pytest.mark.parametrize("segment", ["garbage", "streams", "twice"])
 def test_noise_around_an_answer_does_not_spoil_it(zoo: RunningNode, segment: str) -> None:
-    zoo.wait_link(segment, {"state": "ready"})
+    zoo.wait_link(segment, {"state": "ready"}, 5)
     for number in range(10):
         assert ask(zoo, echo(segment, {"n": number})).json["result"]["structuredContent"] == {"n": number}
 

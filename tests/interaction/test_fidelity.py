@@ -8,7 +8,7 @@ import json
 import pytest
 import pytest_asyncio
 from tests.interaction.corpus import Behind, Place, corpus
-from tests.interaction.fleet import CROSS_ERA, LINKS, SAME_ERA, Fleet, era, tool
+from tests.interaction.fleet import CROSS_ERA, FRONTS, LINKS, SAME_ERA, Fleet, era, tool
 from tests.interaction.peers import Peer
 from tests.servers.rawserver.text import members
 
@@ -116,3 +116,19 @@ async def test_a_request_written_over_several_lines_reaches_every_kind_of_server
         seen = (await peer.call(tool(link, "seen"))).result["structuredContent"]["messages"]
     call = json.loads(next(one["text"] for one in reversed(seen) if '"exact"' in one["text"]))
     assert call["params"]["arguments"] == {"case": "plain", "a": [1, {}], "é": "\n"}
+
+
+IDS = ('"é \\u00e9 \\/ \\""', '""', "0", "-1", "123456789012345678901234567890", '"1"', '"null"')
+
+
+@pytest.mark.parametrize("front", FRONTS)
+async def test_an_id_comes_back_as_it_was_written(fleet: Fleet, front: str) -> None:
+    async with fleet.peer(front) as peer:
+        for request_id in IDS:
+            for link in LINKS:
+                reply = await peer.call(tool(link, "echo"), {"a": 1}, request_id=request_id)
+                assert members(reply.text)["id"] == request_id
+                assert reply.result["structuredContent"] == {"a": 1}
+            for method, params in (("tools/list", {}), ("tools/call", {"name": "no.such"})):
+                reply = await peer.request(method, params, request_id=request_id)
+                assert members(reply.text)["id"] == request_id

@@ -4,12 +4,11 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.interaction.fleet import stdio_front, stdio_table
+from tests.interaction.fleet import bridge, stdio_table
 from tests.interaction.harness import RunningNode, running_node
 from tests.interaction.offers import command
 from tests.interaction.peers import LEGACY, MODERN, HttpPeer, Peer, SsePeer, StdioPeer
@@ -140,8 +139,8 @@ async def test_only_a_list_that_is_the_same_for_everybody_is_public(node: Runnin
 
 
 @pytest.mark.parametrize("era", VERSIONS)
-async def test_one_server_alone_speaks_in_its_own_names(node: RunningNode, tmp_path: Path, era: str) -> None:
-    front = stdio_front(node.config, tmp_path / "data", "--only", "files")
+async def test_one_server_alone_speaks_in_its_own_names(node: RunningNode, era: str) -> None:
+    front = bridge(node, "--only", "files")
     async with contextlib.AsyncExitStack() as stack:
         peers = [
             await stack.enter_async_context(client(node, era, "/only/files")),

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.interaction.fleet import CAPABLE, stdio_front, stdio_table
+from tests.interaction.fleet import CAPABLE, bridge, stdio_table
 from tests.interaction.harness import RunningNode, running_node
 from tests.interaction.offers import command
 from tests.interaction.peers import LEGACY, MODERN, HttpPeer, Peer, SsePeer, StdioPeer
@@ -160,7 +160,7 @@ async def test_a_hostile_server_gets_no_name_outside_its_own_segment(node: Runni
 
 
 @contextlib.asynccontextmanager
-async def edges(node: RunningNode, tmp_path: Path) -> AsyncIterator[Iterator[tuple[str, Peer]]]:
+async def edges(node: RunningNode) -> AsyncIterator[Iterator[tuple[str, Peer]]]:
     """A client on every kind of front."""
     async with contextlib.AsyncExitStack() as stack:
         opened = {
@@ -168,8 +168,8 @@ async def edges(node: RunningNode, tmp_path: Path) -> AsyncIterator[Iterator[tup
             "http-modern": await HttpPeer.modern_(f"{node.url}/mcp"),
             "http-qualified": await HttpPeer.modern_(f"{node.url}/mcp?names=qualified"),
             "sse": await SsePeer.legacy(f"{node.url}/sse"),
-            "stdio-legacy": await StdioPeer.start(stdio_front(node.config, tmp_path / "a"), LEGACY),
-            "stdio-modern": await StdioPeer.start(stdio_front(node.config, tmp_path / "b"), MODERN),
+            "stdio-legacy": await StdioPeer.start(bridge(node), LEGACY),
+            "stdio-modern": await StdioPeer.start(bridge(node), MODERN),
         }
         for peer in opened.values():
             await stack.enter_async_context(peer)
@@ -177,9 +177,9 @@ async def edges(node: RunningNode, tmp_path: Path) -> AsyncIterator[Iterator[tup
 
 
 @pytest.mark.req("AX-3.2-2", "AX-3.2-3")
-async def test_both_spellings_reach_the_tool_on_every_edge(node: RunningNode, tmp_path: Path) -> None:
+async def test_both_spellings_reach_the_tool_on_every_edge(node: RunningNode) -> None:
     """On 2026-07-28 the client sends Mcp-Name equal to the name in the body; another is refused."""
-    async with edges(node, tmp_path) as opened:
+    async with edges(node) as opened:
         for front, peer in opened:
             tools = [tool for tool in await listed(peer) if tool["name"].startswith(("odd", "jira", "beside"))]
             for tool in tools:

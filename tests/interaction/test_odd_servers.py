@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from tests.interaction.cutting import elements
-from tests.interaction.fleet import stdio_front, stdio_table
+from tests.interaction.fleet import bridge, stdio_front, stdio_table
 from tests.interaction.harness import RunningNode, running_node
 from tests.interaction.offers import ICONS, STATE, command
-from tests.interaction.peers import LEGACY, MODERN, HttpPeer, Peer, SsePeer, StdioPeer, call_text
+from tests.interaction.peers import LEGACY, MODERN, HttpPeer, Peer, SsePeer, StdioPeer
 from tests.servers.rawserver.text import members, prepend
 from tests.servers.start import serving
 
@@ -141,12 +141,15 @@ async def test_an_answer_written_over_several_lines_stays_one_message_on_every_f
         streaming = await stack.enter_async_context(client(node, ERAS[age]))
         streaming.base["accept"] = "text/event-stream"  # type: ignore[attr-defined]
         peers.append(streaming)
-        for version in (LEGACY, MODERN):
-            front = stdio_front(node.config, tmp_path / version, "--only", f"pretty_{age}")
+        only = ("--only", f"pretty_{age}")
+        for front, version in (
+            (bridge(node, *only), LEGACY),
+            (bridge(node, *only), MODERN),
+            (stdio_front(node.config, tmp_path, *only), LEGACY if age == "old" else MODERN),
+        ):
             peers.append(await stack.enter_async_context(await StdioPeer.start(front, version)))
         for peer in peers:
-            only = isinstance(peer, StdioPeer)
-            reply = await peer.request("tools/call", call_text("whole" if only else name, {}))
+            reply = await peer.call("whole" if isinstance(peer, StdioPeer) else name)
             assert reply.result["content"] == expected["content"]
             assert (await peer.request("tools/list")).result["tools"]
 

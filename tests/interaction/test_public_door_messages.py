@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.interaction.harness import RunningNode, running_node
+from tests.interaction.harness import RunningNode, running_node, wait_for
 from tests.interaction.rude import (
     STAMP,
     Rude,
@@ -84,7 +84,9 @@ MODERN_PATHS = ("/mcp", "/mcp/flat", "/mcp/only/good", "/mcp?names=qualified")
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     extra = '[limits]\nmessage_bytes = "4Mi"\n'
-    with running_node(tmp_path_factory.mktemp("door"), {"good": {"command": raw("all")}}, extra) as started:
+    with running_node(
+        tmp_path_factory.mktemp("door"), {"good": {"command": raw("all,header-params")}}, extra
+    ) as started:
         yield started
         assert_unharmed(started)
 
@@ -203,6 +205,25 @@ def test_an_unknown_tool_is_a_named_error_and_no_unknown_method(node: RunningNod
         assert answer.status == 200
         assert answer.json["error"]["code"] == UNKNOWN
         assert answer.json["error"]["data"]["reason"] == "tool_not_found"
+
+
+def test_a_tool_that_is_withheld_or_was_withdrawn_is_unknown_and_nothing_is_sent_on(
+    node: RunningNode, session: str
+) -> None:
+    withheld = {one["name"] for one in node.link("good")["withheld"]}
+    assert "badly_mirrored" in withheld
+    change = call("good__change", {"kind": "tools", "name": "fleeting"})
+    ask(node, change)
+    wait_for(lambda: "result" in ask(node, call("good__fleeting")).json)
+    ask(node, change)
+    wait_for(lambda: "error" in ask(node, call("good__fleeting")).json)
+    before = node.link("good")["calls"]
+    for name in ("good__badly_mirrored", "good.badly_mirrored", "good__fleeting", "good.fleeting"):
+        for data in (call(name), legacy(session, "tools/call", {"name": name, "arguments": {}})):
+            answer = ask(node, data)
+            assert (answer.status, answer.json["error"]["code"]) == (200, UNKNOWN)
+            assert answer.json["error"]["data"]["reason"] == "tool_not_found"
+    assert node.link("good")["calls"] == before
 
 
 @pytest.mark.parametrize(

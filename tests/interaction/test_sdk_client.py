@@ -11,7 +11,17 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters, types
 from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
-from tests.interaction.fleet import LEGACY_LINKS, LINKS, MODERN_LINKS, Fleet, instructions, stdio_front, tool, uri
+from tests.interaction.fleet import (
+    LEGACY_LINKS,
+    LINKS,
+    MODERN_LINKS,
+    Fleet,
+    bridge,
+    instructions,
+    stdio_front,
+    tool,
+    uri,
+)
 
 VERSIONS = {"legacy": "2025-11-25", "2026-07-28": "2026-07-28", "auto": "2026-07-28"}
 FRONTS = ["http legacy", "http 2026-07-28", "http auto", "sse legacy", "stdio legacy", "stdio auto"]
@@ -29,7 +39,8 @@ async def client(fleet: Fleet, front: str, folder: Path, **options: Any) -> Asyn
     if pipe == "sse":
         where = sse_client(f"{fleet.node.url}/sse")
     elif pipe == "stdio":
-        command = stdio_front(fleet.node.config, folder / "data")
+        own = folder / "data"  # a node of its own, or the one that runs
+        command = stdio_front(fleet.node.config, own) if mode == "legacy" else bridge(fleet.node)
         where = stdio_client(StdioServerParameters(command=command[0], args=command[1:], env=dict(os.environ)))
     async with Client(where, mode=mode, **options) as opened:
         assert opened.protocol_version == VERSIONS[mode]

@@ -1,4 +1,4 @@
-"""Is a server's `input_required` read and written as 2026-07-28 has it, and can nobody but us make our request state?"""
+"""Is a server's `input_required` read and written as 2026-07-28 has it, and can nobody but us make our states?"""
 
 import base64
 import json

@@ -128,7 +128,7 @@ class Place:
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(SECONDS):
             while not holds():
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # noqa: ASYNC110  (what is waited for is the node's own state)
 
     def held(self) -> dict[str, int]:
         """Everything that is kept for calls under way."""
@@ -149,7 +149,7 @@ async def place(folder: Path, rules: str = "") -> AsyncIterator[Place]:
     for segment, era in (("old", "legacy"), ("mortal", "legacy"), ("new", "modern")):
         servers += f"[servers.{segment}]\ncommand = {json.dumps(command(era))}\n"
     config.write_text(f"{rules}\n{servers}")
-    plan = load(config, {**os.environ, "INTERLOCK_DATA": str(folder / "data")}, {}).plan
+    plan = load(config, os.environ, {"data": str(folder / "data")}).plan
     clock = AheadClock()
     node = Node(plan, lambda operations, authenticate: None, clock)
     await node.start(listen=False)
@@ -162,5 +162,3 @@ async def place(folder: Path, rules: str = "") -> AsyncIterator[Place]:
 
 def since(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     return {what: after[what] - before[what] for what in after if after[what] != before[what]}
-
-

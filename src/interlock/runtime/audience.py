@@ -101,6 +101,8 @@ class Audience:
             self._changed |= kinds
 
     def _tell_changed(self) -> None:
+        if not self._changed:
+            return
         kinds, self._changed = self._changed, set()
         for member in list(self.members):
             for kind in sorted(kinds):

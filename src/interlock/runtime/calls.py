@@ -115,6 +115,8 @@ class Call:
     deadline = float("inf")
     asking = 0  # questions to the client under way: no deadline meanwhile
     away = False  # parked: its client was told to come back with answers
+    in_one_breath = False  # the server has just asked for it and may ask more
+    lacked: str | None = None  # a capability the server asked for and the client does not have
     rounds = 0  # of input_required
     interview: Any = None
     request_digest = b""  # what a retry must repeat
@@ -159,7 +161,7 @@ class Call:
                 )
             self._end(encode_error(self.client_id, error), Outcome.ERROR, _status(error) if mine is Era.MODERN else 200)
             return
-        if era is mine:
+        if era is mine and (mine is Era.LEGACY or b'"resultType"' in bytes(response.result)):
             result = bytes(response.result)
         else:
             if mine is Era.LEGACY and self.house.input_required(self, response.result):

@@ -11,12 +11,13 @@ from typing import Any, Final
 from msgspec import Raw
 
 from interlock.protocol.ax.capability import TIMEOUT_S, LatencyClass
-from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
+from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_fault, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import (
     CALL_TIMEOUT,
     HEADER_MISMATCH,
     INTERNAL_ERROR,
     INVALID_PARAMS,
+    MISSING_CAPABILITY,
     RESOURCE_NOT_FOUND,
     CodecError,
     Fault,
@@ -279,6 +280,8 @@ class Dispatch:
             return Fault(INVALID_PARAMS, "this requestState was not made here, or was changed", data)
         call.params.pop("inputResponses", None)
         call.request_digest = request_digest(call.method, call.params)
+        call.params.pop("inputResponses", None)  # of no round that this server knows
+        call.params.pop("requestState", None)
         level = maybe_string(call.meta.get(META_LOG_LEVEL))
         if level in LOG_RANK:
             self._keepers[link.segment].want_log_level(level)
@@ -314,6 +317,9 @@ class Dispatch:
         return True
 
     def refused(self, call: Call, error: Raw) -> tuple[bytes, int] | None:
+        if call.lacked is not None:  # the server's error is what came of a question the client cannot answer
+            fault = Fault(MISSING_CAPABILITY, "Missing capability", {"requiredCapabilities": {call.lacked: {}}})
+            return encode_fault(call.client_id, fault), HTTP_STATUS[MISSING_CAPABILITY]
         return self.parking.url_required(call, error)
 
     # The end of a call

@@ -5,7 +5,9 @@ The call stays under way at the server meanwhile. Who holds the state may go on 
 same request, once, until it expires. An abandoned call is cancelled at the server.
 """
 
+import asyncio
 import secrets
+from collections.abc import Callable
 from typing import Any, Final
 
 from msgspec import Raw
@@ -31,7 +33,7 @@ from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.protocol.mcp.capabilities import declares, may_be_asked
 from interlock.protocol.mcp.ladder import HTTP_STATUS
 from interlock.protocol.mcp.meta import RAW_EMPTY
-from interlock.protocol.mcp.methods import ELICIT, META_CAPABILITIES
+from interlock.protocol.mcp.methods import ASKED_OF_CLIENT, ELICIT, META_CAPABILITIES
 from interlock.protocol.mcp.mrtr import (
     QUESTIONS_MAX,
     RESUMABLE,
@@ -49,6 +51,7 @@ from interlock.runtime.clock import Clock
 
 PARKED_S: Final = 300.0  # how long a client may think
 PARKED_MAX: Final = 20_000
+GATHER_S: Final = 0.01  # questions asked in one breath reach the client in one round
 
 
 class Space:
@@ -86,9 +89,17 @@ class _Away:
         pass
 
 
+Later = Callable[[float, Callable[[], None]], None]
+
+
+def _on_the_loop(seconds: float, then: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_later(seconds, then)
+
+
 class Parking:
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, later: Later | None = None) -> None:
         self._clock = clock
+        self._later = later or _on_the_loop
         self._key = secrets.token_bytes(32)  # parked calls end with the process, so does the key
         self.spaces: dict[str, Space] = {}
         self._handles: dict[Call, str] = {}
@@ -98,6 +109,7 @@ class Parking:
     def asked(self, call: Call, link: Asked, request: Request) -> None:
         capabilities = call.meta.get(META_CAPABILITIES, RAW_EMPTY)
         if call.method not in RESUMABLE or not may_be_asked(capabilities, request.method, request.params):
+            call.lacked = ASKED_OF_CLIENT.get(request.method)
             _decline(link, request.id, f"the client of this call does not support {request.method}")
             return
         handle = self._handles.get(call)
@@ -116,8 +128,14 @@ class Parking:
         space.next_key += 1
         space.questions[str(space.next_key)] = (link, request.id, Question(request.method, request.params))
         call.asking += 1
-        if not space.waiting:
-            self._tell(handle or "", space)
+        if not space.waiting and not call.in_one_breath:
+            call.in_one_breath = True
+            self._later(GATHER_S, lambda: self._gathered(handle or "", space))
+
+    def _gathered(self, handle: str, space: Space) -> None:
+        space.call.in_one_breath = False
+        if space.questions and not space.waiting and not space.call.done:
+            self._tell(handle, space)
 
     def withdrawn(self, call: Call, upstream_id: bytes) -> None:
         """The server no longer wants an answer."""

@@ -161,6 +161,30 @@ def _object_around_halves(raw: bytes) -> dict[str, Raw] | None:
     return {key: hidden.show(value) for key, value in members.items()}
 
 
+class _Bulk(msgspec.Struct):
+    """The members of params that may be large; they are kept raw and never looked into."""
+
+    arguments: Raw = ABSENT
+    inputResponses: Raw = ABSENT  # noqa: N815
+
+
+_decode_bulk = msgspec.json.Decoder(_Bulk).decode
+PARAMS_REST_BYTES_MAX = 256 * 1024  # of params beside those: each member costs an object
+
+
+def decode_params_untrusted(raw: Raw | bytes) -> dict[str, Raw] | None:
+    """The members of params, or None if it is no object or has too much beside its arguments."""
+    size = len(raw)
+    if size > PARAMS_REST_BYTES_MAX:
+        try:
+            bulk = _decode_bulk(raw)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return None
+        if size - len(bulk.arguments) - len(bulk.inputResponses) > PARAMS_REST_BYTES_MAX:
+            return None
+    return decode_object(raw)
+
+
 def decode_array(raw: Raw | bytes) -> list[Raw] | None:
     try:
         return _decode_array(raw)

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from interlock.protocol.jsonrpc.codec import decode_object, maybe_string
+from interlock.protocol.jsonrpc.codec import decode_object, decode_params_untrusted, maybe_string
 from interlock.protocol.jsonrpc.errors import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -56,9 +56,9 @@ class Climbed(msgspec.Struct):
 
 def climb(request: Request, headers: Mapping[bytes, bytes] | None, doubled: bytes | None = None) -> Climbed | Fault:
     """`headers` is None where there are none (stdio). `doubled` names a routing header that was sent twice."""
-    params = decode_object(request.params) if request.params else None
+    params = decode_params_untrusted(request.params) if request.params else None
     if params is None:
-        return Fault(INVALID_PARAMS, "params must be an object with _meta (2026-07-28)")
+        return Fault(INVALID_PARAMS, "params must be an object with _meta, small but for its arguments (2026-07-28)")
     raw_meta = params.get("_meta")
     meta = decode_object(raw_meta) if raw_meta is not None else None
     if meta is None:

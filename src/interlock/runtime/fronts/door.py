@@ -14,7 +14,7 @@ import msgspec
 
 from interlock.config.plan import NameForm, Plan
 from interlock.protocol.jsonrpc.codec import decode_untrusted, encode_fault
-from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
+from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, UNAVAILABLE, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
 from interlock.protocol.mcp.eras import LEGACY_VERSIONS, MODERN_VERSIONS
 from interlock.protocol.mcp.ladder import H_VERSION, HTTP_STATUS, climb, unsupported
@@ -289,7 +289,7 @@ class PublicDoor:
         if type(message) is Request and message.method == INITIALIZE and H_SESSION not in exchange.head.headers:
             opened = self._legacy.initialize(message, principal, "http", endpoint.only, endpoint.names)
             if isinstance(opened, Fault):
-                exchange.answer(encode_fault(message.id, opened), 400)
+                exchange.answer(encode_fault(message.id, opened), 503 if opened.code == UNAVAILABLE else 400)
                 return
             exchange.extra += b"mcp-session-id: %b\r\n" % opened.id.encode()
             self._legacy.welcome(opened, message, exchange)

@@ -8,6 +8,7 @@ from msgspec import Raw
 from interlock.config.plan import NameForm
 from interlock.protocol.jsonrpc.codec import (
     decode_object,
+    decode_params_untrusted,
     encode_error,
     encode_fault,
     encode_result,
@@ -116,9 +117,10 @@ class LegacyDesk:
             fault = Fault(INVALID_REQUEST, "this id is in use by a request under way")
             sink.answer(encode_fault(request.id, fault), 400)
             return None
-        params = decode_object(request.params) if request.params else {}
+        params = decode_params_untrusted(request.params) if request.params else {}
         if params is None:
-            sink.answer(encode_fault(request.id, Fault(INVALID_PARAMS, "params must be an object")))
+            fault = Fault(INVALID_PARAMS, "params must be an object, small but for its arguments")
+            sink.answer(encode_fault(request.id, fault))
             return None
         method = request.method
         if method in _ROUTED:

@@ -151,7 +151,7 @@ class Sessions:
 
     def open(self, caller: Caller, version: str) -> Session | None:
         """None when the node has as many as it can hold."""
-        if len(self.by_id) >= SESSIONS_MAX and not self.expire():
+        if len(self.by_id) >= SESSIONS_MAX and not self.expire() and not self._evict():
             return None
         session = Session(secrets.token_urlsafe(24), caller, version, self._clock.now())
         self.by_id[session.id] = session
@@ -168,6 +168,14 @@ class Sessions:
         if self.by_id.pop(session.id, None) is not None:
             session.end(reason)
             self._on_end(session)
+
+    def _evict(self) -> bool:
+        """Give up the session that was silent longest, so that those nobody uses lock nobody out."""
+        silent = [session for session in self.by_id.values() if not session.streams and not session.caller.calls]
+        if not silent:
+            return False
+        self.close(min(silent, key=lambda session: session.last_seen), "evicted")
+        return True
 
     def expire(self) -> int:
         """End what was idle too long: no stream, no call, nothing heard. Returns how many."""

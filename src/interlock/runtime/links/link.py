@@ -301,17 +301,25 @@ class Link:
     def _whose(self, origin: Pending | None) -> Pending | None:
         """Whose call an unsolicited message belongs to. HTTP tells; on a shared pipe it has to be plain.
 
-        One client with calls under way: its. Several clients of one principal: the one whose call waits for no answer
-        already, else the latest. Several principals: nobody's, rather than somebody else's.
+        A legacy session is one client with all its calls, a modern request a client of its own. One client with calls
+        under way: its. Several of one principal: the one that is just asking (a server that asks several things does so
+        in one breath), else the only one that waits for no answer yet. Otherwise nobody's, rather than somebody else's.
         """
         if isinstance(origin, Call):
             return origin
         calls = [pending for pending in self.in_flight.values() if isinstance(pending, Call)]
-        if not calls or len({call.caller.principal.name for call in calls}) > 1:
+        clients = {id(call.caller) if call.caller.asker is not None else id(call): call for call in calls}
+        if len(clients) <= 1:
+            return calls[-1] if calls else None
+        if len({call.caller.principal.name for call in calls}) > 1:
             return None
-        if len({id(call.caller) for call in calls}) == 1 and calls[0].caller.asker is not None:
-            return calls[-1]
-        return next((call for call in reversed(calls) if not call.asking), calls[-1])
+        for choice in (
+            [call for call in clients.values() if call.in_one_breath],
+            [call for call in clients.values() if not call.asking],
+        ):
+            if len(choice) == 1:
+                return choice[0]
+        return None
 
     def _count_chatter(self) -> None:
         now = self._clock.now()
