@@ -146,6 +146,7 @@ def page(specifications: list[Specification], found: list[Tie]) -> str:
         "Written by `python spec/conformance.py` from the ledger in [spec](../spec/README.md) and the tests.",
         "An entry is *shown* when a test that would fail without it names it; *failing* when every such test is",
         "marked as skipped or expected to fail; otherwise *not yet*. SHAPE is as binding as MUST.",
+        "What the official MCP suite finds stands in [conformance-suite.md](conformance-suite.md).",
         "",
         "| specification | entries | " + " | ".join(STATES) + " | MUST and SHAPE shown |",
         "|---|---:|---:|---:|---:|---:|",

@@ -34,5 +34,5 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
     }
     with node({**legacy, **modern}) as running:
         for era, servers in (("2025-11-25", legacy), ("2026-07-28", modern)):
-            assert {running.link(segment)["version"] for segment in servers} == {era}
+            assert {running.link(segment)["protocol_version"] for segment in servers} == {era}
         yield Tree(running, folder)

@@ -46,9 +46,8 @@ def markdown(kept: dict[str, Any]) -> str:
         titles = [f"{leg.client} client" for leg in legs]
         parts += [f"### Servers of {REQUIREMENTS[era]}", table(legs, titles, trials)]
     parts += ["## What is not run", not_run()]
-    known = sorted({trial.known_as: verdict.expected(trial.known_as) for trial in [*ALONE, *CELLS, *LEGS]}.items())
-    if any(scenarios for _, scenarios in known):
-        parts += ["## What fails, and why", "\n".join(reasons(known))]
+    if known := reasons({trial.known_as: trial for trial in [*ALONE, *CELLS, *LEGS]}):
+        parts += ["## What fails, and why", "\n".join(known)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -102,11 +101,11 @@ def not_run() -> str:
     return "\n".join(lines)
 
 
-def reasons(known: list[tuple[str, dict[str, dict[str, str]]]]) -> list[str]:
+def reasons(trials: dict[str, Trial]) -> list[str]:
     return [
-        f"- {name}, {scenario}, {'the client' if check == CLIENT_EXIT else f'`{check}`'}: {reason}"
-        for name, scenarios in known
-        for scenario, checks in scenarios.items()
+        f"- {trial.title}: {scenario}, {'the client' if check == CLIENT_EXIT else f'`{check}`'}. {reason}"
+        for name, trial in trials.items()
+        for scenario, checks in verdict.expected(name).items()
         for check, reason in checks.items()
     ]
 

@@ -1,4 +1,4 @@
-"""Does the inspector's command line, of either era, see and call the tools of a tree of reference servers?"""
+"""Does the inspector's command line, of either era, see and use the servers of a tree of both eras?"""
 
 import json
 import os
@@ -8,33 +8,55 @@ from typing import Any
 
 import pytest
 from tests.conformance import toolbox
+from tests.conformance.tree import SEGMENTS, Tree
 
 pytestmark = pytest.mark.timeout(300)
-Tree = tuple[str, Path]
+every_era = pytest.mark.parametrize("era", ["legacy", "modern", "auto"])
 
 
-def inspect(tree: Tree, home: Path, era: str, *arguments: str) -> Any:
-    command = [*toolbox.inspector(), "--cli", f"{tree[0]}/mcp", "--transport", "http", "--protocol-era", era]
+def inspect(tree: Tree, home: Path, era: str, *arguments: str, stdio: bool = False) -> Any:
     environment = {**os.environ, "HOME": str(home), "MCP_CATALOG_PATH": str(home / "catalog.json")}
+    # The inspector gives a program that it starts only what it is told to.
+    started = ["-e", f"PYTHONPATH={os.environ.get('PYTHONPATH', '')}", "--", *tree.command]
+    where = started if stdio else ["--transport", "http", tree.url]
     done = subprocess.run(
-        [*command, "--format", "json", "-q", *arguments], capture_output=True, text=True, env=environment, timeout=60
+        [*toolbox.inspector(), "--cli", "--protocol-era", era, "--format", "json", "-q", *arguments, *where],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr + done.stdout
     return json.loads(done.stdout)["result"]
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern", "auto"])
-def test_it_lists_the_tools_of_every_server(reference_tree: Tree, tmp_path: Path, era: str) -> None:
-    names = {tool["name"] for tool in inspect(reference_tree, tmp_path, era, "--method", "tools/list")["tools"]}
-    wanted = {"memory__create_entities", "files__read_text_file", "time__get_current_time", "git__git_status"}
-    assert wanted <= names
+@every_era
+def test_it_lists_the_tools_of_every_server(tree: Tree, tmp_path: Path, era: str) -> None:
+    tools = inspect(tree, tmp_path, era, "--method", "tools/list")["tools"]
+    assert {tool["name"].partition("__")[0] for tool in tools} == SEGMENTS
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern", "auto"])
-def test_it_calls_tools_of_both_eras(reference_tree: Tree, tmp_path: Path, era: str) -> None:
-    path = str(reference_tree[1] / "hello.txt")
+@every_era
+def test_it_calls_tools_of_both_eras(tree: Tree, tmp_path: Path, era: str) -> None:
+    path = str(tree.folder / "hello.txt")
     call = ("--method", "tools/call", "--tool-name")
-    read = inspect(reference_tree, tmp_path, era, *call, "files__read_text_file", "--tool-arg", f"path={path}")
+    read = inspect(tree, tmp_path, era, *call, "files__read_text_file", "--tool-arg", f"path={path}")
     assert read["content"][0]["text"] == "Hello from a file."
-    now = inspect(reference_tree, tmp_path, era, *call, "time__get_current_time", "--tool-arg", "timezone=UTC")
+    now = inspect(tree, tmp_path, era, *call, "time__get_current_time", "--tool-arg", "timezone=UTC")
     assert "UTC" in now["content"][0]["text"]
+
+
+@every_era
+def test_it_reads_prompts_and_resources(tree: Tree, tmp_path: Path, era: str) -> None:
+    prompt = inspect(tree, tmp_path, era, "--method", "prompts/get", "--prompt-name", "everything__simple-prompt")
+    assert prompt["messages"]
+    resources = inspect(tree, tmp_path, era, "--method", "resources/list")["resources"]
+    read = inspect(tree, tmp_path, era, "--method", "resources/read", "--uri", resources[0]["uri"])
+    assert read["contents"][0]["text"]
+
+
+@every_era
+def test_it_works_over_stdio(tree: Tree, tmp_path: Path, era: str) -> None:
+    tools = inspect(tree, tmp_path, era, "--method", "tools/list", stdio=True)["tools"]
+    assert {tool["name"].partition("__")[0] for tool in tools} == SEGMENTS

@@ -43,6 +43,10 @@ class Cell:
         """Whose expectations hold: the way makes no difference."""
         return f"fixture-{self.server}" if self.way == "alone" else f"{self.client}-{self.server}"
 
+    @property
+    def title(self) -> str:
+        return f"{self.server} fixture alone" if self.way == "alone" else f"{self.client} client, {self.server} server"
+
     @contextlib.contextmanager
     def target(self) -> Iterator[str]:
         """The URL for the suite."""
@@ -54,11 +58,14 @@ class Cell:
             if self.way == "alone":
                 yield str(reach)
                 return
-            base = stack.enter_context(node({renaming.SEGMENT: reach})).url
+            running = stack.enter_context(node({renaming.SEGMENT: reach}))
+            found = running.link(renaming.SEGMENT)["era"]
+            if found != self.server:
+                raise RuntimeError(f"the fixture was to be {self.server}, the node found it {found}")
             if self.way == "prefixed":
-                yield stack.enter_context(renamed(base))
+                yield stack.enter_context(renamed(running.url))
             else:
-                yield f"{base}/mcp/only/{renaming.SEGMENT}"
+                yield f"{running.url}/mcp/only/{renaming.SEGMENT}"
 
     def run(self) -> dict[str, suite.Scenario]:
         with self.target() as url:
@@ -79,6 +86,10 @@ class Leg:
     @property
     def known_as(self) -> str:
         return self.name
+
+    @property
+    def title(self) -> str:
+        return f"upstream, {self.client} client, {self.server} server"
 
     @property
     def scenarios(self) -> list[str]:

@@ -111,4 +111,6 @@ async def drive(era: str, url: str, scenario: str) -> None:
 
 if __name__ == "__main__":
     with node({SEGMENT: sys.argv[2]}) as running:
+        modern = os.environ["MCP_CONFORMANCE_PROTOCOL_VERSION"] == MODES["modern"]
+        assert running.link(SEGMENT)["era"] == ("modern" if modern else "legacy")
         asyncio.run(drive(sys.argv[1], f"{running.url}/mcp/only/{SEGMENT}", os.environ["MCP_CONFORMANCE_SCENARIO"]))

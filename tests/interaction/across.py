@@ -5,7 +5,6 @@ Each module of tests makes a fixture of `planted`. Tests leave the servers as th
 
 import contextlib
 import itertools
-import json
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from tests.interaction.asking import command
 from tests.interaction.fleet import CAPABLE, LEGACY_LINKS, LINKS, era, stdio_front, stdio_table, tool
 from tests.interaction.harness import RunningNode, running_node
-from tests.interaction.peers import LEGACY, MODERN, HttpPeer, Ongoing, Peer, Reply, SsePeer, StdioPeer
+from tests.interaction.peers import LEGACY, MODERN, HttpPeer, Peer, Reply, SsePeer, StdioPeer
 from tests.servers.start import everything, serving
 
 # A tool that is given half a second, to see what stops its clock.

@@ -7,7 +7,7 @@ The tool `interview` {label, steps}, the prompt `interview` {label, steps as JSO
     {"ask": {KEY: {method, params?}}}    all at once; modern: one round, with "state": false without a requestState
     {"state": true}                      modern: a round that asks nothing and only wants its state back
     {"send": {...}}                      legacy: as `ask`, without waiting for the answers
-    {"take_back": {...}}                 legacy: as `send`, and takes the questions back at once
+    {"take_back": true}                  legacy: what was sent is no longer wanted
     {"gate": NAME}                       wait until the tool `open` {gate} is called
     {"progress": N}, {"log": LEVEL}      a notice
 `tally` says how often each label was begun, finished and cancelled, and which answers came to questions of `send`.
@@ -71,13 +71,19 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
         # Shielded: the answer to a question of a cancelled call still comes, and is counted.
         return obj([(key, await asyncio.shield(answer)) for key, (_, answer) in asked.items()])
 
-    async def send_all(exchange: Exchange, questions: str, *, take_back: bool) -> None:
+    async def send_all(exchange: Exchange, questions: str) -> list[str]:
+        sent = []
         for question in members(questions).values():
             ask_id, answer = await ask(exchange, question)
             answer.add_done_callback(lambda done: late.append(done.result()))
-            if take_back:
-                params = obj([("requestId", ask_id), ("reason", '"no longer needed"')])
-                await exchange.notify("notifications/cancelled", params)
+            sent.append(ask_id)
+        return sent
+
+    async def take_back(exchange: Exchange, sent: list[str]) -> None:
+        for ask_id in sent:
+            exchange.session.asked.pop(ask_id, None)
+            params = obj([("requestId", ask_id), ("reason", '"no longer needed"')])
+            await exchange.notify("notifications/cancelled", params)
 
     def state_after(step: int, answers: list[str]) -> str:
         """Written as no encoder would write it: whoever changes a byte is found out."""
@@ -109,6 +115,7 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
 
     async def go_on(exchange: Exchange, steps: list[str]) -> str:
         done, answers = (0, []) if exchange.era == "legacy" else where(exchange)
+        sent: list[str] = []
         for number, text in enumerate(steps[done:], done + 1):
             step = members(text)
             await notice(exchange, step)
@@ -116,9 +123,10 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
             if exchange.era == "legacy":
                 if questions is not None:
                     answers.append(await ask_all(exchange, questions))
-                for kind in ("send", "take_back"):
-                    if kind in step:
-                        await send_all(exchange, step[kind], take_back=kind == "take_back")
+                if "send" in step:
+                    sent += await send_all(exchange, step["send"])
+                if "take_back" in step:
+                    await take_back(exchange, sent)
             elif questions is not None or step.get("state") == "true":
                 pairs = [] if questions is None else [("inputRequests", questions)]
                 if step.get("state") != "false":

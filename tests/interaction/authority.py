@@ -67,7 +67,8 @@ def protected_node(
     """One server, "good", whose `echo` only reads, whose `exact` writes and whose `fail` is for administrators."""
     config = f'[auth]\nanonymous = "{anonymous}"\n{issuer_toml(authority, **issuer)}\n{TOOLS}\n{extra}\n'
     with running_node(folder, {"good": {"command": raw("all")}}, config) as node:
-        authority.resource = f"{node.url}/mcp"
+        before, authority.resource = authority.resource, f"{node.url}/mcp"
         yield node
+        authority.resource = before
         log = (node.data.parent / "stderr.txt").read_text()
         assert "Traceback" not in log and "internal error" not in log, log

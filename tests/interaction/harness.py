@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 START_SECONDS = 20.0
 MODERN = "2026-07-28"
@@ -29,8 +30,8 @@ class RunningNode:
         self.status_at_start = status
         self.url: str = status["node"]["url"]
         self.operator_url: str = status["node"]["operator_url"]
-        self.host, port = self.url.removeprefix("http://").rsplit(":", 1)
-        self.port = int(port)
+        where = urlsplit(self.url)
+        self.host, self.port = where.hostname or "", where.port or 0
         self.data = data
         self.config = config
 

@@ -1,4 +1,4 @@
-"""Are arguments that a 2026-07-28 tool wants repeated as headers checked at our door and written anew for its server?"""
+"""Are arguments a 2026-07-28 tool wants repeated as headers checked at our door and written anew for its server?"""
 
 from collections.abc import AsyncIterator
 
@@ -31,7 +31,7 @@ async def test_a_header_that_agrees_passes_and_is_written_for_the_server(node: R
     async with await HttpPeer.modern_(f"{node.url}/mcp") as peer:
         for region in REGIONS:
             sent = {"mcp-param-region": header_value(region)}
-            assert _decoded(await region_sent(peer, region, headers=sent)) == region
+            assert await region_sent(peer, region, headers=sent) == region
         reply = await peer.call("far__regional", {})
         assert reply.result["content"][0]["text"] == ""
 
@@ -47,15 +47,15 @@ async def test_a_header_that_is_missing_or_differs_is_refused(
 
 
 async def test_clients_that_send_no_such_headers_are_served_all_the_same(node: RunningNode) -> None:
-    for opened in (
-        await HttpPeer.legacy(f"{node.url}/mcp"),
-        await SsePeer.legacy(f"{node.url}/sse"),
-        await StdioPeer.start(bridge(node), LEGACY),
-        await StdioPeer.start(bridge(node), MODERN),
+    async with (
+        await HttpPeer.legacy(f"{node.url}/mcp") as http,
+        await SsePeer.legacy(f"{node.url}/sse") as sse,
+        await StdioPeer.start(bridge(node), LEGACY) as legacy,
+        await StdioPeer.start(bridge(node), MODERN) as modern,
     ):
-        async with opened as peer:
+        for peer in (http, sse, legacy, modern):
             for region in REGIONS:
-                assert _decoded(await region_sent(peer, region)) == region
+                assert await region_sent(peer, region) == region
 
 
 async def test_a_tool_with_an_invalid_header_is_withheld_and_the_schema_of_the_others_kept(node: RunningNode) -> None:
@@ -65,9 +65,3 @@ async def test_a_tool_with_an_invalid_header_is_withheld_and_the_schema_of_the_o
     for tool in tools.values():
         assert tool["inputSchema"]["properties"]["region"] == {"type": "string", "x-mcp-header": "Region"}
     assert [one["name"] for one in node.link("far")["withheld"]] == ["badly_mirrored"]
-
-
-def _decoded(text: str) -> str:
-    from tests.servers.rawserver.http import decoded
-
-    return decoded(text)

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import Raw
 from tests.interaction.asking import command
+from tests.servers.start import serving
 
 from interlock.config.load import load
 from interlock.protocol.jsonrpc.errors import Fault
@@ -127,8 +128,8 @@ class Place:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(SECONDS):
-            while not holds():
-                await asyncio.sleep(0.01)  # noqa: ASYNC110  (what is waited for is the node's own state)
+            while not holds():  # noqa: ASYNC110  (what is waited for is the node's own state)
+                await asyncio.sleep(0.01)
 
     def held(self) -> dict[str, int]:
         """Everything that is kept for calls under way."""
@@ -148,16 +149,17 @@ async def place(folder: Path, rules: str = "") -> AsyncIterator[Place]:
     servers = ""
     for segment, era in (("old", "legacy"), ("mortal", "legacy"), ("new", "modern")):
         servers += f"[servers.{segment}]\ncommand = {json.dumps(command(era))}\n"
-    config.write_text(f"{rules}\n{servers}")
-    plan = load(config, os.environ, {"data": str(folder / "data")}).plan
-    clock = AheadClock()
-    node = Node(plan, lambda operations, authenticate: None, clock)
-    await node.start(listen=False)
-    try:
-        await node.settle(SECONDS)
-        yield Place(node, clock)
-    finally:
-        await node.stop()
+    with serving(command("legacy")) as url:
+        config.write_text(f'{rules}\n{servers}\n[servers.web]\nurl = "{url}"\n')
+        plan = load(config, os.environ, {"data": str(folder / "data")}).plan
+        clock = AheadClock()
+        node = Node(plan, lambda operations, authenticate: None, clock)
+        await node.start(listen=False)
+        try:
+            await node.settle(SECONDS)
+            yield Place(node, clock)
+        finally:
+            await node.stop()
 
 
 def since(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:

@@ -185,17 +185,20 @@ async def test_a_question_that_is_not_answered_is_asked_again(here: Place, given
     assert await finish(here, arguments, again) == [{"q": FILLED}]
 
 
-async def test_of_several_questions_only_the_open_ones_are_asked_again(here: Place) -> None:
+@pytest.mark.parametrize("link", ["old", "web"])
+async def test_questions_asked_in_one_breath_are_one_round_and_only_the_open_ones_are_asked_again(
+    here: Place, link: str
+) -> None:
     three = {"ask": {"a": ELICIT, "b": {"method": "roots/list"}, "c": ELICIT}}
-    arguments, said = await park(here, "three", three)
+    arguments, said = await park(here, "three", three, name=f"{link}__interview")
     roots = {"roots": []}
-    rounds = 0
-    while said["resultType"] == "input_required":
-        rounds += 1
-        key, asked = next(iter(said["inputRequests"].items()))
-        answer = roots if asked["method"] == "roots/list" else {"action": "accept", "content": {"c": key}}
-        said = await here.again("old__interview", arguments, said, {key: answer}).result()
-    assert rounds == 3
+    asked = [one["method"] for one in said["inputRequests"].values()]
+    assert asked == ["elicitation/create", "roots/list", "elicitation/create"]
+    for open_questions in (3, 2, 1):
+        assert len(said["inputRequests"]) == open_questions
+        key, question = next(iter(said["inputRequests"].items()))
+        answer = roots if question["method"] == "roots/list" else {"action": "accept", "content": {"c": key}}
+        said = await here.again(f"{link}__interview", arguments, said, {key: answer}).result()
     (answers,) = said["structuredContent"]["answers"]
     assert answers == {
         "a": {"action": "accept", "content": {"c": "1"}},
@@ -207,7 +210,6 @@ async def test_of_several_questions_only_the_open_ones_are_asked_again(here: Pla
 async def test_a_server_that_asks_too_much_at_once_hears_no(here: Place) -> None:
     asked = {f"q{number:02}": ELICIT for number in range(parking.QUESTIONS_MAX + 2)}
     arguments, said = await park(here, "too much", {"ask": asked})
-    said = await here.again("old__interview", arguments, said).result()
     assert len(said["inputRequests"]) == parking.QUESTIONS_MAX
     (answers,) = await finish(here, arguments, said)
     refused = [answer for answer in answers.values() if "code" in answer]
@@ -253,7 +255,8 @@ async def test_each_round_has_its_own_time(here: Place) -> None:
 
 
 async def test_an_answer_nobody_came_back_for_is_let_go(here: Place) -> None:
-    await park(here, "answered", {"send": {"q": ELICIT}})
+    await park(here, "answered", {"send": {"q": ELICIT}}, {"gate": "answered"})
+    here.call("old__open", {"gate": "answered"})
     await here.until(lambda: all(space.answer is not None for space in here.parking.spaces.values()))
     assert len(here.parking.spaces) == 1
     here.clock.ahead += parking.PARKED_S + 1
@@ -292,7 +295,8 @@ async def sweeps(here: Place) -> None:
 
 
 async def test_a_server_that_answers_meanwhile_is_heard_when_the_client_comes_back(here: Place) -> None:
-    arguments, said = await park(here, "meanwhile", {"send": {"q": ELICIT}})
+    arguments, said = await park(here, "meanwhile", {"send": {"q": ELICIT}}, {"gate": "meanwhile"})
+    here.call("old__open", {"gate": "meanwhile"})
     await here.until(lambda: all(space.answer is not None for space in here.parking.spaces.values()))
     result = await here.again("old__interview", arguments, said, filled(said)).result()
     assert (result["resultType"], result["structuredContent"]) == ("complete", {"answers": []})
@@ -300,12 +304,29 @@ async def test_a_server_that_answers_meanwhile_is_heard_when_the_client_comes_ba
     assert late[-1]["message"] == "the call of this question has ended"
 
 
+async def test_a_server_that_does_not_wait_for_its_question_is_answered_for(here: Place) -> None:
+    result = await here.call("old__interview", steps("hasty", {"send": {"q": ELICIT}})).result()
+    assert (result["resultType"], result["structuredContent"]) == ("complete", {"answers": []})
+    assert (await here.tally("old"))["late"][-1]["message"] == "the call of this question has ended"
+
+
 async def test_a_question_taken_back_is_not_waited_for(here: Place) -> None:
-    arguments, said = await park(here, "taken", {"take_back": {"q": ELICIT}}, {"gate": "taken"})
-    retry = here.again("old__interview", arguments, said, filled(said))
+    taken = [{"send": {"q": ELICIT}}, {"gate": "taken"}, {"take_back": True}, {"gate": "left"}]
+    arguments, said = await park(here, "taken", *taken)
     here.call("old__open", {"gate": "taken"})
+    await here.until(lambda: not any(space.questions for space in here.parking.spaces.values()))
+    retry = here.again("old__interview", arguments, said, filled(said))
+    here.call("old__open", {"gate": "left"})
     assert (await retry.result())["structuredContent"] == {"answers": []}
     assert await here.again("old__interview", arguments, said).reason() == "state_used"
+
+
+async def test_a_question_taken_back_in_the_same_breath_is_never_asked(here: Place) -> None:
+    result = here.call(
+        "old__interview", steps("breath", {"send": {"q": ELICIT}}, {"take_back": True}, {"gate": "breath"})
+    )
+    here.call("old__open", {"gate": "breath"})
+    assert (await result.result())["structuredContent"] == {"answers": []}
 
 
 async def test_a_server_that_dies_meanwhile_is_told_to_the_client(here: Place) -> None:
@@ -331,29 +352,54 @@ async def test_a_client_that_gives_up_its_retry_cancels_the_call(here: Place) ->
 # Whose question it is, where a pipe is shared
 
 
-async def test_two_clients_of_one_principal_may_wait_at_once(here: Place) -> None:
+def named(label: str) -> dict[str, Any]:
+    """A question that says whose call it belongs to."""
+    return {"method": "elicitation/create", "params": {**FORM, "message": label}}
+
+
+def messages(said: Any) -> list[str]:
+    return [one["params"]["message"] for one in said["inputRequests"].values()]
+
+
+async def test_two_calls_of_one_principal_may_wait_at_once_and_each_is_asked_its_own(here: Place) -> None:
     """The server's one pipe does not say whose call asks; a call that waits for its client is not it."""
-    first = await park(here, "first", {"ask": {"a": ELICIT}}, {"ask": {"b": ELICIT}}, client="one")
-    second = await park(here, "second", {"ask": {"a": ELICIT}}, {"ask": {"b": ELICIT}}, client="two")
-    arguments, said = first
-    said = await here.again("old__interview", arguments, said, filled(said), client="one").result()
-    assert said["resultType"] == "input_required"
-    assert await finish(here, arguments, said, client="one") == [{"a": FILLED}, {"b": FILLED}]
-    arguments, said = second
-    said = await here.again("old__interview", arguments, said, filled(said), client="two").result()
-    assert await finish(here, arguments, said, client="two") == [{"a": FILLED}, {"b": FILLED}]
+    waiting = {}
+    for who in ("first", "second"):
+        two = [{"ask": {"a": named(who), "b": named(who)}}, {"ask": {"c": named(who)}}]
+        waiting[who] = await park(here, who, *two)
+        assert messages(waiting[who][1]) == [who, who]
+    for who, (arguments, said) in waiting.items():
+        said = await here.again("old__interview", arguments, said, filled(said)).result()
+        assert messages(said) == [who]
+        assert await finish(here, arguments, said) == [{"a": FILLED, "b": FILLED}, {"c": FILLED}]
 
 
-async def test_with_calls_of_two_clients_awake_nobody_is_asked(here: Place) -> None:
-    busy = here.call("old__interview", steps("busy", {"gate": "busy"}), client="one")
-    (answer,) = (await here.call("old__interview", steps("asks"), client="two").result())["structuredContent"][
-        "answers"
-    ]
+async def test_with_two_calls_that_may_be_asking_nobody_is_asked(here: Place) -> None:
+    busy = here.call("old__interview", steps("busy", {"gate": "busy"}))
+    (answer,) = (await here.call("old__interview", steps("asks")).result())["structuredContent"]["answers"]
     assert "cannot be told from others" in answer["q"]["message"]
-    arguments, said = await park(here, "asks too", client="one")
-    assert await finish(here, arguments, said, client="one") == [{"q": FILLED}]
     here.call("old__open", {"gate": "busy"})
     await busy.result()
+
+
+async def test_a_call_that_is_just_asking_is_not_asked_for_another(here: Place) -> None:
+    first = here.call("old__interview", steps("one breath", {"ask": {"q": named("one breath")}}))
+    second = here.call("old__interview", steps("another", {"ask": {"q": named("another")}}))
+    for call in (first, second):
+        (answer,) = (await call.result())["structuredContent"]["answers"]
+        assert "cannot be told from others" in answer["q"]["message"]
+
+
+async def test_http_tells_whose_question_it_is_however_many_ask(here: Place) -> None:
+    labels = [f"web {number}" for number in range(20)]
+    calls = {one: here.call("web__interview", steps(one, {"ask": {"q": named(one)}})) for one in labels}
+    for label, call in calls.items():
+        said = await call.result()
+        assert messages(said) == [label]
+        answer = {"action": "accept", "content": {"c": label}}
+        arguments = steps(label, {"ask": {"q": named(label)}})
+        done = await here.again("web__interview", arguments, said, filled(said, answer)).result()
+        assert done["structuredContent"]["answers"] == [{"q": answer}]
 
 
 async def test_with_another_principals_call_under_way_nobody_is_asked(here: Place) -> None:
@@ -376,20 +422,21 @@ async def settled(here: Place) -> dict[str, int]:
 
 async def test_nothing_grows_after_a_thousand_parked_and_resumed(here: Place) -> None:
     async def whole(number: int) -> None:
-        arguments, said = await park(here, "many")
-        assert await finish(here, arguments, said) == [{"q": FILLED}]
+        arguments, said = await park(here, "many", name="web__interview")
+        done = await here.again("web__interview", arguments, said, filled(said)).result()
+        assert done["structuredContent"]["answers"] == [{"q": FILLED}]
 
     before = await settled(here)
     for start in range(0, MANY, 100):
         await asyncio.gather(*(whole(number) for number in range(start, start + 100)))
-    tally = await here.tally("old")
+    tally = await here.tally("web")
     assert (tally["begun"]["many"], tally["finished"]["many"]) == (MANY, MANY)
     assert since(before, await settled(here)) == {}
 
 
 async def test_nothing_grows_after_a_thousand_parked_at_once_and_abandoned(here: Place) -> None:
     before = await settled(here)
-    waiting: list[Asked] = [here.call("old__interview", steps("left")) for _ in range(MANY)]
+    waiting: list[Asked] = [here.call("web__interview", steps("left")) for _ in range(MANY)]
     for one in waiting:
         assert (await one.result())["resultType"] == "input_required"
     waiting.clear()
@@ -397,6 +444,8 @@ async def test_nothing_grows_after_a_thousand_parked_at_once_and_abandoned(here:
     assert len(here.parking.spaces) == MANY
     here.clock.ahead += parking.PARKED_S + 1
     await here.until(lambda: not here.parking.spaces)
-    tally = await here.tally("old")
-    assert (tally["cancelled"]["left"], tally["unanswered"]) == (MANY, 0)
+    async with asyncio.timeout(15):
+        while (tally := await here.tally("web"))["unanswered"]:  # each answer is a request of its own
+            pass
+    assert tally["cancelled"]["left"] == MANY
     assert since(before, await settled(here)) == {}

@@ -30,6 +30,10 @@ PATIENCE_SECONDS = 20.0
 class Authority:
     def __init__(self, issuer: str) -> None:
         self.issuer = issuer
+        self.reset()
+
+    def reset(self) -> None:
+        """As if it had just been started."""
         self.signer: SigningKey = key("EdDSA", "first")
         self.published: Any = [self.signer.jwk(), key("RS256", "rsa").jwk(), key("ES256", "ec").jwk()]
         self.metadata_changes: dict[str, Any] = {}
@@ -79,6 +83,10 @@ class Control:
 
     def __init__(self, authority: Authority) -> None:
         self._authority = authority
+
+    def reset(self) -> None:
+        self._authority.gate.set()
+        self._authority.reset()
 
     def mint(
         self, claims: dict[str, Any], header: dict[str, Any] | None = None, signer: list[str] | None = None

@@ -114,7 +114,6 @@ class Call:
     timeout_s: float | None = None
     deadline = float("inf")
     asking = 0  # questions to the client under way: no deadline meanwhile
-    away = False  # parked: its client was told to come back with answers
     in_one_breath = False  # the server has just asked for it and may ask more
     lacked: str | None = None  # a capability the server asked for and the client does not have
     rounds = 0  # of input_required
@@ -243,7 +242,6 @@ class Call:
 
     def return_to(self, client_id: bytes, meta: dict[str, Raw], sink: Sink) -> None:
         """The client came back to a parked call with another request; the time it took is not the server's."""
-        self.away = False
         self.progressed = True
         self.client_id = client_id
         self.meta = meta

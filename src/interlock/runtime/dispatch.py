@@ -278,10 +278,8 @@ class Dispatch:
         if "requestState" in call.params:  # nobody but us makes one for this server
             data = {"reason": "state_invalid"}
             return Fault(INVALID_PARAMS, "this requestState was not made here, or was changed", data)
-        call.params.pop("inputResponses", None)
         call.request_digest = request_digest(call.method, call.params)
         call.params.pop("inputResponses", None)  # of no round that this server knows
-        call.params.pop("requestState", None)
         level = maybe_string(call.meta.get(META_LOG_LEVEL))
         if level in LOG_RANK:
             self._keepers[link.segment].want_log_level(level)

@@ -150,7 +150,7 @@ class Parking:
         """Answer the client: these questions, and come back with this."""
         call = space.call
         space.round += 1
-        space.waiting = call.away = True
+        space.waiting = True
         space.expires_at = self._clock.now() + PARKED_S
         sink, call.sink = call.sink, _Away(space)
         state = seal(
@@ -200,9 +200,7 @@ class Parking:
         call.return_to(client_id, meta, sink)
         given = decode_object(params["inputResponses"]) if "inputResponses" in params else {}
         for key, answer in (given or {}).items():
-            if (
-                key in space.questions and bytes(answer)[:1] == b"{"
-            ):  # a result is an object; for others it is asked again
+            if key in space.questions and bytes(answer)[:1] == b"{":  # a result is an object; else it is asked again
                 link, upstream_id, _ = space.questions.pop(key)
                 call.asking -= 1
                 link.respond(upstream_id, b'"result":' + bytes(answer))

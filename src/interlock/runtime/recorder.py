@@ -76,28 +76,32 @@ class Recorder:
             await asyncio.shield(self.flush())
 
 
-class _Record(msgspec.Struct, omit_defaults=True):
-    at: str
-    who: str
-    via: str
-    method: str
-    tool: str
-    args_sha256: str
-    verdict: str
-    outcome: str
-    ms: float
-    reason: str | None = None
-
-
 def _encode_all(batch: list[Entry]) -> list[bytes]:
-    return [_encode(_as_record(entry)) for entry in batch]
+    return [_encode_one(entry) for entry in batch]
 
 
-def _as_record(entry: Entry) -> _Record:
+_TEMPLATE: Final = (
+    b'{"at":"%b","who":%b,"via":"%b","method":"%b","tool":%b,"args_sha256":"%b","verdict":"%b","outcome":"%b","ms":%.3f'
+)
+
+
+def _encode_one(entry: Entry) -> bytes:
     at, who, via, method, tool, arguments, verdict, outcome, seconds, reason = entry
-    digest = _NO_ARGUMENTS if arguments is None else hashlib.sha256(bytes(arguments)).hexdigest()
-    return _Record(_second(int(at)), who, via, method, tool, digest, verdict, outcome, round(seconds * 1000, 3), reason)
+    digest = _NO_ARGUMENTS if arguments is None else hashlib.sha256(arguments).hexdigest()
+    record = _TEMPLATE % (
+        _second(int(at)).encode(),
+        _quoted(who),
+        via.encode(),
+        method.encode(),
+        _quoted(tool),
+        digest.encode(),
+        verdict.encode(),
+        outcome.encode(),
+        seconds * 1000,
+    )
+    return record + b"}" if reason is None else b'%b,"reason":%b}' % (record, _quoted(reason))
 
 
 _NO_ARGUMENTS: Final = hashlib.sha256(b"{}").hexdigest()
 _second = functools.lru_cache(maxsize=64)(rfc3339)
+_quoted = functools.lru_cache(maxsize=4096)(_encode)

@@ -44,10 +44,11 @@ LEGACY_CAPABILITIES: Final = {
 
 
 class GreetingFailed(Exception):
-    def __init__(self, reason: str, what: Undelivered | None = None) -> None:
+    def __init__(self, reason: str, what: Undelivered | None = None, *, again: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.what = what
+        self.again = again  # asking the same once more may help
 
 
 def modern_head(method: str) -> bytes:
@@ -61,6 +62,7 @@ async def greet(link: Link, remembered: Era | None, say: Callable[[str], None]) 
     deadline = asyncio.get_running_loop().time() + GREET_S
     reasons: list[str] = []
     last: Undelivered | None = None
+    insisted = False
     try:
         for step, era in enumerate(order):
             asked[era] = _ask(link, era)
@@ -80,6 +82,10 @@ async def greet(link: Link, remembered: Era | None, say: Callable[[str], None]) 
                     if isinstance(facts, ServerFacts):
                         return facts
                     del asked[spoken]
+                    if facts.again and not insisted:  # it refused the version it says it speaks: once more
+                        insisted = True
+                        asked[spoken] = _ask(link, spoken)
+                        continue
                     reasons.append(facts.reason)
                     last = facts.what or last
                     if _hopeless(facts.what):
@@ -112,11 +118,20 @@ def _read(era: Era, reply: Response | Fault) -> ServerFacts | GreetingFailed:
         what = reply.what if isinstance(reply, LostFault) else None
         return GreetingFailed(reply.detail if isinstance(reply, LostFault) else reply.message, what)
     if reply.error:
-        return GreetingFailed(_refusal(era, reply.error))
+        return GreetingFailed(_refusal(era, reply.error), again=_speaks_ours(reply.error))
     result = decode_object(reply.result)
     if result is None:
         return GreetingFailed("its greeting is not an object")
     return _modern_facts(result) if era is Era.MODERN else _legacy_facts(result)
+
+
+def _speaks_ours(error: Raw) -> bool:
+    """-32022 whose list of versions holds one of ours."""
+    try:
+        body = decode_value(error)
+        return body["code"] == UNSUPPORTED_VERSION and any(v in body["data"]["supported"] for v in MODERN_VERSIONS)
+    except (CodecError, KeyError, TypeError):
+        return False
 
 
 def _refusal(era: Era, error: Raw) -> str:

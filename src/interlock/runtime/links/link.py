@@ -302,8 +302,8 @@ class Link:
         """Whose call an unsolicited message belongs to. HTTP tells; on a shared pipe it has to be plain.
 
         A legacy session is one client with all its calls, a modern request a client of its own. One client with calls
-        under way: its. Several of one principal: the one that is just asking (a server that asks several things does so
-        in one breath), else the only one that waits for no answer yet. Otherwise nobody's, rather than somebody else's.
+        under way: its. Several of one principal: the only one that waits for no answer yet, or is just asking (a server
+        that asks several things does so in one breath). Otherwise nobody's, rather than somebody else's.
         """
         if isinstance(origin, Call):
             return origin
@@ -313,13 +313,8 @@ class Link:
             return calls[-1] if calls else None
         if len({call.caller.principal.name for call in calls}) > 1:
             return None
-        for choice in (
-            [call for call in clients.values() if call.in_one_breath],
-            [call for call in clients.values() if not call.asking],
-        ):
-            if len(choice) == 1:
-                return choice[0]
-        return None
+        may_ask = [call for call in clients.values() if call.in_one_breath or not call.asking]
+        return may_ask[0] if len(may_ask) == 1 else None
 
     def _count_chatter(self) -> None:
         now = self._clock.now()
@@ -414,11 +409,6 @@ class Link:
             since = self._clock.wall() if self.standing.state is not state else self.standing.since_wall
             self.standing = Standing(state, reason, since)
             self._watcher.on_standing(self)
-
-
-def _one_client(one: Call, other: Call) -> bool:
-    """Modern requests of one principal share a caller: only what they say of themselves tells their clients apart."""
-    return one.caller is other.caller and one.meta.get(META_CLIENT) == other.meta.get(META_CLIENT)
 
 
 class LostFault(Fault, frozen=True):
