@@ -20,6 +20,7 @@ if __name__ == "__main__":
 ICONS = '[{"src":"data:image/png;base64,iVBORw0KGgo=","mimeType":"image/png","sizes":["48x48"],"theme":"dark","x-i":1}]'
 OUTPUT = '{"type":"object","properties":{"n":{"type":"integer"}},"x-order":{"z":1,"a":2}}'
 STATE = '"il1.s \\u00e9"'
+DAWDLES_S = 0.15
 DECLARED = {"latency_class": "fast", "mutable": True, "reversible": True, "schema_version": "2.1.0", "x-own": {"k": []}}
 
 
@@ -28,6 +29,7 @@ def command(offer: str, *options: str) -> list[str]:
 
 
 def build(options: Namespace):  # type: ignore[no-untyped-def]
+    from rawserver import features
     from rawserver.features import structured, text_result
     from rawserver.server import Exchange, InputRequired, Refusal, Server
     from rawserver.text import obj, string
@@ -151,15 +153,20 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
         server.tool("half", answer)
         server.tool("whole", own_name)
 
-    offers = {made.__name__: made for made in (rich, names, shapes, asking, stubborn, asides, half)}
+    def asks() -> None:
+        """The fixture's own `ask`."""
+        features.asks(server, options)
+
+    offers = {made.__name__: made for made in (rich, names, shapes, asking, stubborn, asides, half, asks)}
     for offer in options.offer.split(","):
-        if offer != "pretty":
+        if offer not in ("pretty", "dawdling"):
             offers[offer]()
     return server
 
 
 async def run(options: Namespace) -> None:
     from rawserver import http, stdio
+    from rawserver.faults import Slow
 
     server = build(options)
     if options.http is None:
@@ -173,7 +180,16 @@ async def run(options: Namespace) -> None:
             await plain(self, status, text, **headers)
 
         http.Response.plain = pretty  # type: ignore[method-assign]
-    pipe = http.HttpPipe(server, token=None, always_stream=False, forget_after=None)
+    if "dawdling" in options.offer:  # the answer is there, the end of its stream is not
+        end = http.Response.end
+
+        async def late(self: http.Response) -> None:
+            await asyncio.sleep(DAWDLES_S)
+            await end(self)
+
+        http.Response.end = late  # type: ignore[method-assign]
+        server.faults = [Slow(int(DAWDLES_S * 2000), calls_only=True)]
+    pipe = http.HttpPipe(server, token=None, always_stream="dawdling" in options.offer, forget_after=None)
     await http.serve(pipe, options.http)
 
 

@@ -16,10 +16,11 @@ from tests.interaction.fleet import (
     tool,
 )
 from tests.interaction.harness import running_node
+from tests.interaction.offers import command
 from tests.interaction.peers import HttpPeer, Peer, Reply, call_text
 from tests.interaction.test_questions import FILLED, QUESTIONS, next_question, question
 from tests.servers.rawserver.text import members, prepend
-from tests.servers.start import raw
+from tests.servers.start import raw, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -91,6 +92,17 @@ async def test_a_cancelled_legacy_call_takes_its_question_back(fleet: Fleet) -> 
         await peer.cancel(call)
         with pytest.raises(AssertionError, match="400"):  # nobody waits for this answer any more
             await peer.respond(asked["id"], FILLED)
+
+
+async def test_a_server_that_is_slow_to_end_its_stream_does_not_lose_the_retry(tmp_path: Path) -> None:
+    with (
+        serving(command("dawdling,asks", "--era", "modern")) as url,
+        running_node(tmp_path, {"slow": {"url": url}}) as node,
+    ):
+        async with await HttpPeer.legacy(f"{node.url}/mcp", CAPABLE) as peer:
+            peer.answers["elicitation/create"] = lambda params: FILLED
+            reply = await peer.call("slow__ask", question("elicitation/create"))
+            assert reply.result["structuredContent"]["inputResponses"] == {"one": FILLED}
 
 
 # A modern client is answered `input_required` while the legacy server waits

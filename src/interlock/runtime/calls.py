@@ -5,6 +5,7 @@ itself (handshake, lists). A call ends exactly once, whatever arrives later.
 """
 
 import asyncio
+import re
 from collections import deque
 from enum import Enum
 from typing import Any, Final, Protocol
@@ -96,7 +97,7 @@ class Carrier(Protocol):
     def send_again(self, call: "Call") -> None: ...
 
 
-_IS_ERROR: Final = b'"isError"'
+_IS_ERROR: Final = re.compile(rb'"isError"\s*:\s*true')
 
 
 class Call:
@@ -160,9 +161,8 @@ class Call:
                 )
             self._end(encode_error(self.client_id, error), Outcome.ERROR, _status(error) if mine is Era.MODERN else 200)
             return
-        if era is mine and (mine is Era.LEGACY or b'"resultType"' in bytes(response.result)):
-            result = bytes(response.result)
-        else:
+        result = bytes(response.result)
+        if era is not mine or (mine is Era.MODERN and b'"resultType"' not in result):
             if mine is Era.LEGACY and self.house.input_required(self, response.result):
                 return
             brought = (
@@ -174,7 +174,9 @@ class Call:
                 self.on_failed(brought, Outcome.ERROR)
                 return
             result = brought
-        outcome = Outcome.TOOL_ERROR if _IS_ERROR in result and _is_error(result) else Outcome.OK
+        outcome = Outcome.OK
+        if _IS_ERROR.search(result) is not None and _is_error(result):
+            outcome = Outcome.TOOL_ERROR
         self._end(encode_result(self.client_id, result), outcome, 200)
 
     def on_failed(self, fault: Fault, outcome: Outcome) -> None:

@@ -81,7 +81,7 @@ class Dispatch:
             resumed = self._resumed(caller, client_id, TOOLS_CALL, params, meta, sink)
             if resumed is not None:
                 return resumed
-        call = self._new(caller, client_id, TOOLS_CALL, params, meta, sink)
+        call = Call(caller, client_id, TOOLS_CALL, params, meta, sink, self._clock.now(), self)
         name = params.get("name")
         namespace = self._catalog.namespace
         if caller.seen is not namespace:
@@ -106,11 +106,13 @@ class Dispatch:
             fault = self._mirror(call, route, arguments, headers)
             if fault is not None:
                 return self._refuse(call, fault)
-        fault = self._across(call, route.link)
-        if fault is not None:
-            return self._refuse(call, fault)
+        link = route.link
+        if not link.modern:
+            fault = self._across(call, link)
+            if fault is not None:
+                return self._refuse(call, fault)
         params["name"] = route.wire_name
-        return self._go(call, route.link)
+        return self._go(call, link)
 
     def get_prompt(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
@@ -348,7 +350,7 @@ class Dispatch:
                 call.target,
                 call.params.get("arguments"),
                 "refused" if outcome is Outcome.REFUSED else "admitted",
-                outcome.value,
+                outcome._value_,
                 seconds,
                 call.reason,
             )

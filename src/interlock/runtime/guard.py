@@ -51,6 +51,8 @@ class Guard:
         """`standing` is how the link of the command's route stands; None when the name leads nowhere."""
         if standing is None:
             return Refuse(Rung.ROUTE, NOT_FOUND)
+        if standing.state is LinkState.READY:
+            return Admitted(command, _KEY)
         match standing.state:
             case LinkState.READY | LinkState.SLOW:
                 return Admitted(command, _KEY)

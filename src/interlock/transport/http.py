@@ -15,18 +15,8 @@ import ssl
 from collections import OrderedDict
 from urllib.parse import urlsplit
 
-from interlock.transport.http_connection import (
-    HEAD_BYTES_MAX,
-    IDLE_S,
-    Connection,
-    Failure,
-    FailureKind,
-    Handle,
-    Headers,
-    ResponseSink,
-    header,
-    tls_detail,
-)
+from interlock.transport.http_answer import Failure, FailureKind, Headers, ResponseSink, header, tls_detail
+from interlock.transport.http_connection import HEAD_BYTES_MAX, IDLE_S, Connection, Handle
 
 __all__ = ["HEAD_BYTES_MAX", "Failure", "FailureKind", "Handle", "Headers", "HttpClient", "ResponseSink", "header"]
 

@@ -7,72 +7,30 @@ when one is opened or closed for idleness, is the business of the `Owner` (`tran
 """
 
 import asyncio
-import enum
 import re
 import ssl
 from collections import OrderedDict
-from collections.abc import Sequence
 from typing import Protocol, cast
 
 import httptools
 import msgspec
 
-HEAD_BYTES_MAX = (
-    65536  # of header lines, informational answers and trailers included; common servers stop at 8 to 64 KiB
+from interlock.transport.http_answer import (
+    Failure,
+    FailureKind,
+    Headers,
+    ResponseSink,
+    ends_with_connection,
+    tls_detail,
 )
+
+HEAD_BYTES_MAX = 65536  # of header lines, informational answers and trailers; common servers stop at 8 to 64 KiB
 IDLE_S = 30.0  # below the 60 to 75 s after which most servers and balancers drop an idle connection
 KEEP_ALIVE_MARGIN_S = 1.0  # a request sent this shortly before the server's own timeout may meet a closed socket
 UNSENT_POSSIBLE_BYTES = 16384  # a smaller request always fits into the empty send buffer of a socket
 
 _EVENT_STREAM = b"text/event-stream"
 _KEEP_ALIVE_TIMEOUT = re.compile(rb"(?:^|[ ,;])timeout=([0-9]{1,6})(?![0-9])", re.IGNORECASE)
-
-Headers = Sequence[tuple[bytes, bytes]]  # names as the server wrote them, in its order, repeated ones kept
-
-
-def header(headers: Headers, name: bytes) -> bytes | None:
-    """The first value of a header. `name` is in lower case."""
-    size = len(name)
-    for key, value in headers:
-        if len(key) == size and key.lower() == name:
-            return value.strip(b" \t")
-    return None
-
-
-class FailureKind(enum.Enum):
-    CONNECT_REFUSED = "connect_refused"
-    CONNECT_TIMEOUT = "connect_timeout"
-    NAME_RESOLUTION = "name_resolution"
-    TLS = "tls"
-    LOST_BEFORE_ANSWER = "lost_before_answer"
-    LOST_DURING_ANSWER = "lost_during_answer"
-    MALFORMED = "malformed"
-    TOO_LARGE = "too_large"
-    BUSY = "busy"
-    CLOSED = "closed"
-
-
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request has no answer. `detail` names neither host nor path nor class and may be shown to anybody."""
-
-    kind: FailureKind
-    detail: str
-    retry_safe: bool = False  # true only if no byte of the request can have reached the server
-
-
-class ResponseSink(Protocol):
-    """Where the answer to one request goes. `on_answer`, `on_stream_end` and `on_fail` are terminal."""
-
-    def on_answer(self, status: int, headers: Headers, body: bytes) -> None: ...
-
-    def on_stream(self, status: int, headers: Headers) -> None:
-        """An answer of content type text/event-stream begins."""
-
-    def on_chunk(self, data: bytes) -> None: ...
-
-    def on_stream_end(self) -> None: ...
-
-    def on_fail(self, failure: Failure) -> None: ...
 
 
 class Handle(msgspec.Struct, eq=False):
@@ -390,7 +348,7 @@ class Connection(asyncio.Protocol):
         call = self._call
         if call is None:
             return
-        if self._status and exc is None and _ends_with_connection(self.headers):
+        if self._status and exc is None and ends_with_connection(self.headers):
             if self._streaming:
                 self._finish(call, False)
                 if call.sink is not None:
@@ -405,22 +363,3 @@ class Connection(asyncio.Protocol):
         else:
             detail = "the server closed the connection before it answered"
             self.fail(Failure(kind=FailureKind.LOST_BEFORE_ANSWER, detail=detail))
-
-
-def tls_detail(error: ssl.SSLError) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the server's certificate is not accepted: {error.verify_message}"
-    reason = (error.reason or "no reason given").replace("_", " ").lower()
-    return f"the TLS handshake failed: {reason}"
-
-
-def _ends_with_connection(headers: Headers) -> bool:
-    """RFC 9112 6.3 rules 4 and 8: without a length or a final chunked coding an answer ends with the connection."""
-    coding = b""
-    for name, value in headers:
-        lowered = name.lower()
-        if lowered == b"content-length":
-            return False
-        if lowered == b"transfer-encoding":
-            coding = value
-    return coding.rpartition(b",")[2].strip(b" \t").lower() != b"chunked"

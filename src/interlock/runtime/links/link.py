@@ -118,7 +118,7 @@ class Link:
         self._watcher = watcher
         self._clock = clock
         self._vendor_meta = vendor_meta
-        self._modern = False
+        self.modern = False
         self._last_id = 0
         self._garbage = 0
         self._chatter = 0
@@ -138,16 +138,16 @@ class Link:
         call.upstream_id = uid
         call.link = self
         call.ticket = admitted
-        if not (self._modern and call.caller.era is Era.MODERN and call.meta.keys() <= UNCHANGED_KEYS):
+        if not (self.modern and call.caller.era is Era.MODERN and call.meta.keys() <= UNCHANGED_KEYS):
             self._rewrite_meta(call, uid)
         self.in_flight[uid] = call
         self.calls += 1
         message = encode_request(b"%d" % uid, call.method.encode(), encode_value(call.params))
-        call.handle = pipe.send(message, call.head if self._modern else b"", call)
+        call.handle = pipe.send(message, call.head if self.modern else b"", call)
 
     def _rewrite_meta(self, call: Call, uid: int) -> None:
         meta = crossing(call.meta, vendor=self._vendor_meta) if call.meta else {}
-        if self._modern:
+        if self.modern:
             self._stamp(call, meta)
         if call.progress_token is not None:
             meta[PROGRESS_TOKEN] = Raw(b"%d" % uid)
@@ -214,7 +214,7 @@ class Link:
         """Tell the server that nobody waits any more: by closing the stream, and in words where words are spoken."""
         if self.in_flight.pop(pending.upstream_id, None) is None or self.pipe is None:
             return
-        if not self._modern or self.transport == "stdio":
+        if not self.modern or self.transport == "stdio":
             self.notify(CANCELLED, {"requestId": pending.upstream_id, "reason": reason})
         self.pipe.abort(pending.handle)
         for upstream_id in [one for one, call in self._asks.items() if call is pending]:
@@ -250,7 +250,7 @@ class Link:
         if pending is None:
             self.stray += 1
             return
-        pending.on_response(response, Era.MODERN if self._modern else Era.LEGACY)
+        pending.on_response(response, Era.MODERN if self.modern else Era.LEGACY)
 
     def _on_notification(self, message: Notification, origin: Pending | None) -> None:
         self._count_chatter()
@@ -285,7 +285,7 @@ class Link:
         if request.method == PING:
             self.respond(request.id, b'"result":{}')
             return
-        if self._modern:
+        if self.modern:
             self._refuse(request, "a 2026-07-28 server sends no requests")
             return
         pending = self._whose(origin)
@@ -397,7 +397,7 @@ class Link:
 
     def greeted(self, facts: ServerFacts) -> None:
         self.facts = facts
-        self._modern = facts.era is Era.MODERN
+        self.modern = facts.era is Era.MODERN
         self._garbage = 0
         parked, self._parked = self._parked, []
         for call in parked:

@@ -200,18 +200,18 @@ class _Farewell:
 class _Exchange:
     """One POST (or the GET stream) and everything that comes back on it."""
 
-    __slots__ = ("_aborted", "_last_id", "_listening", "_origin", "_parser", "_pipe", "_retry_s", "_tries", "handle")
+    # Defaults on the class: an exchange that is answered at once never touches them.
+    _parser: SseParser | None = None
+    _last_id: str | None = None
+    _retry_s = RESUME_DELAY_S
+    _tries = 0
+    _aborted = False
+    handle: Handle | None = None
 
     def __init__(self, pipe: HttpPipe, origin: Pending | None, listening: bool = False) -> None:
         self._pipe = pipe
         self._origin = origin
         self._listening = listening
-        self._parser: SseParser | None = None
-        self._last_id: str | None = None
-        self._retry_s = RESUME_DELAY_S
-        self._tries = 0
-        self._aborted = False
-        self.handle: Handle | None = None
 
     def open(self) -> None:
         if self._aborted or self._pipe.closed:
