@@ -3,17 +3,18 @@
 Each module of tests makes a fixture of `planted`. Tests leave the servers as they found them: labels are their own.
 """
 
+import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
 from tests.interaction.asking import command
-from tests.interaction.fleet import CAPABLE, LEGACY_LINKS, LINKS, era, stdio_front, stdio_table, tool
+from tests.interaction.fleet import CAPABLE, LINKS, era, stdio_front, stdio_table, tool
 from tests.interaction.harness import RunningNode, running_node
 from tests.interaction.peers import LEGACY, MODERN, HttpPeer, Peer, Reply, SsePeer, StdioPeer
-from tests.servers.start import everything, serving
+from tests.servers.start import everything, raw, serving
 
 # A tool that is given half a second, to see what stops its clock.
 EXTRA = """
@@ -37,7 +38,7 @@ QUESTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         SAMPLING,
         {"role": "assistant", "content": {"type": "text", "text": "because"}, "model": "m", "x-cost": {"z": 1}},
     ),
-    "roots/list": ({}, {"roots": [{"uri": "file:///home/me/shop", "name": "shop"}]}),
+    "roots/list": ({}, {"roots": [{"uri": "file:///srv/shop", "name": "shop"}]}),
 }
 ELICIT, SAMPLE, ROOTS = QUESTIONS
 FILLED = QUESTIONS[ELICIT][1]
@@ -84,12 +85,18 @@ def planted(request: pytest.FixtureRequest, folders: pytest.TempPathFactory) -> 
     if _PLANTED not in stash:
         with contextlib.ExitStack() as stack:
             urls = {
-                link: stack.enter_context(serving(command(era(link)))) for link in LINKS if not link.endswith("stdio")
+                link: stack.enter_context(serving(command(era(link), "--name", link)))
+                for link in LINKS
+                if not link.endswith("stdio")
             }
             tables: dict[str, dict[str, Any]] = {link: {"url": url} for link, url in urls.items()}
             tables["old_sse"] = {"url": urls["old_sse"].removesuffix("/mcp") + "/sse", "transport": "sse"}
-            tables |= {link: stdio_table(command(era(link))) for link in LINKS if link.endswith("stdio")}
-            tables["mortal"] = stdio_table(command("legacy"))
+            for link in LINKS:
+                if link.endswith("stdio"):
+                    tables[link] = stdio_table(command(era(link), "--name", link))
+            tables["mortal"] = stdio_table(command("legacy", "--name", "mortal"))
+            tables["plain_old"] = stdio_table(raw("echo", "--era", "legacy"))
+            tables["plain_new"] = stdio_table(raw("echo", "--era", "modern"))
             tables["sdk_old"] = stdio_table(everything("--stdio", "--era", "legacy"))
             tables["sdk_new"] = stdio_table(everything("--stdio", "--era", "modern"))
             node = stack.enter_context(running_node(folders.mktemp("across"), tables, EXTRA))
@@ -113,12 +120,34 @@ def asks(*questions: Mapping[str, Any], **options: Any) -> dict[str, Any]:
     return {"ask": {f"q{number}": one for number, one in enumerate(questions, 1)}, **options}
 
 
-def interview(steps: Iterable[Mapping[str, Any]], name: str | None = None) -> dict[str, Any]:
+def interview(*steps: Mapping[str, Any], name: str | None = None) -> dict[str, Any]:
     return {"label": name or label(), "steps": list(steps)}
+
+
+def willing(peer: Peer) -> Peer:
+    """A client that answers every question."""
+    for method, (_, answer) in QUESTIONS.items():
+        peer.answers[method] = lambda params, answer=answer: answer
+    return peer
 
 
 def answers(reply: Reply) -> Any:
     return reply.result["structuredContent"]["answers"]
+
+
+def filled(asked: Reply) -> dict[str, Any]:
+    """An answer to each question of an input_required."""
+    assert asked.result["resultType"] == "input_required", asked.text
+    return {key: QUESTIONS[one["method"]][1] for key, one in asked.result["inputRequests"].items()}
+
+
+async def again(
+    peer: Peer, name: str, arguments: Mapping[str, Any], asked: Reply, responses: Any = None, **options: Any
+) -> Reply:
+    """The call again, with answers to what was asked."""
+    given = {} if responses is None else {"inputResponses": responses}
+    params = {"name": name, "arguments": arguments, "requestState": asked.result["requestState"], **given}
+    return await peer.request("tools/call", params, **options)
 
 
 async def tally(peer: Peer, link: str) -> Any:
@@ -129,13 +158,9 @@ async def open_gate(peer: Peer, link: str, gate: str) -> None:
     await peer.call(tool(link, "open"), {"gate": gate})
 
 
-def retry(
-    arguments: Mapping[str, Any], asked: Reply, responses: Mapping[str, Any] | None, **changed: Any
-) -> dict[str, Any]:
-    """The params of the request again, with answers to what was asked."""
-    params = {"name": "", "arguments": arguments, "requestState": asked.result["requestState"], **changed}
-    return params if responses is None else {**params, "inputResponses": responses}
-
-
-def legacy_cells(fronts: Iterable[str], links: Iterable[str] = LEGACY_LINKS) -> list[tuple[str, str]]:
-    return [(front, link) for front in fronts for link in links]
+async def until(peer: Peer, link: str, which: str, name: str, count: int) -> None:
+    """Until the server has begun, finished or cancelled what is named so often."""
+    async with asyncio.timeout(10):
+        while (await tally(peer, link))[which].get(name, 0) < count:
+            pass
+    assert (await tally(peer, link))[which][name] == count

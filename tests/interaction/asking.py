@@ -1,6 +1,6 @@
 """A server that asks its client in every way a server may; of either era, and with everything `raw.py all` offers.
 
-    python asking.py --era legacy|modern [--http PORT]
+    python asking.py --era legacy|modern [--http PORT] [--name NAME]
 
 The tool `interview` {label, steps}, the prompt `interview` {label, steps as JSON text} and the resources ask://LABEL
 (one question) take the steps one after the other and answer with what they were told. A step is one of
@@ -10,7 +10,9 @@ The tool `interview` {label, steps}, the prompt `interview` {label, steps as JSO
     {"take_back": true}                  legacy: what was sent is no longer wanted
     {"gate": NAME}                       wait until the tool `open` {gate} is called
     {"progress": N}, {"log": LEVEL}      a notice
+    {"linger": NAME}                     modern, HTTP: the stream of this round's answer ends when `open` {gate} is called
 `tally` says how often each label was begun, finished and cancelled, and which answers came to questions of `send`.
+`point` answers with a link to own://NAME, a resource no other server has.
 """
 
 import argparse
@@ -42,7 +44,7 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
     from rawserver.server import Exchange, InputRequired, Refusal, Server
     from rawserver.text import array, members, obj, string
 
-    server = Server(options.era, name=f"asking {options.era}")
+    server = Server(options.era, name=options.name)
     for feature in ALL:
         FEATURES[feature](server, options)
     begun: Counter[str] = Counter()
@@ -52,6 +54,7 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
     gates: dict[str, asyncio.Event] = {}
     states: dict[str, tuple[int, list[str]]] = {}  # a state as it was written -> the next step, and the answers so far
     visited: set[str] = set()
+    own = f"own://{options.name}"
 
     def gate(name: str) -> asyncio.Event:
         return gates.setdefault(name, asyncio.Event())
@@ -110,8 +113,19 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
             )
         if "log" in step:
             await exchange.log(json.loads(step["log"]), '"in mid-call"')
+        if "linger" in step:
+            linger(exchange, json.loads(step["linger"]))
         if "gate" in step:
             await gate(json.loads(step["gate"])).wait()
+
+    def linger(exchange: Exchange, name: str) -> None:
+        async def finish(messages: list[bytes], status: int) -> None:
+            for message in messages:
+                await exchange.channel.send(message)
+            await gate(name).wait()
+            await exchange.channel.end()
+
+        exchange.channel.finish = finish
 
     async def go_on(exchange: Exchange, steps: list[str]) -> str:
         done, answers = (0, []) if exchange.era == "legacy" else where(exchange)
@@ -161,6 +175,8 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
 
     async def read(exchange: Exchange) -> str:
         uri = exchange.param("uri")
+        if uri == own:
+            return obj([("contents", array([obj([("uri", string(uri)), ("text", string(options.name))])]))])
         if not uri.startswith("ask://"):
             return await plain_read(exchange)
         told = await interview(exchange, uri.removeprefix("ask://"), json.dumps([{"ask": {"who": WHO}}]))
@@ -202,6 +218,10 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
             raise Refusal(-32042, "Sign in first", json.dumps({"elicitations": [PAGE]}))
         return structured(obj([("params", obj(exchange.message.params.items()))]))
 
+    async def point(exchange: Exchange, arguments: str) -> str:
+        link = obj([("type", '"resource_link"'), ("uri", string(own)), ("name", '"own"')])
+        return obj([("content", array([link]))])
+
     async def die(exchange: Exchange, arguments: str) -> str:
         os._exit(7)
 
@@ -210,11 +230,13 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
     server.methods |= {"prompts/get": get_prompt, "resources/read": read, "completion/complete": complete}
     server.prompts["interview"] = '{"name":"interview","arguments":[{"name":"label"},{"name":"steps"}]}'
     server.templates["ask://{label}"] = '{"uriTemplate":"ask://{label}","name":"asks"}'
+    server.resources[own] = obj([("uri", string(own)), ("name", '"own"')])
     server.tool("interview", interview_tool)
     server.tool("impatient", interview_tool)
     server.tool("open", open_gate)
     server.tool("tally", tally)
     server.tool("own_params", own_meta)
+    server.tool("point", point)
     server.tool("die", die)
     if options.era == "modern":
         server.tool("numbers", numbers, ROOMY)
@@ -237,6 +259,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--era", choices=("legacy", "modern"), required=True)
     parser.add_argument("--http", type=int, metavar="PORT")
+    parser.add_argument("--name", default="asking")
     try:
         asyncio.run(run(parser.parse_args()))
     except (KeyboardInterrupt, BrokenPipeError, ConnectionResetError):

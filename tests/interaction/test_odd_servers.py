@@ -3,14 +3,13 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from tests.interaction.cutting import elements
 from tests.interaction.fleet import bridge, stdio_front, stdio_table
-from tests.interaction.harness import RunningNode, running_node
+from tests.interaction.harness import RunningNode, running_node, write_config
 from tests.interaction.offers import ICONS, STATE, command
 from tests.interaction.peers import LEGACY, MODERN, HttpPeer, Peer, SsePeer, StdioPeer
 from tests.servers.rawserver.text import members, prepend
@@ -21,19 +20,24 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 ERAS = {"old": "legacy", "new": "modern"}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningNode]:
+@pytest.fixture(scope="module")
+def pretty() -> Iterator[dict[str, str]]:
+    """The URLs of two servers that write for people."""
     with contextlib.ExitStack() as stack:
-        servers = {
-            f"{offer}_{age}": stdio_table(command(offer, "--era", era))
-            for offer in ("rich", "shapes", "stubborn", "half")
-            for age, era in ERAS.items()
-        }
-        servers["asking"] = stdio_table(command("asking"))
-        for age, era in ERAS.items():
-            url = stack.enter_context(serving(command("pretty,half", "--era", era)))
-            servers[f"pretty_{age}"] = {"url": url}
-        yield stack.enter_context(running_node(tmp_path_factory.mktemp("odd"), servers))
+        yield {age: stack.enter_context(serving(command("pretty,half", "--era", era))) for age, era in ERAS.items()}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory, pretty: dict[str, str]) -> Iterator[RunningNode]:
+    servers = {
+        f"{offer}_{age}": stdio_table(command(offer, "--era", era))
+        for offer in ("rich", "shapes", "stubborn", "half")
+        for age, era in ERAS.items()
+    }
+    servers |= {f"pretty_{age}": {"url": url} for age, url in pretty.items()}
+    servers["asking"] = stdio_table(command("asking"))
+    with running_node(tmp_path_factory.mktemp("odd"), servers) as running:
+        yield running
 
 
 @contextlib.asynccontextmanager
@@ -128,7 +132,7 @@ async def test_a_result_with_half_a_surrogate_pair_is_answered_at_once(node: Run
 
 @pytest.mark.parametrize("age", ERAS)
 async def test_an_answer_written_over_several_lines_stays_one_message_on_every_front(
-    node: RunningNode, tmp_path: Path, age: str
+    node: RunningNode, pretty: dict[str, str], tmp_path: Path, age: str
 ) -> None:
     expected = {"content": [{"type": "text", "text": "whole"}]}
     name = f"pretty_{age}__whole"
@@ -142,10 +146,11 @@ async def test_an_answer_written_over_several_lines_stays_one_message_on_every_f
         streaming.base["accept"] = "text/event-stream"  # type: ignore[attr-defined]
         peers.append(streaming)
         only = ("--only", f"pretty_{age}")
+        alone = write_config(tmp_path, {f"pretty_{age}": {"url": pretty[age]}})
         for front, version in (
             (bridge(node, *only), LEGACY),
             (bridge(node, *only), MODERN),
-            (stdio_front(node.config, tmp_path, *only), LEGACY if age == "old" else MODERN),
+            (stdio_front(alone, tmp_path / "data", *only), LEGACY if age == "old" else MODERN),
         ):
             peers.append(await stack.enter_async_context(await StdioPeer.start(front, version)))
         for peer in peers:

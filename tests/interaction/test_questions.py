@@ -35,7 +35,7 @@ FORM = {
     "requestedSchema": {"type": "object", "properties": {"colour": {"type": "string"}}, "required": ["colour"]},
 }
 FILLED = {"action": "accept", "content": {"colour": "grün"}}
-ROOTS = {"roots": [{"uri": "file:///home/me/shop", "name": "shop"}]}
+ROOTS = {"roots": [{"uri": "file:///srv/shop", "name": "shop"}]}
 QUESTIONS = {
     "sampling/createMessage": (SAMPLING, SAMPLED),
     "elicitation/create": (FORM, FILLED),

@@ -11,6 +11,7 @@ waiting is done by timers of the loop: no step of the ending depends on a task t
 """
 
 import asyncio
+import contextlib
 import signal
 import subprocess
 from collections import deque
@@ -182,7 +183,8 @@ class Child:
         if self._warden is not None:
             self._warden.guard(self._pgid)
         self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
-        self._stdin.set_write_buffer_limits(high=self._max_message_bytes + 1)
+        with contextlib.suppress(RuntimeError):  # uvloop, when the child has ended already: `_pipe_lost` follows
+            self._stdin.set_write_buffer_limits(high=self._max_message_bytes + 1)
         if self._paused:
             self._read(False)
 

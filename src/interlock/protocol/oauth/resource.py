@@ -29,10 +29,9 @@ def same_resource(one: str, other: str) -> bool:
 
 
 def _canonical(uri: str) -> str:
-    parts = _maybe_split(uri)
-    if parts is None or not parts.netloc:
-        return uri
-    return urlunsplit(parts._replace(scheme=parts.scheme.lower(), netloc=parts.netloc.lower()))
+    scheme, mark, rest = uri.partition("://")
+    host, slash, path = rest.partition("/")
+    return scheme.lower() + mark + host.lower() + slash + path
 
 
 def metadata_url(resource: str) -> str:

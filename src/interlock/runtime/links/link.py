@@ -5,6 +5,7 @@ the era its server speaks, and tells its watcher about everything nobody asked f
 coming back) is the keeper's.
 """
 
+import asyncio
 import re
 from collections import deque
 from typing import Any, Final, Protocol
@@ -197,10 +198,16 @@ class Link:
             self.pipe.send(encode_notification(method.encode(), body), b"", None)
 
     def send_again(self, call: Call) -> None:
-        """The same call in its next round: a new id, a new deadline."""
-        if call.timeout_s is not None:
-            call.deadline = self._clock.now() + call.timeout_s
-        self.send(call.ticket)
+        """The same call in its next round, once what brought the last answer is done: a new id, a new deadline."""
+        if self.pipe is not None:
+            self.pipe.abort(call.handle)  # a stream that lingers after its answer says nothing about the next round
+        asyncio.get_running_loop().call_soon(self._send_next, call)
+
+    def _send_next(self, call: Call) -> None:
+        if not call.done:
+            if call.timeout_s is not None:
+                call.deadline = self._clock.now() + call.timeout_s
+            self.send(call.ticket)
 
     def respond(self, upstream_id: bytes, payload: bytes) -> None:
         call = self._asks.pop(upstream_id, None)

@@ -19,6 +19,8 @@ from interlock.transport.stdio import Child
 EVENT_STREAM_HEAD = b"accept: text/event-stream\r\n"
 POST_HEAD = b"content-type: application/json\r\naccept: application/json, text/event-stream\r\n"
 RESUME_TRIES_MAX = 5
+CALL_CONNECTIONS_MAX = 1024  # as many as calls under way at one server, by default
+ASIDE_CONNECTIONS_MAX = 8
 RESUME_DELAY_S = 1.0  # when the server named no `retry`
 
 
@@ -105,7 +107,10 @@ class HttpPipe:
         parts = urlsplit(url)
         self.owner = owner
         self.target = (parts.path or "/").encode() + (b"?" + parts.query.encode() if parts.query else b"")
-        self.client = HttpClient(f"{parts.scheme}://{parts.netloc}", max_body_bytes=max_bytes)
+        place = f"{parts.scheme}://{parts.netloc}"
+        self.client = HttpClient(place, max_body_bytes=max_bytes, max_connections=CALL_CONNECTIONS_MAX)
+        # Answers to a server's questions must get through while every call waits for them.
+        self._aside = HttpClient(place, max_body_bytes=max_bytes, max_connections=ASIDE_CONNECTIONS_MAX)
         self.max_bytes = max_bytes
         self._custom = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())
         self._post_head = POST_HEAD + self._custom
@@ -126,7 +131,8 @@ class HttpPipe:
 
     def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
         exchange = _Exchange(self, origin)
-        exchange.handle = self.client.request(b"POST", self.target, self._post_head + head, message, exchange)
+        client = self.client if origin is not None else self._aside
+        exchange.handle = client.request(b"POST", self.target, self._post_head + head, message, exchange)
         return exchange
 
     def open_stream(self) -> None:
@@ -160,6 +166,7 @@ class HttpPipe:
                 await asyncio.wait_for(done, 1.0)
             except TimeoutError:
                 pass
+        await self._aside.close()
         await self.client.close()
 
     @property
@@ -212,6 +219,12 @@ class _Exchange:
         self._pipe = pipe
         self._origin = origin
         self._listening = listening
+        self._sent_as = origin.upstream_id if origin is not None else 0
+
+    def _awaited(self) -> bool:
+        """Whether somebody still waits for this very exchange: a call may be on its next round under another id."""
+        origin = self._origin
+        return origin is not None and origin.upstream_id == self._sent_as and self._pipe.owner.waits(origin)
 
     def open(self) -> None:
         if self._aborted or self._pipe.closed:
@@ -233,13 +246,13 @@ class _Exchange:
                     owner.on_session(session)
             if body:
                 owner.on_message(body, origin)
-            if origin is not None and owner.waits(origin):
+            if origin is not None and self._awaited():
                 owner.on_undelivered(origin, Undelivered(Trouble.MALFORMED, "its answer was not for this request"))
             return
         if self._listening:
             return  # 405 and others: the server offers no stream
         if 200 <= status < 300:
-            if origin is not None and owner.waits(origin):
+            if origin is not None and self._awaited():
                 owner.on_undelivered(origin, Undelivered(Trouble.MALFORMED, f"HTTP {status} instead of an answer"))
             return
         if status in (401, 403):
@@ -252,7 +265,7 @@ class _Exchange:
             return
         if body[:1] == b"{" and origin is not None:
             owner.on_message(body, origin)
-            if not owner.waits(origin):
+            if not self._awaited():
                 return
         owner.on_undelivered(origin, Undelivered(Trouble.REFUSED, f"HTTP {status}", status))
 
@@ -293,9 +306,7 @@ class _Exchange:
     def _again(self, otherwise: Undelivered) -> None:
         if self._aborted or self._pipe.closed:
             return
-        wanted = self._listening or (
-            self._last_id is not None and self._origin is not None and self._pipe.owner.waits(self._origin)
-        )
+        wanted = self._listening or (self._last_id is not None and self._awaited())
         if wanted and self._tries < RESUME_TRIES_MAX:
             self._tries += 1
             self._parser = None
@@ -306,7 +317,7 @@ class _Exchange:
     def _fail(self, what: Undelivered) -> None:
         if self._aborted or self._listening:
             return
-        if self._origin is None or self._pipe.owner.waits(self._origin):
+        if self._origin is None or self._awaited():
             self._pipe.owner.on_undelivered(self._origin, what)
 
 

@@ -1,0 +1,272 @@
+"""When an authorization server is asked for its keys, and for its word on a token; with a clock that the test sets."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from tests.servers.minting import key, mint
+
+from interlock.protocol.oauth.claims import Claims
+from interlock.protocol.oauth.errors import Invalid, Reason
+from interlock.protocol.oauth.jwks import Jwk
+from interlock.protocol.oauth.jwt import Jwt, read_jwt_untrusted
+from interlock.runtime.access import KNOWN_MAX, TokenBook
+from interlock.runtime.callers import Principal
+from interlock.runtime.oauth.fetching import FetchFailed
+from interlock.runtime.oauth.introspection import BELIEVED_S, REFUSED_MAX, Introspector
+from interlock.runtime.oauth.keys import BACKOFF_S, FRESH_S, KEPT_S, UNKNOWN_KEY_S, KeyRing, Unavailable
+from interlock.store.registry import build_store
+from interlock.store.tokens import TokenTable
+
+ISSUER = "https://login.example.com"
+JWKS = f"{ISSUER}/jwks"
+
+
+class SetClock:
+    def __init__(self) -> None:
+        self.time = 1_000.0
+
+    def now(self) -> float:
+        return self.time
+
+    def wall(self) -> float:
+        return 1_800_000_000.0 + self.time
+
+
+class Server:
+    """Answers from a table of documents; None is an answer that never comes, a missing one a failure."""
+
+    def __init__(self, *kids: str) -> None:
+        self.asked: list[str] = []
+        self.documents: dict[str, Any] = {}
+        self.waiting: asyncio.Event | None = None
+        self.publish(*kids)
+
+    def publish(self, *kids: str) -> None:
+        self.documents[JWKS] = {"keys": [key("EdDSA", kid).jwk() for kid in kids]}
+
+    async def get(self, url: str) -> bytes:
+        self.asked.append(url)
+        if self.waiting is not None:
+            await self.waiting.wait()
+        if url not in self.documents:
+            raise FetchFailed("HTTP status 404")
+        return json.dumps(self.documents[url]).encode()
+
+
+def token(kid: str) -> Jwt:
+    jwt = read_jwt_untrusted(mint(key("EdDSA", kid), {"sub": "alice"}))
+    assert isinstance(jwt, Jwt)
+    return jwt
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock()
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server("a")
+
+
+@pytest.fixture
+def ring(server: Server, clock: SetClock) -> KeyRing:
+    return KeyRing("corp", ISSUER, JWKS, server.get, clock)
+
+
+async def kid(ring: KeyRing, name: str) -> str | Reason | None:
+    found = await ring.key_for(token(name))
+    return found.reason if isinstance(found, Invalid) else found.kid
+
+
+async def test_keys_are_fetched_once_while_they_are_fresh(ring: KeyRing, server: Server, clock: SetClock) -> None:
+    for _ in range(5):
+        assert await kid(ring, "a") == "a"
+    clock.time += FRESH_S - 1
+    assert await kid(ring, "a") == "a"
+    assert len(server.asked) == 1
+    clock.time += 1
+    assert await kid(ring, "a") == "a"
+    assert len(server.asked) == 2
+
+
+async def test_many_who_wait_are_one_fetch_and_one_who_leaves_does_not_end_it(ring: KeyRing, server: Server) -> None:
+    server.waiting = asyncio.Event()
+    waiting = [asyncio.create_task(ring.key_for(token("a"))) for _ in range(50)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    await asyncio.sleep(0)
+    server.waiting.set()
+    found = await asyncio.gather(*waiting, return_exceptions=True)
+    assert isinstance(found[0], asyncio.CancelledError)
+    assert all(isinstance(one, Jwk) for one in found[1:])
+    assert len(server.asked) == 1
+
+
+async def test_a_withdrawn_key_is_forgotten_with_the_next_fetch(ring: KeyRing, server: Server, clock: SetClock) -> None:
+    assert await kid(ring, "a") == "a"
+    server.publish("b")
+    assert await kid(ring, "a") == "a"
+    clock.time += FRESH_S
+    assert await kid(ring, "a") is Reason.KEY_UNKNOWN
+
+
+async def test_an_unknown_key_is_looked_for_at_most_once_a_minute(
+    ring: KeyRing, server: Server, clock: SetClock
+) -> None:
+    assert await kid(ring, "a") == "a"
+    server.publish("a", "b")
+    assert await kid(ring, "b") == "b"  # at once
+    assert len(server.asked) == 2
+    server.publish("a", "b", "c")
+    for _ in range(20):
+        assert await kid(ring, "c") is Reason.KEY_UNKNOWN
+        clock.time += UNKNOWN_KEY_S / 20 - 0.01
+    assert len(server.asked) == 2
+    clock.time += 1
+    assert await kid(ring, "c") == "c"
+    assert len(server.asked) == 3
+
+
+async def test_known_keys_serve_while_the_server_fails_but_not_for_ever(
+    ring: KeyRing, server: Server, clock: SetClock
+) -> None:
+    assert await kid(ring, "a") == "a"
+    server.documents.clear()
+    clock.time += KEPT_S - 1
+    assert await kid(ring, "a") == "a"
+    clock.time += 1
+    with pytest.raises(Unavailable):
+        await kid(ring, "a")
+
+
+async def test_a_server_that_fails_is_asked_at_growing_distances(
+    ring: KeyRing, server: Server, clock: SetClock
+) -> None:
+    server.documents.clear()
+    distances, last = [], clock.time
+    for _ in range(3_000):
+        before = len(server.asked)
+        with pytest.raises(Unavailable):
+            await kid(ring, "a")
+        if len(server.asked) > before:
+            distances.append(clock.time - last)
+            last = clock.time
+        clock.time += 0.25
+    assert distances[1 : len(BACKOFF_S) + 1] == list(BACKOFF_S)
+    assert set(distances[len(BACKOFF_S) :]) == {BACKOFF_S[-1]}
+    server.publish("a")
+    clock.time += BACKOFF_S[-1]
+    assert await kid(ring, "a") == "a"
+
+
+@pytest.mark.parametrize("document", [{"keys": 7}, [], {"keys": [{}] * 1000}])
+async def test_a_document_that_is_no_key_set_leaves_the_last_one(
+    ring: KeyRing, server: Server, clock: SetClock, document: Any
+) -> None:
+    assert await kid(ring, "a") == "a"
+    server.documents[JWKS] = document
+    clock.time += FRESH_S
+    assert await kid(ring, "a") == "a"
+    assert len(server.asked) == 2
+
+
+async def test_the_key_set_is_found_in_the_first_good_metadata(server: Server, clock: SetClock) -> None:
+    ring = KeyRing("corp", f"{ISSUER}/t", None, server.get, clock)
+    first, second, third = (
+        f"{ISSUER}/.well-known/oauth-authorization-server/t",
+        f"{ISSUER}/.well-known/openid-configuration/t",
+        f"{ISSUER}/t/.well-known/openid-configuration",
+    )
+    server.documents[first] = {"issuer": "https://evil.example", "jwks_uri": "https://evil.example/jwks"}
+    server.documents[third] = {"issuer": f"{ISSUER}/t", "jwks_uri": JWKS}
+    assert await kid(ring, "a") == "a"
+    assert server.asked == [first, second, third, JWKS]
+
+
+async def test_a_fetch_under_way_ends_with_the_ring(ring: KeyRing, server: Server) -> None:
+    server.waiting = asyncio.Event()
+    waiting = asyncio.create_task(ring.key_for(token("a")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await ring.close()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+# Introspection
+
+
+class Judge:
+    def __init__(self) -> None:
+        self.asked = 0
+        self.answer: Any = {"active": False}
+
+    async def post(self, url: str, headers: bytes, body: bytes) -> bytes:
+        self.asked += 1
+        if self.answer is None:
+            raise FetchFailed("HTTP status 500")
+        return json.dumps(self.answer).encode()
+
+
+def introspector(judge: Judge, clock: SetClock) -> Introspector:
+    secret = "s"
+    return Introspector(
+        "corp", ISSUER, f"{ISSUER}/introspect", client_id="c", client_secret=secret, post=judge.post, clock=clock
+    )
+
+
+async def test_a_refused_token_is_remembered_a_while_and_no_more_of_them_than_fit(clock: SetClock) -> None:
+    judge = Judge()
+    asking = introspector(judge, clock)
+    for _ in range(3):
+        assert await asking.claims("x") == Invalid(Reason.INACTIVE)
+    assert judge.asked == 1
+    clock.time += BELIEVED_S
+    await asking.claims("x")
+    assert judge.asked == 2
+    for number in range(REFUSED_MAX + 10):
+        await asking.claims(f"t{number}")
+    assert len(asking._refused) == REFUSED_MAX
+
+
+async def test_a_server_that_cannot_be_asked_refuses_nobody_for_good(clock: SetClock) -> None:
+    judge = Judge()
+    asking = introspector(judge, clock)
+    for judge.answer in (None, [], {"active": "yes"}):
+        with pytest.raises(Unavailable):
+            await asking.claims("x")
+    judge.answer = {"active": True, "sub": "alice"}
+    found = await asking.claims("x")
+    assert isinstance(found, Claims)
+    assert found.exp is not None and found.exp > clock.wall()
+
+
+# What is remembered
+
+
+async def test_verified_tokens_are_remembered_until_then_and_no_more_of_them_than_fit(
+    clock: SetClock, tmp_path: Any
+) -> None:
+    store = build_store("sqlite", tmp_path)
+    book = TokenBook(TokenTable(store.kv), clock, (), 30)
+    alice = Principal("client:corp/alice@app", issuer=ISSUER)
+    now = clock.wall()
+    book.remember(b"Bearer x", alice, until=now + 10, ends=now + 20)
+    assert book.principal(b"Bearer x") is alice
+    assert not book.lapsed(alice.name)
+    clock.time += 10
+    assert book.principal(b"Bearer x") is None
+    assert not book.lapsed(alice.name)
+    clock.time += 10
+    assert book.lapsed(alice.name)
+    book.remember(b"Bearer y", alice, until=now + 90, ends=now + 90)
+    assert not book.lapsed(alice.name)
+    for number in range(KNOWN_MAX):
+        book.remember(b"Bearer %d" % number, alice, until=now + 90, ends=now + 30)
+    assert book.principal(b"Bearer y") is None
+    assert book.principal(b"Bearer %d" % (KNOWN_MAX - 1)) is alice
+    assert len(book._known) == KNOWN_MAX
+    assert not book.lapsed("local") and not book.lapsed("client:small")
