@@ -19,7 +19,7 @@ $(VENV)/.product: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Interlock needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
 	@test -x $(BIN)/python || (echo "making a virtual environment in $(VENV)"; $(PYTHON) -m venv $(VENV))
 	@echo "installing Interlock"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable .
 	@touch $@
 
 # What developing it needs as well: the `dev` group of pyproject.toml.
@@ -27,7 +27,7 @@ $(VENV)/.dev: $(VENV)/.product
 	@echo "installing the tools for tests and checks"
 	@$(BIN)/python -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"]))' \
 		> $(VENV)/dev.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/dev.txt
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -r $(VENV)/dev.txt
 	@touch $@
 
 run: $(VENV)/.product

@@ -40,7 +40,11 @@ def test_any_claims_are_read_or_refused_and_make_a_printable_name(claims: dict[s
     jwt = read_jwt_untrusted(mint(SIGNER, claims))
     if isinstance(jwt, Jwt):
         check(jwt.claims, issuer="i", audience="a", now=1.9e9)
-        names = (principal_name("corp", jwt.claims), *role_principals("corp", jwt.claims), *map(repr, jwt.claims.scopes))
+        names = (
+            principal_name("corp", jwt.claims),
+            *role_principals("corp", jwt.claims),
+            *map(repr, jwt.claims.scopes),
+        )
         assert all(name.isprintable() for name in names)
         assert names[0].count("@") == 1
 

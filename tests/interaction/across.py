@@ -76,6 +76,9 @@ class Tree:
                 await peer.listen()
             yield peer
 
+    def calls_in_flight(self) -> int:
+        return self.node.admin("/admin/status")["calls"]["in_flight"]
+
     def token(self, name: str) -> str:
         return self.node.admin("/admin/tokens", "POST", {"name": name, "for": "client"})["token"]
 

@@ -10,7 +10,7 @@ The tool `interview` {label, steps}, the prompt `interview` {label, steps as JSO
     {"take_back": true}                  legacy: what was sent is no longer wanted
     {"gate": NAME}                       wait until the tool `open` {gate} is called
     {"progress": N}, {"log": LEVEL}      a notice
-    {"linger": NAME}                     modern, HTTP: the stream of this round's answer ends when `open` {gate} is called
+    {"linger": NAME}                     modern, HTTP: the stream of this round stays open until `open` {gate}
 `tally` says how often each label was begun, finished and cancelled, and which answers came to questions of `send`.
 `point` answers with a link to own://NAME, a resource no other server has.
 """

@@ -205,7 +205,10 @@ def test_key_sets_that_cannot_be_trusted_open_nothing(corp: Authority, tmp_path:
                 assert answer.status == 401, name
                 assert_invalid(node, answer)
     finally:
-        corp.do("publish", keys=[good, *(corp.do("jwk", alg=alg, kid=kid) for alg, kid in (("RS256", "rsa"), ("ES256", "ec")))])
+        corp.do(
+            "publish",
+            keys=[good, *(corp.do("jwk", alg=alg, kid=kid) for alg, kid in (("RS256", "rsa"), ("ES256", "ec")))],
+        )
 
 
 # How far

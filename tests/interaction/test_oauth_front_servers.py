@@ -1,4 +1,4 @@
-"""Authorization servers that change their keys, hide, lie, fail or are asked about each token; and ways to set one up."""
+"""Authorization servers that change their keys, hide, lie, fail, or are asked about each token; how one is set up."""
 
 import contextlib
 import json
@@ -220,7 +220,9 @@ def test_programs_on_this_machine_still_need_no_token_but_a_bad_one_is_refused(c
 def test_behind_a_proxy_tokens_are_for_the_public_url(corp: Authority, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    place = f'[node]\nlisten = "127.0.0.1:{port}"\noperator_listen = "127.0.0.1:0"\npublic_url = "https://Example.com/x"\n'
+    place = (
+        f'[node]\nlisten = "127.0.0.1:{port}"\noperator_listen = "127.0.0.1:0"\npublic_url = "https://Example.com/x"\n'
+    )
     config = f'{place}[auth]\nanonymous = "never"\n{issuer_toml(corp)}'
     with running_node(tmp_path, {"good": {"command": raw("all")}}, config) as node:
         node.host, node.port = "127.0.0.1", port

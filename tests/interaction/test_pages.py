@@ -75,7 +75,6 @@ async def test_every_tool_is_listed_once_over_pages_of_our_own(node: RunningNode
     assert all(name.startswith("ant-b.") for name in set(listed) - expected)
 
 
-@pytest.mark.req("AX-3.2-1")
 @pytest.mark.parametrize("era", ERAS)
 async def test_every_page_keeps_to_the_schema(node: RunningNode, era: str) -> None:
     async with await client(node, era, judged=True) as peer:

@@ -196,7 +196,8 @@ def test_lines_may_come_in_any_pieces(lines: Lines) -> None:
 
 def test_a_line_beyond_the_limit_is_refused_by_name(lines: Lines, node: RunningNode) -> None:
     lines.ask("initialize", HELLO)
-    assert lines.ask("ping", {"x": "x" * (LIMIT - 200)})["result"] == {}
+    large = {"name": "good__echo", "arguments": {"x": "x" * (LIMIT - 400)}}
+    assert lines.ask("tools/call", large)["result"]["structuredContent"] == large["arguments"]
     lines.send(message("ping", {"x": "x" * (2 * LIMIT)}) + b"\n" + message("ping", None, 77) + b"\n")
     refused = lines.line()
     assert refused["error"]["code"] == -32600

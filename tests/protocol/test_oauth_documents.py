@@ -1,4 +1,4 @@
-"""Key sets, metadata, introspection and scopes: which key is taken, which document believed, what a scope stands for."""
+"""Key sets, metadata, introspection, scopes: which key is taken, which document believed, what a scope stands for."""
 
 import base64
 import json
@@ -86,7 +86,9 @@ def test_a_key_that_names_no_use_serves() -> None:
 
 
 def test_keys_of_unknown_form_are_left_out() -> None:
-    assert [one.kid for one in keys(7, None, {}, {"kty": 7}, {"kty": "AKP", "kid": "new"}, ED, {"kty": "EC", "x": 7})] == [
+    assert [
+        one.kid for one in keys(7, None, {}, {"kty": 7}, {"kty": "AKP", "kid": "new"}, ED, {"kty": "EC", "x": 7})
+    ] == [
         "new",
         "ed",
     ]
@@ -94,8 +96,16 @@ def test_keys_of_unknown_form_are_left_out() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"[]", b"{}", b'{"keys":{}}', b'{"keys":[}', b"\xff", b'{"keys":' + b"[" * 9000 + b"]" * 9000 + b"}"]
-    + [json.dumps({"keys": [{}] * (KEYS_MAX + 1)}).encode()],
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"keys":{}}',
+        b'{"keys":[}',
+        b"\xff",
+        b'{"keys":' + b"[" * 9000 + b"]" * 9000 + b"}",
+        json.dumps({"keys": [{}] * (KEYS_MAX + 1)}).encode(),
+    ],
     ids=lambda data: str(data[:20]),
 )
 def test_what_is_no_key_set_raises_exactly_that(data: bytes) -> None:
@@ -109,7 +119,11 @@ def test_what_is_no_key_set_raises_exactly_that(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("public_url", "resource", "metadata"),
     [
-        ("https://Example.com", "https://example.com/mcp", "https://example.com/.well-known/oauth-protected-resource/mcp"),
+        (
+            "https://Example.com",
+            "https://example.com/mcp",
+            "https://example.com/.well-known/oauth-protected-resource/mcp",
+        ),
         ("http://[::1]:7411/", "http://[::1]:7411/mcp", "http://[::1]:7411/.well-known/oauth-protected-resource/mcp"),
         ("https://h/A/b", "https://h/A/b/mcp", "https://h/.well-known/oauth-protected-resource/A/b/mcp"),
     ],
@@ -127,7 +141,15 @@ def test_the_resource_is_the_endpoint_and_its_metadata_lies_before_the_path(
 def test_a_resource_is_the_same_in_capitals_of_its_host_only() -> None:
     assert same_resource("HTTPS://A.b/mcp", "https://a.B/mcp")
     assert same_resource("api://x", "api://x")
-    for other in ("https://a.b/MCP", "https://a.b/mcp/", "https://a.b/mcp?", "https://a.b/mcp#", "mcp", "", "https://["):
+    for other in (
+        "https://a.b/MCP",
+        "https://a.b/mcp/",
+        "https://a.b/mcp?",
+        "https://a.b/mcp#",
+        "mcp",
+        "",
+        "https://[",
+    ):
         assert not same_resource(other, "https://a.b/mcp")
 
 
@@ -219,7 +241,9 @@ def test_an_answer_need_not_repeat_who_gives_it() -> None:
     assert not isinstance(other, Invalid) and other.iss == "https://other.example"
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"active":1}', b'{"active":"true"}', b"<html>", b'{"active":true,'])
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b'{"active":1}', b'{"active":"true"}', b"<html>", b'{"active":true,']
+)
 def test_what_is_no_introspection_answer_raises_exactly_that(data: bytes) -> None:
     with pytest.raises(BadIntrospection):
         read_introspection_untrusted(data, ISSUER)

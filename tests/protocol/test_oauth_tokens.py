@@ -195,8 +195,20 @@ def test_a_bearer_is_found_in_the_header(value: bytes) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [b"", b"Bearer", b"Bearer ", b"Bearer a b", b"Bearer a\xe9", b'Bearer "a"', b"Bearer =", b"Bearer a,b", b"Basic abc"]
-    + [b"Bearera", b"Bearer " + b"a" * (TOKEN_BYTES_MAX + 1), b"Bearer a\x00"],
+    [
+        b"",
+        b"Bearer",
+        b"Bearer ",
+        b"Bearer a b",
+        b"Bearer a\xe9",
+        b'Bearer "a"',
+        b"Bearer =",
+        b"Bearer a,b",
+        b"Basic abc",
+        b"Bearera",
+        b"Bearer " + b"a" * (TOKEN_BYTES_MAX + 1),
+        b"Bearer a\x00",
+    ],
 )
 def test_what_can_be_no_bearer_is_none(value: bytes) -> None:
     assert maybe_bearer(value) is None

@@ -2,7 +2,9 @@
 and the request is sent again with what it said, until the server is content or has asked too often.
 """
 
+import asyncio
 import secrets
+from typing import Final
 
 from msgspec import Raw
 
@@ -14,7 +16,10 @@ from interlock.protocol.mcp.methods import ELICIT
 from interlock.protocol.mcp.mrtr import ROUNDS_MAX, InputRequired, Question
 from interlock.runtime.calls import Call, Outcome
 
-_RESULT = b'"result":'
+# A server that only wants its state back waits for something: it is asked again, but not at once.
+PAUSE_S: Final = 0.05
+PAUSE_MAX_S: Final = 0.25
+_RESULT: Final = b'"result":'
 
 
 class Interview:
@@ -41,8 +46,9 @@ class Interview:
                 return
         call.interview = self
         call.asking += 1  # people take their time: no deadline while they are asked
-        if not self._open:  # it only wants its state back
-            self._finish()
+        if not self._open:
+            pause_s = min(PAUSE_MAX_S, PAUSE_S * 2 ** (call.rounds - 1))
+            asyncio.get_running_loop().call_later(pause_s, self._finish)
             return
         for key, name in list(self._open.items()):
             if not self._ended:
@@ -80,11 +86,16 @@ class Interview:
         self._call.on_failed(fault, Outcome.ERROR)
 
     def _finish(self) -> None:
+        if self._ended:
+            return
         self._ended = True
         call = self._call
         call.interview = None
         call.asking -= 1
-        call.params["inputResponses"] = self._answers
+        if self._answers:
+            call.params["inputResponses"] = self._answers
+        else:
+            call.params.pop("inputResponses", None)
         if self._wanted.state is None:
             call.params.pop("requestState", None)
         else:

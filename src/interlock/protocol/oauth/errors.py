@@ -14,6 +14,7 @@ import msgspec
 class Reason(enum.Enum):
     """The value is the `error_description`; RFC 6750 3 allows it neither quotation marks nor backslashes."""
 
+    UNKNOWN = "the token is unknown, has expired or was revoked"
     MALFORMED = "the token cannot be read"
     UNSUPPORTED = "the token asks for something this resource does not support"
     ALGORITHM = "the token is signed with an algorithm that is not accepted"

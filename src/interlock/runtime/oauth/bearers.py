@@ -148,8 +148,10 @@ class Bearers:
         if not is_bearer(authorization):
             return self.without
         token = maybe_bearer(authorization)
-        if token is None or token.startswith(_OURS):
+        if token is None:
             return self._invalid(Invalid(Reason.MALFORMED))
+        if token.startswith(_OURS):  # and not in our table, or nobody would ask here
+            return self._invalid(Invalid(Reason.UNKNOWN))
         try:
             found = await self._read(token)
         except Unavailable:
