@@ -16,9 +16,10 @@ every_era = pytest.mark.parametrize("era", ["legacy", "modern", "auto"])
 
 def inspect(tree: Tree, home: Path, era: str, *arguments: str, stdio: bool = False) -> Any:
     environment = {**os.environ, "HOME": str(home), "MCP_CATALOG_PATH": str(home / "catalog.json")}
-    # The inspector gives a program that it starts only what it is told to.
-    started = ["-e", f"PYTHONPATH={os.environ.get('PYTHONPATH', '')}", "--", *tree.command]
-    where = started if stdio else ["--transport", "http", tree.url]
+    where = ["--transport", "http", tree.url]
+    if stdio:  # the inspector gives a program that it starts only those variables it is told to
+        paths = os.environ.get("PYTHONPATH")
+        where = [*(["-e", f"PYTHONPATH={paths}"] if paths else []), "--", *tree.command]
     done = subprocess.run(
         [*toolbox.inspector(), "--cli", "--protocol-era", era, "--format", "json", "-q", *arguments, *where],
         capture_output=True,

@@ -11,16 +11,16 @@ What comes from a node is put before the judge; a complaint fails the test when 
 
 import asyncio
 import base64
-import contextlib
 import itertools
 import json
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 from tests.interaction import judge
+from tests.interaction.http_exchange import HttpExchange
 from tests.servers.rawserver.text import members, obj, prepend, string
 
 MODERN = "2026-07-28"
@@ -287,7 +287,7 @@ class HttpPeer(Peer):
 
         async def pump() -> None:
             headers = {**self._headers(), "accept": "text/event-stream"}
-            async with await _Http.open(self.url, "GET", headers) as exchange:
+            async with await HttpExchange.open(self.url, "GET", headers) as exchange:
                 opened.set_result(exchange.status)
                 async for event, data in exchange.events():
                     assert event in ("", "message")
@@ -312,7 +312,7 @@ class HttpPeer(Peer):
 
     async def end(self) -> int:
         """DELETE the legacy session."""
-        async with await _Http.open(self.url, "DELETE", self._headers()) as exchange:
+        async with await HttpExchange.open(self.url, "DELETE", self._headers()) as exchange:
             return exchange.status
 
     def _headers(self) -> dict[str, str]:
@@ -334,7 +334,7 @@ class HttpPeer(Peer):
 
     async def _post(self, ongoing: Ongoing, body: str, headers: Mapping[str, str]) -> None:
         try:
-            async with await _Http.open(self.url, "POST", headers, body.encode()) as exchange:
+            async with await HttpExchange.open(self.url, "POST", headers, body.encode()) as exchange:
                 if ongoing.method == "initialize":
                     self.session = exchange.headers.get("mcp-session-id")
                 if "text/event-stream" in exchange.headers.get("content-type", ""):
@@ -349,7 +349,7 @@ class HttpPeer(Peer):
                 ongoing.future.set_exception(error)
 
     async def _send(self, body: str) -> None:
-        async with await _Http.open(self.url, "POST", self._headers(), body.encode()) as exchange:
+        async with await HttpExchange.open(self.url, "POST", self._headers(), body.encode()) as exchange:
             assert exchange.status == 202, (exchange.status, await exchange.body())
 
 
@@ -375,7 +375,7 @@ class SsePeer(Peer):
 
     async def _pump(self) -> None:
         try:
-            async with await _Http.open(self.url, "GET", {"accept": "text/event-stream"}) as exchange:
+            async with await HttpExchange.open(self.url, "GET", {"accept": "text/event-stream"}) as exchange:
                 async for event, data in exchange.events():
                     if event == "endpoint":
                         parts = urlsplit(self.url)
@@ -389,7 +389,7 @@ class SsePeer(Peer):
 
     async def _send(self, body: str) -> None:
         headers = {"content-type": "application/json"}
-        async with await _Http.open(await self._target, "POST", headers, body.encode()) as exchange:
+        async with await HttpExchange.open(await self._target, "POST", headers, body.encode()) as exchange:
             assert exchange.status == 202, (exchange.status, await exchange.body())
 
 
@@ -453,62 +453,3 @@ def header_value(text: str) -> str:
     if text.isascii() and text == text.strip() and text.isprintable() and not text.startswith("=?base64?"):
         return text
     return f"=?base64?{base64.b64encode(text.encode()).decode()}?="
-
-
-class _Http:
-    """One HTTP/1.1 request on a connection of its own."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-        self.status = 0
-        self.headers: dict[str, str] = {}
-
-    @classmethod
-    async def open(cls, url: str, method: str, headers: Mapping[str, str], body: bytes = b"") -> "_Http":
-        parts = urlsplit(url)
-        assert parts.hostname is not None
-        reader, writer = await asyncio.open_connection(parts.hostname, parts.port, limit=LINE_MAX)
-        exchange = cls(reader, writer)
-        try:
-            target = parts.path + (f"?{parts.query}" if parts.query else "")
-            lines = [f"{method} {target} HTTP/1.1", f"host: {parts.netloc}", f"content-length: {len(body)}"]
-            lines += [f"{name}: {value}" for name, value in headers.items()]
-            writer.write("\r\n".join([*lines, "", ""]).encode() + body)
-            await writer.drain()
-            start, *fields = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").rstrip("\r\n").split("\r\n")
-            exchange.status = int(start.split(" ")[1])
-            exchange.headers = {n.strip().lower(): v.strip() for n, _, v in (line.partition(":") for line in fields)}
-        except BaseException:
-            writer.close()
-            raise
-        return exchange
-
-    async def __aenter__(self) -> "_Http":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._writer.close()
-        with contextlib.suppress(Exception, asyncio.CancelledError):
-            await self._writer.wait_closed()
-
-    async def body(self) -> bytes:
-        if "chunked" in self.headers.get("transfer-encoding", ""):
-            return b"".join([chunk async for chunk in self._chunks()])
-        return await self._reader.readexactly(int(self.headers.get("content-length", "0")))
-
-    async def events(self) -> AsyncIterator[tuple[str, str]]:
-        """(event, data) of each event of the stream."""
-        kept = b""
-        async for chunk in self._chunks():
-            kept += chunk
-            while b"\n\n" in kept:
-                block, kept = kept.split(b"\n\n", 1)
-                fields = [line.partition(": ") for line in block.decode().split("\n") if not line.startswith(":")]
-                data = [value for name, _, value in fields if name == "data"]
-                if data:
-                    yield next((value for name, _, value in fields if name == "event"), ""), "\n".join(data)
-
-    async def _chunks(self) -> AsyncIterator[bytes]:
-        while size := int((await self._reader.readuntil(b"\r\n")).partition(b";")[0], 16):
-            yield (await self._reader.readexactly(size + 2))[:-2]
-        await self._reader.readuntil(b"\r\n")

@@ -8,13 +8,12 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.interaction.harness import RunningNode, Wire, running_node, wait_for
-from tests.interaction.rude import ask, assert_unharmed, call, legacy, legacy_session, modern
+from tests.interaction.rude import Rude, ask, assert_unharmed, call, legacy, legacy_session, modern
 from tests.servers.start import raw
 
 HUGE, LIMIT = 700_000, 1_000_000
@@ -106,20 +105,14 @@ def test_servers_that_end_while_they_are_started_are_all_seen_to(tmp_path: Path)
 
 def test_a_full_house_at_one_server_refuses_nobody_at_another(tmp_path: Path) -> None:
     servers = {"good": {"command": raw("echo")}, "never": {"command": raw("never")}}
-    with (
-        running_node(tmp_path / "n", servers, "[limits]\ncalls_in_flight = 4\n") as node,
-        ThreadPoolExecutor() as threads,
-        contextlib.ExitStack() as open_wires,
-    ):
-        wires = [open_wires.enter_context(Wire(node)) for _ in range(4)]
-        for wire in wires:
-            threads.submit(wire.modern, "tools/call", {"name": "never__echo"})
-        wait_for(lambda: node.link("never")["in_flight"] >= 4)
-        assert ask(node, echo("good")).json["result"]["structuredContent"] == {"a": 1}
-        busy = ask(node, echo("never")).json["error"]
-        assert (busy["message"], busy["data"]["reason"]) == ("tool_degraded", "link_busy")
-        for wire in wires:
-            wire.connection.sock.shutdown(2)
+    with running_node(tmp_path / "n", servers, "[limits]\ncalls_in_flight = 4\n") as node:
+        with contextlib.ExitStack() as callers:
+            for _ in range(4):
+                callers.enter_context(Rude(node)).send(echo("never"))
+            wait_for(lambda: node.admin("/admin/status")["calls"]["in_flight"] == 4, 5)
+            assert_unharmed(node)
+            busy = ask(node, echo("never")).json["error"]
+            assert (busy["message"], busy["data"]["reason"]) == ("tool_degraded", "link_busy")
         wait_for(lambda: node.admin("/admin/status")["calls"]["in_flight"] == 0)
 
 

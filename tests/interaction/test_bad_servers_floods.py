@@ -18,7 +18,7 @@ COUNT = 10_000
 def flooder(line: str) -> list[str]:
     """A server that is honest but for this: from its first request on it writes `line` without end."""
     program = (
-        "import sys, threading, json\n"
+        "import sys, threading, json, os\n"
         f"line = {line!r}.encode() + b'\\n'\n"
         "def flood():\n"
         "    while True: sys.stdout.buffer.write(line * 200)\n"
@@ -26,6 +26,7 @@ def flooder(line: str) -> list[str]:
         "    message = json.loads(text)\n"
         "    if message.get('method') == 'server/discover':\n"
         "        threading.Thread(target=flood, daemon=True).start()\n"
+        "os._exit(0)\n"
     )
     return [sys.executable, "-S", "-c", program]
 
@@ -101,7 +102,7 @@ def test_floods_delay_no_list_and_no_call_of_another_server(flooded: RunningNode
         wait_for(lambda segment=segment: (link := flooded.link(segment))["pid"] or link["restarts"])
     times = []
     with Wire(flooded) as wire:
-        for number in range(200):
+        for number in range(100):
             began = time.monotonic()
             answer = wire.modern("tools/call", {"name": "good__echo", "arguments": {"n": number}})
             times.append(time.monotonic() - began)

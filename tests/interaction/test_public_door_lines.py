@@ -113,7 +113,10 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         assert_unharmed(started)
 
 
-@pytest.fixture(params=["stdio", "bridge", "bridged process"])
+FRONTS = ["stdio", "bridge"]
+
+
+@pytest.fixture(params=FRONTS)
 def lines(request: pytest.FixtureRequest, node: RunningNode, tmp_path: Path) -> Iterator[Lines]:
     if request.param == "bridge":
         with bridged(node) as opened:
@@ -186,6 +189,7 @@ def test_an_id_in_use_is_refused_and_the_first_call_is_not_disturbed(lines: Line
     assert lines.line()["result"]["content"][0]["text"] == "1 steps"
 
 
+@pytest.mark.parametrize("lines", [*FRONTS, "bridged process"], indirect=True)
 def test_lines_may_come_in_any_pieces(lines: Lines) -> None:
     lines.ask("initialize", HELLO)
     data = b"".join(message("ping", None, number) + b"\r\n" for number in range(20))
@@ -194,6 +198,7 @@ def test_lines_may_come_in_any_pieces(lines: Lines) -> None:
     assert [lines.line()["id"] for _ in range(20)] == list(range(20))
 
 
+@pytest.mark.parametrize("lines", [*FRONTS, "bridged process"], indirect=True)
 def test_a_line_beyond_the_limit_is_refused_by_name(lines: Lines, node: RunningNode) -> None:
     lines.ask("initialize", HELLO)
     large = {"name": "good__echo", "arguments": {"x": "x" * (LIMIT - 400)}}

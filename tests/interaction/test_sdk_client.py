@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from tests.interaction.fleet import (
     Fleet,
     bridge,
     instructions,
-    stdio_front,
     tool,
     uri,
 )
@@ -33,14 +31,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprec
 
 
 @contextlib.asynccontextmanager
-async def client(fleet: Fleet, front: str, folder: Path, **options: Any) -> AsyncIterator[Client]:
+async def client(fleet: Fleet, front: str, **options: Any) -> AsyncIterator[Client]:
     pipe, mode = front.split()
     where: Any = f"{fleet.node.url}/mcp"
     if pipe == "sse":
         where = sse_client(f"{fleet.node.url}/sse")
     elif pipe == "stdio":
-        own = folder / "data"  # a node of its own, or the one that runs
-        command = stdio_front(fleet.node.config, own) if mode == "legacy" else bridge(fleet.node)
+        command = bridge(fleet.node)
         where = stdio_client(StdioServerParameters(command=command[0], args=command[1:], env=dict(os.environ)))
     async with Client(where, mode=mode, **options) as opened:
         assert opened.protocol_version == VERSIONS[mode]
@@ -48,8 +45,8 @@ async def client(fleet: Fleet, front: str, folder: Path, **options: Any) -> Asyn
 
 
 @pytest.mark.parametrize("front", FRONTS)
-async def test_it_lists_and_uses_everything_of_every_server(fleet: Fleet, tmp_path: Path, front: str) -> None:
-    async with client(fleet, front, tmp_path) as opened:
+async def test_it_lists_and_uses_everything_of_every_server(fleet: Fleet, front: str) -> None:
+    async with client(fleet, front) as opened:
         if front.split()[1] != "2026-07-28":  # in this mode the SDK asks for no greeting
             assert all(instructions(link) in (opened.instructions or "") for link in LINKS)
         tools = {one.name for one in (await opened.list_tools()).tools}
@@ -73,7 +70,7 @@ async def test_it_lists_and_uses_everything_of_every_server(fleet: Fleet, tmp_pa
 
 
 @pytest.mark.parametrize("front", FRONTS)
-async def test_it_is_asked_and_its_answers_arrive(fleet: Fleet, tmp_path: Path, front: str) -> None:
+async def test_it_is_asked_and_its_answers_arrive(fleet: Fleet, front: str) -> None:
     async def elicit(context: Any, params: Any) -> types.ElicitResult:
         return types.ElicitResult(action="accept", content={"colour": params.message})
 
@@ -85,7 +82,7 @@ async def test_it_is_asked_and_its_answers_arrive(fleet: Fleet, tmp_path: Path, 
         return types.ListRootsResult(roots=[types.Root(uri="file:///shop", name="shop")])
 
     callbacks = {"elicitation_callback": elicit, "sampling_callback": sample, "list_roots_callback": roots}
-    async with client(fleet, front, tmp_path, **callbacks) as opened:
+    async with client(fleet, front, **callbacks) as opened:
         for link in SAME_ERA[front.split()[1]]:
             form = {"message": link, "mode": "form", "requestedSchema": SCHEMA}
             assert (await ask(opened, link, "elicitation/create", form))["content"] == {"colour": link}
@@ -101,7 +98,7 @@ async def ask(opened: Client, link: str, method: str, params: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("front", FRONTS)
-async def test_it_hears_of_progress_and_logs(fleet: Fleet, tmp_path: Path, front: str) -> None:
+async def test_it_hears_of_progress_and_logs(fleet: Fleet, front: str) -> None:
     steps: list[float] = []
     logged: list[Any] = []
 
@@ -113,7 +110,7 @@ async def test_it_hears_of_progress_and_logs(fleet: Fleet, tmp_path: Path, front
 
     mode = front.split()[1]
     level: dict[str, Any] = {} if mode == "legacy" else {"log_level": "info"}
-    async with client(fleet, front, tmp_path, logging_callback=on_log, **level) as opened:
+    async with client(fleet, front, logging_callback=on_log, **level) as opened:
         if mode == "legacy":
             await opened.set_logging_level("info")
         for link in SAME_ERA[mode]:
@@ -129,10 +126,10 @@ async def test_it_hears_of_progress_and_logs(fleet: Fleet, tmp_path: Path, front
 
 
 @pytest.mark.parametrize("front", ["http 2026-07-28", "stdio auto"])
-async def test_it_listens_the_modern_way(fleet: Fleet, tmp_path: Path, front: str) -> None:
+async def test_it_listens_the_modern_way(fleet: Fleet, front: str) -> None:
     text = uri("new_stdio", "raw://text")
     async with (
-        client(fleet, front, tmp_path) as opened,
+        client(fleet, front) as opened,
         opened.listen(tools_list_changed=True, resource_subscriptions=[text]) as events,
         asyncio.timeout(10),
     ):
@@ -144,13 +141,13 @@ async def test_it_listens_the_modern_way(fleet: Fleet, tmp_path: Path, front: st
 
 
 @pytest.mark.parametrize("front", ["http legacy", "sse legacy", "stdio legacy"])
-async def test_it_listens_the_legacy_way(fleet: Fleet, tmp_path: Path, front: str) -> None:
+async def test_it_listens_the_legacy_way(fleet: Fleet, front: str) -> None:
     heard: asyncio.Queue[str] = asyncio.Queue()
 
     async def on_message(message: Any) -> None:
         heard.put_nowait(type(message).__name__)
 
-    async with client(fleet, front, tmp_path, message_handler=on_message) as opened:
+    async with client(fleet, front, message_handler=on_message) as opened:
         await opened.subscribe_resource(uri("old_stdio", "raw://text"))
         async with asyncio.timeout(10):
             await opened.call_tool(tool("old_stdio", "touch"), {"uri": "raw://text"})
@@ -164,9 +161,9 @@ async def test_it_listens_the_legacy_way(fleet: Fleet, tmp_path: Path, front: st
 
 
 @pytest.mark.parametrize("front", FRONTS)
-async def test_a_call_it_gives_up_is_cancelled_at_the_server(fleet: Fleet, tmp_path: Path, front: str) -> None:
+async def test_a_call_it_gives_up_is_cancelled_at_the_server(fleet: Fleet, front: str) -> None:
     link = SAME_ERA[front.split()[1]][0]
-    async with client(fleet, front, tmp_path) as opened:
+    async with client(fleet, front) as opened:
         before = await ids(opened, link, "cancelled")
         with pytest.raises(MCPError):
             await opened.call_tool(tool(link, "wait"), {}, read_timeout_seconds=0.2)

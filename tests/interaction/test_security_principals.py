@@ -75,7 +75,7 @@ class Principal:
     def waiting(self, segment: str) -> Rude:
         """A call under way that never ends by itself."""
         rude = Rude(self.node).send(self.data("tools/call", {"name": f"{segment}__wait", "arguments": {}}, 77))
-        wait_for(lambda: self.node.link(segment)["in_flight"] >= 1)
+        wait_for(lambda: self.node.admin("/admin/status")["calls"]["in_flight"] >= 1)
         return rude
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from mcp_schema import LEGACY, MODERN, complaints
 from msgspec import Raw
 
 from interlock.protocol.jsonrpc.codec import decode_object
-from interlock.protocol.mcp.capabilities import capabilities_to_modern, declares, may_be_asked
+from interlock.protocol.mcp.capabilities import capabilities_to_modern, declares, may_be_asked, needed_to_be_asked
 
 FULL = {
     "sampling": {"tools": {}, "context": {}},
@@ -105,3 +105,19 @@ def test_a_mode_is_only_asked_of_elicitation() -> None:
     assert declares(Raw(b'{"sampling":{}}'), "sampling", "url")
     assert declares(Raw(b'{"elicitation":{"url":{}}}'), "elicitation")
     assert not declares(Raw(b'{"elicitation":{"url":{}}}'), "elicitation", "form")
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "needed"),
+    [
+        ("sampling/createMessage", b"{}", {"sampling": {}}),
+        ("roots/list", b"", {"roots": {}}),
+        ("elicitation/create", FORM, {"elicitation": {}}),
+        ("elicitation/create", URL, {"elicitation": {"url": {}}}),
+        ("sampling/createMessage", URL, {"sampling": {}}),
+        ("tools/list", b"{}", None),
+    ],
+)
+def test_what_a_question_needs_is_named_and_enough(method: str, params: bytes, needed: dict[str, Any] | None) -> None:
+    assert needed_to_be_asked(method, Raw(params)) == needed
+    assert may_be_asked(Raw(json.dumps(needed).encode()), method, Raw(params)) is (needed is not None)

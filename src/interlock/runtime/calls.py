@@ -116,7 +116,7 @@ class Call:
     deadline = float("inf")
     asking = 0  # questions to the client under way: no deadline meanwhile
     in_one_breath = False  # the server has just asked for it and may ask more
-    lacked: str | None = None  # a capability the server asked for and the client does not have
+    lacked: dict[str, Any] | None = None  # the capability for a question that the client does not have
     rounds = 0  # of input_required
     interview: Any = None
     request_digest = b""  # what a retry must repeat

@@ -30,10 +30,10 @@ from interlock.protocol.jsonrpc.errors import (
     error_body,
 )
 from interlock.protocol.jsonrpc.messages import Request, Response
-from interlock.protocol.mcp.capabilities import declares, may_be_asked
+from interlock.protocol.mcp.capabilities import declares, may_be_asked, needed_to_be_asked
 from interlock.protocol.mcp.ladder import HTTP_STATUS
 from interlock.protocol.mcp.meta import RAW_EMPTY
-from interlock.protocol.mcp.methods import ASKED_OF_CLIENT, ELICIT, META_CAPABILITIES
+from interlock.protocol.mcp.methods import ELICIT, META_CAPABILITIES
 from interlock.protocol.mcp.mrtr import (
     QUESTIONS_MAX,
     RESUMABLE,
@@ -108,8 +108,9 @@ class Parking:
 
     def asked(self, call: Call, link: Asked, request: Request) -> None:
         capabilities = call.meta.get(META_CAPABILITIES, RAW_EMPTY)
-        if call.method not in RESUMABLE or not may_be_asked(capabilities, request.method, request.params):
-            call.lacked = ASKED_OF_CLIENT.get(request.method)
+        able = may_be_asked(capabilities, request.method, request.params)
+        if call.method not in RESUMABLE or not able:
+            call.lacked = None if able else needed_to_be_asked(request.method, request.params)
             _decline(link, request.id, f"the client of this call does not support {request.method}")
             return
         handle = self._handles.get(call)

@@ -162,9 +162,9 @@ async def test_error_handling(ctx: Any, given: Json) -> Json:
 
 @tool("Asks the client's model.", **string_argument("prompt", "What to ask."))
 async def test_sampling(ctx: Any, given: Json) -> Json:
-    answer = responses(ctx).get("answer")
+    answer = answer_to_one(ctx)
     if answer is None:
-        return needs({"answer": sample(given["prompt"])})
+        return needs({"answer": sample(given["prompt"])}, "one")
     return said(text(f"LLM response: {answer['content'].get('text', '')}"))
 
 
@@ -172,17 +172,17 @@ async def test_sampling(ctx: Any, given: Json) -> Json:
 async def test_elicitation(ctx: Any, given: Json) -> Json:
     fields = {"username": "User's response", "email": "User's email address"}
     wanted = {name: {"type": "string", "description": about} for name, about in fields.items()}
-    answer = responses(ctx).get("answer")
+    answer = answer_to_one(ctx)
     if answer is None:
-        return needs({"answer": form(given["message"], **wanted)})
+        return needs({"answer": form(given["message"], **wanted)}, "one")
     return said(text(f"User response: {json.dumps(answer)}"))
 
 
 def elicited(ctx: Any, request: Json) -> Json:
     del request["params"]["requestedSchema"]["required"]
-    answer = responses(ctx).get("answer")
+    answer = answer_to_one(ctx)
     if answer is None:
-        return needs({"answer": request})
+        return needs({"answer": request}, "one")
     content = json.dumps(answer.get("content", {}))
     return said(text(f"Elicitation completed: action={answer['action']}, content={content}"))
 
@@ -299,6 +299,11 @@ def unsealed(ctx: Any) -> str | None:
     if not hmac.compare_digest(sealed(state).encode(), str(token).encode()):
         raise MCPError(types.INVALID_PARAMS, "requestState does not verify")
     return state
+
+
+def answer_to_one(ctx: Any) -> Json | None:
+    """The answer to a single question, if it came back with the state that went out with the question."""
+    return responses(ctx).get("answer") if unsealed(ctx) == "one" else None
 
 
 def field_of(ctx: Any, key: str, field: str) -> Any:

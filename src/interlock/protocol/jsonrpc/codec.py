@@ -166,6 +166,7 @@ class _Bulk(msgspec.Struct):
 
     arguments: Raw = ABSENT
     inputResponses: Raw = ABSENT  # noqa: N815
+    requestState: Raw = ABSENT  # noqa: N815
 
 
 _decode_bulk = msgspec.json.Decoder(_Bulk).decode
@@ -180,7 +181,8 @@ def decode_params_untrusted(raw: Raw | bytes) -> dict[str, Raw] | None:
             bulk = _decode_bulk(raw)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return None
-        if size - len(bulk.arguments) - len(bulk.inputResponses) > PARAMS_REST_BYTES_MAX:
+        large = len(bulk.arguments) + len(bulk.inputResponses) + len(bulk.requestState)
+        if size - large > PARAMS_REST_BYTES_MAX:
             return None
     return decode_object(raw)
 

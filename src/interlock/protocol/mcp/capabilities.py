@@ -38,12 +38,19 @@ def declares(capabilities: Raw, name: str, mode: str | None = None) -> bool:
 def may_be_asked(capabilities: Raw, method: str, params: Raw) -> bool:
     """Whether a client that declared these, in the words of 2026-07-28, can answer this question of a server."""
     needed = ASKED_OF_CLIENT.get(method)
+    return needed is not None and declares(capabilities, needed, _mode(params) if method == ELICIT else None)
+
+
+def needed_to_be_asked(method: str, params: Raw) -> dict[str, Any] | None:
+    """The capability that question needs, as 2026-07-28 names what is required; None where none would do."""
+    needed = ASKED_OF_CLIENT.get(method)
     if needed is None:
-        return False
-    mode = None
-    if method == ELICIT:
-        mode = maybe_string((decode_object(params) or {}).get("mode")) or "form"
-    return declares(capabilities, needed, mode)
+        return None
+    return {needed: {"url": {}} if method == ELICIT and _mode(params) == "url" else {}}
+
+
+def _mode(params: Raw) -> str:
+    return maybe_string((decode_object(params) or {}).get("mode")) or "form"
 
 
 def _is_object(raw: Raw | None) -> bool:
