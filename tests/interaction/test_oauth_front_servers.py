@@ -1,5 +1,6 @@
 """Authorization servers that change their keys, hide, lie, fail, or are asked about each token; how one is set up."""
 
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -161,6 +162,31 @@ def test_what_the_server_says_of_a_token_is_held_against_it(corp: Authority, tmp
             assert echo(node, corp.opaque(**claims)).status == 401, name
         corp.do("fail", path="/introspect", status=500)
         assert echo(node, corp.opaque()).status == 503
+
+
+def test_many_requests_with_one_token_are_one_question_and_only_so_much_waits_for_its_answer(
+    corp: Authority, tmp_path: Path
+) -> None:
+    large = {"text": "x" * 15 * 1024 * 1024}
+    with (
+        protected_node(tmp_path, corp, introspection_url=f"{corp.url}/introspect", **ASKED) as node,
+        concurrent.futures.ThreadPoolExecutor(12) as pool,
+    ):
+        token = corp.opaque()
+        corp.do("hold")
+        try:
+            small = [pool.submit(echo, node, token) for _ in range(6)]
+            wait_for(lambda: corp.count("/introspect") == 1)
+            waiting = call("good__nothing", large, authorization=f"Bearer {token}")
+            bulky = [pool.submit(ask, node, waiting, 30.0) for _ in range(5)]  # one more than may wait
+            refused = wait_for(lambda: [one.result() for one in bulky if one.done()])
+            assert [(one.status, one.json["error"]) for one in refused] == [(503, "unavailable")]
+            assert ask(node, request("GET", "/healthz")).status == 200
+        finally:
+            corp.do("release")
+        assert {one.result().status for one in small} == {200}
+        assert sorted(one.result().status for one in bulky) == [200, 200, 200, 200, 503]
+        assert corp.count("/introspect") == 1
 
 
 def test_tokens_of_our_own_are_shown_to_nobody(corp: Authority, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ FORM = {"message": "Which?", "requestedSchema": {"type": "object", "properties":
 ELICIT = {"method": "elicitation/create", "params": FORM}
 FILLED = {"action": "accept", "content": {"c": "blue"}}
 MANY = 1000
-AT_ONCE = 1000
+AT_ONCE = 500
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

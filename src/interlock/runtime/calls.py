@@ -89,6 +89,7 @@ class House(Protocol):
 class Carrier(Protocol):
     """The link a call travels on."""
 
+    booked: int
     latencies: deque[float]
     errors: int
 
@@ -111,6 +112,7 @@ class Call:
     handle: object = None
     head = b""  # the routing headers of a 2026-07-28 server
     link: "Carrier | None" = None
+    booked: "Carrier | None" = None  # the link whose room it takes
     ticket: Any = None  # the Admitted that let it through, should the link have to send it again
     timeout_s: float | None = None
     deadline = float("inf")

@@ -202,18 +202,20 @@ class Dispatch:
         return Call(caller, client_id, method, params, meta, sink, self._clock.now(), self)
 
     def _go(self, call: Call, link: Link) -> Call:
-        if len(link.in_flight) >= self._calls_max:  # per link: one server that never answers must not starve others
+        if link.booked >= self._calls_max:  # per link: one server that never answers must not starve others
             return self._refuse(call, BUSY)
         verdict = self._guard.admit(call, link.standing)
         if isinstance(verdict, Refuse):
             if verdict.rung is Rung.AVAILABILITY and self._worth_waiting(link):
                 return self._hold(call, link)
             return self._refuse(call, verdict.fault)
-        self._register(call)
+        self._register(call, link)
         link.send(verdict)
         return call
 
-    def _register(self, call: Call) -> None:
+    def _register(self, call: Call, link: Link) -> None:
+        call.booked = link
+        link.booked += 1
         if call.timeout_s is not None:
             call.deadline = call.started + call.timeout_s
         self.in_flight.add(call)
@@ -229,7 +231,7 @@ class Dispatch:
         return keeper is not None and keeper.may_return_soon
 
     def _hold(self, call: Call, link: Link) -> Call:
-        self._register(call)
+        self._register(call, link)
         task = asyncio.get_running_loop().create_task(self._send_when_back(call, link))
         self._holds.add(task)
         task.add_done_callback(self._holds.discard)
@@ -336,6 +338,8 @@ class Dispatch:
         now = self._clock.now()
         seconds = now - call.started
         self.total += 1
+        if call.booked is not None:
+            call.booked.booked -= 1
         link = call.link
         if link is not None:
             link.latencies.append(seconds)

@@ -494,7 +494,12 @@ class SseStream:
 def _fail(exchange: Exchange) -> None:
     ref = secrets.token_hex(6)
     log.exception("internal error %s", ref)
-    exchange.answer(encode_fault(b"null", internal(ref)), 200)
+    try:
+        message = decode_untrusted(exchange.body)
+        message_id = b"null" if isinstance(message, Notification) else message.id
+    except CodecError:
+        message_id = b"null"
+    exchange.answer(encode_fault(message_id, internal(ref)), 200)
 
 
 def _refuse(exchange: Exchange, refusal: Refusal) -> None:

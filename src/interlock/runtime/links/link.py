@@ -49,7 +49,7 @@ from interlock.protocol.mcp.methods import (
 )
 from interlock.runtime.calls import Call, Inquiry, Outcome, Pending
 from interlock.runtime.clock import Clock, rfc3339
-from interlock.runtime.guard import Admitted
+from interlock.runtime.guard import BUSY, Admitted
 from interlock.runtime.links.pipes import Pipe, Trouble, Undelivered
 from interlock.runtime.links.state import LinkState, Standing
 
@@ -110,6 +110,7 @@ class Link:
         self.facts: ServerFacts | None = None
         self.standing = Standing(LinkState.CONNECTING, None, clock.wall())
         self.in_flight: dict[int, Pending] = {}
+        self.booked = 0  # clients' calls under way; our own questions do not count
         self.calls = 0
         self.errors = 0
         self.restarts = 0
@@ -358,6 +359,8 @@ class Link:
             case Trouble.MALFORMED if isinstance(origin, Call):
                 fault = Fault(INTERNAL_ERROR, "the server's answer cannot be used", {"reason": "malformed_answer"})
                 origin.on_failed(fault, Outcome.ERROR)
+            case Trouble.BUSY:
+                origin.on_failed(BUSY, Outcome.REFUSED)
             case Trouble.LOST | Trouble.MALFORMED:
                 origin.on_failed(self._lost(what.detail, "unknown", what), Outcome.LOST)
             case _:

@@ -27,6 +27,7 @@ RESUME_DELAY_S = 1.0  # when the server named no `retry`
 class Trouble(Enum):
     UNREACHABLE = "unreachable"  # nothing was sent
     LOST = "lost"  # sent, no answer: what happened there is unknown
+    BUSY = "busy"  # nothing was sent, and others are being served
     UNAUTHORISED = "unauthorised"
     SESSION_LOST = "session_lost"
     REFUSED = "refused"  # an HTTP status that is no MCP answer
@@ -72,8 +73,9 @@ class StdioPipe:
         self.child: Child | None = None
 
     def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
-        if self.child is not None:
-            self.child.send(message)
+        child = self.child
+        if child is not None and not child.send(message) and origin is not None:
+            self._owner.on_undelivered(origin, Undelivered(Trouble.BUSY, "it does not read its input fast enough"))
         return None
 
     def abort(self, handle: object) -> bool:
