@@ -71,8 +71,11 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
 
     async def ask_all(exchange: Exchange, questions: str) -> str:
         asked = {key: await ask(exchange, question) for key, question in members(questions).items()}
-        # Shielded: the answer to a question of a cancelled call still comes, and is counted.
-        return obj([(key, await asyncio.shield(answer)) for key, (_, answer) in asked.items()])
+        try:
+            return obj([(key, await answer) for key, (_, answer) in asked.items()])
+        finally:
+            for ask_id, _ in asked.values():
+                exchange.session.asked.pop(ask_id, None)
 
     async def send_all(exchange: Exchange, questions: str) -> list[str]:
         sent = []
@@ -199,10 +202,8 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
 
     async def tally(exchange: Exchange, arguments: str) -> str:
         counts = {"begun": begun, "finished": finished, "cancelled": cancelled}
-        waiting = sum(len(session.asked) for session in server.sessions.values())
-        return structured(
-            obj([*((k, json.dumps(v)) for k, v in counts.items()), ("late", array(late)), ("unanswered", str(waiting))])
-        )
+        pairs = [(name, json.dumps(count)) for name, count in counts.items()]
+        return structured(obj([*pairs, ("late", array(late))]))
 
     async def own_meta(exchange: Exchange, arguments: str) -> str:
         return structured(obj([("params", obj(exchange.message.params.items()))]))

@@ -211,8 +211,8 @@ async def test_a_cancelled_call_is_cancelled_at_a_server_of_the_other_era(tree: 
 
 
 @pytest.mark.parametrize("link", LEGACY_LINKS)
-async def test_a_question_of_a_cancelled_call_is_taken_back_and_answered_for(tree: Tree, link: str) -> None:
-    """Legacy on both sides: the client's dialogue closes, the server waits for nothing."""
+async def test_a_question_of_a_cancelled_call_is_taken_back(tree: Tree, link: str) -> None:
+    """Legacy on both sides: the client's dialogue closes."""
     async with tree.peer("http-legacy") as peer:
         given = interview(asks(question(ELICIT)))
         call = peer.begin_call(tool(link, "interview"), given)

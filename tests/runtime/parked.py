@@ -25,6 +25,10 @@ from interlock.runtime.clock import SystemClock
 from interlock.runtime.node import Node
 
 META = "io.modelcontextprotocol/"
+RULES = '[[tool]]\nmatch = "*.impatient"\nlatency_class = "realtime"\n'  # half a second
+FORM = {"message": "Which?", "requestedSchema": {"type": "object", "properties": {"c": {"type": "string"}}}}
+ELICIT = {"method": "elicitation/create", "params": FORM}
+FILLED = {"action": "accept", "content": {"c": "blue"}}
 CAPABLE = {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}
 SECONDS = 15.0
 _ids = itertools.count(1)
@@ -144,13 +148,13 @@ class Place:
 
 
 @contextlib.asynccontextmanager
-async def place(folder: Path, rules: str = "") -> AsyncIterator[Place]:
+async def place(folder: Path) -> AsyncIterator[Place]:
     config = folder / "interlock.toml"
     servers = ""
     for segment, era in (("old", "legacy"), ("mortal", "legacy"), ("new", "modern")):
         servers += f"[servers.{segment}]\ncommand = {json.dumps(command(era))}\n"
     with serving(command("legacy")) as url:
-        config.write_text(f'{rules}\n{servers}\n[servers.web]\nurl = "{url}"\n')
+        config.write_text(f'{RULES}\n{servers}\n[servers.web]\nurl = "{url}"\n')
         plan = load(config, os.environ, {"data": str(folder / "data")}).plan
         clock = AheadClock()
         node = Node(plan, lambda operations, authenticate: None, clock)
@@ -164,3 +168,25 @@ async def place(folder: Path, rules: str = "") -> AsyncIterator[Place]:
 
 def since(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     return {what: after[what] - before[what] for what in after if after[what] != before[what]}
+
+
+def steps(label: str, *rest: dict[str, Any]) -> dict[str, Any]:
+    return {"label": label, "steps": list(rest or [{"ask": {"q": ELICIT}}])}
+
+
+async def park(here: Place, label: str, *rest: dict[str, Any], name: str = "old__interview", **options: Any) -> Any:
+    """A call that waits for its client: its arguments, and what the client was told."""
+    arguments = steps(label, *rest)
+    said = await here.call(name, arguments, **options).result()
+    assert said["resultType"] == "input_required"
+    return arguments, said
+
+
+def filled(said: Any, answer: Any = FILLED) -> dict[str, Any]:
+    return dict.fromkeys(said["inputRequests"], answer)
+
+
+async def finish(here: Place, arguments: Any, said: Any, **options: Any) -> Any:
+    result = await here.again("old__interview", arguments, said, filled(said), **options).result()
+    assert result["resultType"] == "complete"
+    return result["structuredContent"]["answers"]

@@ -8,15 +8,14 @@ import asyncio
 import logging
 import secrets
 from typing import Final, Protocol
-from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 
-from interlock.config.plan import NameForm, Plan
+from interlock.config.plan import Plan
 from interlock.protocol.jsonrpc.codec import decode_untrusted, encode_fault
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, UNAVAILABLE, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
-from interlock.protocol.mcp.eras import LEGACY_VERSIONS, MODERN_VERSIONS
+from interlock.protocol.mcp.eras import MODERN_VERSIONS
 from interlock.protocol.mcp.ladder import H_VERSION, HTTP_STATUS, climb, unsupported
 from interlock.protocol.mcp.methods import INITIALIZE
 from interlock.protocol.mcp.sse import encode_event
@@ -26,7 +25,9 @@ from interlock.runtime.fronts.exchange import Exchange, Head, Refusal
 from interlock.runtime.fronts.http import McpProtocol
 from interlock.runtime.fronts.legacy import LegacyDesk
 from interlock.runtime.fronts.modern import ModernDesk
+from interlock.runtime.fronts.passports import NOT_FOUND, Endpoint, Inspector, Passport
 from interlock.runtime.fronts.sessions import Session
+from interlock.runtime.fronts.sse import SseStream
 
 log = logging.getLogger("interlock.door")
 
@@ -38,9 +39,7 @@ SWEEP_S: Final = 1.0
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024  # bodies of requests whose access token is being looked at
 
 H_SESSION: Final = b"mcp-session-id"
-_LEGACY_HEADERS: Final = frozenset(version.encode() for version in LEGACY_VERSIONS)
 _MODERN_HEADERS: Final = frozenset(version.encode() for version in MODERN_VERSIONS)
-_LOOPBACK_NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
 class Tokens(Protocol):
@@ -65,39 +64,16 @@ class Bearers(Protocol):
         """The refusal of a tool for which the caller needs a token with a wider scope."""
 
 
-class Endpoint(msgspec.Struct, frozen=True):
-    """What a URL asks for."""
-
-    kind: str  # "mcp", "sse" or "messages"
-    only: str | None = None
-    names: NameForm = "auto"
-    session: str | None = None
-
-
-class Passport(msgspec.Struct, frozen=True):
-    """What a request's head alone decides; made once per distinct head. Who it is from is asked every time."""
-
-    endpoint: Endpoint | None
-    modern: bool
-    extra: bytes = b""  # header lines of the answer
-    streams_only: bool = False
-    at_once: Refusal | None = None  # whoever it is
-    once_known: Refusal | None = None  # after the credential was looked at
-
-
 class PublicDoor:
     def __init__(self, plan: Plan, tokens: Tokens, legacy: LegacyDesk, modern: ModernDesk) -> None:
-        self._plan = plan
         self._tokens = tokens
         self._legacy = legacy
         self._modern = modern
         self.max_body_bytes = plan.limits.message_bytes
         self._anonymous = plan.auth.anonymous
         self._local = principal_for("local", None, plan.access)
-        self._names: NameForm = plan.mcp.names
         self.known_heads: dict[bytes, tuple[Head, int]] = {}
-        self._segments = frozenset(server.segment for server in plan.servers)
-        self._own_hosts = _own_hosts(plan)
+        self._inspector = Inspector(plan)
         self.protocols: set[McpProtocol] = set()
         self.sse_streams: dict[str, SseStream] = {}
         self.bearers: Bearers | None = None
@@ -116,7 +92,8 @@ class PublicDoor:
         head = exchange.head
         passport: Passport | None = head.passport
         if passport is None:
-            passport = head.passport = self._inspect(head)
+            in_url = self.bearers.in_url if self.bearers is not None else _UNAUTHORISED
+            passport = head.passport = self._inspector.inspect(head, in_url)
         if passport.extra:
             exchange.extra = passport.extra
         if passport.at_once is not None:
@@ -161,7 +138,7 @@ class PublicDoor:
         if exchange.ended:  # the client did not wait
             return
         if passport.once_known is not None or endpoint is None:
-            _refuse(exchange, passport.once_known or _NOT_FOUND)
+            _refuse(exchange, passport.once_known or NOT_FOUND)
         elif endpoint.kind == "sse":
             self._sse(exchange, endpoint, principal)
         elif endpoint.kind == "messages":
@@ -175,40 +152,6 @@ class PublicDoor:
         else:
             self._legacy_other(exchange, principal)
 
-    def _inspect(self, head: Head) -> Passport:
-        headers = head.headers
-        version = headers.get(H_VERSION)
-        modern = version is not None and version not in _LEGACY_HEADERS
-        endpoint = _read_url(head.url, self._names, self._segments)
-        if b"host" not in headers or head.doubled(_ONCE) is not None:
-            return Passport(endpoint, modern, at_once=_BAD_HEADERS)
-        if not self._host_ok(headers[b"host"]):
-            return Passport(endpoint, modern, at_once=_BAD_HOST)
-        extra = b""
-        origin = headers.get(b"origin")
-        if origin is not None:
-            if not self._origin_ok(origin):
-                return Passport(endpoint, modern, at_once=_BAD_ORIGIN)
-            extra = b"access-control-allow-origin: %b\r\nvary: origin\r\n" % origin + _EXPOSE
-            if head.method == b"OPTIONS":
-                return Passport(endpoint, modern, extra + _PREFLIGHT, at_once=Refusal(204, "", ""))
-        if _has_token(head.url):
-            return Passport(endpoint, modern, extra, at_once=self.bearers.in_url if self.bearers else _UNAUTHORISED)
-        if endpoint is None:
-            return Passport(None, modern, extra, once_known=_NOT_FOUND)
-        allowed = _ALLOWED[endpoint.kind] if not modern else b"POST"
-        if head.method not in allowed.split(b", "):
-            refusal = Refusal(405, "method_not_allowed", "this path takes another method", b"allow: %b\r\n" % allowed)
-            return Passport(endpoint, modern, extra, once_known=refusal)
-        if head.method == b"POST" and not _is_json(headers.get(b"content-type", b"")):
-            return Passport(endpoint, modern, extra, once_known=_NOT_JSON)
-        accept = headers.get(b"accept", b"*/*").lower()
-        json = any(kind in accept for kind in (b"application/json", b"application/*", b"*/*"))
-        stream = any(kind in accept for kind in (b"text/event-stream", b"text/*", b"*/*"))
-        if not (json or stream) or (head.method == b"GET" and not stream):
-            return Passport(endpoint, modern, extra, once_known=_NOT_ACCEPTABLE)
-        return Passport(endpoint, modern, extra, streams_only=not json)
-
     def _authenticate(self, exchange: Exchange) -> Principal | None:
         credential = exchange.head.headers.get(b"authorization")
         if credential is not None:
@@ -218,21 +161,6 @@ class PublicDoor:
         if self._anonymous == "loopback" and exchange.protocol.is_loopback and not _was_forwarded(exchange):
             return self._local
         return None
-
-    def _host_ok(self, host: bytes) -> bool:
-        return self._own_hosts is None or _host_name(host.decode("latin-1")) in self._own_hosts
-
-    def _origin_ok(self, origin: bytes) -> bool:
-        text = origin.decode("latin-1")
-        if text in self._plan.node.origins:
-            return True
-        try:
-            parts = urlsplit(text)
-            hostname = parts.hostname
-        except ValueError:
-            return False
-        own = _LOOPBACK_NAMES if self._own_hosts is None else self._own_hosts
-        return parts.scheme in ("http", "https") and hostname is not None and hostname in own
 
     # Rung 2: envelope and era
 
@@ -336,11 +264,14 @@ class PublicDoor:
     # HTTP+SSE (2024-11-05)
 
     def _sse(self, exchange: Exchange, endpoint: Endpoint, principal: Principal) -> None:
-        stream = SseStream(self, exchange, endpoint, principal)
+        stream = SseStream(self._legacy, exchange, endpoint, principal, self._sse_gone)
         self.sse_streams[stream.id] = stream
         exchange.on_gone = stream.gone
         exchange.open_stream()
         exchange.send_chunk(encode_event(b"/messages?session=" + stream.id.encode(), event=b"endpoint"))
+
+    def _sse_gone(self, stream: SseStream) -> None:
+        self.sse_streams.pop(stream.id, None)
 
     def _sse_post(self, exchange: Exchange, endpoint: Endpoint, principal: Principal) -> None:
         stream = self.sse_streams.get(endpoint.session or "")
@@ -356,7 +287,7 @@ class PublicDoor:
         if caller is not None and type(message) is Request and self._is_beyond(caller, message, exchange):
             return
         exchange.reply(202)
-        stream.receive(message, self._legacy)
+        stream.receive(message)
 
     # The sweep
 
@@ -438,59 +369,6 @@ class PublicDoor:
         return names | {stream.principal.name for stream in self.sse_streams.values()}
 
 
-class SseStream:
-    """One client of the older transport: a stream down, POSTs up."""
-
-    def __init__(self, door: PublicDoor, exchange: Exchange, endpoint: Endpoint, principal: Principal) -> None:
-        self.id = secrets.token_urlsafe(24)
-        self.exchange = exchange
-        self.principal = principal
-        self._door = door
-        self._endpoint = endpoint
-        self._session: Session | None = None
-
-    # Sink: everything goes down the one stream
-
-    def emit(self, message: bytes) -> None:
-        self.exchange.emit(message)
-
-    def answer(self, message: bytes, status: int = 200) -> None:
-        self.exchange.emit(message)
-
-    def drop(self) -> None:
-        pass
-
-    def caller_as(self, principal: Principal) -> Caller | None:
-        """The client with the credential of its newest POST; None before it has a session."""
-        self.principal = principal
-        caller = None if self._session is None else self._session.caller
-        if caller is not None and caller.principal is not principal:
-            caller.act_as(principal)
-        return caller
-
-    def receive(self, message: Request | Notification | Response, desk: LegacyDesk) -> None:
-        if self._session is None:
-            if not isinstance(message, Request) or message.method != INITIALIZE:
-                if isinstance(message, Request):
-                    self.answer(encode_fault(message.id, Fault(INVALID_REQUEST, "send initialize first")))
-                return
-            opened = desk.initialize(message, self.principal, "sse", self._endpoint.only, self._endpoint.names)
-            if isinstance(opened, Fault):
-                self.answer(encode_fault(message.id, opened))
-                return
-            self._session = opened
-            opened.attach(self)
-            desk.welcome(opened, message, self)
-            return
-        desk.handle(self._session, message, self)
-
-    def gone(self) -> None:
-        self._door.sse_streams.pop(self.id, None)
-        if self._session is not None:
-            self._session.detach(self)
-            self._door._legacy.sessions.close(self._session, "the stream ended")
-
-
 def _fail(exchange: Exchange) -> None:
     ref = secrets.token_hex(6)
     log.exception("internal error %s", ref)
@@ -512,56 +390,9 @@ def _refuse(exchange: Exchange, refusal: Refusal) -> None:
     exchange.reply(refusal.status, msgspec.json.encode(body))
 
 
-def _has_token(url: bytes) -> bool:
-    """RFC 6750 2.3, which MCP forbids: URLs end up in logs and histories."""
-    query = url.partition(b"?")[2].decode("latin-1")
-    return bool(query) and "access_token" in parse_qs(query, keep_blank_values=True)
-
-
-def _is_json(content_type: bytes) -> bool:
-    return content_type == b"application/json" or content_type.split(b";")[0].strip().lower() == b"application/json"
-
-
 def _was_forwarded(exchange: Exchange) -> bool:
     """A proxy on this machine makes the world look like loopback."""
     return not _PROXY_HEADERS.isdisjoint(exchange.head.headers)
-
-
-def _host_name(host: str) -> str:
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()
-
-
-def _own_hosts(plan: Plan) -> frozenset[str] | None:
-    """The names this node answers to; None for any (a node on all addresses without a public URL)."""
-    hosts = set(_LOOPBACK_NAMES)
-    listen = plan.node.listen.host
-    if plan.node.public_url is not None:
-        hosts.add(urlsplit(plan.node.public_url).hostname or "")
-    elif listen in ("0.0.0.0", "::"):  # noqa: S104  (compared, not bound)
-        return None
-    hosts.add(listen.lower())
-    return frozenset(hosts)
-
-
-def _read_url(url: bytes, names: NameForm, segments: frozenset[str]) -> Endpoint | None:
-    try:
-        parts = urlsplit(url.decode("ascii"))
-    except (UnicodeDecodeError, ValueError):
-        return None
-    query = parse_qs(parts.query)
-    asked = query.get("names", [""])[0]
-    form: NameForm = "qualified" if asked == "qualified" else "safe" if asked == "safe" else names
-    head, *rest = [unquote(part) for part in parts.path.strip("/").split("/")]
-    if head == "messages" and not rest:
-        return Endpoint("messages", session=query.get("session", [""])[0])
-    if head in ("mcp", "sse"):
-        if not rest or rest == ["flat"]:
-            return Endpoint(head, names=form)
-        if len(rest) == 2 and rest[0] == "only" and rest[1] in segments:
-            return Endpoint(head, only=rest[1], names=form)
-    return None
 
 
 _PROXY_HEADERS: Final = frozenset(
@@ -577,14 +408,6 @@ _PROXY_HEADERS: Final = frozenset(
         b"true-client-ip",
     )
 )
-_ALLOWED: Final = {"mcp": b"GET, POST, DELETE", "sse": b"GET", "messages": b"POST"}
-_ONCE: Final = frozenset((b"host", b"origin", b"authorization", b"content-type", b"mcp-session-id"))
-_BAD_HEADERS: Final = Refusal(400, "bad_headers", "Host must be sent, and headers that decide must be sent once")
-_BAD_HOST: Final = Refusal(421, "bad_host", "this node does not answer to that Host; set node.public_url")
-_BAD_ORIGIN: Final = Refusal(403, "bad_origin", "this Origin is not allowed; add it to node.origins")
-_NOT_FOUND: Final = Refusal(404, "not_found", "there is no such path here; MCP is at /mcp")
-_NOT_JSON: Final = Refusal(415, "unsupported_media_type", "send application/json")
-_NOT_ACCEPTABLE: Final = Refusal(406, "not_acceptable", "accept application/json and text/event-stream")
 _UNAUTHORISED: Final = Refusal(
     401,
     "unauthorised",
@@ -593,10 +416,4 @@ _UNAUTHORISED: Final = Refusal(
 )
 _BUSY: Final = Refusal(
     503, "unavailable", "too many access tokens are being verified; try again", b"retry-after: 5\r\n"
-)
-_EXPOSE: Final = b"access-control-expose-headers: mcp-session-id, www-authenticate\r\n"
-_PREFLIGHT: Final = (
-    b"access-control-allow-methods: GET, POST, DELETE, OPTIONS\r\naccess-control-allow-headers: authorization, "
-    b"content-type, accept, mcp-protocol-version, mcp-session-id, mcp-method, mcp-name, last-event-id\r\n"
-    b"access-control-max-age: 600\r\n"
 )

@@ -225,9 +225,9 @@ class Link:
         if not self.modern or self.transport == "stdio":
             self.notify(CANCELLED, {"requestId": pending.upstream_id, "reason": reason})
         self.pipe.abort(pending.handle)
+        # Its open questions end with it, unanswered: a refusal that overtakes the cancellation could be acted upon.
         for upstream_id in [one for one, call in self._asks.items() if call is pending]:
             self._withdraw(upstream_id, RAW_EMPTY)
-            self.respond(upstream_id, b'"error":' + error_body(Fault(METHOD_NOT_FOUND, "the call was cancelled")))
 
     # What comes in
 

@@ -1,0 +1,156 @@
+"""What a request's head alone decides, before anybody asks who sent it: the path, the era, Host and Origin, and whether
+body and answer can be of the kinds we speak. Made once per distinct head.
+"""
+
+from typing import Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import msgspec
+
+from interlock.config.plan import NameForm, Plan
+from interlock.protocol.mcp.eras import LEGACY_VERSIONS
+from interlock.protocol.mcp.ladder import H_VERSION
+from interlock.runtime.fronts.exchange import Head, Refusal
+
+_LEGACY_HEADERS: Final = frozenset(version.encode() for version in LEGACY_VERSIONS)
+_LOOPBACK_NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """What a URL asks for."""
+
+    kind: str  # "mcp", "sse" or "messages"
+    only: str | None = None
+    names: NameForm = "auto"
+    session: str | None = None
+
+
+class Passport(msgspec.Struct, frozen=True):
+    """What a request's head alone decides; made once per distinct head. Who it is from is asked every time."""
+
+    endpoint: Endpoint | None
+    modern: bool
+    extra: bytes = b""  # header lines of the answer
+    streams_only: bool = False
+    at_once: Refusal | None = None  # whoever it is
+    once_known: Refusal | None = None  # after the credential was looked at
+
+
+class Inspector:
+    def __init__(self, plan: Plan) -> None:
+        self._origins = plan.node.origins
+        self._names: NameForm = plan.mcp.names
+        self._segments = frozenset(server.segment for server in plan.servers)
+        self._own_hosts = _own_hosts(plan)
+
+    def inspect(self, head: Head, token_in_url: Refusal) -> Passport:
+        headers = head.headers
+        version = headers.get(H_VERSION)
+        modern = version is not None and version not in _LEGACY_HEADERS
+        endpoint = _read_url(head.url, self._names, self._segments)
+        if b"host" not in headers or head.doubled(_ONCE) is not None:
+            return Passport(endpoint, modern, at_once=_BAD_HEADERS)
+        if not self._host_ok(headers[b"host"]):
+            return Passport(endpoint, modern, at_once=_BAD_HOST)
+        extra = b""
+        origin = headers.get(b"origin")
+        if origin is not None:
+            if not self._origin_ok(origin):
+                return Passport(endpoint, modern, at_once=_BAD_ORIGIN)
+            extra = b"access-control-allow-origin: %b\r\nvary: origin\r\n" % origin + _EXPOSE
+            if head.method == b"OPTIONS":
+                return Passport(endpoint, modern, extra + _PREFLIGHT, at_once=Refusal(204, "", ""))
+        if _has_token(head.url):
+            return Passport(endpoint, modern, extra, at_once=token_in_url)
+        if endpoint is None:
+            return Passport(None, modern, extra, once_known=NOT_FOUND)
+        allowed = _ALLOWED[endpoint.kind] if not modern else b"POST"
+        if head.method not in allowed.split(b", "):
+            refusal = Refusal(405, "method_not_allowed", "this path takes another method", b"allow: %b\r\n" % allowed)
+            return Passport(endpoint, modern, extra, once_known=refusal)
+        if head.method == b"POST" and not _is_json(headers.get(b"content-type", b"")):
+            return Passport(endpoint, modern, extra, once_known=_NOT_JSON)
+        accept = headers.get(b"accept", b"*/*").lower()
+        json = any(kind in accept for kind in (b"application/json", b"application/*", b"*/*"))
+        stream = any(kind in accept for kind in (b"text/event-stream", b"text/*", b"*/*"))
+        if not (json or stream) or (head.method == b"GET" and not stream):
+            return Passport(endpoint, modern, extra, once_known=_NOT_ACCEPTABLE)
+        return Passport(endpoint, modern, extra, streams_only=not json)
+
+    def _host_ok(self, host: bytes) -> bool:
+        return self._own_hosts is None or _host_name(host.decode("latin-1")) in self._own_hosts
+
+    def _origin_ok(self, origin: bytes) -> bool:
+        text = origin.decode("latin-1")
+        if text in self._origins:
+            return True
+        try:
+            parts = urlsplit(text)
+            hostname = parts.hostname
+        except ValueError:
+            return False
+        own = _LOOPBACK_NAMES if self._own_hosts is None else self._own_hosts
+        return parts.scheme in ("http", "https") and hostname is not None and hostname in own
+
+
+def _has_token(url: bytes) -> bool:
+    """RFC 6750 2.3, which MCP forbids: URLs end up in logs and histories."""
+    query = url.partition(b"?")[2].decode("latin-1")
+    return bool(query) and "access_token" in parse_qs(query, keep_blank_values=True)
+
+
+def _is_json(content_type: bytes) -> bool:
+    return content_type == b"application/json" or content_type.split(b";")[0].strip().lower() == b"application/json"
+
+
+def _host_name(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower()
+
+
+def _own_hosts(plan: Plan) -> frozenset[str] | None:
+    """The names this node answers to; None for any (a node on all addresses without a public URL)."""
+    hosts = set(_LOOPBACK_NAMES)
+    listen = plan.node.listen.host
+    if plan.node.public_url is not None:
+        hosts.add(urlsplit(plan.node.public_url).hostname or "")
+    elif listen in ("0.0.0.0", "::"):  # noqa: S104  (compared, not bound)
+        return None
+    hosts.add(listen.lower())
+    return frozenset(hosts)
+
+
+def _read_url(url: bytes, names: NameForm, segments: frozenset[str]) -> Endpoint | None:
+    try:
+        parts = urlsplit(url.decode("ascii"))
+    except (UnicodeDecodeError, ValueError):
+        return None
+    query = parse_qs(parts.query)
+    asked = query.get("names", [""])[0]
+    form: NameForm = "qualified" if asked == "qualified" else "safe" if asked == "safe" else names
+    head, *rest = [unquote(part) for part in parts.path.strip("/").split("/")]
+    if head == "messages" and not rest:
+        return Endpoint("messages", session=query.get("session", [""])[0])
+    if head in ("mcp", "sse"):
+        if not rest or rest == ["flat"]:
+            return Endpoint(head, names=form)
+        if len(rest) == 2 and rest[0] == "only" and rest[1] in segments:
+            return Endpoint(head, only=rest[1], names=form)
+    return None
+
+
+_ALLOWED: Final = {"mcp": b"GET, POST, DELETE", "sse": b"GET", "messages": b"POST"}
+_ONCE: Final = frozenset((b"host", b"origin", b"authorization", b"content-type", b"mcp-session-id"))
+_BAD_HEADERS: Final = Refusal(400, "bad_headers", "Host must be sent, and headers that decide must be sent once")
+_BAD_HOST: Final = Refusal(421, "bad_host", "this node does not answer to that Host; set node.public_url")
+_BAD_ORIGIN: Final = Refusal(403, "bad_origin", "this Origin is not allowed; add it to node.origins")
+NOT_FOUND: Final = Refusal(404, "not_found", "there is no such path here; MCP is at /mcp")
+_NOT_JSON: Final = Refusal(415, "unsupported_media_type", "send application/json")
+_NOT_ACCEPTABLE: Final = Refusal(406, "not_acceptable", "accept application/json and text/event-stream")
+_EXPOSE: Final = b"access-control-expose-headers: mcp-session-id, www-authenticate\r\n"
+_PREFLIGHT: Final = (
+    b"access-control-allow-methods: GET, POST, DELETE, OPTIONS\r\naccess-control-allow-headers: authorization, "
+    b"content-type, accept, mcp-protocol-version, mcp-session-id, mcp-method, mcp-name, last-event-id\r\n"
+    b"access-control-max-age: 600\r\n"
+)

@@ -1,0 +1,76 @@
+"""HTTP+SSE of 2024-11-05 at the front: one client is a stream down and POSTs up."""
+
+import secrets
+from collections.abc import Callable
+
+from interlock.protocol.jsonrpc.codec import encode_fault
+from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, Fault
+from interlock.protocol.jsonrpc.messages import Notification, Request, Response
+from interlock.protocol.mcp.methods import INITIALIZE
+from interlock.runtime.callers import Caller, Principal
+from interlock.runtime.fronts.exchange import Exchange
+from interlock.runtime.fronts.legacy import LegacyDesk
+from interlock.runtime.fronts.passports import Endpoint
+from interlock.runtime.fronts.sessions import Session
+
+
+class SseStream:
+    """Also the Sink of everything its client is answered."""
+
+    def __init__(
+        self,
+        desk: LegacyDesk,
+        exchange: Exchange,
+        endpoint: Endpoint,
+        principal: Principal,
+        on_gone: Callable[["SseStream"], None],
+    ) -> None:
+        self.id = secrets.token_urlsafe(24)
+        self.exchange = exchange
+        self.principal = principal
+        self._desk = desk
+        self._on_gone = on_gone
+        self._endpoint = endpoint
+        self._session: Session | None = None
+
+    # Sink: everything goes down the one stream
+
+    def emit(self, message: bytes) -> None:
+        self.exchange.emit(message)
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        self.exchange.emit(message)
+
+    def drop(self) -> None:
+        pass
+
+    def caller_as(self, principal: Principal) -> Caller | None:
+        """The client with the credential of its newest POST; None before it has a session."""
+        self.principal = principal
+        caller = None if self._session is None else self._session.caller
+        if caller is not None and caller.principal is not principal:
+            caller.act_as(principal)
+        return caller
+
+    def receive(self, message: Request | Notification | Response) -> None:
+        desk = self._desk
+        if self._session is None:
+            if not isinstance(message, Request) or message.method != INITIALIZE:
+                if isinstance(message, Request):
+                    self.answer(encode_fault(message.id, Fault(INVALID_REQUEST, "send initialize first")))
+                return
+            opened = desk.initialize(message, self.principal, "sse", self._endpoint.only, self._endpoint.names)
+            if isinstance(opened, Fault):
+                self.answer(encode_fault(message.id, opened))
+                return
+            self._session = opened
+            opened.attach(self)
+            desk.welcome(opened, message, self)
+            return
+        desk.handle(self._session, message, self)
+
+    def gone(self) -> None:
+        self._on_gone(self)
+        if self._session is not None:
+            self._session.detach(self)
+            self._desk.sessions.close(self._session, "the stream ended")
