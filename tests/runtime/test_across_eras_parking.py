@@ -43,6 +43,14 @@ async def test_a_retry_may_write_its_request_anew(here: Place) -> None:
     assert (await retry.result())["structuredContent"]["answers"] == [{"q": FILLED}]
 
 
+async def test_what_the_retry_declares_decides_what_is_asked_next(here: Place) -> None:
+    arguments, said = await park(here, "less", {"ask": {"a": ELICIT}}, {"ask": {"b": ELICIT}})
+    retry = here.again("old__interview", arguments, said, filled(said), capabilities={"sampling": {}})
+    first, second = (await retry.result())["structuredContent"]["answers"]
+    assert first == {"a": FILLED}
+    assert "does not support elicitation/create" in second["b"]["message"]
+
+
 async def test_another_principal_is_refused(here: Place) -> None:
     arguments, said = await park(here, "mine", who="client:a")
     for who in ("client:b", "local"):

@@ -7,6 +7,7 @@
 Whether the method exists is not a rung: whoever serves it knows.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Final
 
@@ -48,7 +49,7 @@ _LATEST_RAW: Final = b'"%b"' % LATEST_MODERN.encode()
 
 
 class Climbed(msgspec.Struct):
-    """A request that passed: its params and its `_meta`, values raw, ready to be rewritten."""
+    """A request that passed: its params, ready to be rewritten, and its `_meta`, which others may share."""
 
     params: dict[str, Raw]
     meta: dict[str, Raw]
@@ -59,8 +60,23 @@ def climb(request: Request, headers: Mapping[bytes, bytes] | None, doubled: byte
     params = decode_params_untrusted(request.params) if request.params else None
     if params is None:
         return Fault(INVALID_PARAMS, "params must be an object with _meta, small but for its arguments (2026-07-28)")
-    raw_meta = params.get("_meta")
-    meta = decode_object(raw_meta) if raw_meta is not None else None
+    raw_meta = bytes(params.get("_meta", b""))
+    read = _known_meta(raw_meta) if len(raw_meta) <= KNOWN_META_BYTES_MAX else _read_meta(raw_meta)
+    if isinstance(read, Fault):
+        return read
+    meta, raw_version, version = read
+    if headers is not None and not _repeats(request, params, raw_version, headers, doubled):
+        mismatch = _header_mismatch(request, params, version, headers, doubled)
+        if mismatch is not None:
+            return Fault(HEADER_MISMATCH, mismatch)
+    if version not in MODERN_VERSIONS:
+        return unsupported(version)
+    return Climbed(params, meta)
+
+
+def _read_meta(raw_meta: bytes) -> tuple[dict[str, Raw], bytes, str] | Fault:
+    """`_meta`, and its version as it is written and as it reads."""
+    meta = decode_object(raw_meta) if raw_meta else None
     if meta is None:
         return Fault(INVALID_PARAMS, "params._meta must be an object", {"missing": [META_VERSION, META_CAPABILITIES]})
     if META_VERSION not in meta or META_CAPABILITIES not in meta:
@@ -72,13 +88,12 @@ def climb(request: Request, headers: Mapping[bytes, bytes] | None, doubled: byte
     version = LATEST_MODERN if raw_version == _LATEST_RAW else maybe_string(raw_version)
     if version is None:
         return Fault(INVALID_PARAMS, f"params._meta[{META_VERSION!r}] must be a string")
-    if headers is not None and not _repeats(request, params, raw_version, headers, doubled):
-        mismatch = _header_mismatch(request, params, version, headers, doubled)
-        if mismatch is not None:
-            return Fault(HEADER_MISMATCH, mismatch)
-    if version not in MODERN_VERSIONS:
-        return unsupported(version)
-    return Climbed(params, meta)
+    return meta, raw_version, version
+
+
+# A client says the same of itself with every request; nobody changes what is read here.
+KNOWN_META_BYTES_MAX: Final = 2048
+_known_meta = functools.lru_cache(maxsize=1024)(_read_meta)
 
 
 def unsupported(version: str) -> Fault:
