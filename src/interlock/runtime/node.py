@@ -421,7 +421,7 @@ def _tune_collector() -> None:
     """Calls make no circles, so the collector need not look as often; and what the start made is here to stay."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
+    gc.set_threshold(200_000, 20, 20)
 
 
 def _loop_runner() -> Callable[[Any], None]:

@@ -48,6 +48,14 @@ ROUTING_HEADERS: Final = frozenset((H_VERSION, H_METHOD, H_NAME))
 _LATEST_RAW: Final = b'"%b"' % LATEST_MODERN.encode()
 
 
+class Routing(msgspec.Struct, frozen=True):
+    """What a request's routing headers say, as it must stand in the body letter for letter."""
+
+    method: str
+    version: bytes
+    name: bytes
+
+
 class Climbed(msgspec.Struct):
     """A request that passed: its params, ready to be rewritten, and its `_meta`, which others may share."""
 
@@ -55,8 +63,16 @@ class Climbed(msgspec.Struct):
     meta: dict[str, Raw]
 
 
-def climb(request: Request, headers: Mapping[bytes, bytes] | None, doubled: bytes | None = None) -> Climbed | Fault:
-    """`headers` is None where there are none (stdio). `doubled` names a routing header that was sent twice."""
+def climb(
+    request: Request,
+    headers: Mapping[bytes, bytes] | None,
+    doubled: bytes | None = None,
+    routing: Routing | None = None,
+) -> Climbed | Fault:
+    """`headers` is None where there are none (stdio). `doubled` names a routing header that was sent twice.
+
+    `routing` is `plain_routing` of the headers, for a caller that keeps it: it spares looking at them again.
+    """
     params = decode_params_untrusted(request.params) if request.params else None
     if params is None:
         return Fault(INVALID_PARAMS, "params must be an object with _meta, small but for its arguments (2026-07-28)")
@@ -65,7 +81,7 @@ def climb(request: Request, headers: Mapping[bytes, bytes] | None, doubled: byte
     if isinstance(read, Fault):
         return read
     meta, raw_version, version = read
-    if headers is not None and not _repeats(request, params, raw_version, headers, doubled):
+    if headers is not None and (routing is None or not _repeats(request, params, raw_version, routing)):
         mismatch = _header_mismatch(request, params, version, headers, doubled)
         if mismatch is not None:
             return Fault(HEADER_MISMATCH, mismatch)
@@ -104,22 +120,23 @@ def unsupported(version: str) -> Fault:
     )
 
 
-def _repeats(
-    request: Request, params: dict[str, Raw], raw_version: bytes, headers: Mapping[bytes, bytes], doubled: bytes | None
-) -> bool:
-    """The common case, without decoding anything: every header is letter for letter what stands in the body."""
-    name = headers.get(H_NAME)
-    if doubled is not None or name is None or raw_version[1:-1] != headers.get(H_VERSION):
-        return False
+def plain_routing(headers: Mapping[bytes, bytes], doubled: bytes | None) -> Routing | None:
+    """The headers of the common case, which need no decoding; None for every other."""
+    method, version, name = headers.get(H_METHOD), headers.get(H_VERSION), headers.get(H_NAME)
+    if doubled is not None or method is None or version is None or name is None:
+        return None
+    if not (method + version + name).isascii() or b"\\" in name or b'"' in name or name.startswith(b"=?"):
+        return None
+    return Routing(method.decode(), b'"%b"' % version, b'"%b"' % name)
+
+
+def _repeats(request: Request, params: dict[str, Raw], raw_version: bytes, routing: Routing) -> bool:
     member = NAMED_BY.get(request.method)
-    raw = bytes(params.get(member, b"")) if member is not None else b""
     return (
-        headers.get(H_METHOD) == request.method.encode()
-        and raw[1:-1] == name
-        and raw[:1] == b'"'
-        and b"\\" not in name
-        and name.isascii()
-        and name[:2] != b"=?"
+        member is not None
+        and request.method == routing.method
+        and raw_version == routing.version
+        and bytes(params.get(member, b"")) == routing.name
     )
 
 

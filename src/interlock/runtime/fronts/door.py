@@ -177,13 +177,14 @@ class PublicDoor:
         session.attach(exchange)
 
     def _modern_post(self, exchange: Exchange, endpoint: Endpoint, principal: Principal) -> None:
+        head = exchange.head
         try:
             message = decode_untrusted(exchange.body)
         except CodecError as error:
             exchange.answer(encode_fault(error.message_id, error.fault), 400)
             return
         if type(message) is Notification:
-            version = exchange.head.headers.get(H_VERSION, b"")
+            version = head.headers.get(H_VERSION, b"")
             if version in _MODERN_HEADERS:
                 exchange.reply(202)
             else:
@@ -193,14 +194,14 @@ class PublicDoor:
             fault = Fault(INVALID_REQUEST, "a client sends no responses in 2026-07-28")
             exchange.answer(encode_fault(b"null", fault), 400)
             return
-        climbed = climb(message, exchange.head.headers, exchange.head.doubled_routing())
+        climbed = climb(message, head.headers, head.doubled_routing, head.routing)
         if isinstance(climbed, Fault):
             exchange.answer(encode_fault(message.id, climbed), HTTP_STATUS.get(climbed.code, 400))
             return
         caller = self._modern.caller(principal, "http", endpoint.only, endpoint.names)
         if self._is_beyond(caller, message, exchange):
             return
-        running = self._modern.handle(caller, message, climbed, exchange, exchange.head.headers, endpoint.names)
+        running = self._modern.handle(caller, message, climbed, exchange, head.headers, endpoint.names)
         if exchange.ended:
             return
         if isinstance(running, Call):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from interlock.protocol.mcp.headers import PARAM_PREFIX
-from interlock.protocol.mcp.ladder import ROUTING_HEADERS
+from interlock.protocol.mcp.ladder import ROUTING_HEADERS, plain_routing
 from interlock.protocol.mcp.sse import encode_event
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _JSON_TYPE: Final = b"content-type: application/json\r\n"
 class Head:
     """A request's line and headers, parsed. Shared by all requests that begin with the same bytes: never written."""
 
-    __slots__ = ("chunks", "headers", "keep", "method", "passport", "raw_headers", "url")
+    __slots__ = ("chunks", "doubled_routing", "headers", "keep", "method", "passport", "raw_headers", "routing", "url")
 
     def __init__(
         self, method: bytes, url: bytes, raw_headers: list[tuple[bytes, bytes]], keep: bool, chunks: bool
@@ -56,8 +56,10 @@ class Head:
         self.keep = keep
         self.chunks = chunks  # HTTP/1.0 knows none: there a stream ends with the connection
         self.passport: Any = None  # what the door concluded from it
+        self.doubled_routing = self._doubled_routing()
+        self.routing = plain_routing(self.headers, self.doubled_routing)
 
-    def doubled_routing(self) -> bytes | None:
+    def _doubled_routing(self) -> bytes | None:
         if len(self.headers) == len(self.raw_headers):
             return None
         mirrored = frozenset(name for name in self.headers if name.startswith(PARAM_PREFIX))
