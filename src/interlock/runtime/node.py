@@ -465,6 +465,7 @@ async def _run(
         if front is not None and reader is not None:
             if stopping.is_set():
                 await node.drain()
+            await node.stock.quiet()  # a greeting or a list that was asked for before the end of input
             reader.close()
             front.end()
     finally:

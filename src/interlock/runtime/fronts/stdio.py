@@ -7,7 +7,8 @@ started us, the bridge's socket to our own user.
 import asyncio
 import logging
 import os
-from typing import Final
+import stat
+from typing import BinaryIO, Final, cast
 
 from interlock.config.plan import NameForm
 from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, maybe_string
@@ -181,10 +182,37 @@ async def stdio_front(front: LineFront) -> asyncio.ReadTransport:
     """Serve our own stdin and stdout."""
     loop = asyncio.get_running_loop()
     # Our own copies of the descriptors: closing a transport must not close what the interpreter holds.
-    writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(os.dup(1), "wb", 0))
-    front.connect(writer)
+    if stat.S_ISREG(os.fstat(1).st_mode):
+        front.connect(cast(asyncio.WriteTransport, _File(os.dup(1))))  # uvloop takes no regular files as pipes
+    else:
+        writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(os.dup(1), "wb", 0))
+        front.connect(writer)
     reader, _ = await loop.connect_read_pipe(lambda: _Input(front), os.fdopen(os.dup(0), "rb", 0))
     return reader
+
+
+class _File:
+    """Standard output that is a file: written at once, never full."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._file: BinaryIO | None = os.fdopen(descriptor, "wb", 0)
+
+    def write(self, data: bytes) -> None:
+        if self._file is not None:
+            self._file.write(data)
+
+    def is_closing(self) -> bool:
+        return self._file is None
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    abort = close
 
 
 class _Input(asyncio.Protocol):

@@ -72,6 +72,11 @@ class Stock:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def quiet(self) -> None:
+        """Until nobody waits for a list any more, within the bound every list has."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=SETTLE_S)
+
     async def _after(self, waits: Coroutine[Any, Any, Any], then: Callable[[], None]) -> None:
         await waits
         then()

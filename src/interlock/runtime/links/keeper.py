@@ -58,6 +58,7 @@ UNAUTHORISED_RETRY_S: Final = 60.0
 GRACE_S: Final = 300.0  # MCP-AX 13.2: how long a lost server's tools stay listed
 LAUNCH_S: Final = 15.0
 SUBSCRIBE_S: Final = 10.0
+STOP_S: Final = 6.0
 QUICK_RETURNS_MAX: Final = 3
 
 LISTS_OF: Final = {
@@ -118,11 +119,15 @@ class Keeper:
         self._task = asyncio.get_running_loop().create_task(self._live(), name=f"link {self.link.segment}")
 
     async def stop(self) -> None:
+        """Bounded: a child caught in the middle of its start must not hold the node; the warden sees to it."""
         self._stopping = True
         if self._task is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        await self._hang_up("the node is stopping")
+            await asyncio.wait((self._task,), timeout=STOP_S)
+        try:
+            await asyncio.wait_for(self._hang_up("the node is stopping"), STOP_S)
+        except TimeoutError:
+            log.warning("link %s: did not stop within %g s", self.link.segment, STOP_S)
         self.link.stand(LinkState.STOPPED, None)
 
     async def restart(self) -> None:
