@@ -4,7 +4,6 @@ import pytest
 from mcp_types import version as sdk
 
 from interlock.protocol.mcp.eras import (
-    DEFAULT_HEADERLESS,
     LATEST_LEGACY,
     LATEST_MODERN,
     LEGACY_VERSIONS,
@@ -34,7 +33,6 @@ def test_any_other_version_is_answered_with_our_newest_legacy_one(version: str) 
 
 def test_a_request_without_a_version_header_is_legacy() -> None:
     assert era_of_header(None) is Era.LEGACY
-    assert DEFAULT_HEADERLESS in LEGACY_VERSIONS
 
 
 @pytest.mark.parametrize("version", ["2026-07-28", "", "2025-11-25 ", "2099-01-01", "latest"])

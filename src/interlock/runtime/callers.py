@@ -20,10 +20,6 @@ class Principal(msgspec.Struct, frozen=True):
     issuer: str | None = None  # the authorization server that vouches for it
     ceiling: Scope | None = None  # what another token of that server could raise `scope` to
 
-    @property
-    def restricted(self) -> bool:
-        return self.scope != "admin" or self.tools != ("*",)
-
 
 def principal_for(
     name: str, scope: Scope | None, rules: tuple[AccessRule, ...], roles: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.protocol.ax.names import Withheld
+from interlock.protocol.ax.names import Withheld, withhold_colliding_aliases
 from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.mcp.cursor import encode_cursor
 from interlock.protocol.mcp.eras import Era
@@ -206,23 +206,14 @@ class Namespace:
 
     def withheld(self, link: Link) -> list[Withheld]:
         found = [one for shelf in self.shelves if shelf.link is link for one in shelf.withheld]
-        found.extend(
-            Withheld(name=name, reason="its client-safe alias collides with another's")
-            for name in sorted(self.clashing)
-            if name.startswith(f"{self._root}{link.segment}.")
-        )
+        prefix = f"{self._root}{link.segment}."
+        found.extend(one for name, one in self.clashing.items() if name.startswith(prefix))
         return found
 
-    def _clashes(self) -> frozenset[str]:
-        """Names whose aliases collide are both withheld (MCP-AX 3.2, our rule)."""
-        owner: dict[str, str] = {}
-        clashing: set[str] = set()
-        for shelf in self.shelves:
-            for route in (*shelf.tools, *shelf.prompts):
-                other = owner.setdefault(route.alias, route.qualified)
-                if other != route.qualified:
-                    clashing.update((other, route.qualified))
-        return frozenset(clashing)
+    def _clashes(self) -> dict[str, Withheld]:
+        """Names whose aliases collide are all withheld (MCP-AX 3.2, our rule)."""
+        names = (route.qualified for shelf in self.shelves for route in (*shelf.tools, *shelf.prompts))
+        return {one.name: one for one in withhold_colliding_aliases(names).withheld}
 
 
 class Catalog:

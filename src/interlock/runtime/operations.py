@@ -84,6 +84,7 @@ class NodeOperations:
             },
             "clients": {
                 "sessions": len(node.sessions.by_id),
+                "unplaced_logs": node.audience.unplaced_logs,
                 "streams": sum(len(s.streams) for s in node.sessions.by_id.values()) + len(node.modern.listeners),
             },
             "calls": {
@@ -137,6 +138,7 @@ class NodeOperations:
             "calls": link.calls,
             "errors": link.errors,
             "restarts": link.restarts,
+            "stray": link.stray,  # answers nobody waited for
             "pid": link.pid,
             "latency_ms": round(statistics.median(link.latencies) * 1000, 3) if link.latencies else None,
         }

@@ -17,7 +17,6 @@ LEGACY_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"
 MODERN_VERSIONS: Final = ("2026-07-28",)
 LATEST_LEGACY: Final = LEGACY_VERSIONS[-1]
 LATEST_MODERN: Final = MODERN_VERSIONS[-1]
-DEFAULT_HEADERLESS: Final = "2025-03-26"  # what a legacy HTTP request without a version header means
 
 # Batches were allowed in 2025-03-26 only; no client is known to send them, and every later revision forbids them.
 

@@ -8,11 +8,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import msgspec
 
 from interlock.config.plan import NameForm, Plan
-from interlock.protocol.mcp.eras import LEGACY_VERSIONS
+from interlock.protocol.mcp.eras import Era, era_of_header
 from interlock.protocol.mcp.ladder import H_VERSION
 from interlock.runtime.fronts.exchange import Head, Refusal
 
-_LEGACY_HEADERS: Final = frozenset(version.encode() for version in LEGACY_VERSIONS)
 _LOOPBACK_NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
@@ -46,7 +45,7 @@ class Inspector:
     def inspect(self, head: Head, token_in_url: Refusal) -> Passport:
         headers = head.headers
         version = headers.get(H_VERSION)
-        modern = version is not None and version not in _LEGACY_HEADERS
+        modern = era_of_header(None if version is None else version.decode("latin-1")) is Era.MODERN
         endpoint = _read_url(head.url, self._names, self._segments)
         if b"host" not in headers or head.doubled(_ONCE) is not None:
             return Passport(endpoint, modern, at_once=_BAD_HEADERS)
