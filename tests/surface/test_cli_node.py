@@ -261,7 +261,8 @@ ASKING = [
 def test_without_a_node_the_command_says_how_to_start_one(inline: Inline, arguments: tuple[str, ...]) -> None:
     done = inline(*arguments)
     assert (done.code, done.out) == (4, "")
-    assert done.err == "error: no node is running for this data folder; start one with interlock serve\n"
+    hint = "start one with interlock serve, or name its configuration with --config"
+    assert done.err == f"error: no node is running for this data folder; {hint}\n"
 
 
 def test_a_socket_that_nobody_listens_on_is_no_node(interlock: Interlock) -> None:

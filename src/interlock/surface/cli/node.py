@@ -21,7 +21,9 @@ T = TypeVar("T")
 TIMEOUT_S = 15.0
 ANSWER_BYTES_MAX = 256 * 1024 * 1024  # 10,000 tools with long descriptions stay far below
 
-NOT_RUNNING = "no node is running for this data folder; start one with interlock serve"
+NOT_RUNNING = (
+    "no node is running for this data folder; start one with interlock serve, or name its configuration with --config"
+)
 
 
 class Answer:
