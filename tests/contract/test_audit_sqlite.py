@@ -14,7 +14,7 @@ import pytest
 from interlock.store.audit import ORIGIN, ChainedRecord, Flaw, Mark, Verdict
 from interlock.store.ports import Damaged, Refused, StoreError, Unavailable
 from interlock.store.sqlite import SqliteStore
-from interlock.store.sqlite_audit import HEAD_BUCKET, HEAD_KEY, START_KEY, SqliteAudit
+from interlock.store.sqlite_audit import HEAD_BUCKET, HEAD_KEY, RUN_RECORDS_MAX, START_KEY, SqliteAudit
 
 RECORDS = [b'{"tool":"a.b"}', b'{"tool":"c.d"}', b'{"tool":"e.f"}', b'{"tool":"g.h"}', b'{"tool":"i.j"}']
 
@@ -59,6 +59,15 @@ async def kept_mark(data: Path, key: str) -> Mark:
 
 @pytest.fixture
 async def data(tmp_path: Path) -> AsyncIterator[Path]:
+    """A log with a row for each record."""
+    for record in RECORDS:
+        await appended(tmp_path, [record])
+    yield tmp_path
+
+
+@pytest.fixture
+async def run(tmp_path: Path) -> AsyncIterator[Path]:
+    """A log with one row for all records."""
     await appended(tmp_path, RECORDS)
     yield tmp_path
 
@@ -98,6 +107,47 @@ async def test_an_empty_log_has_a_head_before_its_first_record(tmp_path: Path) -
 async def test_tampering_with_the_log_is_found(data: Path, statement: str, sequence: int, flaw: Flaw) -> None:
     tamper(data, statement)
     assert await found(data) == (sequence, flaw)
+
+
+@pytest.mark.parametrize(
+    ("statement", "sequence", "flaw"),
+    [
+        ("UPDATE record SET data = replace(data, 'e.f', 'e.x')", 3, Flaw.CHANGED),
+        ("UPDATE record SET data = CAST(replace(CAST(data AS TEXT), char(10), ' ') AS BLOB)", 1, Flaw.CHANGED),
+        ("UPDATE record SET data = CAST(CAST(data AS TEXT) || char(10) || '{}' AS BLOB)", 1, Flaw.CHANGED),
+        ("UPDATE record SET hash = substr(hash, 1, 64) || zeroblob(32) || substr(hash, 97)", 3, Flaw.WRONG_HASH),
+        ("UPDATE record SET hash = substr(hash, 1, 159)", 1, Flaw.CHANGED),
+        ("UPDATE record SET seq = 2", 1, Flaw.START_REMOVED),
+        ("DELETE FROM record", 1, Flaw.TAIL_REMOVED),
+    ],
+)
+async def test_tampering_with_a_run_of_records_is_found(run: Path, statement: str, sequence: int, flaw: Flaw) -> None:
+    tamper(run, statement)
+    assert await found(run) == (sequence, flaw)
+
+
+async def test_records_of_a_run_are_read_one_by_one_from_any_place(run: Path) -> None:
+    await appended(run, [b"two\nlines", b"six"])
+    audit = SqliteAudit(run)
+    await audit.open()
+    try:
+        everything = [*RECORDS, b"two\nlines", b"six"]
+        for after in range(9):
+            for limit in (1, 2, 100):
+                read = [(record.sequence, record.data) for record in await audit.read(after, limit)]
+                assert read == list(enumerate(everything, 1))[after : after + limit]
+    finally:
+        await audit.close()
+    assert (await verdict_on(run)).records == 7
+
+
+async def test_more_records_than_a_row_takes_are_kept_in_order(tmp_path: Path) -> None:
+    records = [b"%d" % n for n in range(2 * RUN_RECORDS_MAX + 3)]
+    await appended(tmp_path, records)
+    audit = SqliteAudit(tmp_path)
+    await audit.open()
+    assert [record.data for record in await audit.read(0, 10_000)] == records
+    await audit.close()
 
 
 async def test_swapped_records_are_found(data: Path) -> None:

@@ -115,7 +115,7 @@ class Place:
         climbed = climb(request, None)
         assert not isinstance(climbed, Fault), climbed
         caller = self.node.modern.caller(Principal(who), "http", None, "auto")
-        asked.running = self.node.modern.handle(caller, request, climbed, asked, None)
+        asked.running = self.node.modern.handle(caller, climbed, asked, None)
         return asked
 
     def call(self, name: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> Asked:

@@ -5,11 +5,12 @@ itself (handshake, lists). A call ends exactly once, whatever arrives later.
 """
 
 import asyncio
-import re
 from collections import deque
 from enum import Enum
-from typing import Any, Final, Protocol
+from math import inf
+from typing import Any, Protocol
 
+import msgspec
 from msgspec import Raw
 
 from interlock.protocol.jsonrpc.codec import (
@@ -98,52 +99,39 @@ class Carrier(Protocol):
     def send_again(self, call: "Call") -> None: ...
 
 
-_IS_ERROR: Final = re.compile(rb'"isError"\s*:\s*true')
-
-
-class Call:
+class Call(msgspec.Struct, eq=False):
     """One client call under way."""
 
-    # Defaults on the class, not in __init__: most calls never touch them.
-    done = False
-    progressed = False  # since the deadline was last set
+    caller: Caller
+    client_id: bytes
+    method: str
+    params: dict[str, Any]
+    meta: dict[str, Raw]
+    sink: Sink
+    started: float
+    house: House
+    target: str = ""  # the qualified name, for people and the audit log
+    done: bool = False
+    progressed: bool = False  # since the deadline was last set
     reason: str | None = None  # for the record: why it was refused or failed
-    upstream_id = 0
+    upstream_id: int = 0
     handle: object = None
-    head = b""  # the routing headers of a 2026-07-28 server
-    link: "Carrier | None" = None
-    booked: "Carrier | None" = None  # the link whose room it takes
+    head: bytes = b""  # the routing headers of a 2026-07-28 server
+    link: Carrier | None = None
+    booked: Carrier | None = None  # the link whose room it takes
     ticket: Any = None  # the Admitted that let it through, should the link have to send it again
     timeout_s: float | None = None
-    deadline = float("inf")
-    asking = 0  # questions to the client under way: no deadline meanwhile
-    in_one_breath = False  # the server has just asked for it and may ask more
+    deadline: float = inf
+    asking: int = 0  # questions to the client under way: no deadline meanwhile
+    in_one_breath: bool = False  # the server has just asked for it and may ask more
     lacked: dict[str, Any] | None = None  # the capability for a question that the client does not have
-    rounds = 0  # of input_required
+    rounds: int = 0  # of input_required
     interview: Any = None
-    request_digest = b""  # what a retry must repeat
-    target = ""  # the qualified name, for people and the audit log
+    request_digest: bytes = b""  # what a retry must repeat
 
-    def __init__(
-        self,
-        caller: Caller,
-        client_id: bytes,
-        method: str,
-        params: dict[str, Any],
-        meta: dict[str, Raw],
-        sink: Sink,
-        started: float,
-        house: House,
-    ) -> None:
-        self.caller = caller
-        self.client_id = client_id
-        self.method = method
-        self.params = params
-        self.meta = meta
-        self.sink = sink
-        self.started = started
-        self.house = house
-        self.progress_token = meta.get(PROGRESS_TOKEN)
+    @property
+    def progress_token(self) -> Raw | None:
+        return self.meta.get(PROGRESS_TOKEN)
 
     def on_response(self, response: Response, era: Era) -> None:
         if self.done:
@@ -177,7 +165,7 @@ class Call:
                 return
             result = brought
         outcome = Outcome.OK
-        if _IS_ERROR.search(result) is not None and _is_error(result):
+        if b'"isError"' in result and _is_error(result):
             outcome = Outcome.TOOL_ERROR
         self._end(encode_result(self.client_id, result), outcome, 200)
 
@@ -211,16 +199,17 @@ class Call:
         self.house.ended(self, outcome)
 
     def _let_go(self) -> None:
-        self.ticket = None  # it holds the call; without this every call would wait for the collector
+        self.ticket = self.handle = None  # they hold the call: without this every call would wait for the collector
         if self.interview is not None:
             self.interview.abandon()
             self.interview = None
 
     def on_progress(self, params: dict[str, Raw]) -> None:
         self.progressed = True
-        if self.progress_token is None or self.done:
+        token = self.progress_token
+        if token is None or self.done:
             return
-        params[PROGRESS_TOKEN] = self.progress_token
+        params[PROGRESS_TOKEN] = token
         self.sink.emit(encode_notification(PROGRESS.encode(), encode_value(params)))
 
     def on_log(self, params: Raw) -> None:
@@ -250,7 +239,6 @@ class Call:
         self.client_id = client_id
         self.meta = meta
         self.sink = sink
-        self.progress_token = meta.get(PROGRESS_TOKEN)
 
 
 class Inquiry:

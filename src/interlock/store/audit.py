@@ -14,7 +14,7 @@ moment between two writes of one append, or what the disk had not yet taken of t
 
 import hashlib
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -22,7 +22,8 @@ import msgspec
 _TAG = b"interlock audit record 1\n"  # no other hash of ours begins with it
 _LENGTHS = struct.Struct(">QQQ")
 
-GENESIS = bytes(hashlib.sha256().digest_size)  # the hash before the first record
+HASH_BYTES = hashlib.sha256().digest_size
+GENESIS = bytes(HASH_BYTES)  # the hash before the first record
 
 
 class ChainedRecord(msgspec.Struct, frozen=True):
@@ -73,6 +74,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def link(previous: bytes, sequence: int, data: bytes) -> bytes:
     """The hash of a record that follows the hash `previous`."""
     return hashlib.sha256(_TAG + _LENGTHS.pack(sequence, len(previous), len(data)) + previous + data).digest()
+
+
+def chain(after: Mark, records: Sequence[bytes]) -> list[bytes]:
+    """The hashes of records that follow a mark."""
+    previous = after.hash
+    return [previous := link(previous, sequence, data) for sequence, data in enumerate(records, after.sequence + 1)]
 
 
 class Check:

@@ -1,5 +1,8 @@
 """The audit log on SQLite: `audit/audit.db` in the data folder, its head in the bucket "audit-head" of store.db.
 
+A row holds a run of records: the first one's sequence, their bytes with a line feed between, their hashes one after the
+other. A batch of calls becomes a few rows; a record with a line feed in it has a row to itself.
+
 An append is one transaction that is on disk when it returns; callers batch. The head moves after the records are on
 disk and is itself not waited for: a head that lags is harmless, a head ahead of its log would make a power cut look
 like a removal. An append that finds the log shorter than its head goes on after the head, so that the gap stays for
@@ -8,12 +11,12 @@ like a removal. An append that finds the log shorter than its head goes on after
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from interlock.store.audit import ORIGIN, Break, ChainedRecord, Check, Flaw, Mark, Verdict, link
+from interlock.store.audit import HASH_BYTES, ORIGIN, Break, ChainedRecord, Check, Flaw, Mark, Verdict, chain
 from interlock.store.ports import StoreError, Unavailable
 from interlock.store.sqlite import STORE_FILE, STORE_SCHEMA, get_entry, put_value
 from interlock.store.sqlite_file import (
@@ -36,10 +39,19 @@ AUDIT_SCHEMA = Schema(
 HEAD_BUCKET = "audit-head"
 HEAD_KEY = "head"  # the mark of the last record
 START_KEY = "start"  # the mark of the last record given up by retention; absent while all are kept
-# Rows per INSERT, largest first. Python gives up the interpreter lock at every statement, and with a busy event loop
-# getting it back costs more than the row: one statement for many rows keeps both threads going.
-INSERT_ROWS = (250, 25, 1)  # 250 * 3 parameters: SQLite before 3.32 takes no more than 999
+# Python gives up the interpreter lock at every statement, and with a busy event loop getting it back costs more than
+# the statement: many records in one row keep both threads going.
+RUN_RECORDS_MAX = 256
 VERIFY_PAGE = 2000  # records checked in one job, so that appends get in between
+
+
+# The casts bring whatever a stranger put into the file into the types that the check takes.
+_ROWS = (
+    "SELECT coalesce(CAST(seq AS INTEGER), 0), coalesce(CAST(data AS BLOB), x''), coalesce(CAST(hash AS BLOB), x'')"
+    " FROM record "
+)
+_LAST_ROW = _ROWS + "ORDER BY seq DESC LIMIT 1"
+_ROWS_FROM = _ROWS + "WHERE seq >= (SELECT coalesce(max(seq), ?1) FROM record WHERE seq <= ?1) ORDER BY seq"  # noqa: S608  (constants only)
 
 
 class SqliteAudit:
@@ -121,37 +133,35 @@ class _Log:
                 head = self._head.get(HEAD_KEY)
                 if head is not None and head.sequence >= mark.sequence:
                     mark = head
-                sequence, previous = mark.sequence, mark.hash
-                columns: list[int | bytes] = []
-                for data in records:
-                    sequence += 1
-                    previous = link(previous, sequence, data)
-                    columns += (sequence, data, previous)
-                _insert(db, columns)
-                self._head.move(Mark(sequence, previous))
+                for run in _runs(records):
+                    hashes = chain(mark, run)
+                    row = (mark.sequence + 1, b"\n".join(run), b"".join(hashes))
+                    db.execute("INSERT INTO record (seq, data, hash) VALUES (?, ?, ?)", row)
+                    mark = Mark(mark.sequence + len(run), hashes[-1])
+                self._head.move(mark)
             # The records stand: an error now would make the caller write them twice. The next append moves the head.
             with contextlib.suppress(StoreError):
                 self._head.commit()
         finally:
             self._head.unlock()
-        return sequence
+        return mark.sequence
 
     def read(self, after: int, limit: int) -> list[ChainedRecord]:
-        # The casts bring whatever a stranger put into the file into the types that the check takes.
-        rows = self._connection().execute(
-            "SELECT seq, coalesce(CAST(data AS BLOB), x''), coalesce(CAST(hash AS BLOB), x'')"
-            " FROM record WHERE seq > ? ORDER BY seq LIMIT ?",
-            (after, limit),
-        )
-        return [ChainedRecord(*row) for row in rows]
+        """From the row that `after` lies in or before; rows as they come until there are enough."""
+        found: list[ChainedRecord] = []
+        with contextlib.closing(self._connection().execute(_ROWS_FROM, (after,))) as rows:
+            for row in rows:
+                found += [record for record in _records(*row) if record.sequence > after]
+                if len(found) >= limit:
+                    break
+        return found[:limit]
 
     def tip(self) -> Mark:
-        row = (
-            self._connection()
-            .execute("SELECT seq, coalesce(CAST(hash AS BLOB), x'') FROM record ORDER BY seq DESC LIMIT 1")
-            .fetchone()
-        )
-        return ORIGIN if row is None else Mark(*row)
+        row = self._connection().execute(_LAST_ROW).fetchone()
+        if row is None:
+            return ORIGIN
+        last = _records(*row)[-1]
+        return Mark(last.sequence, last.hash)
 
     def marks(self) -> tuple[Mark, Mark | None]:
         return self._head.get(START_KEY) or ORIGIN, self._head.get(HEAD_KEY)
@@ -162,15 +172,31 @@ class _Log:
         return self._db
 
 
-def _insert(db: sqlite3.Connection, columns: list[int | bytes]) -> None:
-    """`columns`: seq, data and hash of the first row, of the second, and so on."""
-    done = 0
-    for rows in INSERT_ROWS:
-        width = 3 * rows
-        statement = "INSERT INTO record (seq, data, hash) VALUES (?, ?, ?)" + ", (?, ?, ?)" * (rows - 1)
-        while len(columns) - done >= width:
-            db.execute(statement, columns[done : done + width])
-            done += width
+def _runs(records: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """The records in their order, in runs that fit a row."""
+    run: list[bytes] = []
+    for record in records:
+        alone = b"\n" in record
+        if run and (alone or len(run) == RUN_RECORDS_MAX):
+            yield run
+            run = []
+        if alone:
+            yield (record,)
+        else:
+            run.append(record)
+    if run:
+        yield run
+
+
+def _records(sequence: int, data: bytes, hashes: bytes) -> list[ChainedRecord]:
+    """The records of a row. One that does not add up is given as a single record, for `verify` to name."""
+    count = len(hashes) // HASH_BYTES
+    parts = data.split(b"\n") if count > 1 else [data]
+    if len(parts) != count or len(hashes) % HASH_BYTES:
+        return [ChainedRecord(sequence, data, hashes)]
+    return [
+        ChainedRecord(sequence + n, part, hashes[n * HASH_BYTES : (n + 1) * HASH_BYTES]) for n, part in enumerate(parts)
+    ]
 
 
 class _Head:

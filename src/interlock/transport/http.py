@@ -44,12 +44,9 @@ class HttpClient:
         "_loop",
         "_max_body_bytes",
         "_max_connections",
-        "_method",
         "_openers",
         "_port",
-        "_start",
         "_sweeper",
-        "_target",
         "_tls",
         "_waiting",
         "_waiting_max",
@@ -80,7 +77,6 @@ class HttpClient:
         self._connect_timeout_s = connect_timeout_s
         self._idle_s = idle_s
         self._waiting_max = max_waiting
-        self._method = self._target = self._start = b""
         self._connections: set[Connection] = set()
         self._idle: list[Connection] = []  # the last one used is used first, so that the others can expire
         self._waiting: OrderedDict[Handle, bytes] = OrderedDict()
@@ -93,15 +89,24 @@ class HttpClient:
 
     def request(self, method: bytes, target: bytes, headers: bytes, body: bytes, sink: ResponseSink) -> Handle:
         """Send a request. `headers` are whole lines without host and content-length; the caller vouches for them."""
-        if method != self._method or target != self._target:
-            self._start_with(method, target)
+        start = self.start(method, target, headers)
+        if body or method not in _NO_LENGTH_WHEN_EMPTY:
+            return self.send(start, b"", body, sink)
+        return self._send(Handle(sink, method == b"HEAD"), start + b"\r\n")
+
+    def start(self, method: bytes, target: bytes, headers: bytes) -> bytes:
+        """How requests begin that differ only in their last headers and their body, for `send`."""
+        if not _METHOD.fullmatch(method) or not _TARGET.fullmatch(target):
+            raise ValueError("the method must be capital letters, the target a path of visible ASCII characters")
         if headers and not headers.endswith(b"\r\n"):
             raise ValueError("headers must be complete lines, each ending with CR LF")
-        if body or method not in _NO_LENGTH_WHEN_EMPTY:
-            data = b"%b%bcontent-length: %d\r\n\r\n%b" % (self._start, headers, len(body), body)
-        else:
-            data = b"%b%b\r\n" % (self._start, headers)
-        call = Handle(sink, method == b"HEAD")
+        return b"%b %b HTTP/1.1\r\n%b%b" % (method, target, self._host_line, headers)
+
+    def send(self, start: bytes, headers: bytes, body: bytes, sink: ResponseSink) -> Handle:
+        """A request with a body, behind what `start` made."""
+        return self._send(Handle(sink), b"%b%bcontent-length: %d\r\n\r\n%b" % (start, headers, len(body), body))
+
+    def _send(self, call: Handle, data: bytes) -> Handle:
         idle = self._idle
         if idle:
             now = self._loop.time()
@@ -150,13 +155,6 @@ class HttpClient:
             self._open_more()
         elif not self._connections:
             self._drained.set()
-
-    def _start_with(self, method: bytes, target: bytes) -> None:
-        """Build the first lines of a request; kept, because nearly every request to an origin begins alike."""
-        if not _METHOD.fullmatch(method) or not _TARGET.fullmatch(target):
-            raise ValueError("the method must be capital letters, the target a path of visible ASCII characters")
-        self._start = b"%b %b HTTP/1.1\r\n%b" % (method, target, self._host_line)
-        self._method, self._target = method, target
 
     def _enqueue(self, call: Handle, data: bytes) -> None:
         self._loop = asyncio.get_running_loop()

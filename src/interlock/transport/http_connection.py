@@ -37,7 +37,7 @@ class Handle(msgspec.Struct, eq=False):
     """One request, from `HttpClient.request` to its terminal event. After that its methods do nothing."""
 
     sink: ResponseSink | None
-    head_only: bool
+    head_only: bool = False
     connection: "Connection | None" = None
     queue: "OrderedDict[Handle, bytes] | None" = None
 
@@ -92,7 +92,6 @@ class Connection(asyncio.Protocol):
         "_call",
         "_complete",
         "_head",
-        "_is_http_1_1",
         "_keep_alive",
         "_max_body_bytes",
         "_owner",
@@ -116,7 +115,6 @@ class Connection(asyncio.Protocol):
         self.idle_s = idle_s  # how long an idle connection stays good; a server's Keep-Alive header shortens it
         self.expires_at = 0.0
         self._keep_alive = b""
-        self._is_http_1_1 = False
         self._call: Handle | None = None
         self._paused = False
         self._unsent_possible = False
@@ -141,10 +139,7 @@ class Connection(asyncio.Protocol):
     def send(self, call: Handle, data: bytes) -> None:
         self._call = call
         call.connection = self
-        self._status = self._unproductive = 0
         self._untouched = True
-        self._body = b""
-        self._streaming = self._announced = self._complete = False
         self._unsent_possible = len(data) > UNSENT_POSSIBLE_BYTES
         self._transport.write(data)
 
@@ -184,12 +179,14 @@ class Connection(asyncio.Protocol):
             end = data.find(b"\r\n\r\n", 0, KNOWN_HEAD_BYTES_MAX)
             known = self._owner.known_heads.get(data[:end]) if end > 0 else None
             if known is not None and len(data) == end + 4 + known[2] and not call.head_only:
-                self._is_http_1_1 = True
-                sink = call.sink
+                sink, call.sink = call.sink, None
                 self._finish(call, True)
                 if sink is not None:
                     sink.on_answer(known[0], known[1], data[end + 4 :])
                 return
+            self._status = self._unproductive = 0
+            self._body = b""
+            self._streaming = self._announced = self._complete = False
         unread = self._unproductive = self._unproductive + len(data)
         malformed = None
         try:
@@ -224,7 +221,7 @@ class Connection(asyncio.Protocol):
             return
         fields = {name.lower(): value for name, value in self.headers}
         length = fields.get(b"content-length", b"")
-        plain = self._persistent and self._is_http_1_1 and fields.keys().isdisjoint(_NOT_PLAIN)
+        plain = self._persistent and fields.keys().isdisjoint(_NOT_PLAIN)
         if plain and length.isdigit() and len(data) == end + 4 + int(length):
             known[head] = (self._status, self.headers, int(length))
 
@@ -252,8 +249,6 @@ class Connection(asyncio.Protocol):
             return
         self._status = status
         self.headers, self._head = self._head, []
-        if not self._is_http_1_1:
-            self._is_http_1_1 = self._parser.get_http_version() == "1.1"
         is_typed = False
         for name, value in self.headers:
             size = len(name)
@@ -283,7 +278,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._status:
             self._complete = True
-            self._persistent = self._parser.should_keep_alive()
+            self._persistent = self._parser.should_keep_alive() and self._parser.get_http_version() == "1.1"
 
     def _note_keep_alive(self, value: bytes) -> None:
         self._keep_alive = value
@@ -310,13 +305,14 @@ class Connection(asyncio.Protocol):
             self.resume()
         if self._unsent_possible and self._transport.get_write_buffer_size():
             self._transport.abort()  # answered before the request was read; flushing the rest could last for ever
-        elif persistent and self._is_http_1_1 and self.idle_s > 0:
+        elif persistent and self.idle_s > 0:
             self._owner.ready(self)
         else:
             self._transport.close()
 
     def _answer(self, call: Handle, persistent: bool) -> None:
         status, headers, body, sink = self._status, self.headers, self._body, call.sink
+        call.sink = None
         self._finish(call, persistent)
         if sink is not None:
             sink.on_answer(status, headers, body if isinstance(body, bytes) else bytes(body))
@@ -348,6 +344,8 @@ class Connection(asyncio.Protocol):
         call = self._call
         if call is None:
             return
+        if self._untouched:
+            self._status = self._unproductive = 0  # what is noted there is of the answer before
         if self._status and exc is None and ends_with_connection(self.headers):
             if self._streaming:
                 self._finish(call, False)

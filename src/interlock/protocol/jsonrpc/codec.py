@@ -25,6 +25,15 @@ class _Strict(msgspec.Struct):
     error: Raw = ABSENT
 
 
+class _Whole(msgspec.Struct):
+    """A request with the members of its params, in one reading."""
+
+    jsonrpc: Literal["2.0"]
+    id: Raw
+    method: str
+    params: dict[str, Raw]
+
+
 class _Envelope(msgspec.Struct):
     jsonrpc: Raw = ABSENT
     id: Raw = ABSENT
@@ -35,6 +44,7 @@ class _Envelope(msgspec.Struct):
 
 
 _decode_strict = msgspec.json.Decoder(_Strict).decode
+_decode_whole = msgspec.json.Decoder(_Whole).decode
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 _decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_array = msgspec.json.Decoder(list[Raw]).decode
@@ -48,6 +58,7 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # what 
 _ID_START = frozenset(b'"-0123456789')
 _FRACTION = frozenset(b".eE")
 ID_BYTES_MAX = 1024  # an id is echoed and kept per call; nobody needs a longer one
+PARAMS_REST_BYTES_MAX = 256 * 1024  # of params beside what may be large: each member costs an object
 
 
 def decode_untrusted(data: bytes) -> Message:
@@ -58,7 +69,7 @@ def decode_untrusted(data: bytes) -> Message:
             data.decode()
         strict = _decode_strict(data)
         message_id = bytes(strict.id)
-        if message_id and (message_id.isdigit() or is_id(message_id)) and len(message_id) <= ID_BYTES_MAX:
+        if message_id and is_id(message_id):
             if strict.method:
                 return Request(message_id, strict.method, strict.params)
             if bool(strict.result) != bool(strict.error):
@@ -68,6 +79,22 @@ def decode_untrusted(data: bytes) -> Message:
     except _UNREADABLE:
         pass
     return _decode_carefully(data)
+
+
+def maybe_plain_request(data: bytes) -> tuple[bytes, str, dict[str, Raw]] | None:
+    """The id, method and params of an ordinary request; None for everything that wants a closer look."""
+    if len(data) > PARAMS_REST_BYTES_MAX:
+        return None
+    try:
+        if not data.isascii():
+            data.decode()
+        whole = _decode_whole(data)
+    except _UNREADABLE:
+        return None
+    message_id = bytes(whole.id)
+    if is_id(message_id):
+        return message_id, whole.method, whole.params
+    return None
 
 
 def _decode_carefully(data: bytes) -> Message:
@@ -122,9 +149,9 @@ def _read_envelope(data: bytes) -> _Envelope:
 
 def is_id(raw: bytes) -> bool:
     """MCP ids are strings or integers; null, fractions and containers are not."""
-    if raw[0] not in _ID_START or len(raw) > ID_BYTES_MAX:
+    if len(raw) > ID_BYTES_MAX or raw[0] not in _ID_START:
         return False
-    return raw[0] == 0x22 or not any(byte in _FRACTION for byte in raw)
+    return raw.isdigit() or raw[0] == 0x22 or not any(byte in _FRACTION for byte in raw)
 
 
 def _echo(message_id: bytes) -> bytes:
@@ -170,7 +197,6 @@ class _Bulk(msgspec.Struct):
 
 
 _decode_bulk = msgspec.json.Decoder(_Bulk).decode
-PARAMS_REST_BYTES_MAX = 256 * 1024  # of params beside those: each member costs an object
 
 
 def decode_params_untrusted(raw: Raw | bytes) -> dict[str, Raw] | None:

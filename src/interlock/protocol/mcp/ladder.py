@@ -9,12 +9,12 @@ Whether the method exists is not a rung: whoever serves it knows.
 
 import functools
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
-from interlock.protocol.jsonrpc.codec import decode_object, decode_params_untrusted, maybe_string
+from interlock.protocol.jsonrpc.codec import decode_object, decode_params_untrusted, maybe_plain_request, maybe_string
 from interlock.protocol.jsonrpc.errors import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -59,7 +59,9 @@ class Routing(msgspec.Struct, frozen=True):
 class Climbed(msgspec.Struct):
     """A request that passed: its params, ready to be rewritten, and its `_meta`, which others may share."""
 
-    params: dict[str, Raw]
+    id: bytes
+    method: str
+    params: dict[str, Any]
     meta: dict[str, Raw]
 
 
@@ -67,12 +69,8 @@ def climb(
     request: Request,
     headers: Mapping[bytes, bytes] | None,
     doubled: bytes | None = None,
-    routing: Routing | None = None,
 ) -> Climbed | Fault:
-    """`headers` is None where there are none (stdio). `doubled` names a routing header that was sent twice.
-
-    `routing` is `plain_routing` of the headers, for a caller that keeps it: it spares looking at them again.
-    """
+    """`headers` is None where there are none (stdio). `doubled` names a routing header that was sent twice."""
     params = decode_params_untrusted(request.params) if request.params else None
     if params is None:
         return Fault(INVALID_PARAMS, "params must be an object with _meta, small but for its arguments (2026-07-28)")
@@ -80,14 +78,35 @@ def climb(
     read = _known_meta(raw_meta) if len(raw_meta) <= KNOWN_META_BYTES_MAX else _read_meta(raw_meta)
     if isinstance(read, Fault):
         return read
-    meta, raw_version, version = read
-    if headers is not None and (routing is None or not _repeats(request, params, raw_version, routing)):
+    meta, _, version = read
+    if headers is not None:
         mismatch = _header_mismatch(request, params, version, headers, doubled)
         if mismatch is not None:
             return Fault(HEADER_MISMATCH, mismatch)
     if version not in MODERN_VERSIONS:
         return unsupported(version)
-    return Climbed(params, meta)
+    return Climbed(request.id, request.method, params, meta)
+
+
+def climb_plain(data: bytes, routing: Routing) -> Climbed | None:
+    """The whole ladder for the bytes of an ordinary request; None for everything that `climb` must look at."""
+    plain = maybe_plain_request(data)
+    if plain is None:
+        return None
+    message_id, method, params = plain
+    raw_meta = bytes(params.get("_meta", b""))
+    read = _known_meta(raw_meta) if len(raw_meta) <= KNOWN_META_BYTES_MAX else _read_meta(raw_meta)
+    if type(read) is not tuple:
+        return None
+    meta, raw_version, version = read
+    if (
+        method == routing.method
+        and raw_version == routing.version
+        and bytes(params.get(NAMED_BY.get(method, ""), b"")) == routing.name
+        and version in MODERN_VERSIONS
+    ):
+        return Climbed(message_id, method, params, meta)
+    return None
 
 
 def _read_meta(raw_meta: bytes) -> tuple[dict[str, Raw], bytes, str] | Fault:
@@ -128,16 +147,6 @@ def plain_routing(headers: Mapping[bytes, bytes], doubled: bytes | None) -> Rout
     if not (method + version + name).isascii() or b"\\" in name or b'"' in name or name.startswith(b"=?"):
         return None
     return Routing(method.decode(), b'"%b"' % version, b'"%b"' % name)
-
-
-def _repeats(request: Request, params: dict[str, Raw], raw_version: bytes, routing: Routing) -> bool:
-    member = NAMED_BY.get(request.method)
-    return (
-        member is not None
-        and request.method == routing.method
-        and raw_version == routing.version
-        and bytes(params.get(member, b"")) == routing.name
-    )
 
 
 def _header_mismatch(

@@ -7,16 +7,16 @@ operator door opens this one.
 import asyncio
 import logging
 import secrets
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.protocol.jsonrpc.codec import decode_untrusted, encode_fault
+from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_fault
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, UNAVAILABLE, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
 from interlock.protocol.mcp.eras import MODERN_VERSIONS
-from interlock.protocol.mcp.ladder import H_VERSION, HTTP_STATUS, climb, unsupported
+from interlock.protocol.mcp.ladder import H_VERSION, HTTP_STATUS, Climbed, climb, climb_plain, unsupported
 from interlock.protocol.mcp.methods import INITIALIZE
 from interlock.protocol.mcp.sse import encode_event
 from interlock.runtime.callers import Caller, Principal, principal_for
@@ -60,7 +60,7 @@ class Bearers(Protocol):
 
     async def admit(self, authorization: bytes) -> Principal | Refusal: ...
 
-    def beyond(self, caller: Caller, request: Request) -> Refusal | None:
+    def beyond(self, caller: Caller, method: str, params: dict[str, Any]) -> Refusal | None:
         """The refusal of a tool for which the caller needs a token with a wider scope."""
 
 
@@ -70,7 +70,7 @@ class PublicDoor:
         self._legacy = legacy
         self._modern = modern
         self.max_body_bytes = plan.limits.message_bytes
-        self._anonymous = plan.auth.anonymous
+        self._who_needs_none = plan.auth.anonymous
         self._local = principal_for("local", None, plan.access)
         self.known_heads: dict[bytes, tuple[Head, int]] = {}
         self._inspector = Inspector(plan)
@@ -83,33 +83,31 @@ class PublicDoor:
     # Rung 1: the door
 
     def serve(self, exchange: Exchange) -> None:
+        head = exchange.head
+        passport: Passport | None = head.passport
         try:
-            self._serve(exchange)
+            if passport is None:
+                in_url = self.bearers.in_url if self.bearers is not None else _UNAUTHORISED
+                passport = head.passport = self._inspector.inspect(head, in_url)
+            if passport.extra:
+                exchange.extra = passport.extra
+            if passport.at_once is not None:
+                _refuse(exchange, passport.at_once)
+                return
+            credential = head.credential
+            principal = self._anonymous(exchange) if credential is None else self._tokens.principal(credential)
+            if principal is not None:
+                self._admit(exchange, passport, principal)
+            elif self.bearers is not None:
+                self._ask_about(exchange, passport, self.bearers)
+            else:
+                _refuse(exchange, _UNAUTHORISED)
         except Exception:
             _fail(exchange)
 
-    def _serve(self, exchange: Exchange) -> None:
-        head = exchange.head
-        passport: Passport | None = head.passport
-        if passport is None:
-            in_url = self.bearers.in_url if self.bearers is not None else _UNAUTHORISED
-            passport = head.passport = self._inspector.inspect(head, in_url)
-        if passport.extra:
-            exchange.extra = passport.extra
-        if passport.at_once is not None:
-            _refuse(exchange, passport.at_once)
-            return
-        principal = self._authenticate(exchange)
-        if principal is not None:
-            self._admit(exchange, passport, principal)
-        elif self.bearers is not None:
-            self._ask_about(exchange, passport, self.bearers)
-        else:
-            _refuse(exchange, _UNAUTHORISED)
-
     def _ask_about(self, exchange: Exchange, passport: Passport, bearers: Bearers) -> None:
         """A credential that nobody here knows (yet): the request waits, with its body, until somebody has judged it."""
-        credential = exchange.head.headers.get(b"authorization")
+        credential = exchange.head.credential
         if credential is None:
             _refuse(exchange, bearers.without)
         elif self._waiting_bytes + len(exchange.body) > WAITING_BYTES_MAX:
@@ -124,26 +122,24 @@ class PublicDoor:
     async def _admit_later(self, exchange: Exchange, passport: Passport, bearers: Bearers, credential: bytes) -> None:
         try:
             who = await bearers.admit(credential)
-            if isinstance(who, Principal):
-                self._admit(exchange, passport, who)
-            else:
+            if not isinstance(who, Principal):
                 _refuse(exchange, who)
+            elif not exchange.ended:  # the client may not have waited
+                self._admit(exchange, passport, who)
         except Exception:
             _fail(exchange)
         finally:
             self._waiting_bytes -= len(exchange.body)
 
     def _admit(self, exchange: Exchange, passport: Passport, principal: Principal) -> None:
-        head, endpoint = exchange.head, passport.endpoint
-        if exchange.ended:  # the client did not wait
-            return
+        endpoint = passport.endpoint
         if passport.once_known is not None or endpoint is None:
             _refuse(exchange, passport.once_known or NOT_FOUND)
         elif endpoint.kind == "sse":
             self._sse(exchange, endpoint, principal)
         elif endpoint.kind == "messages":
             self._sse_post(exchange, endpoint, principal)
-        elif head.method == b"POST":
+        elif exchange.head.method == b"POST":
             exchange.streams_only = passport.streams_only
             if passport.modern:
                 self._modern_post(exchange, endpoint, principal)
@@ -152,13 +148,11 @@ class PublicDoor:
         else:
             self._legacy_other(exchange, principal)
 
-    def _authenticate(self, exchange: Exchange) -> Principal | None:
-        credential = exchange.head.headers.get(b"authorization")
-        if credential is not None:
-            return self._tokens.principal(credential)
-        if self._anonymous == "any":
+    def _anonymous(self, exchange: Exchange) -> Principal | None:
+        """Who a request without a credential is from, where that may come in."""
+        if self._who_needs_none == "any":
             return self._local
-        if self._anonymous == "loopback" and exchange.protocol.is_loopback and not _was_forwarded(exchange):
+        if self._who_needs_none == "loopback" and exchange.protocol.is_loopback and not _was_forwarded(exchange):
             return self._local
         return None
 
@@ -178,36 +172,48 @@ class PublicDoor:
 
     def _modern_post(self, exchange: Exchange, endpoint: Endpoint, principal: Principal) -> None:
         head = exchange.head
-        try:
-            message = decode_untrusted(exchange.body)
-        except CodecError as error:
-            exchange.answer(encode_fault(error.message_id, error.fault), 400)
+        request = None if head.routing is None else climb_plain(exchange.body, head.routing)
+        if request is None:
+            request = self._climb(exchange)
+            if request is None:
+                return
+        caller = head.caller
+        if caller is None or caller.principal is not principal:
+            caller = head.caller = self._modern.caller(principal, "http", endpoint.only, endpoint.names)
+        if principal.ceiling is not None and self._is_beyond(caller, request.method, request.params, exchange):
             return
-        if type(message) is Notification:
-            version = head.headers.get(H_VERSION, b"")
-            if version in _MODERN_HEADERS:
-                exchange.reply(202)
-            else:
-                exchange.answer(encode_fault(b"null", unsupported(version.decode("latin-1"))), 400)
-            return
-        if type(message) is not Request:
-            fault = Fault(INVALID_REQUEST, "a client sends no responses in 2026-07-28")
-            exchange.answer(encode_fault(b"null", fault), 400)
-            return
-        climbed = climb(message, head.headers, head.doubled_routing, head.routing)
-        if isinstance(climbed, Fault):
-            exchange.answer(encode_fault(message.id, climbed), HTTP_STATUS.get(climbed.code, 400))
-            return
-        caller = self._modern.caller(principal, "http", endpoint.only, endpoint.names)
-        if self._is_beyond(caller, message, exchange):
-            return
-        running = self._modern.handle(caller, message, climbed, exchange, head.headers, endpoint.names)
+        running = self._modern.handle(caller, request, exchange, head.headers, endpoint.names)
         if exchange.ended:
             return
         if isinstance(running, Call):
             exchange.running = running
         elif running is not None:
             exchange.on_gone = lambda: self._modern.stop_listening(running)
+
+    def _climb(self, exchange: Exchange) -> Climbed | None:
+        """The ladder, rung by rung. None when the answer has been given."""
+        head = exchange.head
+        try:
+            message = decode_untrusted(exchange.body)
+        except CodecError as error:
+            exchange.answer(encode_fault(error.message_id, error.fault), 400)
+            return None
+        if type(message) is Notification:
+            version = head.headers.get(H_VERSION, b"")
+            if version in _MODERN_HEADERS:
+                exchange.reply(202)
+            else:
+                exchange.answer(encode_fault(b"null", unsupported(version.decode("latin-1"))), 400)
+            return None
+        if type(message) is not Request:
+            fault = Fault(INVALID_REQUEST, "a client sends no responses in 2026-07-28")
+            exchange.answer(encode_fault(b"null", fault), 400)
+            return None
+        climbed = climb(message, head.headers, head.doubled_routing)
+        if isinstance(climbed, Fault):
+            exchange.answer(encode_fault(message.id, climbed), HTTP_STATUS.get(climbed.code, 400))
+            return None
+        return climbed
 
     def _legacy_post(self, exchange: Exchange, endpoint: Endpoint, principal: Principal) -> None:
         try:
@@ -227,8 +233,10 @@ class PublicDoor:
         if session is None:
             return
         if type(message) is Request:
-            if self._is_beyond(session.caller, message, exchange):
-                return
+            if principal.ceiling is not None:
+                params = decode_object(message.params) or {}
+                if self._is_beyond(session.caller, message.method, params, exchange):
+                    return
             call = self._legacy.handle(session, message, exchange)
             if not exchange.ended:
                 exchange.running = call
@@ -254,10 +262,8 @@ class PublicDoor:
             session.caller.act_as(principal)
         return session
 
-    def _is_beyond(self, caller: Caller, request: Request, exchange: Exchange) -> bool:
-        if caller.principal.ceiling is None or self.bearers is None:
-            return False
-        refusal = self.bearers.beyond(caller, request)
+    def _is_beyond(self, caller: Caller, method: str, params: dict[str, Any], exchange: Exchange) -> bool:
+        refusal = None if self.bearers is None else self.bearers.beyond(caller, method, params)
         if refusal is not None:
             _refuse(exchange, refusal)
         return refusal is not None
@@ -285,8 +291,10 @@ class PublicDoor:
             exchange.answer(encode_fault(error.message_id, error.fault), 400)
             return
         caller = stream.caller_as(principal)
-        if caller is not None and type(message) is Request and self._is_beyond(caller, message, exchange):
-            return
+        if caller is not None and type(message) is Request and principal.ceiling is not None:
+            params = decode_object(message.params) or {}
+            if self._is_beyond(caller, message.method, params, exchange):
+                return
         exchange.reply(202)
         stream.receive(message)
 

@@ -4,17 +4,13 @@ A Sink. It holds no task; when the client goes away before the answer, `on_gone`
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from interlock.protocol.mcp.headers import PARAM_PREFIX
 from interlock.protocol.mcp.ladder import ROUTING_HEADERS, plain_routing
 from interlock.protocol.mcp.sse import encode_event
-
-if TYPE_CHECKING:
-    from interlock.runtime.calls import Call
-    from interlock.runtime.fronts.http import McpProtocol
 
 REASONS: Final = {
     200: b"OK",
@@ -44,7 +40,19 @@ _JSON_TYPE: Final = b"content-type: application/json\r\n"
 class Head:
     """A request's line and headers, parsed. Shared by all requests that begin with the same bytes: never written."""
 
-    __slots__ = ("chunks", "doubled_routing", "headers", "keep", "method", "passport", "raw_headers", "routing", "url")
+    __slots__ = (
+        "caller",
+        "chunks",
+        "credential",
+        "doubled_routing",
+        "headers",
+        "keep",
+        "method",
+        "passport",
+        "raw_headers",
+        "routing",
+        "url",
+    )
 
     def __init__(
         self, method: bytes, url: bytes, raw_headers: list[tuple[bytes, bytes]], keep: bool, chunks: bool
@@ -55,7 +63,9 @@ class Head:
         self.headers = dict(raw_headers)
         self.keep = keep
         self.chunks = chunks  # HTTP/1.0 knows none: there a stream ends with the connection
+        self.credential = self.headers.get(b"authorization")
         self.passport: Any = None  # what the door concluded from it
+        self.caller: Any = None  # the modern caller behind it, while its credential stands for the same principal
         self.doubled_routing = self._doubled_routing()
         self.routing = plain_routing(self.headers, self.doubled_routing)
 
@@ -86,31 +96,17 @@ class Refusal(msgspec.Struct, frozen=True):
     extra: bytes = b""  # header lines
 
 
-class Exchange:
-    __slots__ = (
-        "body",
-        "ended",
-        "extra",
-        "head",
-        "keep",
-        "on_gone",
-        "protocol",
-        "running",
-        "streaming",
-        "streams_only",
-    )
-
-    def __init__(self, protocol: "McpProtocol", head: Head, body: bytes, keep: bool) -> None:
-        self.protocol = protocol
-        self.head = head
-        self.body = body
-        self.keep = keep
-        self.extra = b""  # header lines of the answer
-        self.streaming = False
-        self.streams_only = False  # the client accepts no plain JSON
-        self.ended = False
-        self.running: Call | None = None  # cancelled when the client goes
-        self.on_gone: Callable[[], None] | None = None
+class Exchange(msgspec.Struct, eq=False):
+    protocol: Any  # the McpProtocol it came by
+    head: Head
+    body: bytes
+    keep: bool
+    extra: bytes = b""  # header lines of the answer
+    streaming: bool = False
+    streams_only: bool = False  # the client accepts no plain JSON
+    ended: bool = False
+    running: Any = None  # the Call that is cancelled when the client goes
+    on_gone: Callable[[], None] | None = None
 
     # Sink
 

@@ -173,7 +173,7 @@ class McpProtocol(HttpToolsProtocol):
         self.idle_since = self.loop.time()
         if not exchange.keep or self._draining:
             self.transport.close()
-        else:
+        elif self.waiting:
             self._serve_next()
 
     def _serve_next(self) -> None:
@@ -207,7 +207,9 @@ class McpProtocol(HttpToolsProtocol):
         if end > 0:
             known = self.door.known_heads.get(data[:end])
             if known is not None and len(data) == end + 4 + known[1] and self.is_idle:
-                self._serve_known(known[0], data[end + 4 :])
+                self.busy_since = None
+                self.exchange = exchange = Exchange(self, known[0], data[end + 4 :], not self._draining)
+                self.door.serve(exchange)
                 return
         if not self._mid_message:
             self._head = _NO_HEAD
@@ -243,11 +245,6 @@ class McpProtocol(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self._mid_message = False
         self.data_received(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
-
-    def _serve_known(self, head: Head, body: bytes) -> None:
-        self.busy_since = None
-        self.exchange = exchange = Exchange(self, head, body, not self._draining)
-        self.door.serve(exchange)
 
     def _learn(self, data: bytes, end: int) -> None:
         """Remember a head whose whole request came in one piece and needed nothing special of the parser."""

@@ -108,14 +108,13 @@ class ModernDesk:
     def handle(
         self,
         caller: Caller,
-        request: Request,
-        climbed: Climbed,
+        request: Climbed,
         sink: Sink,
         headers: Mapping[bytes, bytes] | None,
         names: NameForm = "auto",
     ) -> Call | Listener | None:
         """Answers through the sink. Returns what must be stopped when the client goes."""
-        method, params, meta = request.method, climbed.params, climbed.meta
+        method, params, meta = request.method, request.params, request.meta
         if method == TOOLS_CALL:
             return self._dispatch.call_tool(caller, request.id, params, meta, sink, headers)
         if method in LISTS:
@@ -144,7 +143,7 @@ class ModernDesk:
         declares = extensions is not None and EXTENSION in extensions
         return view_key(caller.principal, only=caller.key.only, names=names, declares_extension=declares)
 
-    def _list(self, caller: Caller, request: Request, params: dict[str, Raw], key: ViewKey, sink: Sink) -> None:
+    def _list(self, caller: Caller, request: Climbed, params: dict[str, Raw], key: ViewKey, sink: Sink) -> None:
         def answer() -> None:
             listed = self._stock.list(request.method, key, params, Era.MODERN)
             if isinstance(listed, Fault):
@@ -154,7 +153,7 @@ class ModernDesk:
 
         self._stock.when_fresh(request.method, answer)
 
-    def _discover(self, caller: Caller, request: Request, sink: Sink) -> None:
+    def _discover(self, caller: Caller, request: Climbed, sink: Sink) -> None:
         def answer() -> None:
             view = self._dispatch.view(caller.key)
             result = {
@@ -170,7 +169,7 @@ class ModernDesk:
 
         self._stock.when_fresh(DISCOVER, answer)
 
-    def _listen(self, caller: Caller, request: Request, params: dict[str, Raw], sink: Sink) -> Listener | None:
+    def _listen(self, caller: Caller, request: Climbed, params: dict[str, Raw], sink: Sink) -> Listener | None:
         wanted = decode_object(params["notifications"]) if "notifications" in params else None
         uris = decode_array(wanted.get("resourceSubscriptions", Raw(b"[]"))) if wanted is not None else None
         if wanted is None or uris is None:

@@ -167,7 +167,7 @@ class LineFront:
         if isinstance(climbed, Fault):
             self.emit(encode_fault(message.id, climbed))
             return
-        running = self._modern.handle(caller, message, climbed, self, None, self._names)
+        running = self._modern.handle(caller, climbed, self, None, self._names)
         if running is not None and not (isinstance(running, Call) and running.done):
             self._running[message.id] = running
 

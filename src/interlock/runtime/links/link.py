@@ -121,6 +121,7 @@ class Link:
         self._clock = clock
         self._vendor_meta = vendor_meta
         self.modern = False
+        self.era = Era.LEGACY
         self._last_id = 0
         self._garbage = 0
         self._chatter = 0
@@ -140,12 +141,13 @@ class Link:
         call.upstream_id = uid
         call.link = self
         call.ticket = admitted
-        if not (self.modern and call.caller.era is Era.MODERN and call.meta.keys() <= UNCHANGED_KEYS):
+        modern = self.modern
+        if not (modern and call.caller.era is Era.MODERN and UNCHANGED_KEYS.issuperset(call.meta)):
             self._rewrite_meta(call, uid)
         self.in_flight[uid] = call
         self.calls += 1
         message = encode_request(b"%d" % uid, call.method.encode(), encode_value(call.params))
-        call.handle = pipe.send(message, call.head if self.modern else b"", call)
+        call.handle = pipe.send(message, call.head if modern else b"", call)
 
     def _rewrite_meta(self, call: Call, uid: int) -> None:
         meta = crossing(call.meta, vendor=self._vendor_meta) if call.meta else {}
@@ -244,21 +246,16 @@ class Link:
             self._on_garbage(data, error)
             return
         if type(message) is Response:
-            self._on_response(message)
+            try:
+                pending = self.in_flight.pop(int(message.id))
+            except (KeyError, ValueError):
+                self.stray += 1
+                return
+            pending.on_response(message, self.era)
         elif type(message) is Notification:
             self._on_notification(message, origin)
         elif type(message) is Request:
             self._on_request(message, origin)
-
-    def _on_response(self, response: Response) -> None:
-        try:
-            pending = self.in_flight.pop(int(response.id), None)
-        except ValueError:
-            pending = None
-        if pending is None:
-            self.stray += 1
-            return
-        pending.on_response(response, Era.MODERN if self.modern else Era.LEGACY)
 
     def _on_notification(self, message: Notification, origin: Pending | None) -> None:
         self._count_chatter()
@@ -407,6 +404,7 @@ class Link:
 
     def greeted(self, facts: ServerFacts) -> None:
         self.facts = facts
+        self.era = facts.era
         self.modern = facts.era is Era.MODERN
         self._garbage = 0
         parked, self._parked = self._parked, []

@@ -115,8 +115,8 @@ class HttpPipe:
         self._aside = HttpClient(place, max_body_bytes=max_bytes, max_connections=ASIDE_CONNECTIONS_MAX)
         self.max_bytes = max_bytes
         self._custom = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())
-        self._post_head = POST_HEAD + self._custom
         self._session = b""
+        self._post = self.client.start(b"POST", self.target, POST_HEAD + self._custom)
         self._stream: _Exchange | None = None
         self._closed = False
 
@@ -125,16 +125,16 @@ class HttpPipe:
         self._session = b"mcp-protocol-version: %b\r\n" % version.encode()
         if session:
             self._session += b"mcp-session-id: %b\r\n" % session
-        self._post_head = POST_HEAD + self._custom + self._session
+        self._post = self.client.start(b"POST", self.target, POST_HEAD + self._custom + self._session)
 
     def forget_session(self) -> None:
         self._session = b""
-        self._post_head = POST_HEAD + self._custom
+        self._post = self.client.start(b"POST", self.target, POST_HEAD + self._custom)
 
     def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
         exchange = _Exchange(self, origin)
         client = self.client if origin is not None else self._aside
-        exchange.handle = client.request(b"POST", self.target, self._post_head + head, message, exchange)
+        exchange.handle = client.send(self._post, head, message, exchange)
         return exchange
 
     def open_stream(self) -> None:

@@ -12,8 +12,6 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from interlock.config.plan import AccessRule, IssuerPlan
-from interlock.protocol.jsonrpc.codec import decode_object
-from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.mcp.methods import TOOLS_CALL
 from interlock.protocol.oauth.challenge import challenge, is_bearer, maybe_bearer
 from interlock.protocol.oauth.claims import SKEW_S, Claims, check, principal_name, role_principals
@@ -119,26 +117,25 @@ class Bearers:
             under_way.add_done_callback(lambda _: self._under_way.pop(authorization, None))
         return await asyncio.shield(under_way)
 
-    def beyond(self, caller: Caller, request: Request) -> Refusal | None:
+    def beyond(self, caller: Caller, method: str, params: dict[str, Any]) -> Refusal | None:
         """The refusal of a tool that a token with a wider scope would open for this caller (MCP, Scope Challenge).
 
         A tool that no token of theirs could open is not there for them at all, as for every other caller.
         """
         principal = caller.principal
-        if request.method != TOOLS_CALL or principal.ceiling in (None, principal.scope):
+        if method != TOOLS_CALL or principal.ceiling in (None, principal.scope):
             return None
-        params = decode_object(request.params) if request.params else None
-        name = bytes((params or {}).get("name", b""))
+        name = bytes(params.get("name", b""))
         if not name or name in self._view(caller.key).tools:
             return None
         wider = msgspec.structs.replace(caller.key, scope=principal.ceiling)
         route = self._view(wider).tools.get(name)
         if route is None:
             return None
-        arguments = (params or {}).get("arguments")
+        arguments = params.get("arguments")
         at, why = self._clock.wall(), "insufficient_scope"
         self._recorder.add(
-            (at, principal.name, caller.via, request.method, route.qualified, arguments, "refused", "refused", 0.0, why)
+            (at, principal.name, caller.via, method, route.qualified, arguments, "refused", "refused", 0.0, why)
         )
         return self._insufficient(self._issuers[principal.issuer or ""], route.scope)
 
