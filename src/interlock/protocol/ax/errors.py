@@ -1,0 +1,45 @@
+"""The refusals of MCP-AX links, and how they look on the wire.
+
+    registration     namespace_conflict, namespace_invalid, registration_cycle, split_brain
+      authority      authority_unverified, authority_conflict
+    session          session_unknown
+    call             scope_denied, route_mismatch
+    link             link_insecure
+
+The draft names some of them and numbers none; the codes are positive, because -32000..-32019 is closed to new ones, and
+the same on every link. Malformed params are -32602 and have no name of their own.
+"""
+
+from typing import Any, Final
+
+from interlock.protocol.jsonrpc.errors import Fault
+
+NAMESPACE_CONFLICT: Final = 32110
+NAMESPACE_INVALID: Final = 32111
+REGISTRATION_CYCLE: Final = 32112
+SPLIT_BRAIN: Final = 32113
+AUTHORITY_UNVERIFIED: Final = 32114
+AUTHORITY_CONFLICT: Final = 32115
+SESSION_UNKNOWN: Final = 32116
+SCOPE_DENIED: Final = 32117
+ROUTE_MISMATCH: Final = 32118
+LINK_INSECURE: Final = 32119
+
+NAMES: Final = {
+    NAMESPACE_CONFLICT: "namespace_conflict",
+    NAMESPACE_INVALID: "namespace_invalid",
+    REGISTRATION_CYCLE: "registration_cycle",
+    SPLIT_BRAIN: "split_brain",
+    AUTHORITY_UNVERIFIED: "authority_unverified",
+    AUTHORITY_CONFLICT: "authority_conflict",
+    SESSION_UNKNOWN: "session_unknown",
+    SCOPE_DENIED: "scope_denied",
+    ROUTE_MISMATCH: "route_mismatch",
+    LINK_INSECURE: "link_insecure",
+}
+
+
+def refusal(code: int, why: str, **data: Any) -> Fault:
+    """The message is the name (MCP-AX 4.2 compares it); what a person reads is data.detail."""
+    name = NAMES[code]
+    return Fault(code, name, {"mcpax_error": name, "detail": why, **data})

@@ -1,0 +1,77 @@
+"""The messages of a registration's life on an MCP-AX link, as values (MCP-AX 6, 13.4).
+
+`codec` reads and writes them. Identifiers are UUIDs in lower case; an authority is a DNS name without the "dns:" scheme,
+in lower case and without a trailing dot.
+"""
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from interlock.protocol.ax.capability import AuthScope, Transport
+
+REGISTER: Final = "mcpax/register"
+HEARTBEAT: Final = "mcpax/heartbeat"
+DEREGISTER: Final = "mcpax/deregister"
+CONFIRM: Final = "mcpax/confirm"
+PARENT: Final = "mcpax/parent"  # ours: the query of 13.4, which the draft leaves without a name
+
+SUBSERVER_LOST: Final = "notifications/mcpax/subserver_lost"
+OVERFLOW: Final = "notifications/mcpax/notification_overflow"
+TOOLS_REFUSED: Final = "notifications/mcpax/tools_refused"
+
+SUBPROTOCOL: Final = "mcpax.v1"  # of the WebSocket at /ax
+VERSION: Final = "2026-05-01"  # the AX revision we speak (6.1)
+HEARTBEAT_MS: Final = 5000  # where a registrant names none
+HEARTBEATS_MISSED_MAX: Final = 3  # 6.3
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """`authority_proof`: something that shows a claim of authority to be true."""
+
+    type: Literal["jwt"]
+    token: str
+
+
+class Register(msgspec.Struct, frozen=True, kw_only=True):
+    subserver_id: str
+    segment: str
+    authority: str | None = None
+    tools: bool = True
+    resources: bool = False
+    notifications: bool = False
+    prompts: bool | None = None  # None: what the subserver's own MCP capabilities say
+    completions: bool | None = None
+    heartbeat_interval_ms: int = HEARTBEAT_MS
+    transport_class: Transport = Transport.NATIVE
+    version: str | None = None
+    endpoint: str | None = None  # dial-back: where the aggregator finds the subserver as an MCP server
+    authority_proof: Proof | None = None
+    auth_scope: AuthScope | None = None  # what the registrant asks for; None: whatever it may have
+    parent_id: str | None | msgspec.UnsetType = msgspec.UNSET  # UNSET: not said; None: it has no parent
+    released_session: str | None = None  # the session at its former parent, given up for this registration
+    tree: str = "default"
+    subtree_ids: tuple[str, ...] | None = None  # its own aggregator_id first; None for a leaf
+
+    @property
+    def is_aggregator(self) -> bool:
+        return self.subtree_ids is not None
+
+
+class Registered(msgspec.Struct, frozen=True, kw_only=True):
+    assigned_segment: str
+    session_id: str
+    heartbeat_deadline_ms: int
+    budget: dict[str, Any]
+    aggregator_id: str
+    tree: str
+    auth_scope: AuthScope
+
+
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    session_id: str
+    subtree_ids: tuple[str, ...] | None = None  # said again when it changed
+
+
+class Deregister(msgspec.Struct, frozen=True, kw_only=True):
+    session_id: str
