@@ -1,6 +1,6 @@
 """The messages of a registration's life on an MCP-AX link, as values (MCP-AX 6, 13.4).
 
-`codec` reads and writes them. Identifiers are UUIDs in lower case; an authority is a DNS name without the "dns:" scheme,
+`codec` reads and writes them. Identifiers are UUIDs in lower case; an authority is a DNS name without its scheme "dns:",
 in lower case and without a trailing dot.
 """
 
@@ -48,7 +48,7 @@ class Register(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str | None = None  # dial-back: where the aggregator finds the subserver as an MCP server
     authority_proof: Proof | None = None
     auth_scope: AuthScope | None = None  # what the registrant asks for; None: whatever it may have
-    parent_id: str | None | msgspec.UnsetType = msgspec.UNSET  # UNSET: not said; None: it has no parent
+    parent_id: str | msgspec.UnsetType | None = msgspec.UNSET  # UNSET: not said; None: it has no parent
     released_session: str | None = None  # the session at its former parent, given up for this registration
     tree: str = "default"
     subtree_ids: tuple[str, ...] | None = None  # its own aggregator_id first; None for a leaf
