@@ -1,7 +1,7 @@
 """The messages of a registration's life on an MCP-AX link, as values (MCP-AX 6, 13.4).
 
-`codec` reads and writes them. Identifiers are UUIDs in lower case; an authority is a DNS name without its scheme "dns:",
-in lower case and without a trailing dot.
+`codec` reads and writes them. Identifiers are UUIDs in lower case; an authority is a DNS name in lower case, without
+its scheme "dns:" and without a trailing dot.
 """
 
 from typing import Any, Final, Literal
