@@ -8,10 +8,18 @@ import pytest
 from mcp.shared import inbound as sdk
 from mcp_schema import MODERN, complaints
 
-from interlock.protocol.jsonrpc.codec import decode_untrusted, encode_fault, encode_value
+from interlock.protocol.jsonrpc.codec import PARAMS_REST_BYTES_MAX, decode_untrusted, encode_fault, encode_value
 from interlock.protocol.jsonrpc.errors import HEADER_MISMATCH, INVALID_PARAMS, UNSUPPORTED_VERSION, Fault
 from interlock.protocol.jsonrpc.messages import Request
-from interlock.protocol.mcp.ladder import HTTP_STATUS, ROUTING_HEADERS, Climbed, climb, unsupported
+from interlock.protocol.mcp.ladder import (
+    HTTP_STATUS,
+    ROUTING_HEADERS,
+    Climbed,
+    climb,
+    climb_plain,
+    plain_routing,
+    unsupported,
+)
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
@@ -192,3 +200,54 @@ def test_every_combination_is_judged_as_the_sdk_judges_it() -> None:
         assert code(climb(ours, headers)) == expected, (name, version, method, headers)
         seen.add(expected)
     assert seen == {None, HEADER_MISMATCH, UNSUPPORTED_VERSION}
+
+
+PLAIN = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":%b}'
+
+
+def in_one_pass(body: bytes, headers: dict[bytes, bytes]) -> Climbed | None:
+    routing = plain_routing(headers, None)
+    return None if routing is None else climb_plain(body, routing)
+
+
+def test_an_ordinary_request_climbs_in_one_pass_to_the_same_place() -> None:
+    body = PLAIN % named(b'"echo"', META | {"com.acme/n": 1.0})
+    climbed = in_one_pass(body, HEADERS)
+    assert climbed is not None
+    message = decode_untrusted(body)
+    assert isinstance(message, Request)
+    assert climbed == climb(message, HEADERS)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"\xff",
+        PLAIN.replace(b'"2.0"', b'"1.0"') % named(b'"echo"'),
+        PLAIN.replace(b'"id":1', b'"id":null') % named(b'"echo"'),
+        PLAIN.replace(b'"id":1', b'"id":1.5') % named(b'"echo"'),
+        PLAIN.replace(b'"id":1,', b"") % named(b'"echo"'),
+        PLAIN.replace(b'"id":1', b'"id":"%b"' % (b"x" * 2000)) % named(b'"echo"'),
+        PLAIN.replace(b"tools/call", b"") % named(b'"echo"'),
+        PLAIN.replace(b"tools/call", b"tools/list") % named(b'"echo"'),
+        PLAIN % b"[]",
+        PLAIN % b"{}",
+        PLAIN % named(b'"other"'),
+        PLAIN % named(b'"echo"', {}),
+        PLAIN % named(b'"echo"', {VERSION: MODERN}),
+        PLAIN % named(b'"echo"', {VERSION: "2099-01-01", CAPABILITIES: {}}),
+        PLAIN % named(b'"echo"', {VERSION: MODERN, CAPABILITIES: []}),
+        PLAIN % (b'{"name":"echo","x":"%b","_meta":%b}' % (b"x" * PARAMS_REST_BYTES_MAX, encode_value(META))),
+        PLAIN % (b'{"name":"echo","x":"\xff","_meta":%b}' % encode_value(META)),
+    ],
+)
+def test_whatever_is_not_ordinary_is_left_to_the_rungs(body: bytes) -> None:
+    assert in_one_pass(body, HEADERS) is None
+
+
+@pytest.mark.parametrize("name", [b"ech\xc3\xb6", b"=?base64?ZWNobw==?=", b'ec"ho', b"ec\\ho"])
+def test_headers_that_need_reading_are_left_to_the_rungs(name: bytes) -> None:
+    assert plain_routing(HEADERS | {b"mcp-name": name}, None) is None
+    assert plain_routing(HEADERS, b"mcp-name") is None

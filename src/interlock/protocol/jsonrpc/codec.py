@@ -92,7 +92,7 @@ def maybe_plain_request(data: bytes) -> tuple[bytes, str, dict[str, Raw]] | None
     except _UNREADABLE:
         return None
     message_id = bytes(whole.id)
-    if is_id(message_id):
+    if whole.method and is_id(message_id):
         return message_id, whole.method, whole.params
     return None
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_fault
+from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, maybe_plain_request
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, UNAVAILABLE, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
 from interlock.protocol.mcp.eras import MODERN_VERSIONS
@@ -216,6 +216,14 @@ class PublicDoor:
         return climbed
 
     def _legacy_post(self, exchange: Exchange, endpoint: Endpoint, principal: Principal) -> None:
+        plain = maybe_plain_request(exchange.body) if H_SESSION in exchange.head.headers else None
+        if plain is not None and principal.ceiling is None:
+            session = self._session_of(exchange, principal)
+            if session is not None:
+                call = self._legacy.request(session, *plain, exchange)
+                if not exchange.ended:
+                    exchange.running = call
+            return
         try:
             message = decode_untrusted(exchange.body)
         except CodecError as error:

@@ -104,57 +104,58 @@ class LegacyDesk:
     def handle(self, session: Session, message: Message, sink: Sink) -> Call | None:
         """A message of an open session. Requests are answered through the sink; the call is returned if one began."""
         if isinstance(message, Request):
-            return self._request(session, message, sink)
+            params = decode_params_untrusted(message.params) if message.params else {}
+            if params is None:
+                fault = Fault(INVALID_PARAMS, "params must be an object, small but for its arguments")
+                sink.answer(encode_fault(message.id, fault))
+                return None
+            return self.request(session, message.id, message.method, params, sink)
         if isinstance(message, Notification):
             self._notification(session, message)
         elif isinstance(message, Response):
             session.answered(message)
         return None
 
-    def _request(self, session: Session, request: Request, sink: Sink) -> Call | None:
+    def request(
+        self, session: Session, message_id: bytes, method: str, params: dict[str, Any], sink: Sink
+    ) -> Call | None:
+        """Answers through the sink. Returns the call that began, if one did."""
         caller = session.caller
-        if caller.calls is not None and request.id in caller.calls:
+        if caller.calls is not None and message_id in caller.calls:
             fault = Fault(INVALID_REQUEST, "this id is in use by a request under way")
-            sink.answer(encode_fault(request.id, fault), 400)
+            sink.answer(encode_fault(message_id, fault), 400)
             return None
-        params = decode_params_untrusted(request.params) if request.params else {}
-        if params is None:
-            fault = Fault(INVALID_PARAMS, "params must be an object, small but for its arguments")
-            sink.answer(encode_fault(request.id, fault))
-            return None
-        method = request.method
         if method in _ROUTED:
             meta = decode_object(params["_meta"]) if "_meta" in params else {}
             if meta is None:
-                sink.answer(encode_fault(request.id, Fault(INVALID_PARAMS, "params._meta must be an object")))
+                sink.answer(encode_fault(message_id, Fault(INVALID_PARAMS, "params._meta must be an object")))
                 return None
             if method == TOOLS_CALL:
-                return self._dispatch.call_tool(caller, request.id, params, meta, sink)
+                return self._dispatch.call_tool(caller, message_id, params, meta, sink)
             if method == RESOURCES_READ:
-                return self._dispatch.read_resource(caller, request.id, params, meta, sink)
+                return self._dispatch.read_resource(caller, message_id, params, meta, sink)
             if method == PROMPTS_GET:
-                return self._dispatch.get_prompt(caller, request.id, params, meta, sink)
-            return self._dispatch.complete(caller, request.id, params, meta, sink)
+                return self._dispatch.get_prompt(caller, message_id, params, meta, sink)
+            return self._dispatch.complete(caller, message_id, params, meta, sink)
         if method in LISTS:
-            self._list(session, request, params, sink)
+            self._list(session, message_id, method, params, sink)
         elif method == SUBSCRIBE:
-            self._subscribe(session, request, params, sink)
+            self._subscribe(session, message_id, params, sink)
         else:
-            self._answer(request, sink, self._local(session, method, params))
+            self._answer(message_id, sink, self._local(session, method, params))
         return None
 
-    def _list(self, session: Session, request: Request, params: dict[str, Raw], sink: Sink) -> None:
+    def _list(self, session: Session, message_id: bytes, method: str, params: dict[str, Raw], sink: Sink) -> None:
         def answer() -> None:
-            listed = self._stock.list(request.method, session.caller.key, params, Era.LEGACY)
-            self._answer(request, sink, listed)
+            self._answer(message_id, sink, self._stock.list(method, session.caller.key, params, Era.LEGACY))
 
-        self._stock.when_fresh(request.method, answer)
+        self._stock.when_fresh(method, answer)
 
-    def _answer(self, request: Request, sink: Sink, outcome: bytes | Fault) -> None:
+    def _answer(self, message_id: bytes, sink: Sink, outcome: bytes | Fault) -> None:
         if isinstance(outcome, Fault):
-            sink.answer(encode_fault(request.id, for_legacy(outcome)))
+            sink.answer(encode_fault(message_id, for_legacy(outcome)))
         else:
-            sink.answer(encode_result(request.id, outcome))
+            sink.answer(encode_result(message_id, outcome))
 
     def _local(self, session: Session, method: str, params: dict[str, Raw]) -> bytes | Fault:
         if method == PING:
@@ -175,26 +176,26 @@ class LegacyDesk:
         self._audience.log_levels_changed()
         return EMPTY_RESULT
 
-    def _subscribe(self, session: Session, request: Request, params: dict[str, Raw], sink: Sink) -> None:
+    def _subscribe(self, session: Session, message_id: bytes, params: dict[str, Raw], sink: Sink) -> None:
         uri = maybe_string(params.get("uri"))
         found = self._dispatch.view(session.caller.key).find_resource(uri) if uri is not None else []
         if uri is None:
-            self._answer(request, sink, Fault(INVALID_PARAMS, "params.uri must be a string"))
+            self._answer(message_id, sink, Fault(INVALID_PARAMS, "params.uri must be a string"))
         elif isinstance(found, list):
-            self._answer(request, sink, resource_not_found(uri, found, Era.LEGACY))
+            self._answer(message_id, sink, resource_not_found(uri, found, Era.LEGACY))
         else:
-            task = asyncio.get_running_loop().create_task(self._subscribed(session, request, found, uri, sink))
+            task = asyncio.get_running_loop().create_task(self._subscribed(session, message_id, found, uri, sink))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _subscribed(
-        self, session: Session, request: Request, found: tuple[Link, str], asked: str, sink: Sink
+        self, session: Session, message_id: bytes, found: tuple[Link, str], asked: str, sink: Sink
     ) -> None:
         refusal = await self._audience.watch(session, found[0], found[1], asked)
         if isinstance(refusal, Response):
-            sink.answer(encode_error(request.id, refusal.error))
+            sink.answer(encode_error(message_id, refusal.error))
         else:
-            self._answer(request, sink, EMPTY_RESULT if refusal is None else refusal)
+            self._answer(message_id, sink, EMPTY_RESULT if refusal is None else refusal)
 
     def _unsubscribe(self, session: Session, params: dict[str, Raw]) -> bytes | Fault:
         uri = maybe_string(params.get("uri"))

@@ -142,7 +142,10 @@ class Link:
         call.link = self
         call.ticket = admitted
         modern = self.modern
-        if not (modern and call.caller.era is Era.MODERN and UNCHANGED_KEYS.issuperset(call.meta)):
+        if modern:
+            if call.caller.era is not Era.MODERN or not UNCHANGED_KEYS.issuperset(call.meta):
+                self._rewrite_meta(call, uid)
+        elif "_meta" in call.params:
             self._rewrite_meta(call, uid)
         self.in_flight[uid] = call
         self.calls += 1
