@@ -4,10 +4,9 @@ import re
 from typing import Any, Final
 
 from interlock.config.kinds import Choice, Kind, Table, Text, read_text
-from interlock.config.nearest import nearest
 from interlock.config.place import WRONG, At, Wrong
 from interlock.config.plan import IssuerPlan
-from interlock.config.problems import shown
+from interlock.config.records import Record
 from interlock.protocol.oauth.resource import is_protected
 
 
@@ -40,45 +39,15 @@ _FIELDS: Final[dict[str, Kind]] = {
     "client_secret": Text(references=True),
     "scopes": Table(names=_OAUTH_SCOPE, names_are="an OAuth scope", item=Choice(values=("read", "write", "admin"))),
 }
-_NEEDED: Final = ("name", "url")
-_BESIDE: Final = {  # a key -> those it is of no use without
-    "introspection_url": ("client_id", "client_secret"),
-    "client_id": ("introspection_url",),
-    "client_secret": ("introspection_url",),
-}
-
-
-class Issuer(Kind, frozen=True, kw_only=True):
-    bare = "toml"
-
-    def read(self, value: object, at: At) -> IssuerPlan | Wrong:
-        if not isinstance(value, dict):
-            return at.must_be("a table", value, "write [[auth.issuers]] above each one")
-        read = {name: self._field(name, each, at.inside(name)) for name, each in value.items()}
-        for name in _NEEDED:
-            if name not in value:
-                read[name] = at.wrong(f"{at.name} needs '{name}'")
-        for name, others in _BESIDE.items():
-            for other in others:
-                if name in value and other not in value:
-                    read[other] = at.inside(name).wrong(f"'{name}' of {at.name} needs '{other}'")
-        if any(isinstance(each, Wrong) for each in read.values()):
-            return WRONG
-        return IssuerPlan(**read)
-
-    def _field(self, name: str, value: object, at: At) -> Any:
-        kind = _FIELDS.get(name)
-        if kind is not None:
-            return kind.read(value, at)
-        like = nearest(name, _FIELDS)
-        hint = f"did you mean '{like}'?" if like else f"known here: {', '.join(_FIELDS)}"
-        return at.wrong(f"unknown key {shown(name)} of an issuer", hint)
-
-    def schema(self) -> dict[str, Any]:
-        return {
-            "type": "object",
-            "properties": {name: kind.schema() for name, kind in _FIELDS.items()},
-            "required": list(_NEEDED),
-            "dependentRequired": {name: list(others) for name, others in _BESIDE.items()},
-            "additionalProperties": False,
-        }
+ISSUER: Final = Record(
+    what="an issuer",
+    where="[[auth.issuers]]",
+    fields=_FIELDS,
+    needed=("name", "url"),
+    beside={
+        "introspection_url": ("client_id", "client_secret"),
+        "client_id": ("introspection_url",),
+        "client_secret": ("introspection_url",),
+    },
+    make=IssuerPlan,
+)

@@ -10,7 +10,7 @@ import msgspec
 
 from interlock.config.addresses import Listen, Network, Origin, Url
 from interlock.config.headers import Headers
-from interlock.config.issuers import Issuer
+from interlock.config.issuers import ISSUER
 from interlock.config.kinds import (
     Choice,
     Command,
@@ -148,7 +148,7 @@ _AUTH = _keys(
     ),
     Key(
         name="issuers",
-        kind=Many(item=Issuer()),
+        kind=Many(item=ISSUER),
         default=[],
         example=[{"name": "corp", "url": "https://login.example.com", "scopes": {"mcp.use": "write"}}],
         help="Authorization servers whose access tokens open the public door, as client:NAME/SUBJECT@CLIENT_ID.",
