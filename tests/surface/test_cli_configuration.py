@@ -197,6 +197,34 @@ def test_explain_says_what_whose_and_next(interlock: Interlock) -> None:
     assert as_json.json["codes"][0]["numbers"] == [-32002, 32002]
 
 
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        ("-32130", "call_timeout"),
+        ("32130", "call_timeout"),
+        ("32700", "parse_error"),
+        ("call_timeout", "call_timeout"),
+        ("timeout", "call_timeout"),
+        ("Device-Absent", "device_absent"),
+    ],
+)
+def test_a_code_is_found_with_either_sign_and_by_the_words_only_it_has(inline: Inline, asked: str, name: str) -> None:
+    done = inline("explain", asked, "--json")
+    assert (done.code, done.err) == (0, "")
+    assert [code["name"] for code in done.json["codes"]] == [name]
+
+
+def test_a_sign_that_both_exist_with_is_kept() -> None:
+    assert {code.name for code in codes_for("-32002")} - {code.name for code in codes_for("32002")}
+
+
+def test_words_that_several_names_share_are_refused_with_all_of_them(inline: Inline) -> None:
+    done = inline("explain", "expired")
+    assert (done.code, done.out) == (1, "")
+    assert "confirmation_expired" in done.err
+    assert "proposal_expired" in done.err
+
+
 def test_explain_all_has_every_code(inline: Inline) -> None:
     assert {code["name"] for code in inline("explain", "--all", "--json").json["codes"]} == {
         code.name for code in every_code()

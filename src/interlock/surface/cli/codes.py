@@ -33,14 +33,38 @@ def every_key() -> list[str]:
 
 
 def codes_for(key: str) -> list[Code]:
-    """A number can mean several things on several edges; a name means one, whatever its case and dashes."""
+    """A number can mean several things on several edges; a name means one, whatever its case and dashes.
+
+    A number with the wrong sign, and a part of a name that no other name has, are as good: people quote from memory.
+    """
     wanted = _folded(key)
-    return [code for code in every_code() if wanted == _folded(code.name) or wanted in map(str, code.numbers)]
+    return _exact(wanted) or _exact(_other_sign(wanted)) or _only(_with_words(wanted))
 
 
 def nearest_keys(key: str) -> list[str]:
+    wanted = _folded(key)[:64]
+    parts = [code.name for code in _with_words(wanted)]
     folded = {_folded(each): each for each in every_key()}
-    return [folded[near] for near in get_close_matches(_folded(key)[:64], folded, n=3, cutoff=0.6)]
+    return parts[:6] or [folded[near] for near in get_close_matches(wanted, folded, n=3, cutoff=0.6)]
+
+
+def _exact(wanted: str) -> list[Code]:
+    return [code for code in every_code() if wanted == _folded(code.name) or wanted in map(str, code.numbers)]
+
+
+def _other_sign(wanted: str) -> str:
+    if not wanted.lstrip("-").isdecimal():
+        return wanted
+    return wanted[1:] if wanted.startswith("-") else f"-{wanted}"
+
+
+def _with_words(wanted: str) -> list[Code]:
+    """The codes whose name holds these words, next to each other."""
+    return [code for code in every_code() if wanted and f"_{wanted}_" in f"_{_folded(code.name)}_"]
+
+
+def _only(found: list[Code]) -> list[Code]:
+    return found if len(found) == 1 else []
 
 
 def _folded(key: str) -> str:
