@@ -100,7 +100,7 @@ async def test_a_pypi_package_is_installed_once_and_runs(shelf: Shelf, tmp_path:
     root = tmp_path / "a root"  # with a space, which a script's first line cannot hold
     command = await ensure(pypi("my-tool"), root, first, environment=shelf.env)
     assert output(command, "hello") == "my-tool 1.0 hello"
-    assert "installed my-tool 1.0" in first
+    assert first == ["making an environment for my-tool", "installing my-tool from PyPI", "installed my-tool 1.0"]
     shutil.rmtree(shelf.folder)
     assert await ensure(pypi("My_Tool"), root, second, environment=shelf.env) == command
     assert second == []
@@ -470,14 +470,17 @@ async def test_a_package_from_the_real_npm_runs(tmp_path: Path) -> None:
     assert output(command, "1.2.3", "--increment", "major") == "2.0.0"
 
 
-def test_progress_is_called_with_text_that_is_safe_to_print() -> None:
-    said: list[str] = []
-    record: Callable[[str], None] = said.append
-
-    async def scenario() -> None:
-        ended = packages._Ended(packages.StderrRing(now=lambda: 0.0), record)
-        ended.on_line(b"\x1b[31mred\x1b[0m //user:pw@host")
-        ended.on_line(b"   ")
-
-    asyncio.run(scenario())
-    assert said == ["\\x1b[31mred\\x1b[0m //***@host"]
+async def test_what_an_installer_said_is_safe_to_print(shelf: Shelf, tmp_path: Path) -> None:
+    fake = tmp_path / "bin"
+    fake.mkdir()
+    for name, body in (("node", ""), ("npm", "printf '\\033[31mred error //user:pw@host\\n'; exit 1")):
+        (fake / name).write_text(f"#!/bin/sh\n{body}\n")
+        (fake / name).chmod(0o755)
+    said = Said()
+    env = shelf.env | {"PATH": f"{fake}:{os.environ['PATH']}"}
+    with pytest.raises(PackageUnavailable) as caught:
+        await ensure(npm("tool"), tmp_path / "root", said, environment=env)
+    assert said == ["installing tool from npm"]
+    assert caught.value.output == ("\\x1b[31mred error //***@host",)
+    assert "\x1b" not in str(caught.value)
+    assert "pw" not in str(caught.value)

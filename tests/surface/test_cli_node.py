@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_node import FakeOperations, link, serving, tcp_listener, unix_listener, url_of
+from fake_node import FakeOperations, link, serving, tcp_listener, tool, unix_listener, url_of
 from program import Inline, Interlock
 from starlette.requests import Request
 
@@ -148,6 +148,20 @@ def test_tools_are_listed_with_their_class_and_found_by_pattern(inline: Inline, 
     none = inline("tools", "list", "nothing-like-it")
     assert (none.code, none.out) == (0, "")
     assert "no tool matches" in none.err
+
+
+def test_a_list_has_the_gist_of_a_description_and_show_the_whole(inline: Inline, node: FakeOperations) -> None:
+    second = "This is a perfect tool for everything that you can think of."
+    node.tool_list = [
+        tool("time.long", description=f"{'word ' * 80}end. {second}"),
+        tool("time.short", description=f"Says the time. {second}"),
+    ]
+    listed = inline("tools", "list")
+    assert re.search(r"time\.short +read-only +Says the time\.$", listed.out, re.MULTILINE)
+    assert second not in listed.out
+    assert max(map(len, listed.lines)) < 160  # a pipe has no width, and a paragraph is no list
+    assert second in inline("tools", "show", "time.short").out
+    assert all(second in one["description"] for one in inline("tools", "list", "--json").json["tools"])
 
 
 def test_show_explains_arguments_and_rungs(inline: Inline, node: FakeOperations) -> None:

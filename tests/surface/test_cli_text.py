@@ -41,6 +41,23 @@ def test_a_line_is_one_line() -> None:
 
 
 @pytest.mark.parametrize(
+    ("description", "shown"),
+    [
+        ("Make edits. Each edit replaces lines.", "Make edits."),
+        ("Read it (whole). Then stop.", "Read it (whole)."),
+        ("The time, e.g. Berlin's. Nothing else.", "The time, e.g. Berlin's."),
+        ("Version 2.0 of v. Neumann", "Version 2.0 of v. Neumann"),
+        ("Really? Yes.", "Really?"),
+        ("no end", "no end"),
+        ("Ends. with a small letter", "Ends. with a small letter"),
+        ("." * 5000, "." * 5000),
+    ],
+)
+def test_a_table_has_the_first_sentence(description: str, shown: str) -> None:
+    assert first_sentence(description) == shown
+
+
+@pytest.mark.parametrize(
     ("seconds", "shown"),
     [
         *((-5, "0 s"), (59.9, "59 s"), (60, "1 min"), (3599, "59 min"), (3600, "1 h"), (3725, "1 h 2 min")),

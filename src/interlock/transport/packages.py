@@ -88,7 +88,10 @@ async def ensure(
     environment: Mapping[str, str] | None = None,
     limit_s: float = INSTALL_LIMIT_S,
 ) -> tuple[str, ...]:
-    """Install `package` below `root` unless it is there, and return the command that runs it."""
+    """Install `package` below `root` unless it is there, and return the command that runs it.
+
+    `progress` hears one short line for each step; what the installer says meanwhile is kept for an error.
+    """
     reference = _read(package)
     env = _installer_environment(os.environ if environment is None else environment)
     folder = root / reference.registry / reference.folder
@@ -304,7 +307,7 @@ class _Installer:
         return found
 
     async def _run(self, *argv: str) -> None:
-        ended = _Ended(self._said, self._progress)
+        ended = _Ended(self._said)
         child = Child(
             argv,
             self._env,
@@ -329,18 +332,14 @@ class _Installer:
 
 
 class _Ended:
-    """Hears an installer: keeps what it says, waits for its end."""
+    """Hears an installer: keeps what it says for the case that it fails, waits for its end."""
 
-    def __init__(self, said: StderrRing, progress: Callable[[str], None]) -> None:
+    def __init__(self, said: StderrRing) -> None:
         self.reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._said = said
-        self._progress = progress
 
     def on_line(self, data: bytes) -> None:
         self._said.feed(data + b"\n")
-        text = data[:OUTPUT_LINE_BYTES].decode("utf-8", "replace").strip()
-        if text:
-            self._progress(_without_credentials(terminal_safe(text)))
 
     def on_gone(self, reason: str) -> None:
         if not self.reason.done():

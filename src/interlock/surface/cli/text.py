@@ -1,8 +1,11 @@
 """Text from elsewhere made fit for a terminal, and quantities in the form people read. Pure."""
 
+import re
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
+# A letter alone before the mark is an abbreviation: "e.g. Berlin" goes on.
+_SENTENCE_END = re.compile(r"(?<![ .(]\w)[.!?](?= +[^a-z])")
 # Explicit direction marks can make a line show something other than what it holds.
 _DIRECTION_MARKS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
@@ -26,10 +29,12 @@ def one_line(untrusted: str) -> str:
 
 
 def first_sentence(untrusted: str) -> str:
-    """The first line of a description, for a table."""
+    """The first sentence of a description's first line, for a table."""
     for line in untrusted.splitlines():
         if line.strip():
-            return one_line(line)
+            flat = one_line(line)
+            end = _SENTENCE_END.search(flat)
+            return flat[: end.end()] if end else flat
     return ""
 
 

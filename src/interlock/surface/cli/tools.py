@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from interlock.surface.cli.shapes import Tool, ToolDetail
 
+GIST_CHARS_MAX = 120  # of a description, however wide the screen; tools show has it whole
+
 app = verb_app(
     "List tools, look at one, call one.",
     examples="""
@@ -39,7 +41,10 @@ def list_tools(
         str | None, typer.Argument(metavar="PATTERN", help="A glob of names, or a part of a name.")
     ] = None,
 ) -> None:
-    """List the tools and what a call of each may change."""
+    """List the tools and what a call of each may change.
+
+    Descriptions are cut to their first sentence; tools show and --json have them whole.
+    """
     answer = invocation.node.get("tools")
     out = invocation.out
     if out.as_json and pattern is None:
@@ -73,7 +78,11 @@ def _table(tools: "list[Tool]", width: int) -> "list[Text]":
     from rich.text import Text
 
     from interlock.surface.cli.columns import in_columns
+    from interlock.surface.cli.output import shortened
     from interlock.surface.cli.text import first_sentence, one_line
+
+    def gist(text: str) -> str:
+        return shortened(first_sentence(text), GIST_CHARS_MAX)
 
     rows = [[Text(head, style="dim") for head in ("TOOL", "CLASS", "WHAT IT DOES")]]
     for tool in tools:
@@ -81,9 +90,9 @@ def _table(tools: "list[Tool]", width: int) -> "list[Text]":
         if tool.withheld is not None:
             remark = Text(f"withheld: {one_line(tool.withheld)}", style="yellow")
         elif not usable:
-            remark = Text(f"{tool.state}: {first_sentence(tool.description or '')}", style="red")
+            remark = Text(f"{tool.state}: {gist(tool.description or '')}", style="red")
         else:
-            remark = Text(first_sentence(tool.description or tool.title or ""))
+            remark = Text(gist(tool.description or tool.title or ""))
         style = "bold" if usable else "dim"
         shown = tool.name if tool.withheld is None else f"{tool.segment}.{tool.original}"
         rows.append([Text(one_line(shown), style=style), _class_text(tool.capability), remark])
