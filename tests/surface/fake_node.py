@@ -172,7 +172,7 @@ class FakeOperations:
         for one in self.link_list:
             if one["segment"] == segment:
                 return one
-        raise NotFound("link", segment, [str(one["segment"]) for one in self.link_list])
+        raise NotFound("link", segment, [str(one["segment"]) for one in self.link_list], few=True)
 
     def link_logs(self, segment: str, lines: int) -> dict[str, Any]:
         self.link(segment)
@@ -316,7 +316,10 @@ class FakePublicDoor:
                 return JSONResponse({"jsonrpc": "2.0", "id": body["id"], "error": error})
             case "breaks_off":
                 return StreamingResponse(iter([b": nothing comes\n\n"]), media_type="text/event-stream")
-        return StreamingResponse(self._progress(body), media_type="text/event-stream")
+            case "progress":
+                return StreamingResponse(self._progress(body), media_type="text/event-stream")
+        error = {"code": -32601, "message": "tool_not_found", "data": {"reason": "tool_not_found"}}
+        return JSONResponse({"jsonrpc": "2.0", "id": body["id"], "error": error}, 404)
 
     def _progress(self, body: dict[str, Any]) -> Iterator[bytes]:
         for step in (1, 2):

@@ -183,6 +183,36 @@ def test_an_unknown_name_is_refused_with_the_nearest(inline: Inline, node: FakeO
     assert "time.convert_time" in done.json["details"]["nearest"]
 
 
+def test_an_unknown_name_that_is_near_nothing_is_refused_with_what_there_is(
+    inline: Inline, node: FakeOperations
+) -> None:
+    for arguments in (("status", "zzz"), ("links", "logs", "zzz"), ("links", "restart", "zzz")):
+        done = inline(*arguments)
+        assert (done.code, done.out) == (1, "")
+        assert " hint: there are time, memory, search-with-a-rather-long-segment-name, git, notes\n" in done.err
+    assert inline("links", "logs", "zzz", "--json").json["details"]["known"][0] == "time"
+    assert "interlock tools list shows them" in inline("tools", "show", "zzz").err
+    assert "interlock access list shows them" in inline("access", "revoke", "zzz").err
+    node.link_list = []
+    assert inline("links", "logs", "zzz").err == 'error: there is no link "zzz"\n'
+
+
+def test_status_of_a_server_that_is_gone_points_to_what_it_wrote(inline: Inline, node: FakeOperations) -> None:
+    reason = "the process ended with exit code 1"
+    node.link_list = [
+        link("git", "failed", reason=reason, stderr_lines=7),
+        link("notes", "degraded", reason=reason, stderr_lines=1),
+        link("silent", "failed", reason=reason, stderr_lines=0),
+        link("time", stderr_lines=3),
+    ]
+    out = inline("status").out
+    assert "interlock links logs git" in out
+    assert "interlock links logs notes" in out
+    assert "interlock links logs silent" not in out
+    assert "interlock links logs time" not in out
+    assert "7 lines: interlock links logs git" in inline("status", "git").out
+
+
 @pytest.mark.parametrize("name", ["../status", "a/b", "a b", "%2e", "ü", "?x=1", "\x1b[2J", "x" * 5000])
 def test_an_odd_name_is_refused_and_shown_harmlessly(inline: Inline, node: FakeOperations, name: str) -> None:
     done = inline("tools", "show", "--", name)

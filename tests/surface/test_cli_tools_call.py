@@ -169,8 +169,17 @@ def test_an_answer_that_breaks_off_is_refused(inline: Inline, door: FakePublicDo
 def test_an_unknown_tool_is_refused_with_the_nearest(interlock: Interlock, door: FakePublicDoor) -> None:
     done = interlock("tools", "call", "demo.progres")
     assert (done.code, done.out) == (1, "")
+    assert "there is no tool demo.progres\n" in done.err
     assert "did you mean demo.progress" in done.err
-    assert all(body["method"] == "tools/list" for _, body in door.requests)
+
+
+def test_whether_a_tool_exists_is_the_nodes_to_say(inline: Inline, door: FakePublicDoor) -> None:
+    done = inline("tools", "call", "no such/tool", "--arg", "n=5", "--json")
+    assert (done.code, done.json["error"]) == (1, "tool_not_found")
+    assert done.json["details"]["code"] == -32601
+    headers, body = door.requests[-1]
+    assert (body["method"], headers["mcp-name"]) == ("tools/call", "no such/tool")
+    assert (body["params"]["name"], body["params"]["arguments"]) == ("no such/tool", {"n": 5})
 
 
 def test_a_door_that_wants_a_token_gets_it_from_flag_or_environment(inline: Inline, door: FakePublicDoor) -> None:

@@ -17,6 +17,7 @@ from interlock.protocol.ax.capability import as_object
 from interlock.protocol.jsonrpc.codec import decode_value
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.items import maybe_value
+from interlock.protocol.oauth.resource import resource_of
 from interlock.runtime.callers import ViewKey
 from interlock.runtime.clock import rfc3339
 from interlock.runtime.guard import Rung
@@ -34,13 +35,17 @@ _EVERYTHING = ViewKey(dotted=True, scope="admin")
 
 
 class NotFound(KeyError):
-    """There is no `what` of that name; `known` names what there is, so that the answer can name the nearest."""
+    """There is no `what` of that name; `known` names what there is, so that the answer can name the nearest.
 
-    def __init__(self, what: str, name: str, known: Iterable[str] = ()) -> None:
+    `few`: they are few enough to be named all.
+    """
+
+    def __init__(self, what: str, name: str, known: Iterable[str] = (), *, few: bool = False) -> None:
         super().__init__(name)
         self.what = what
         self.name = name
-        self.nearest = get_close_matches(name, list(known), n=3)
+        self.known = list(known) if few else []
+        self.nearest = get_close_matches(name, self.known or list(known), n=3)
 
 
 class Refused(Exception):
@@ -68,6 +73,7 @@ class NodeOperations:
                 "version": __version__,
                 "pid": os.getpid(),
                 "url": node.url,
+                "mcp_url": resource_of(node.url),
                 "operator_url": node.operator_url,
                 "started_at": rfc3339(node.started_wall),
                 "uptime_s": round(node.clock.now() - node.started, 1),
@@ -112,7 +118,7 @@ class NodeOperations:
     def _keeper(self, segment: str) -> Keeper:
         keeper = self._node.keepers.get(segment)
         if keeper is None:
-            raise NotFound("link", segment, self._node.keepers)
+            raise NotFound("link", segment, self._node.keepers, few=True)
         return keeper
 
     def _link(self, keeper: Keeper) -> JsonObject:
@@ -140,6 +146,7 @@ class NodeOperations:
             "restarts": link.restarts,
             "stray": link.stray,  # answers nobody waited for
             "pid": link.pid,
+            "stderr_lines": keeper.stderr.count,
             "latency_ms": round(statistics.median(link.latencies) * 1000, 3) if link.latencies else None,
         }
 
@@ -267,7 +274,8 @@ class NodeOperations:
     async def revoke_token(self, ref: str) -> JsonObject:
         revoked = await self._node.tokens.revoke(ref)
         if not revoked:
-            raise NotFound("token", ref, [record.name for record in await self._node.tokens.list()])
+            live = [record for record in await self._node.tokens.list() if record.revoked_at is None]
+            raise NotFound("token", ref, [record.name for record in live])
         self._node.door.dismiss_unwelcome()
         return {"revoked": list(revoked)}
 

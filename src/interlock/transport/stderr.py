@@ -53,6 +53,11 @@ class StderrRing:
         if self._began is not None:
             self._finish(self._began)
 
+    @property
+    def count(self) -> int:
+        """How many lines are kept."""
+        return len(self._kept) + (self._began is not None)
+
     def tail(self, count: int | None = None) -> list[StderrLine]:
         """The last `count` lines, oldest first, with the unfinished one."""
         kept = list(self._kept)

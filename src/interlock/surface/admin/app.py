@@ -150,6 +150,8 @@ def _refusal(error: Exception) -> Response:
             return _error(error.status, error.error, error.message, error.details)
         case NotFound():
             details = {error.what: error.name, "nearest": error.nearest}
+            if error.known:
+                details["known"] = error.known
             return _error(404, "not_found", f"there is no {error.what} {_quoted(error.name)}", details)
         case Refused():
             return _error(409, error.error, error.message, error.details)

@@ -44,6 +44,9 @@ def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> 
         lines += labelled("latency", f"{latency(link.latency_ms)} (median)", width)
     if link.restarts:
         lines += labelled("restarts", str(link.restarts), width)
+    if link.stderr_lines:
+        said = f"{count(link.stderr_lines, 'line')}: interlock links logs {one_line(link.segment)}"
+        lines += labelled("stderr", said, width)
     if link.since:
         lines += labelled("since", local_time(link.since), width)
     for number, withheld in enumerate(link.withheld):

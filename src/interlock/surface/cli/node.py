@@ -21,6 +21,8 @@ T = TypeVar("T")
 TIMEOUT_S = 15.0
 ANSWER_BYTES_MAX = 256 * 1024 * 1024  # 10,000 tools with long descriptions stay far below
 
+LISTED_BY = {"tool": "interlock tools list", "token": "interlock access list"}
+
 NOT_RUNNING = (
     "no node is running for this data folder; start one with interlock serve, or name its configuration with --config"
 )
@@ -193,7 +195,11 @@ def _refusal(status: int, raw: bytes) -> CommandFailed:
     hint = None
     if status == 401:
         hint = "set INTERLOCK_TOKEN to a token from interlock access token --for operator"
-    nearest = body.details.get("nearest")
+    nearest, known = body.details.get("nearest"), body.details.get("known")
     if isinstance(nearest, list) and nearest:
         hint = "did you mean " + " or ".join(str(name) for name in nearest) + "?"
+    elif isinstance(known, list) and known:
+        hint = "there are " + ", ".join(str(name) for name in known)
+    elif nearest is not None:
+        hint = next((f"{verb} shows them" for what, verb in LISTED_BY.items() if what in body.details), None)
     return Refused(body.error, body.message, hint=hint, details=body.details)

@@ -122,7 +122,6 @@ def _draw(invocation: Invocation, status: "Status", *, anonymous: bool, again: b
     from rich.text import Text
 
     from interlock.surface.cli.connecting import ways_to_connect
-    from interlock.surface.cli.text import mcp_url
     from interlock.surface.cli.tree import tree_lines
 
     out = invocation.out
@@ -133,7 +132,7 @@ def _draw(invocation: Invocation, status: "Status", *, anonymous: bool, again: b
         return
     config = invocation.config or next((str(path) for path in invocation.loaded.paths), None)
     data = invocation.data or os.environ.get("INTERLOCK_DATA")
-    ways = ways_to_connect(mcp_url(status.node.url), config=config, data=data, needs_token=not anonymous)
+    ways = ways_to_connect(status.node.endpoint, config=config, data=data, needs_token=not anonymous)
     for title, text in ways:
         out.draw(Text(), Text(title, style="bold"))
         for line in text.splitlines():

@@ -4,6 +4,8 @@ from typing import Any
 
 import msgspec
 
+from interlock.surface.cli.text import mcp_url
+
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
@@ -34,6 +36,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     errors: int = 0
     restarts: int = 0
     pid: int | None = None
+    stderr_lines: int = 0
     latency_ms: float | None = None
 
 
@@ -45,8 +48,14 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     version: str
     url: str
+    mcp_url: str | None = None
     uptime_s: float = 0
     audit_trouble: str | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """Where MCP clients connect."""
+        return self.mcp_url or mcp_url(self.url)
 
 
 class Catalog(msgspec.Struct, frozen=True, kw_only=True):

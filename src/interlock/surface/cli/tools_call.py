@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND
 from interlock.surface.cli.command import Invocation, verb
 from interlock.surface.cli.completion import tool_names
 from interlock.surface.cli.failures import EXIT_REFUSED, BadUsage, Refused
@@ -54,10 +55,13 @@ def call(
     given = _given(arg or [])
     whole = _whole(args_json)
     door = _door(invocation, token, timeout)
-    tool = _find(door, name)
+    tool, nearest = _find(door, name)
     arguments = whole | {key: _value(tool, key, text) for key, text in given}
-    with _Progress(invocation) as progress:
-        result = door.call(tool, arguments, on_progress=progress.show)
+    try:
+        with _Progress(invocation) as progress:
+            result = door.call(tool, arguments, on_progress=progress.show)
+    except Refused as refused:
+        raise _unknown_tool(name, nearest, refused) if refused.details.get("code") == METHOD_NOT_FOUND else refused
     if _show(invocation, bytes(result)):
         raise typer.Exit(EXIT_REFUSED)
 
@@ -99,7 +103,7 @@ def _door(invocation: Invocation, token: str | None, timeout: float) -> "McpDoor
     from interlock.surface.cli.mcp_door import McpDoor
     from interlock.surface.cli.shapes import Status
 
-    url = invocation.remote_url or invocation.node.get("status").as_(Status).node.url
+    url = invocation.remote_url or invocation.node.get("status").as_(Status).node.endpoint
     return McpDoor(url, token or _client_token(os.environ.get("INTERLOCK_TOKEN")), timeout=timeout)
 
 
@@ -108,20 +112,29 @@ def _client_token(token: str | None) -> str | None:
     return None if token is None or token.startswith("ilo_") else token
 
 
-def _find(door: "McpDoor", name: str) -> "ListedTool":
+def _find(door: "McpDoor", name: str) -> "tuple[ListedTool, list[str]]":
+    """The tool as it is listed, or else by its name alone, with the names that are near it.
+
+    A name that is not listed is called all the same: whether it exists is the node's to say, and to record.
+    """
     from difflib import get_close_matches
+
+    from interlock.surface.cli.mcp_door import ListedTool
 
     known: list[str] = []
     for tool in door.tools():
         if name in tool.names:
-            return tool
+            return tool, []
         known += tool.names
-    nearest = get_close_matches(name, known, n=3)
-    raise Refused(
+    return ListedTool(name=name), get_close_matches(name, known, n=3)
+
+
+def _unknown_tool(name: str, nearest: list[str], refused: Refused) -> Refused:
+    return Refused(
         "tool_not_found",
         f"there is no tool {name}",
         hint=f"did you mean {' or '.join(nearest)}?" if nearest else "interlock tools list shows them",
-        details={"nearest": nearest},
+        details={**refused.details, "nearest": nearest},
     )
 
 

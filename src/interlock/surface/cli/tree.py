@@ -11,7 +11,7 @@ from rich.text import Text
 from interlock.surface.cli.columns import GAP, in_columns, total_width
 from interlock.surface.cli.output import shortened
 from interlock.surface.cli.shapes import Link, Status
-from interlock.surface.cli.text import count, duration, latency, mcp_url, one_line, since
+from interlock.surface.cli.text import count, duration, latency, one_line, since
 
 _STYLES = {
     "ready": "green",
@@ -24,6 +24,8 @@ _STYLES = {
 }
 _SIGNS = {"ready": "●", "connecting": "○", "slow": "◐", "degraded": "◐", "unauthorised": "!", "failed": "✗"}
 _ASCII_SIGNS = {"ready": "*", "connecting": ".", "slow": "~", "degraded": "~", "unauthorised": "!", "failed": "x"}
+
+GONE = ("degraded", "failed")
 
 SEGMENT_WIDTH_MIN = 8
 WITHHELD_SHOWN = 5
@@ -41,7 +43,7 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
         Text.assemble(
             (one_line(node.name), "bold"),
             GAP,
-            (mcp_url(node.url), "cyan"),
+            (node.endpoint, "cyan"),
             GAP,
             (f"up {duration(node.uptime_s)}", "dim"),
         )
@@ -90,6 +92,9 @@ def _remarks(link: Link, width: int, now: datetime) -> list[Text]:
         age = since(link.since, now)
         reason = f"{one_line(link.reason)} (for {age})" if age and link.state != "ready" else one_line(link.reason)
         remarks += [Text(line, style=_STYLES.get(link.state, "")) for line in _wrapped(reason, width)]
+    if link.state in GONE and link.stderr_lines:
+        said = f"what it wrote before: interlock links logs {one_line(link.segment)}"
+        remarks += [Text(line, style="dim") for line in _wrapped(said, width)]
     for withheld in link.withheld[:WITHHELD_SHOWN]:
         text = f"withheld {one_line(withheld.name)}: {one_line(withheld.reason)}"
         remarks += [Text(line, style="yellow") for line in _wrapped(text, width)]
