@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from interlock.store.audit import GENESIS, ORIGIN, Verdict, link
-from interlock.store.ports import AuditLog, Unavailable
-from interlock.store.registry import BACKENDS, build_audit
+from interlock.store.ports import AuditLog, StoreError, Unavailable
+from interlock.store.registry import BACKENDS, build_audit, build_audit_reader
 
 
 @pytest.fixture(params=BACKENDS)
@@ -123,3 +123,26 @@ async def test_a_log_that_is_not_open_is_unavailable(backend: str, tmp_path: Pat
     for call in (audit.append([b"x"]), audit.read(), audit.last(), audit.verify()):
         with pytest.raises(Unavailable):
             await call
+
+
+async def test_a_reader_sees_what_is_written_while_it_looks(audit: AuditLog, backend: str, tmp_path: Path) -> None:
+    await audit.append([b"one"])
+    reader = build_audit_reader(backend, tmp_path)
+    await reader.open()
+    try:
+        assert [record.data for record in await reader.read()] == [b"one"]
+        await audit.append([b"two", b"three"])
+        assert await reader.last() == 3
+        assert [record.sequence for record in await reader.read(after=1, limit=1)] == [2]
+        assert await reader.verify() == await audit.verify()
+    finally:
+        await reader.close()
+    assert not hasattr(reader, "append")
+
+
+async def test_a_reader_makes_no_log(backend: str, tmp_path: Path) -> None:
+    reader = build_audit_reader(backend, tmp_path / "data")
+    with pytest.raises(StoreError, match="is not there"):
+        await reader.open()
+    await reader.close()
+    assert list(tmp_path.iterdir()) == []

@@ -14,7 +14,15 @@ import pytest
 from interlock.store.audit import ORIGIN, ChainedRecord, Flaw, Mark, Verdict
 from interlock.store.ports import Damaged, Refused, StoreError, Unavailable
 from interlock.store.sqlite import SqliteStore
-from interlock.store.sqlite_audit import HEAD_BUCKET, HEAD_KEY, RUN_RECORDS_MAX, START_KEY, SqliteAudit
+from interlock.store.sqlite_audit import (
+    AUDIT_FILE,
+    HEAD_BUCKET,
+    HEAD_KEY,
+    RUN_RECORDS_MAX,
+    START_KEY,
+    SqliteAudit,
+    SqliteAuditReader,
+)
 
 RECORDS = [b'{"tool":"a.b"}', b'{"tool":"c.d"}', b'{"tool":"e.f"}', b'{"tool":"g.h"}', b'{"tool":"i.j"}']
 
@@ -337,3 +345,31 @@ async def test_a_process_killed_while_appending_leaves_a_valid_chain_with_all_it
     assert verdict.records % 7 == 0, "a batch is kept whole or not at all"
     await appended(tmp_path, [b"the next process"])
     assert (await verdict_on(tmp_path)).records == verdict.records + 1
+
+
+async def test_a_reader_changes_no_byte_and_makes_no_head(tmp_path: Path) -> None:
+    audit = SqliteAudit(tmp_path)
+    await audit.open()
+    await audit.append([b"one"])
+    await audit.close()
+    (tmp_path / "store.db").unlink()
+    before = (tmp_path / AUDIT_FILE).read_bytes()
+    reader = SqliteAuditReader(tmp_path)
+    await reader.open()
+    verdict = await reader.verify()
+    await reader.close()
+    assert verdict.broken is not None
+    assert verdict.broken.flaw is Flaw.HEAD_MISSING
+    assert (tmp_path / AUDIT_FILE).read_bytes() == before
+    assert not (tmp_path / "store.db").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"no database", b"no database" * 1000])
+async def test_a_reader_refuses_a_file_that_is_no_log(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "audit").mkdir()
+    (tmp_path / AUDIT_FILE).write_bytes(content)
+    reader = SqliteAuditReader(tmp_path)
+    with pytest.raises(Refused):
+        await reader.open()
+    await reader.close()
+    assert (tmp_path / AUDIT_FILE).read_bytes() == content

@@ -16,7 +16,7 @@ import tarfile
 import threading
 import urllib.parse
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 

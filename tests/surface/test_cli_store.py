@@ -76,15 +76,18 @@ def test_a_store_that_is_none_is_refused_with_what_to_do(inline: Inline, interlo
 @pytest.fixture
 def logged(interlock: Interlock) -> Interlock:
     """A data folder whose audit log has five records."""
+    append(interlock, [f'{{"at":"2026-11-15T10:00:0{n}Z","who":"local","n":{n}.10}}'.encode() for n in range(5)])
+    return interlock
 
-    async def append() -> None:
-        audit = SqliteAudit(interlock.data)
+
+def append(program: Interlock, records: list[bytes]) -> None:
+    async def append_all() -> None:
+        audit = SqliteAudit(program.data)
         await audit.open()
-        await audit.append([f'{{"at":"2026-11-15T10:00:0{n}Z","who":"local","n":{n}.10}}'.encode() for n in range(5)])
+        await audit.append(records)
         await audit.close()
 
-    asyncio.run(append())
-    return interlock
+    asyncio.run(append_all())
 
 
 def tamper(program: Interlock, statement: str) -> None:
@@ -153,6 +156,44 @@ def test_a_reader_that_closes_early_ends_the_export_quietly(logged: Interlock) -
         assert process.stderr is not None
         assert process.stderr.read() == b""
     assert process.returncode == 141
+
+
+def test_the_log_is_tailed_where_no_node_runs(logged: Interlock) -> None:
+    done = logged("audit", "tail", "-n", "2", "--json")
+    assert (done.code, done.err) == (0, "")
+    records = [json.loads(line) for line in done.lines]
+    assert [(record["seq"], record["n"]) for record in records] == [(4, 3.1), (5, 4.1)]
+    exported = [json.loads(line) for line in logged("audit", "export", "--after", "3").lines]
+    assert records == exported
+    drawn = logged("audit", "tail")
+    assert drawn.code == 0
+    assert re.search(r"10:00:04 +local", drawn.out)
+
+
+def test_tailing_a_stored_log_changes_nothing_in_it(logged: Interlock) -> None:
+    kept = {path: path.read_bytes() for path in (logged.data / AUDIT_FILE, logged.data / "store.db")}
+    assert logged("audit", "tail").code == 0
+    assert {path: path.read_bytes() for path in kept} == kept
+
+
+def test_a_stored_log_is_followed_until_a_node_writes_to_it(logged: Interlock) -> None:
+    with logged.start("audit", "tail", "-n", "1", "--follow", "--json") as following:
+        assert json.loads(following.next_line())["seq"] == 5
+        append(logged, [b'{"who":"local"}'])
+        assert json.loads(following.next_line())["seq"] == 6
+        assert following.interrupt().code == 0
+
+
+def test_a_stored_log_with_a_damaged_record_is_tailed(logged: Interlock, inline: Inline) -> None:
+    tamper(logged, "UPDATE record SET data = x'ff00' WHERE seq = 4")
+    assert "damaged" in json.loads(inline("audit", "tail", "--json").lines[3])
+    assert inline("audit", "tail").code == 0
+
+
+def test_a_stored_log_that_is_none_is_refused(logged: Interlock, inline: Inline) -> None:
+    (logged.data / AUDIT_FILE).write_bytes(b"no database" * 100)
+    done = inline("audit", "tail", "--json")
+    assert (done.code, done.json["error"]) == (1, "store_refused")
 
 
 def test_without_a_log_there_is_nothing_to_prove(inline: Inline, interlock: Interlock) -> None:

@@ -145,13 +145,10 @@ class Store(Protocol):
     async def close(self) -> None: ...
 
 
-class AuditLog(Protocol):
-    """The hash-chained log of `store.audit`; several processes may append to one. Same life cycle as a store."""
+class AuditReader(Protocol):
+    """The hash-chained log of `store.audit`, to look at. Same life cycle as a store."""
 
     async def open(self) -> None: ...
-
-    async def append(self, records: Sequence[bytes]) -> int:
-        """Chain the records in order, all or nothing, and return the last sequence once they are on disk."""
 
     async def read(self, after: int = 0, limit: int = 1000) -> list[ChainedRecord]: ...
 
@@ -162,3 +159,10 @@ class AuditLog(Protocol):
         """Check the whole chain; `progress` is told from time to time how many records were found intact."""
 
     async def close(self) -> None: ...
+
+
+class AuditLog(AuditReader, Protocol):
+    """The log, to write to as well; several processes may append to one."""
+
+    async def append(self, records: Sequence[bytes]) -> int:
+        """Chain the records in order, all or nothing, and return the last sequence once they are on disk."""

@@ -9,16 +9,21 @@ from typing import Any
 
 import msgspec
 
-from interlock.store.ports import AuditLog, Store
+from interlock.store.ports import AuditLog, AuditReader, Store
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True):
     store: str  # "module:Class"
     audit: str
+    audit_reader: str
 
 
 BACKENDS = {
-    "sqlite": Backend(store="interlock.store.sqlite:SqliteStore", audit="interlock.store.sqlite_audit:SqliteAudit"),
+    "sqlite": Backend(
+        store="interlock.store.sqlite:SqliteStore",
+        audit="interlock.store.sqlite_audit:SqliteAudit",
+        audit_reader="interlock.store.sqlite_audit:SqliteAuditReader",
+    ),
 }
 
 
@@ -34,6 +39,12 @@ def build_store(backend: str, data: Path) -> Store:
 def build_audit(backend: str, data: Path) -> AuditLog:
     audit: AuditLog = _load(_backend(backend).audit)(data)
     return audit
+
+
+def build_audit_reader(backend: str, data: Path) -> AuditReader:
+    """Changes nothing in the data folder, whether a node runs on it or not."""
+    reader: AuditReader = _load(_backend(backend).audit_reader)(data)
+    return reader
 
 
 def _backend(name: str) -> Backend:

@@ -13,6 +13,7 @@ import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 
@@ -27,6 +28,7 @@ from interlock.store.sqlite_file import (
     errors_of,
     int64,
     open_database,
+    open_for_reading,
     roll_back,
     writing,
 )
@@ -54,9 +56,13 @@ _LAST_ROW = _ROWS + "ORDER BY seq DESC LIMIT 1"
 _ROWS_FROM = _ROWS + "WHERE seq >= (SELECT coalesce(max(seq), ?1) FROM record WHERE seq <= ?1) ORDER BY seq"  # noqa: S608  (constants only)
 
 
-class SqliteAudit:
+class SqliteAuditReader:
+    """Looks, and leaves both files as they are: a missing head stays a finding."""
+
+    read_only: ClassVar[bool] = True
+
     def __init__(self, data: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        self._log = _Log(data, busy_timeout_s)
+        self._log = _Log(data, busy_timeout_s, read_only=self.read_only)
         self._thread = SqliteThread(data / AUDIT_FILE)
 
     async def open(self) -> None:
@@ -65,9 +71,6 @@ class SqliteAudit:
 
     async def close(self) -> None:
         await self._thread.stop(self._log.close)
-
-    async def append(self, records: Sequence[bytes]) -> int:
-        return await self._thread.run(self._log.append, records)
 
     async def read(self, after: int = 0, limit: int = 1000) -> list[ChainedRecord]:
         return await self._thread.run(self._log.read, int64(after), int64(limit))
@@ -95,6 +98,13 @@ class SqliteAudit:
         return verdict
 
 
+class SqliteAudit(SqliteAuditReader):
+    read_only = False
+
+    async def append(self, records: Sequence[bytes]) -> int:
+        return await self._thread.run(self._log.append, records)
+
+
 def _add_all(check: Check, page: list[ChainedRecord]) -> bool:
     return all(check.add(record) for record in page)
 
@@ -102,14 +112,19 @@ def _add_all(check: Check, page: list[ChainedRecord]) -> bool:
 class _Log:
     """The log's connection with that of its head; both live on one thread."""
 
-    def __init__(self, data: Path, busy_timeout_s: float) -> None:
+    def __init__(self, data: Path, busy_timeout_s: float, *, read_only: bool) -> None:
         self._path = data / AUDIT_FILE
         self._busy_timeout_s = busy_timeout_s
+        self._read_only = read_only
         self._head = _Head(data / STORE_FILE, busy_timeout_s)
         self._db: sqlite3.Connection | None = None
 
     def open(self) -> None:
         if self._db is not None:
+            return
+        if self._read_only:
+            self._db = open_for_reading(self._path, AUDIT_SCHEMA, self._busy_timeout_s)
+            self._head.open_for_reading()
             return
         self._head.open()
         self._db = open_database(self._path, AUDIT_SCHEMA, "FULL", self._busy_timeout_s)
@@ -164,6 +179,8 @@ class _Log:
         return Mark(last.sequence, last.hash)
 
     def marks(self) -> tuple[Mark, Mark | None]:
+        if not self._head.is_open:
+            return ORIGIN, None
         return self._head.get(START_KEY) or ORIGIN, self._head.get(HEAD_KEY)
 
     def _connection(self) -> sqlite3.Connection:
@@ -210,6 +227,14 @@ class _Head:
     def open(self) -> None:
         if self._db is None:
             self._db = open_database(self._path, STORE_SCHEMA, "NORMAL", self._busy_timeout_s)
+
+    def open_for_reading(self) -> None:
+        if self._db is None and self._path.exists():
+            self._db = open_for_reading(self._path, STORE_SCHEMA, self._busy_timeout_s)
+
+    @property
+    def is_open(self) -> bool:
+        return self._db is not None
 
     def close(self) -> None:
         db, self._db = self._db, None

@@ -17,7 +17,7 @@ from typing import Literal, ParamSpec, TypeVar
 
 import msgspec
 
-from interlock.store.ports import Damaged, FolderUnusable, NewerSchema, StoreError, Unavailable
+from interlock.store.ports import Damaged, FolderUnusable, NewerSchema, Refused, StoreError, Unavailable
 
 BUSY_TIMEOUT_S = 5.0  # another process may hold the write lock for the time of an fsync; minutes mean it hangs
 _WAL_SWITCH_TRIES = 5
@@ -149,6 +149,24 @@ def open_database(
             db.close()
             raise
         return db
+
+
+def open_for_reading(path: Path, schema: Schema, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
+    """The file as it is: nothing is made, migrated or tidied up. Blocks: call it on a SqliteThread."""
+    if not path.exists():
+        raise Refused(f"{path} is not there; a node makes it when it first runs.")
+    with errors_of(path):
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=busy_timeout_s)
+        try:
+            db.isolation_level = None
+            version = _version(db, schema, path)
+        except BaseException:
+            db.close()
+            raise
+    if version < schema.version:
+        db.close()
+        raise Refused(f"{path} was written by an older Interlock; run `interlock serve` once to bring it up to date.")
+    return db
 
 
 def _make_private(path: Path) -> None:

@@ -8,6 +8,8 @@ from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.failures import EXIT_REFUSED, Refused, Unreachable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from interlock.surface.cli.node import Answer
     from interlock.surface.cli.stored import StoredAudit
 
@@ -40,13 +42,14 @@ def tail(
 ) -> None:
     """Show the last records: who called what, and how it ended.
 
-    With --json each record is one line.
+    With --json each record is one line. Where no node runs, the data folder's log is read itself.
     """
     from interlock.surface.cli.shapes import AuditPage
     from interlock.surface.cli.watching import repeated
 
-    last = invocation.node.get("audit", limit=1).as_(AuditPage).last
-    answer = invocation.node.get("audit", after=max(0, last - lines), limit=lines)
+    page = _pages(invocation)
+    last = page(0, 1).as_(AuditPage).last
+    answer = page(max(0, last - lines), lines)
     _print(invocation, answer, head=True)
     if not follow:
         return
@@ -54,7 +57,7 @@ def tail(
     after = seen[-1].seq if seen else last
 
     def ask() -> "Answer":
-        return invocation.node.get("audit", after=after, limit=PAGE)
+        return page(after, PAGE)
 
     try:
         for newest in repeated(ask, every_s=FOLLOW_S):
@@ -66,6 +69,21 @@ def tail(
                 _print(invocation, newest, head=False)
     except KeyboardInterrupt:
         pass
+
+
+def _pages(invocation: Invocation) -> "Callable[[int, int], Answer]":
+    """Where pages of the log come from: the node, or its data folder while it does not run."""
+
+    def from_node(after: int, limit: int) -> "Answer":
+        return invocation.node.get("audit", after=after, limit=limit)
+
+    try:
+        from_node(0, 1)
+    except Unreachable as away:
+        if invocation.remote_url is not None or away.error != "not_running" or not _has_log(invocation):
+            raise
+        return _stored(invocation).page
+    return from_node
 
 
 def _print(invocation: Invocation, answer: "Answer", *, head: bool) -> None:
@@ -155,6 +173,10 @@ def export(
     import sys
 
     _stored(invocation).export(after, lambda line: sys.stdout.write(line + "\n"))
+
+
+def _has_log(invocation: Invocation) -> bool:
+    return (invocation.data_folder / "audit").is_dir()
 
 
 def _stored(invocation: Invocation) -> "StoredAudit":

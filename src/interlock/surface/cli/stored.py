@@ -15,8 +15,8 @@ from interlock.config.plan import Plan
 from interlock.runtime.access import TokenBook
 from interlock.runtime.clock import SystemClock, rfc3339
 from interlock.store.audit import ChainedRecord, Verdict
-from interlock.store.ports import AuditLog, StoreError
-from interlock.store.registry import build_audit, build_store
+from interlock.store.ports import AuditReader, StoreError
+from interlock.store.registry import build_audit_reader, build_store
 from interlock.store.tokens import BadTokenName, Door, Scope, TokenRecord, TokenTable
 from interlock.surface.cli.failures import Refused
 from interlock.surface.cli.node import Answer
@@ -71,6 +71,8 @@ class StoredTokens:
 
 
 class StoredAudit:
+    """Only ever read, whether a node writes to it meanwhile or not."""
+
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._plan = plan
         self._folder = folder
@@ -82,7 +84,7 @@ class StoredAudit:
             )
 
     def verify(self) -> Verdict:
-        async def verify(audit: AuditLog) -> Verdict:
+        async def verify(audit: AuditReader) -> Verdict:
             return await audit.verify()
 
         return self._with_log(verify)
@@ -90,7 +92,7 @@ class StoredAudit:
     def export(self, after: int, write: Callable[[str], object]) -> None:
         """One JSON object per record, page by page, so that a long log needs no memory."""
 
-        async def export(audit: AuditLog) -> None:
+        async def export(audit: AuditReader) -> None:
             at = after
             while records := await audit.read(at, PAGE):
                 for record in records:
@@ -99,9 +101,17 @@ class StoredAudit:
 
         self._with_log(export)
 
-    def _with_log(self, job: Callable[[AuditLog], Awaitable[T]]) -> T:
+    def page(self, after: int, limit: int) -> Answer:
+        async def page(audit: AuditReader) -> Answer:
+            lines = [_line(record) for record in await audit.read(after, limit)]
+            last = await audit.last()
+            return Answer(f'{{"records":[{",".join(lines)}],"last":{last}}}'.encode())
+
+        return self._with_log(page)
+
+    def _with_log(self, job: Callable[[AuditReader], Awaitable[T]]) -> T:
         async def with_log() -> T:
-            audit = build_audit(self._plan.store.backend, self._folder)
+            audit = build_audit_reader(self._plan.store.backend, self._folder)
             try:
                 await audit.open()
                 return await job(audit)

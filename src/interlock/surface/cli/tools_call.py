@@ -61,7 +61,9 @@ def call(
         with _Progress(invocation) as progress:
             result = door.call(tool, arguments, on_progress=progress.show)
     except Refused as refused:
-        raise _unknown_tool(name, nearest, refused) if refused.details.get("code") == METHOD_NOT_FOUND else refused
+        if refused.details.get("code") != METHOD_NOT_FOUND:
+            raise
+        raise _unknown_tool(name, nearest, refused) from None
     if _show(invocation, bytes(result)):
         raise typer.Exit(EXIT_REFUSED)
 
