@@ -3,6 +3,8 @@
 import pytest
 from config_project import Project
 
+from interlock.config.problems import shown
+
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "192.168.1.5", "node.example", "[2001:db8::1]"])
 def test_anybody_without_a_token_from_beyond_this_machine_is_refused(project: Project, host: str) -> None:
@@ -95,3 +97,53 @@ def test_data_inside_the_workspace_is_warned_of(project: Project) -> None:
     assert any(
         "inside the workspace" in each.message for each in project.load(env={"HOME": str(project.folder)}).warnings
     )
+
+
+# Their client-safe aliases are the same: the ten digits of their hashes agree.
+COLLIDING = [f"{'a' * 13}{middle}{'z' * 35}" for middle in ("mmmmmmmmmmag3go", "mmmmmmmmmmbir5z")]
+
+
+def test_classified_tools_that_share_an_alias_are_warned_of_where_they_stand(project: Project) -> None:
+    first, second = COLLIDING
+    loaded = project.load(
+        f"[servers.c]\nurl = 'http://h/mcp'\n[servers.c.tools]\n{first} = 'read_only'\nother = 'read_only'\n"
+        f"{second} = 'reversible'\n"
+    )
+    assert [(warning.line, warning.key) for warning in loaded.warnings] == [
+        (4, f"servers.c.tools.{shown(first)}"),
+        (6, f"servers.c.tools.{shown(second)}"),
+    ]
+    assert all("share the alias" in warning.message for warning in loaded.warnings)
+    assert all(warning.hint == "rename a segment" for warning in loaded.warnings)
+
+
+def test_a_rule_for_one_tool_counts_as_its_name(project: Project) -> None:
+    first, second = COLLIDING
+    server = f"[servers.c]\nurl = 'http://h/mcp'\ntools = {{ {first} = 'read_only' }}\n"
+    loaded = project.load(f"{server}[[tool]]\nmatch = 'c.{second}'\nhide = true\n")
+    assert [warning.line for warning in loaded.warnings] == [3, 5]
+    assert project.load(f"{server}[[tool]]\nmatch = 'c.a*'\nhide = true\n").warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("tools", "withheld"),
+    [
+        (("createIssue", "create_issue", "other"), ["createIssue"]),
+        (("getUser", "GetUser"), ["getUser", "GetUser"]),
+        (("get_user", "other"), []),
+    ],
+)
+def test_classified_tools_that_would_have_one_name_are_warned_of(
+    project: Project, tools: tuple[str, ...], withheld: list[str]
+) -> None:
+    table = ", ".join(f"{name} = 'read_only'" for name in tools)
+    warnings = project.load(f"[servers.c]\nurl = 'http://h/mcp'\ntools = {{ {table} }}\n").warnings
+    assert {str(warning.key).rpartition(".")[2] for warning in warnings} == set(withheld)
+    assert all(warning.line == 3 for warning in warnings)
+
+
+def test_a_root_segment_is_part_of_the_names_that_are_compared(project: Project) -> None:
+    first, second = COLLIDING
+    table = f"tools = {{ {first} = 'read_only', {second} = 'read_only' }}"
+    text = f"[ax]\nroot_segment = 'r'\n[servers.c]\nurl = 'http://h/mcp'\n{table}\n"
+    assert project.load(text).warnings == ()

@@ -13,6 +13,7 @@ import msgspec
 
 from interlock.config.folders import config_folder, data_folder, home_folder
 from interlock.config.layers import environment_layer, file_layer, flags_layer
+from interlock.config.names import check_names
 from interlock.config.place import At, Layer, Surroundings
 from interlock.config.plan import (
     AuthPlan,
@@ -38,6 +39,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
     paths: tuple[Path, ...]  # the files read, the strongest first
     warnings: tuple[Problem, ...]
+    written: dict[tuple[str, str], At] = {}  # as `Settings.written`: where to report what is found out later
 
 
 def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, str]) -> Loaded:
@@ -65,6 +67,7 @@ def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, str]) ->
     workspace = settings.top.get("workspace", project)
     data = settings.top.get("data", data_folder(env))
     check_together(settings, workspace, data, findings)
+    check_names(settings)
     if not files and not settings.servers and not findings.problems():
         hint = "`interlock init` writes one"
         findings.warning(Problem(message=f"no {FILE_NAME} was found, so there are no servers", hint=hint))
@@ -86,7 +89,12 @@ def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, str]) ->
         limits=LimitsPlan(**tables.get("limits", {})),
         store=StorePlan(**tables.get("store", {})),
     )
-    return Loaded(plan=plan, paths=tuple(each.absolute() for each, _ in files), warnings=findings.warnings())
+    return Loaded(
+        plan=plan,
+        paths=tuple(each.absolute() for each, _ in files),
+        warnings=findings.warnings(),
+        written=settings.written,
+    )
 
 
 def _files(path: Path | None, around: Surroundings) -> tuple[Problem | None, list[Path]]:

@@ -89,7 +89,7 @@ class At:
 
     def wrong(self, message: str, hint: str | None = None) -> Wrong:
         if self.worth_reporting:
-            self._findings.problem(self._problem(message, hint))
+            self._findings.problem(self.problem(message, hint))
         else:
             self._findings.problem(Problem(message=message))
         return WRONG
@@ -98,9 +98,10 @@ class At:
         return self.wrong(f"{self.name} must be {what}, not {type_word(value)}", hint)
 
     def warn(self, message: str, hint: str | None = None) -> None:
-        self._findings.warning(self._problem(message, hint))
+        self._findings.warning(self.problem(message, hint))
 
-    def _problem(self, message: str, hint: str | None) -> Problem:
+    def problem(self, message: str, hint: str | None = None) -> Problem:
+        """What is said of this place, for whoever finds it after the configuration was read."""
         file, line = self.layer.locate(self.path)
         return Problem(file=file, line=line, key=dotted(self.path) or None, message=message, hint=hint)
 

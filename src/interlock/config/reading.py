@@ -33,7 +33,8 @@ class Settings:
         self.access: tuple[AccessRule, ...] = ()
         self.tools: tuple[ToolRule, ...] = ()
         self.servers: dict[str, ServerPlan] = {}
-        self.written: dict[tuple[str, str], At] = {}  # (table or "", key) -> where it was written last
+        # (table or "", key) -> where it was written last; ("servers", SEGMENT), ("tool", INDEX) -> its table
+        self.written: dict[tuple[str, str], At] = {}
         self.wrong: set[tuple[str, str]] = set()
 
     def read(self, at: At) -> None:
@@ -84,6 +85,7 @@ class Settings:
             if not isinstance(entry, dict):
                 inside.wrong(f"entry {index + 1} of '{section.name}' must be a table, not {type_word(entry)}", hint)
                 continue
+            self.written[section.name, str(index)] = inside
             values = read_table(entry, section.keys, inside)
             if len(values) == len(entry) and not _missing(section.keys, entry):
                 rules.append(AccessRule(**values) if section.name == "access" else _tool_rule(values))
@@ -102,6 +104,7 @@ class Settings:
             if not isinstance(written, dict):
                 inside.wrong(f"{shown(segment)} in [servers] must be a table, not {type_word(written)}", hint)
                 continue
+            self.written["servers", segment] = inside
             named = Segment().read(segment, inside)
             values = read_table(written, section.keys, inside)
             plan = server_plan(segment, written, values, inside)
