@@ -47,7 +47,7 @@ def _server(server: ServerPlan) -> dict[str, Any]:
     made: dict[str, Any] = {}
     match reach:
         case Spawn():
-            made["command"] = [_masked(word, server.secrets) for word in reach.command]
+            made["command"] = [masked(word, server.secrets) for word in reach.command]
             if reach.package is not None:
                 made = {reach.package.registry: reach.package.name, "args": made["command"]}
             made |= {"env": dict.fromkeys(reach.env, MASK), "cwd": None if reach.cwd is None else str(reach.cwd)}
@@ -62,7 +62,8 @@ def _tool(rule: ToolRule) -> dict[str, Any]:
     return {"match": rule.match, "hide": rule.hide} | rule.capability
 
 
-def _masked(text: str, secrets: tuple[str, ...]) -> str:
+def masked(text: str, secrets: tuple[str, ...]) -> str:
+    """`text` without what `${env:NAME}` put into it."""
     for secret in sorted(secrets, key=len, reverse=True):  # a secret may hold another
         text = text.replace(secret, MASK)
     return text
@@ -70,6 +71,6 @@ def _masked(text: str, secrets: tuple[str, ...]) -> str:
 
 def _masked_url(url: str, secrets: tuple[str, ...]) -> str:
     """Keys are often given as ?key=..., so the query is masked even when it was written out."""
-    masked = _masked(url, secrets)
-    parts = urlsplit(masked)
-    return urlunsplit(parts._replace(query=MASK)) if parts.query else masked
+    shown = masked(url, secrets)
+    parts = urlsplit(shown)
+    return urlunsplit(parts._replace(query=MASK)) if parts.query else shown

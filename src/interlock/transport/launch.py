@@ -1,6 +1,7 @@
 """What a child process is started with: its environment and its program. Refusals name what to repair."""
 
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,12 @@ INHERITED = frozenset({
 # fmt: on
 INHERITED_PREFIX = "LC_"
 RESERVED_PREFIX = "INTERLOCK_"
+
+_INTERPRETER = re.compile(
+    r"(?:python|pypy)[\d.]*|node|nodejs|bun|deno|tsx|ts-node|uv|ruby|perl|php|lua|java|sh|bash|dash|zsh", re.ASCII
+)
+_SCRIPT_SUFFIXES = (".py", ".js", ".mjs", ".cjs", ".ts", ".mts", ".rb", ".pl", ".php", ".lua", ".jar", ".sh")
+_CODE_FOLLOWS = frozenset({"-m", "-c", "-e", "-p", "--eval", "--print", "--"})  # what comes is no path, or the script's
 
 
 class ChildStartFailed(Exception):
@@ -53,3 +60,16 @@ def program(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None) -> st
     if found is None:
         raise ChildStartFailed(f"no program {argv[0]!r} on the PATH of the server; install it or give its full path")
     return found
+
+
+def missing_script(argv: Sequence[str], cwd: Path | None) -> Path | None:
+    """The script that an interpreter is told to run, if it is not there: `python3 server.py`, `uv run server.py`."""
+    if _INTERPRETER.fullmatch(Path(argv[0]).name) is None:
+        return None
+    for argument in argv[1:]:
+        if argument in _CODE_FOLLOWS or "://" in argument:
+            return None
+        if argument.endswith(_SCRIPT_SUFFIXES):
+            script = (cwd or Path()) / argument
+            return None if script.exists() else script
+    return None

@@ -35,7 +35,8 @@ def check(
 ) -> None:
     """Find the mistakes in the configuration.
 
-    Each is shown with its file, its line and what was probably meant.
+    Each is shown with its file, its line and what was probably meant. Warnings name what the node can run without: a
+    program, script or folder that is not there, tools whose names collide.
     """
     if schema and (effective or path):
         raise BadUsage("usage", "--schema is about every file and takes neither PATH nor --effective")
@@ -53,6 +54,7 @@ def check(
 def _check(invocation: Invocation, *, effective: bool, strict: bool) -> None:
     from interlock.config.effective import effective as effective_values
     from interlock.config.load import ConfigInvalid
+    from interlock.surface.cli.check_machine import lacking
     from interlock.surface.cli.configuration import read_configuration
 
     out = invocation.out
@@ -61,9 +63,10 @@ def _check(invocation: Invocation, *, effective: bool, strict: bool) -> None:
     except ConfigInvalid as invalid:
         _report(invocation, errors=invalid.problems, warnings=())
         raise typer.Exit(EXIT_REFUSED) from None
-    failed = strict and bool(loaded.warnings)
+    warnings = loaded.warnings + lacking(loaded)
+    failed = strict and bool(warnings)
     if effective and not failed:
-        _remark_warnings(invocation, loaded.warnings)
+        _remark_warnings(invocation, warnings)
         values = effective_values(loaded.plan)
         if out.as_json or not out.console.is_terminal:
             out.json(values)
@@ -72,11 +75,11 @@ def _check(invocation: Invocation, *, effective: bool, strict: bool) -> None:
 
             out.console.print(JSON.from_data(values))
         return
-    _report(invocation, errors=(), warnings=loaded.warnings, ok=not failed)
+    _report(invocation, errors=(), warnings=warnings, ok=not failed)
     if failed:
         raise typer.Exit(EXIT_REFUSED)
     if not out.as_json:
-        out.line(_summary(loaded))
+        out.line(_summary(loaded, len(warnings)))
 
 
 def _report(
@@ -126,12 +129,13 @@ def _remark_warnings(invocation: Invocation, warnings: "Iterable[Problem]") -> N
         invocation.out.remark(f"warning: {warning}")
 
 
-def _summary(loaded: "Loaded") -> str:
+def _summary(loaded: "Loaded", warnings: int) -> str:
     from interlock.surface.cli.text import count
 
     plan = loaded.plan
     files = " and ".join(_short(path) for path in loaded.paths) or "the configuration"
-    return f"{files}: in order, {count(len(plan.servers), 'server')}, listening on {plan.node.listen}"
+    state = f"usable, {count(warnings, 'warning')}" if warnings else "in order"
+    return f"{files}: {state}, {count(len(plan.servers), 'server')}, listening on {plan.node.listen}"
 
 
 def _short(path: Path) -> str:
