@@ -54,7 +54,7 @@ def test_the_path_looked_along_is_that_of_the_server(check: Check, tmp_path: Pat
 
 def test_a_program_named_by_a_path_must_be_there_and_executable(check: Check) -> None:
     text = '[servers.a]\ncommand = ["./server"]\n'
-    ((*_, message),) = check.warnings(text)
+    ((_, key, message),) = check.warnings(text)
     assert (key, message) == ("servers.a.command", f"there is no program {check.folder / 'server'}")
     (check.folder / "server").write_text("#!/bin/sh\n")
     (check.folder / "server").chmod(0o644)
@@ -149,7 +149,7 @@ def test_certificates_that_are_not_there_are_warned_of(check: Check) -> None:
 
 
 def test_a_name_that_is_the_nodes_own_in_env_is_warned_of(check: Check) -> None:
-    ((_, key, message),) = check.warnings('[servers.a]\ncommand = "sh"\nenv = { INTERLOCK_X = "1" }\n')
+    ((*_, message),) = check.warnings('[servers.a]\ncommand = "sh"\nenv = { INTERLOCK_X = "1" }\n')
     assert "INTERLOCK_X" in message
 
 

@@ -8,7 +8,13 @@ and runs.
 from interlock.config.place import At
 from interlock.config.problems import shown
 from interlock.config.reading import Settings
-from interlock.protocol.ax.names import is_qualified, qualify, resolve_locals, withhold_colliding_aliases
+from interlock.protocol.ax.names import (
+    QUALIFIED_MAX,
+    is_qualified,
+    qualify,
+    resolve_locals,
+    withhold_colliding_aliases,
+)
 
 
 def check_names(settings: Settings) -> None:
@@ -34,4 +40,4 @@ def check_names(settings: Settings) -> None:
 
 def _warn(at: At, name: str, reason: str) -> None:
     what, _, hint = reason.partition("; ")
-    at.warn(f"{shown(name)} will be withheld: {what}", hint or "rename it at the server")
+    at.warn(f"{shown(name, QUALIFIED_MAX)} will be withheld: {what}", hint or "rename it at the server")

@@ -68,9 +68,9 @@ class Findings:
         return _in_reading_order(self._warnings)
 
 
-def shown(word: str) -> str:
+def shown(word: str, most: int = SHOWN_MAX) -> str:
     """A person's own word inside a message: quoted, control characters escaped, cut when long."""
-    return repr(word if len(word) <= SHOWN_MAX else word[: SHOWN_MAX - 1] + "…")
+    return repr(word if len(word) <= most else word[: most - 1] + "…")
 
 
 def _in_reading_order(found: list[Problem]) -> tuple[Problem, ...]:

@@ -210,6 +210,10 @@ class Namespace:
         found.extend(one for name, one in self.clashing.items() if name.startswith(prefix))
         return found
 
+    def listed(self, routes: tuple[Route, ...]) -> tuple[Route, ...]:
+        """Without those whose alias another name has too."""
+        return tuple(route for route in routes if route.qualified not in self.clashing) if self.clashing else routes
+
     def _clashes(self) -> dict[str, Withheld]:
         """Names whose aliases collide are all withheld (MCP-AX 3.2, our rule)."""
         names = (route.qualified for shelf in self.shelves for route in (*shelf.tools, *shelf.prompts))

@@ -83,8 +83,8 @@ class NodeOperations:
             "links": [self._link(keeper) for keeper in node.keepers.values()],
             "catalog": {
                 "version": namespace.version,
-                "tools": sum(len(shelf.tools) for shelf in namespace.shelves),
-                "prompts": sum(len(shelf.prompts) for shelf in namespace.shelves),
+                "tools": sum(len(namespace.listed(shelf.tools)) for shelf in namespace.shelves),
+                "prompts": sum(len(namespace.listed(shelf.prompts)) for shelf in namespace.shelves),
                 "resources": sum(len(shelf.resources) for shelf in namespace.shelves),
                 "templates": sum(len(shelf.templates) for shelf in namespace.shelves),
             },
@@ -124,8 +124,9 @@ class NodeOperations:
     def _link(self, keeper: Keeper) -> JsonObject:
         link = keeper.link
         facts = link.facts
-        shelf = next((s for s in self._node.catalog.namespace.shelves if s.link is link), None)
-        withheld = self._node.catalog.namespace.withheld(link)
+        namespace = self._node.catalog.namespace
+        shelf = next((s for s in namespace.shelves if s.link is link), None)
+        withheld = namespace.withheld(link)
         return {
             "segment": link.segment,
             "kind": link.kind,
@@ -136,8 +137,8 @@ class NodeOperations:
             "reason": link.standing.reason,
             "since": rfc3339(link.standing.since_wall),
             "server": {"name": facts.name, "version": facts.server_version} if facts else None,
-            "tools": len(shelf.tools) if shelf else 0,
-            "prompts": len(shelf.prompts) if shelf else 0,
+            "tools": len(namespace.listed(shelf.tools)) if shelf else 0,
+            "prompts": len(namespace.listed(shelf.prompts)) if shelf else 0,
             "resources": len(shelf.resources) if shelf else 0,
             "withheld": [{"name": one.name, "reason": one.reason} for one in withheld],
             "in_flight": len(link.in_flight),
@@ -198,10 +199,11 @@ class NodeOperations:
                 "registered_at": rfc3339(route.link.standing.since_wall),
             }
             for shelf in self._node.catalog.namespace.shelves
-            for route in shelf.tools
+            for route in self._node.catalog.namespace.listed(shelf.tools)
         }
 
     def _tool(self, route: Route) -> JsonObject:
+        clash = self._node.catalog.namespace.clashing.get(route.qualified)
         return {
             "name": route.qualified,
             "alias": route.alias,
@@ -212,7 +214,7 @@ class NodeOperations:
             "state": route.link.standing.state.value,
             "capability": as_object(route.capability) if route.capability else {},
             "hops": 1,
-            "withheld": None,
+            "withheld": clash.reason if clash is not None else None,
         }
 
     def _rungs(self, route: Route) -> list[JsonObject]:

@@ -32,6 +32,7 @@ from interlock.runtime.links.greeting import modern_head
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Items, Listing
 
+HIDDEN: Final = "hidden by [[tool]]"
 SLICE: Final = 200  # items prepared before others get a turn
 
 
@@ -130,7 +131,7 @@ def _tool(link: Link, original: str, item: Item, local: str, plan: Plan, segment
         return Withheld(name=original, reason=qualified.reason)
     rule = _rule(plan.tools, qualified)
     if rule is not None and rule.hide:
-        return Withheld(name=original, reason="hidden by [[tool]]")
+        return Withheld(name=original, reason=HIDDEN)
     annotations = maybe_value(item, "annotations")
     declared = _declared_capability(item)
     capability = read_capability(

@@ -1,7 +1,7 @@
 """interlock check [PATH]"""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from interlock.config.load import Loaded, Problem
 
+    Links = tuple[dict[str, Any], ...]
+
 app = verb_app("Check the configuration.")
 
 
@@ -22,6 +24,7 @@ app = verb_app("Check the configuration.")
     examples="""
     interlock check
     interlock check staging.toml --strict
+    interlock check --upstream
     interlock check --effective
     interlock check --schema > interlock.schema.json
     """,
@@ -32,14 +35,19 @@ def check(
     effective: Annotated[bool, typer.Option("--effective", help="Print every setting as it will apply.")] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of the file, for editors.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
+    upstream: Annotated[
+        bool, typer.Option("--upstream", help="Start or dial every server too, and report what only they can tell.")
+    ] = False,
 ) -> None:
     """Find the mistakes in the configuration.
 
     Each is shown with its file, its line and what was probably meant. Warnings name what the node can run without: a
     program, script or folder that is not there, tools whose names collide.
     """
-    if schema and (effective or path):
-        raise BadUsage("usage", "--schema is about every file and takes neither PATH nor --effective")
+    if schema and (effective or upstream or path):
+        raise BadUsage("usage", "--schema is about every file and takes neither PATH nor --effective or --upstream")
+    if effective and upstream:
+        raise BadUsage("usage", "--effective prints settings and --upstream looks at servers: ask for one of them")
     if schema:
         from interlock.config.schema import json_schema
 
@@ -48,10 +56,10 @@ def check(
     if path is not None and invocation.config is not None:
         raise BadUsage("usage", "name the file once: either PATH or --config")
     invocation.config = path or invocation.config
-    _check(invocation, effective=effective, strict=strict)
+    _check(invocation, effective=effective, strict=strict, upstream=upstream)
 
 
-def _check(invocation: Invocation, *, effective: bool, strict: bool) -> None:
+def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: bool) -> None:
     from interlock.config.effective import effective as effective_values
     from interlock.config.load import ConfigInvalid
     from interlock.surface.cli.check_machine import lacking
@@ -64,6 +72,17 @@ def _check(invocation: Invocation, *, effective: bool, strict: bool) -> None:
         _report(invocation, errors=invalid.problems, warnings=())
         raise typer.Exit(EXIT_REFUSED) from None
     warnings = loaded.warnings + lacking(loaded)
+    survey = None
+    if upstream:
+        import sys
+
+        from interlock.surface.cli.check_upstream import survey_of, warnings_of
+        from interlock.surface.cli.text import count
+
+        if not out.as_json and sys.stderr.isatty():
+            out.remark(f"asking {count(len(loaded.plan.servers), 'server')}")
+        survey = survey_of(loaded)
+        warnings += warnings_of(survey, loaded, warnings)
     failed = strict and bool(warnings)
     if effective and not failed:
         _remark_warnings(invocation, warnings)
@@ -75,15 +94,21 @@ def _check(invocation: Invocation, *, effective: bool, strict: bool) -> None:
 
             out.console.print(JSON.from_data(values))
         return
-    _report(invocation, errors=(), warnings=warnings, ok=not failed)
+    links = survey.links if survey else None
+    _report(invocation, errors=(), warnings=warnings, ok=not failed, links=links)
     if failed:
         raise typer.Exit(EXIT_REFUSED)
     if not out.as_json:
-        out.line(_summary(loaded, len(warnings)))
+        out.line(_summary(loaded, len(warnings), links))
 
 
 def _report(
-    invocation: Invocation, *, errors: "tuple[Problem, ...]", warnings: "tuple[Problem, ...]", ok: bool = False
+    invocation: Invocation,
+    *,
+    errors: "tuple[Problem, ...]",
+    warnings: "tuple[Problem, ...]",
+    ok: bool = False,
+    links: "Links | None" = None,
 ) -> None:
     from interlock.surface.cli.configuration import problem_value
 
@@ -95,6 +120,7 @@ def _report(
                 "problems": [problem_value(problem) for problem in errors],
                 "warnings": [problem_value(problem) for problem in warnings],
             }
+            | ({} if links is None else {"links": list(links)})
         )
         return
     from rich.text import Text
@@ -129,13 +155,17 @@ def _remark_warnings(invocation: Invocation, warnings: "Iterable[Problem]") -> N
         invocation.out.remark(f"warning: {warning}")
 
 
-def _summary(loaded: "Loaded", warnings: int) -> str:
+def _summary(loaded: "Loaded", warnings: int, links: "Links | None") -> str:
     from interlock.surface.cli.text import count
 
     plan = loaded.plan
     files = " and ".join(_short(path) for path in loaded.paths) or "the configuration"
     state = f"usable, {count(warnings, 'warning')}" if warnings else "in order"
-    return f"{files}: {state}, {count(len(plan.servers), 'server')}, listening on {plan.node.listen}"
+    servers = count(len(plan.servers), "server")
+    if links is not None:
+        answering = sum(link["state"] in ("ready", "slow") for link in links)
+        servers += f", {answering} of them answering with {count(sum(link['tools'] for link in links), 'tool')}"
+    return f"{files}: {state}, {servers}, listening on {plan.node.listen}"
 
 
 def _short(path: Path) -> str:
