@@ -142,6 +142,8 @@ def test_a_broken_configuration_is_refused_in_one_line(inline: Inline, tmp_path:
     done = inline("serve")
     assert (done.code, done.out) == (1, "")
     assert done.err.splitlines()[0] == "error: interlock.toml:2: unknown key 'lissten' in [node] (and 2 more)"
+    (tmp_path / "my file.toml").write_text(BAD)
+    assert "interlock check 'my file.toml' shows every problem" in inline("serve", "--config", "my file.toml").err
     as_json = inline("serve", "--json").json
     assert as_json["error"] == "config_invalid"
     assert len(as_json["details"]["problems"]) == 3

@@ -285,6 +285,7 @@ def test_a_token_stands_alone_on_stdout(inline: Inline, node: FakeOperations) ->
     assert inline("access", "revoke", "ci").code == 1
     refused = inline("access", "token", "--for", "client", "--name", "not a name")
     assert (refused.code, refused.out) == (1, "")
+    assert "A token name has 1 to 64 letters" in refused.err
 
 
 ASKING = [
@@ -306,7 +307,8 @@ def test_without_a_node_the_command_says_how_to_start_one(inline: Inline, argume
     done = inline(*arguments)
     assert (done.code, done.out) == (4, "")
     hint = "start one with interlock serve, or name its configuration with --config"
-    assert done.err == f"error: no node is running for this data folder; {hint}\n"
+    data = Path(os.environ["INTERLOCK_DATA"])
+    assert done.err == f"error: no node is running for the data folder {data}\n hint: {hint}\n"
 
 
 def test_a_socket_that_nobody_listens_on_is_no_node(interlock: Interlock) -> None:
@@ -362,6 +364,17 @@ def test_a_url_where_nobody_listens_is_unreachable(interlock: Interlock) -> None
     done = interlock("status", "--url", url)
     assert (done.code, done.out) == (4, "")
     assert "does not listen" in done.err
+
+
+def test_the_public_door_is_told_from_the_operators(
+    inline: Inline, remote: str, canned: "tuple[str, type[Canned]]"
+) -> None:
+    url, handler = canned
+    handler.status, handler.body = 404, b'{"error":"not_found","message":"MCP is at /mcp","details":{}}'
+    assert "--url takes the operator URL" in inline("status", "--url", url).err
+    done = inline("tools", "call", "a.b", "--url", remote, "--json", INTERLOCK_TOKEN=TOKEN)
+    assert (done.code, done.json["error"]) == (1, "wrong_door")
+    assert "--url takes the public URL" in done.json["details"]["hint"]
 
 
 class Canned(http.server.BaseHTTPRequestHandler):

@@ -37,6 +37,17 @@ class BadTokenName(ValueError):
     """A token's name becomes part of a principal, hence its narrow alphabet."""
 
 
+def token_name_fault(name: str) -> str | None:
+    """Why a token cannot bear this name, or None."""
+    if _NAME.fullmatch(name) is not None:
+        return None
+    shown = name if len(name) <= NAME_LENGTH_MAX else name[: NAME_LENGTH_MAX - 1] + "…"
+    return (
+        f"A token name has 1 to {NAME_LENGTH_MAX} letters, digits, dots, dashes, underscores or @, "
+        f"and begins with a letter or digit; {shown!r} does not."
+    )
+
+
 class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
     id: TokenId
     name: str
@@ -87,11 +98,9 @@ class TokenTable:
         self, *, name: str, owner: str, door: Door, scope: Scope, now: float, expires_at: float | None = None
     ) -> tuple[str, TokenRecord]:
         """A new token, to be shown once, and its record. A name may be used again: both tokens then bear it."""
-        if _NAME.fullmatch(name) is None:
-            raise BadTokenName(
-                f"A token name has 1 to {NAME_LENGTH_MAX} letters, digits, dots, dashes, underscores or @, "
-                f"and begins with a letter or digit; {name!r} does not."
-            )
+        fault = token_name_fault(name)
+        if fault is not None:
+            raise BadTokenName(fault)
         token, token_id = mint(door)
         record = TokenRecord(
             id=token_id, name=name, owner=owner, door=door, scope=scope, created_at=now, expires_at=expires_at

@@ -20,6 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from interlock.store.ports import StoreError
+from interlock.store.tokens import token_name_fault
 from interlock.surface.admin.operations import JsonObject, NotFound, Operations, Refused, TokenDoor, TokenScope
 
 Authenticate = Callable[[Request], Awaitable[str | None]]
@@ -36,7 +37,7 @@ _log = logging.getLogger("interlock.operator")
 
 
 class IssueToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]*$")]
+    name: str
     door: TokenDoor = msgspec.field(name="for")
     scope: TokenScope | None = None
     days: Annotated[int, msgspec.Meta(ge=1, le=3650)] | None = None
@@ -80,6 +81,8 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
 
     async def issue_token(request: Request) -> Response:
         wanted = await _body(request, IssueToken)
+        if (fault := token_name_fault(wanted.name)) is not None:
+            raise _Rejected(400, "invalid_body", fault, {"member": "name"})
         return _json(await operations.issue_token(wanted.name, wanted.door, wanted.scope, wanted.days), status=201)
 
     async def revoke_token(request: Request) -> Response:

@@ -14,6 +14,7 @@ from typer.main import get_command as compiled
 
 from interlock.surface.cli.failures import EXIT_DONE, EXIT_REFUSED, BadUsage
 from interlock.surface.cli.output import Output
+from interlock.surface.cli.text import one_line
 
 VERBS = {
     name: f"interlock.surface.cli.{name}"
@@ -31,6 +32,8 @@ VERBS = {
     )
 }
 OTHER_NUMBER = {"tool": "tools", "link": "links", "accesses": "access", "audits": "audit"}  # nouns, singular or plural
+
+SHARED_OPTIONS = ("--config", "--data", "--url", "--json", "--debug")  # of every verb, none of the program's own
 
 EXAMPLES = """\b
 Start here:
@@ -108,7 +111,12 @@ def _report(misuse: typer.TyperException, arguments: list[str]) -> int:
         print(context.get_help(), file=sys.stderr)
         return misuse.exit_code
     path = context.command_path if context is not None else "interlock"
-    message = misuse.format_message()
-    failed = BadUsage("usage", message[:1].lower() + message[1:].rstrip("."), hint=f"{path} --help")
+    message = one_line(misuse.format_message())
+    hint = f"{path} --help"
+    option = getattr(misuse, "option_name", None)
+    if option in SHARED_OPTIONS:
+        message = f"{option} comes after the verb"
+        hint = "for instance interlock status --json" if path == "interlock" else f"for instance {path} list --json"
+    failed = BadUsage("usage", message[:1].lower() + message[1:].rstrip("."), hint=hint)
     Output(as_json="--json" in arguments).failure(failed)
     return failed.exit_code

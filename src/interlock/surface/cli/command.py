@@ -95,7 +95,7 @@ class Invocation:
 
         if self.remote_url is not None:
             return Node.at_url(self.remote_url, os.environ.get("INTERLOCK_TOKEN"))
-        return Node.at_socket(self.data_folder / "run" / "admin.sock")
+        return Node.of_data(self.data_folder)
 
 
 def verb_app(help_text: str, *, examples: str = "") -> typer.Typer:

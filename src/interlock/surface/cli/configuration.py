@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from interlock.surface.cli.failures import Refused
@@ -29,10 +30,11 @@ def load_configuration(invocation: "Invocation") -> "Loaded":
     except ConfigInvalid as invalid:
         first, *rest = invalid.problems
         more = f" (and {len(rest)} more)" if rest else ""
+        named = f" {quote(invocation.config)}" if invocation.config else ""
         raise Refused(
             "config_invalid",
             f"{at_place(first)}{first.message}{more}",
-            hint=first.hint if first.hint and not rest else "interlock check shows every problem",
+            hint=first.hint if first.hint and not rest else f"interlock check{named} shows every problem",
             details={"problems": [problem_value(problem) for problem in invalid.problems]},
         ) from None
 

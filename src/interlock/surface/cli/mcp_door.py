@@ -31,6 +31,8 @@ from interlock.surface.cli.text import mcp_url
 PAGES_MAX = 10_000  # a server that pages for ever must not keep us for ever
 LINE_BYTES_MAX = 64 * 1024 * 1024
 
+PUBLIC_URL = "for this command --url takes the public URL of a node, port 7411 unless configured"
+
 Progress = Callable[[float, float | None, str | None], None]
 
 
@@ -144,6 +146,8 @@ class McpDoor:
 
     def _answer(self, response: http.client.HTTPResponse, on_progress: Progress | None) -> Raw:
         is_stream = response.headers.get_content_type() == "text/event-stream"
+        if 'realm="operator"' in response.headers.get("WWW-Authenticate", ""):
+            raise _operator_door()
         for raw in _events(response) if is_stream else (response.read(),):
             message = _message(raw, response.status)
             if message.error is not None:
@@ -177,6 +181,12 @@ def _message(raw: bytes, status: int) -> Message:
     return message
 
 
+def _operator_door() -> CommandFailed:
+    return Refused(
+        "wrong_door", "this is the door of operators, and tools are called at the public one", hint=PUBLIC_URL
+    )
+
+
 def _not_mcp(status: int) -> CommandFailed:
     if status in (401, 403):
         return Refused(
@@ -188,7 +198,7 @@ def _not_mcp(status: int) -> CommandFailed:
     return Refused(
         "unexpected_answer",
         f"HTTP {status}, and not from an MCP endpoint",
-        hint="for this command --url takes the public URL of a node, port 7411 unless configured",
+        hint=PUBLIC_URL,
         details={"status": status},
     )
 

@@ -23,9 +23,7 @@ ANSWER_BYTES_MAX = 256 * 1024 * 1024  # 10,000 tools with long descriptions stay
 
 LISTED_BY = {"tool": "interlock tools list", "token": "interlock access list"}
 
-NOT_RUNNING = (
-    "no node is running for this data folder; start one with interlock serve, or name its configuration with --config"
-)
+NOT_RUNNING_HINT = "start one with interlock serve, or name its configuration with --config"
 
 
 class Answer:
@@ -62,15 +60,21 @@ class Node:
     """`url` is None for the node of this machine's data folder."""
 
     def __init__(
-        self, connect: Callable[[float], http.client.HTTPConnection], *, url: str | None, token: str | None
+        self,
+        connect: Callable[[float], http.client.HTTPConnection],
+        *,
+        url: str | None = None,
+        token: str | None = None,
+        data: Path | None = None,
     ) -> None:
         self._connect = connect
+        self._data = data
         self._url = url
         self._token = token
 
     @classmethod
-    def at_socket(cls, path: Path) -> "Node":
-        return cls(lambda timeout: _UnixConnection(path, timeout), url=None, token=None)
+    def of_data(cls, folder: Path) -> "Node":
+        return cls(lambda timeout: _UnixConnection(folder / "run" / "admin.sock", timeout), data=folder)
 
     @classmethod
     def at_url(cls, url: str, token: str | None) -> "Node":
@@ -128,7 +132,12 @@ class Node:
                     hint="use --url with an operator token",
                 )
             case FileNotFoundError() | ConnectionRefusedError() if self._url is None:
-                return Unreachable("not_running", NOT_RUNNING)
+                return Unreachable(
+                    "not_running",
+                    f"no node is running for the data folder {self._data}",
+                    hint=NOT_RUNNING_HINT,
+                    details={"data": str(self._data)},
+                )
             case OSError() if self._url is None and "too long" in str(error):
                 return Refused(
                     "path_too_long",
@@ -200,6 +209,8 @@ def _refusal(status: int, raw: bytes) -> CommandFailed:
         hint = "did you mean " + " or ".join(str(name) for name in nearest) + "?"
     elif isinstance(known, list) and known:
         hint = "there are " + ", ".join(str(name) for name in known)
+    elif status == 404 and nearest is None:
+        hint = "--url takes the operator URL of a node, port 7412 unless configured"
     elif nearest is not None:
         hint = next((f"{verb} shows them" for what, verb in LISTED_BY.items() if what in body.details), None)
     return Refused(body.error, body.message, hint=hint, details=body.details)
