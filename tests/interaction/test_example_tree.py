@@ -1,6 +1,8 @@
 """Does the example that `make run` starts keep to MCP, and is what the README prints of a configuration true?"""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -103,3 +105,36 @@ def test_a_line_that_is_no_message_is_answered_and_the_next_one_too(
 def test_a_progress_token_of_no_form_hinders_no_call(greenhouse: Greenhouse) -> None:
     params = {"name": "read_climate", "_meta": 7}
     assert "result" in greenhouse.ask("tools/call", params)
+
+
+def checked(config: Path, data: Path, **env: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-m", "interlock", "check", str(config), "--data", str(data), "--json"],
+        env={name: value for name, value in os.environ.items() if not name.startswith("INTERLOCK_")} | env,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    return json.loads(done.stdout)
+
+
+def test_the_example_tree_is_in_order(tmp_path: Path) -> None:
+    found = checked(ROOT / "examples" / "tree" / "interlock.toml", tmp_path)
+    assert found["problems"] == []
+    assert [one for one in found["warnings"] if "PATH" not in one["message"]] == []  # Node.js need not be here
+
+
+def test_the_configuration_of_the_readme_needs_nothing_but_its_script(tmp_path: Path) -> None:
+    (sample,) = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "project").mkdir()
+    config = tmp_path / "project" / "interlock.toml"
+    config.write_text(sample)
+    (tmp_path / "project" / "notes.py").touch()
+    found = checked(config, tmp_path / "data")
+    assert (found["problems"], found["warnings"]) == ([], [])
+    config.write_text(sample.replace("# headers", "headers"))
+    assert [one["key"] for one in checked(config, tmp_path / "data")["problems"]] == [
+        "servers.remote.headers.Authorization"
+    ]
+    assert checked(config, tmp_path / "data", REMOTE_TOKEN="x")["problems"] == []
