@@ -84,7 +84,8 @@ def append(program: Interlock, records: list[bytes]) -> None:
     async def append_all() -> None:
         audit = SqliteAudit(program.data)
         await audit.open()
-        await audit.append(records)
+        for record in records:  # each in a row of its own, so that a statement can touch one
+            await audit.append([record])
         await audit.close()
 
     asyncio.run(append_all())
