@@ -59,6 +59,15 @@ def test_init_where_no_file_can_be_is_refused(inline: Inline, where: str) -> Non
     assert "Traceback" not in done.err
 
 
+def test_a_file_that_the_environment_names_is_not_offered_for_overwriting(inline: Inline, tmp_path: Path) -> None:
+    (tmp_path / "theirs.toml").write_text("# theirs")
+    done = inline("init", INTERLOCK_CONFIG="theirs.toml")
+    assert (done.code, done.out) == (1, "")
+    assert "unset INTERLOCK_CONFIG" in done.err
+    assert "--force" not in done.err
+    assert (tmp_path / "theirs.toml").read_text() == "# theirs"
+
+
 def test_next_steps_repeat_the_flags_that_were_given(inline: Inline) -> None:
     out = inline("init", "--config", "my file.toml", "--data", "d").out
     assert "interlock serve --config 'my file.toml' --data d" in out

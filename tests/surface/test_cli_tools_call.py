@@ -171,6 +171,8 @@ def test_an_unknown_tool_is_refused_with_the_nearest(interlock: Interlock, door:
     assert (done.code, done.out) == (1, "")
     assert "there is no tool demo.progres\n" in done.err
     assert "did you mean demo.progress" in done.err
+    assert "__" not in done.err
+    assert "did you mean demo__progress" in interlock("tools", "call", "demo__progres").err
 
 
 def test_whether_a_tool_exists_is_the_nodes_to_say(inline: Inline, door: FakePublicDoor) -> None:

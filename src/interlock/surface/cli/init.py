@@ -33,9 +33,10 @@ def init(
     from interlock.config.load import FILE_NAME
     from interlock.config.starter import starter_toml
 
-    named = invocation.config or os.environ.get("INTERLOCK_CONFIG")
+    variable = None if invocation.config else os.environ.get("INTERLOCK_CONFIG")
+    named = invocation.config or variable
     path = Path(named) if named else Path(FILE_NAME)
-    _write(path, starter_toml(), force=force)
+    _write(path, starter_toml(), force=force, by_variable=bool(variable))
     invocation.config = str(path)
     plan = invocation.loaded.plan
     _make_data_folder(plan.data)
@@ -57,7 +58,7 @@ def init(
     out.line(f"  {f'interlock serve{flags}':<{width}}  starts the node and prints how to connect a client")
 
 
-def _write(path: Path, text: str, *, force: bool) -> None:
+def _write(path: Path, text: str, *, force: bool, by_variable: bool) -> None:
     if path.is_dir():
         raise Refused("is_folder", f"{path} is a folder", hint=f"--config {path / 'interlock.toml'}")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -69,7 +70,8 @@ def _write(path: Path, text: str, *, force: bool) -> None:
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)
     except FileExistsError:
-        raise Refused("exists", f"{path} is already there", hint="--force writes over it") from None
+        hint = "unset INTERLOCK_CONFIG, which names it, or write elsewhere with --config" if by_variable else None
+        raise Refused("exists", f"{path} is already there", hint=hint or "--force writes over it") from None
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise Refused("not_written", f"{path} cannot be written: {error.strerror}") from None

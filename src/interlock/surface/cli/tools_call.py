@@ -127,7 +127,7 @@ def _find(door: "McpDoor", name: str) -> "tuple[ListedTool, list[str]]":
     for tool in door.tools():
         if name in tool.names:
             return tool, []
-        known += tool.names
+        known.append(tool.names[0 if "__" in name else -1])  # one spelling of each, the one that was typed
     return ListedTool(name=name), get_close_matches(name, known, n=3)
 
 

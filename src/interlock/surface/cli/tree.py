@@ -93,7 +93,7 @@ def _remarks(link: Link, width: int, now: datetime) -> list[Text]:
         reason = f"{one_line(link.reason)} (for {age})" if age and link.state != "ready" else one_line(link.reason)
         remarks += [Text(line, style=_STYLES.get(link.state, "")) for line in _wrapped(reason, width)]
     if link.state in GONE and link.stderr_lines:
-        said = f"what it wrote before: interlock links logs {one_line(link.segment)}"
+        said = f"what it wrote: interlock links logs {one_line(link.segment)}"
         remarks += [Text(line, style="dim") for line in _wrapped(said, width)]
     for withheld in link.withheld[:WITHHELD_SHOWN]:
         text = f"withheld {one_line(withheld.name)}: {one_line(withheld.reason)}"
