@@ -15,7 +15,18 @@ from hypothesis import strategies as st
 from interlock.config.effective import MASK, effective
 from interlock.config.keys import SECTIONS, TOP, Key, Section
 from interlock.config.load import ConfigInvalid, load
-from interlock.config.plan import AccessRule, Address, AuthPlan, AxPlan, LimitsPlan, McpPlan, NodePlan, Plan, StorePlan
+from interlock.config.plan import (
+    AccessRule,
+    Address,
+    AuthPlan,
+    AxPlan,
+    DegradedPlan,
+    LimitsPlan,
+    McpPlan,
+    NodePlan,
+    Plan,
+    StorePlan,
+)
 from interlock.config.schema import json_schema
 from interlock.config.servers import REACHES
 from interlock.config.starter import EXAMPLES, starter_toml
@@ -27,6 +38,7 @@ PLANS: dict[str, type[msgspec.Struct]] = {
     "auth": AuthPlan,
     "mcp": McpPlan,
     "ax": AxPlan,
+    "degraded": DegradedPlan,
     "limits": LimitsPlan,
     "store": StorePlan,
 }

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from interlock.config.plan import Dial, IssuerPlan, Plan, ServerPlan, Spawn, ToolRule
+from interlock.config.plan import Dial, IssuerPlan, ParentPlan, Plan, ServerPlan, Spawn, ToolRule
 
 MASK: Final = "***"
 
@@ -19,7 +19,8 @@ def effective(plan: Plan) -> dict[str, Any]:
         "auth": _plain(plan.auth) | {"issuers": [_issuer(issuer) for issuer in plan.auth.issuers]},
         "access": [_plain(rule) for rule in plan.access],
         "mcp": _plain(plan.mcp),
-        "ax": _plain(plan.ax),
+        "ax": _plain(plan.ax) | {"parents": [_parent(parent) for parent in plan.ax.parents]},
+        "degraded": _plain(plan.degraded),
         "servers": {server.segment: _server(server) for server in plan.servers},
         "tool": [_tool(rule) for rule in plan.tools],
         "limits": _plain(plan.limits),
@@ -30,6 +31,10 @@ def effective(plan: Plan) -> dict[str, Any]:
 def _plain(value: msgspec.Struct) -> dict[str, Any]:
     made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(value, enc_hook=str))
     return made
+
+
+def _parent(parent: ParentPlan) -> dict[str, Any]:
+    return _plain(parent) | ({"secret": MASK} if parent.secret is not None else {})
 
 
 def _issuer(issuer: IssuerPlan) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from interlock.config.kinds import (
     Version,
     Whole,
 )
+from interlock.config.tree import AUTHORITY, CHILD, GLOB_URLS, PARENT
 from interlock.protocol.ax.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass, Transport
 
 MONTH_S: Final = 31 * 24 * 3600
@@ -179,6 +180,25 @@ _ACCESS = _keys(
     ),
     Key(name="tools", kind=_GLOBS, default=["*"], example=["files.read_*"], help="Tools (globs) the caller may use."),
     Key(name="names", kind=_NAME_FORM, example="qualified", help="Form of the tool names for these callers."),
+    Key(
+        name="authority",
+        kind=AUTHORITY,
+        example="dns:edge01.example.com",
+        help="What these subservers speak for when they register from this machine, without further proof.",
+    ),
+    Key(
+        name="secure_by",
+        kind=Text(),
+        example="WireGuard",
+        help="What protects the links of these subservers, where it is not TLS 1.3.",
+    ),
+    Key(
+        name="link_latency_ms",
+        kind=Whole(low=0, high=3_600_000),
+        default=0,
+        example=700,
+        help="What the way to these subservers takes; raises the latency class of their tools.",
+    ),
 )
 
 _MCP = _keys(
@@ -221,6 +241,69 @@ _MCP = _keys(
 
 _AX = _keys(
     Key(
+        name="tree",
+        kind=Text(pattern=r"[a-z0-9][a-z0-9._-]{0,62}", what="1 to 63 of the characters a-z 0-9 . _ -"),
+        default="default",
+        example="plant",
+        help="Which tree the node belongs to; within one tree a subserver has one parent.",
+    ),
+    Key(
+        name="parents",
+        kind=Many(item=PARENT),
+        default=[],
+        example=[{"url": "wss://hub.example.com/ax", "segment": "edge"}],
+        help="Aggregators to register with: the first, and the others as its backups.",
+    ),
+    Key(
+        name="children",
+        kind=Many(item=CHILD),
+        default=[],
+        example=[{"command": "python greenhouse.py", "segment": "greenhouse"}],
+        help="Subservers to start as children, which register over their stdio.",
+    ),
+    Key(
+        name="dial_back",
+        kind=GLOB_URLS,
+        default=[],
+        example=["https://*.example.com/*"],
+        help="Where the node may connect to when a subserver registers by POST and names its endpoint.",
+    ),
+    Key(
+        name="require_proof",
+        kind=Choice(values=("mutable", "always", "never")),
+        default="mutable",
+        example="always",
+        help="For which subservers a claim of authority must be proved: those with mutable tools, all, or none.",
+    ),
+    Key(
+        name="heartbeat_min_ms",
+        kind=Whole(low=10, high=3_600_000),
+        default=100,
+        example=1000,
+        help="The shortest heartbeat interval a subserver may promise, in milliseconds.",
+    ),
+    Key(
+        name="max_hops",
+        kind=Whole(low=1, high=255),
+        default=32,
+        example=8,
+        help="Tools that are more aggregators away are withheld.",
+    ),
+    Key(
+        name="notify_per_s",
+        kind=Whole(low=1, high=1_000_000),
+        default=100,
+        example=500,
+        help="How many notifications a second are passed on for one subserver.",
+    ),
+    Key(
+        name="notify_buffer",
+        kind=Whole(low=1, high=1_000_000),
+        default=1000,
+        example=5000,
+        help="How many more wait, before the oldest are dropped and counted.",
+    ),
+    Key(
         name="root_segment",
         kind=Segment(),
         example="home",
@@ -232,6 +315,23 @@ _AX = _keys(
         default=60,
         example=300,
         help="How many seconds the tool list of a server that announces no changes stays valid.",
+    ),
+)
+
+_DEGRADED = _keys(
+    Key(
+        name="enabled",
+        kind=Flag(),
+        default=True,
+        example=False,
+        help="Whether the tools of a lost subserver stay listed, as degraded, for a while.",
+    ),
+    Key(
+        name="grace_s",
+        kind=Seconds(low=0, high=MONTH_S),
+        default=300,
+        example=60,
+        help="How long they stay.",
     ),
 )
 
@@ -395,6 +495,7 @@ SECTIONS: Final = {
         Section(name="access", shape="list", keys=_ACCESS, help="What a caller may do; without an entry: write."),
         Section(name="mcp", shape="table", keys=_MCP, help="What MCP clients see."),
         Section(name="ax", shape="table", keys=_AX, help="The tree."),
+        Section(name="degraded", shape="table", keys=_DEGRADED, help="What happens to the tools of a lost subserver."),
         Section(name="servers", shape="segments", keys=_SERVERS, help="The MCP servers, by segment."),
         Section(name="tool", shape="list", keys=_TOOL, help="What is known better than a server says about its tools."),
         Section(name="limits", shape="table", keys=_LIMITS, help="What is too much."),

@@ -18,6 +18,7 @@ from interlock.config.place import At, Layer, Surroundings
 from interlock.config.plan import (
     AuthPlan,
     AxPlan,
+    DegradedPlan,
     LimitsPlan,
     McpPlan,
     NodePlan,
@@ -84,6 +85,7 @@ def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, str]) ->
         access=settings.access,
         mcp=McpPlan(**tables.get("mcp", {})),
         ax=AxPlan(**tables.get("ax", {})),
+        degraded=DegradedPlan(**tables.get("degraded", {})),
         servers=tuple(_placed(server, workspace) for server in settings.servers.values()),
         tools=settings.tools,
         limits=LimitsPlan(**tables.get("limits", {})),

@@ -59,6 +59,9 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
     scope: Scope = "write"
     tools: tuple[str, ...] = ("*",)
     names: NameForm | None = None
+    authority: str | None = None  # what a registrant on this machine is known to speak for
+    secure_by: str | None = None
+    link_latency_ms: int = 0
 
 
 class McpPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,9 +72,40 @@ class McpPlan(msgspec.Struct, frozen=True, kw_only=True):
     session_idle_s: float = 1800
 
 
+class ParentPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """An aggregator this node registers with; the first that answers, and the next when it is lost (MCP-AX 13.3)."""
+
+    url: str
+    segment: str
+    secret: str | None = None  # the subserver token; never shown
+    authority: str | None = None
+    secure_by: str | None = None  # what protects a link without TLS
+
+
+class ChildPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A subserver that is started as a child and registers over its stdio."""
+
+    command: tuple[str, ...]
+    segment: str
+
+
 class AxPlan(msgspec.Struct, frozen=True, kw_only=True):
+    tree: str = "default"
+    parents: tuple[ParentPlan, ...] = ()
+    children: tuple[ChildPlan, ...] = ()
+    dial_back: tuple[str, ...] = ()
+    require_proof: Literal["mutable", "always", "never"] = "mutable"
+    heartbeat_min_ms: int = 100
+    max_hops: int = 32
+    notify_per_s: int = 100
+    notify_buffer: int = 1000
     root_segment: str | None = None
     list_ttl_s: float = 60
+
+
+class DegradedPlan(msgspec.Struct, frozen=True, kw_only=True):
+    enabled: bool = True
+    grace_s: float = 300
 
 
 class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn"):
@@ -133,6 +167,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     access: tuple[AccessRule, ...] = ()
     mcp: McpPlan = McpPlan()
     ax: AxPlan = AxPlan()
+    degraded: DegradedPlan = DegradedPlan()
     servers: tuple[ServerPlan, ...] = ()
     tools: tuple[ToolRule, ...] = ()
     limits: LimitsPlan = LimitsPlan()
