@@ -36,7 +36,8 @@ from interlock.runtime.fronts.modern import ModernDesk
 from interlock.runtime.fronts.sessions import Session, Sessions
 from interlock.runtime.fronts.stdio import LineFront, stdio_front
 from interlock.runtime.fronts.stock import Stock
-from interlock.runtime.links.keeper import Keeper, Workshop
+from interlock.runtime.links.connecting import Workshop
+from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
 from interlock.runtime.operations import NodeOperations

@@ -1,4 +1,4 @@
-"""The life of one link: launch or dial, greet, list, stay, come back.
+"""The life of one link: connect, list, stay, come back.
 
 One task per link, so a server that hangs or crashes in a loop costs nobody else anything. Everything the link was asked
 to remember (subscriptions, log level) is said again after each return.
@@ -6,24 +6,20 @@ to remember (subscriptions, log level) is said again after each return.
 
 import asyncio
 import logging
-import os
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import Dial, Package, Spawn
 from interlock.protocol.jsonrpc.codec import decode_object
 from interlock.protocol.jsonrpc.errors import CALL_TIMEOUT, METHOD_NOT_FOUND, Fault
 from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import (
     DISCOVER,
-    INITIALIZED,
     LISTEN,
     LOG_RANK,
     PING,
@@ -37,17 +33,13 @@ from interlock.protocol.mcp.methods import (
 )
 from interlock.runtime.callers import Asked
 from interlock.runtime.calls import Outcome
-from interlock.runtime.clock import Clock
-from interlock.runtime.links.greeting import MODERN_META, PROBE_S, GreetingFailed, greet, modern_head
-from interlock.runtime.links.link import Link, LostFault, ServerFacts
+from interlock.runtime.links.connecting import ConnectFailed, Connector, Loss, Workshop
+from interlock.runtime.links.greeting import MODERN_META, PROBE_S, modern_head
+from interlock.runtime.links.link import Link, LostFault
 from interlock.runtime.links.listing import FIELD, Items, ListFailed, Listing, read_list
-from interlock.runtime.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble
+from interlock.runtime.links.pipes import HttpPipe
 from interlock.runtime.links.state import LinkState
-from interlock.transport.launch import ChildStartFailed, child_environment
-from interlock.transport.packages import PackageUnavailable, ensure
 from interlock.transport.stderr import StderrRing
-from interlock.transport.stdio import Child
-from interlock.transport.warden import Warden
 
 log = logging.getLogger("interlock.links")
 
@@ -56,7 +48,6 @@ BACKOFF_MAX_S: Final = 30.0
 STEADY_S: Final = 30.0  # ready this long means the next loss starts the backoff anew
 UNAUTHORISED_RETRY_S: Final = 60.0
 GRACE_S: Final = 300.0  # MCP-AX 13.2: how long a lost server's tools stay listed
-LAUNCH_S: Final = 15.0
 SUBSCRIBE_S: Final = 10.0
 STOP_S: Final = 6.0
 QUICK_RETURNS_MAX: Final = 3
@@ -66,24 +57,6 @@ LISTS_OF: Final = {
     "prompts": (PROMPTS_LIST,),
     "resources": (RESOURCES_LIST, TEMPLATES_LIST),
 }
-
-
-class Eras(Protocol):
-    """What is remembered of servers met before."""
-
-    def get(self, server: str) -> Era | None: ...
-
-    def put(self, server: str, era: Era) -> None: ...
-
-
-class Workshop(msgspec.Struct, frozen=True, kw_only=True):
-    """What keepers need to launch and dial."""
-
-    packages: Path
-    message_bytes: int
-    warden: Warden | None
-    eras: Eras
-    clock: Clock
 
 
 class Keeper:
@@ -99,8 +72,8 @@ class Keeper:
         self.log_level: str | None = None
         self._workshop = workshop
         self._stock_catalog = stock
-        self._lost: asyncio.Event = asyncio.Event()
-        self._lost_reason = ""
+        self._loss = Loss()
+        self._connector = Connector(link, workshop, self.stderr, self._loss)
         self._wake = asyncio.Event()
         self._usable = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -109,7 +82,6 @@ class Keeper:
         self._regreeting: asyncio.Task[None] | None = None
         self._probing: asyncio.Task[None] | None = None
         self._listener: _Listener | None = None
-        self._first: Era | None = None  # which era to try first, when the last attempt ended in the greeting
         self._attempts = 0
         self._stopping = False
 
@@ -138,8 +110,7 @@ class Keeper:
         self._wake.set()
 
     def lose(self, reason: str) -> None:
-        self._lost_reason = reason
-        self._lost.set()
+        self._loss.declare(reason)
 
     def wake(self) -> None:
         """Somebody wants this server now."""
@@ -214,7 +185,7 @@ class Keeper:
 
     async def _live(self) -> None:
         while not self._stopping:
-            self._lost.clear()
+            self._loss.forget()
             self._wake.clear()
             began = self._workshop.clock.now()
             retry_s = None
@@ -222,14 +193,11 @@ class Keeper:
                 await self._connect()
                 self.settled.set()
                 self._usable.set()
-                await self._lost.wait()
-                reason = self._lost_reason
-            except GreetingFailed as failed:
+                reason = await self._loss.wait()
+            except ConnectFailed as failed:
                 reason = failed.reason
-                if failed.what is not None and failed.what.trouble is Trouble.UNAUTHORISED:
+                if failed.unauthorised:
                     retry_s = UNAUTHORISED_RETRY_S
-            except (PackageUnavailable, ChildStartFailed, OSError, TimeoutError) as failed:
-                reason = _launch_reason(failed)
             except Exception:
                 ref = secrets.token_hex(6)
                 log.exception("link %s: internal error %s", self.link.segment, ref)
@@ -267,29 +235,11 @@ class Keeper:
             await self._stock_catalog(self.link, None)
 
     async def _connect(self) -> None:
-        link, reach = self.link, self.link.plan.reach
-        if self.listing is None and link.standing.state is not LinkState.CONNECTING:
-            link.stand(LinkState.CONNECTING, link.standing.reason)
-        remembered = self._first or self._workshop.eras.get(link.segment)
-        if isinstance(reach, Spawn):
-            await self._launch(reach)
-            facts = await self._greet_or_lose(remembered)
-        else:
-            facts = await self._dial(reach, remembered)
-        self._workshop.eras.put(link.segment, facts.era)
-        self._welcome(facts)
+        if self.listing is None and self.link.standing.state is not LinkState.CONNECTING:
+            self.link.stand(LinkState.CONNECTING, self.link.standing.reason)
+        await self._connector.connect()
         await self._stock()
         self._say_everything()
-
-    def _welcome(self, facts: ServerFacts) -> None:
-        link = self.link
-        if facts.era is Era.LEGACY:
-            if isinstance(link.pipe, HttpPipe):
-                link.pipe.adopt_session(link.session, facts.version)
-            link.notify(INITIALIZED)
-            if isinstance(link.pipe, HttpPipe):
-                link.pipe.open_stream()
-        link.greeted(facts)
 
     def probe(self) -> None:
         """A request found nobody: ask once more, and if that fails too, the server is lost."""
@@ -319,81 +269,14 @@ class Keeper:
         pipe = self.link.pipe
         if not isinstance(pipe, HttpPipe):
             return
-        pipe.forget_session()
-        self.link.session = b""
         try:
-            self._welcome(await greet(self.link, Era.LEGACY, self._say_progress))
-        except GreetingFailed as failed:
+            await self._connector.greet_anew(pipe)
+        except ConnectFailed as failed:
             self.lose(failed.reason)
             return
         self._say_everything()
         for kind in LISTS_OF:
             self.refresh(kind)
-
-    async def _launch(self, reach: Spawn) -> None:
-        argv: tuple[str, ...] = reach.command
-        if reach.package is not None:
-            argv = (*await self._install(reach.package), *argv)
-        pipe = StdioPipe(self.link)
-        self.link.pipe = pipe
-        pipe.child = Child(
-            argv,
-            child_environment(reach.env, os.environ),
-            reach.cwd,
-            max_message_bytes=self._workshop.message_bytes,
-            sink=pipe,
-            stderr=self.stderr,
-            warden=self._workshop.warden,
-        )
-        await asyncio.wait_for(pipe.child.start(), LAUNCH_S)
-        self.link.pid = pipe.child.pid
-
-    async def _install(self, package: Package) -> tuple[str, ...]:
-        workshop = self._workshop
-        return await ensure(package, workshop.packages, self._say_progress, warden=workshop.warden)
-
-    def _say_progress(self, text: str) -> None:
-        self.link.stand(self.link.standing.state, text)
-
-    async def _dial(self, reach: Dial, remembered: Era | None) -> ServerFacts:
-        link, size = self.link, self._workshop.message_bytes
-        if reach.transport != "sse":
-            link.session = b""
-            link.pipe = HttpPipe(link, reach.url, reach.headers, size)
-            link.transport = "http"
-            try:
-                return await self._greet_or_lose(remembered)
-            except GreetingFailed as failed:
-                refused = failed.what is not None and failed.what.trouble in (Trouble.REFUSED, Trouble.MALFORMED)
-                if reach.transport == "http" or not refused:
-                    raise
-                await link.pipe.close()
-                reason = failed
-        else:
-            reason = None
-        pipe = SsePipe(link, reach.url, reach.headers, size)
-        link.pipe, link.transport = pipe, "sse"
-        trouble = await pipe.open(LAUNCH_S)
-        if trouble is not None:
-            raise reason or GreetingFailed(trouble.detail, trouble)
-        return await self._greet_or_lose(Era.LEGACY)
-
-    async def _greet_or_lose(self, remembered: Era | None) -> ServerFacts:
-        """Greet, unless the connection goes first: then its own words say why."""
-        greeting = asyncio.ensure_future(greet(self.link, remembered, self._say_progress))
-        lost = asyncio.ensure_future(self._lost.wait())
-        try:
-            await asyncio.wait((greeting, lost), return_when=asyncio.FIRST_COMPLETED)
-            if lost.done() and not (greeting.done() and greeting.exception() is None):
-                # Some servers end when asked in the tongue they do not speak: next time the other goes first.
-                self._first = Era.MODERN if remembered is Era.LEGACY else Era.LEGACY
-                raise GreetingFailed(self._lost_reason)
-            self._first = None
-            return await greeting
-        finally:
-            greeting.cancel()
-            lost.cancel()
-            await asyncio.gather(greeting, lost, return_exceptions=True)
 
     async def _stock(self) -> None:
         """Read all lists. A list that does not come leaves the link usable but slow."""
@@ -552,9 +435,3 @@ def _has(raw: Raw | None, member: str) -> bool:
 def _backoff(attempt: int) -> float:
     exact = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(attempt - 1, 10))
     return exact * random.uniform(0.8, 1.2)  # noqa: S311  (jitter, not a secret)
-
-
-def _launch_reason(failed: Exception) -> str:
-    if isinstance(failed, TimeoutError):
-        return f"it did not start within {LAUNCH_S:g} s"
-    return str(failed) or "it could not be started"
