@@ -41,7 +41,7 @@ def command(era: str, *options: str) -> list[str]:
 def build(options: Namespace):  # type: ignore[no-untyped-def]
     from cutting import elements
     from rawserver.features import ALL, FEATURES, structured, text_result
-    from rawserver.server import Exchange, InputRequired, Message, Refusal, Server, Session
+    from rawserver.server import Exchange, InputRequired, Refusal, Server
     from rawserver.text import array, members, obj, string
 
     server = Server(options.era, name=options.name)
@@ -226,13 +226,6 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
     async def die(exchange: Exchange, arguments: str) -> str:
         os._exit(7)
 
-    plain_notice = server.notice
-
-    async def notice_in_turn(message: Message, session: Session) -> None:
-        await asyncio.sleep(0)  # a request of the same read begins before what cancels it is heard
-        await plain_notice(message, session)
-
-    server.notice = notice_in_turn
     plain_prompt, plain_read = server.methods["prompts/get"], server.methods["resources/read"]
     plain_complete = server.methods["completion/complete"]
     server.methods |= {"prompts/get": get_prompt, "resources/read": read, "completion/complete": complete}

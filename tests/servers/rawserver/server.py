@@ -125,7 +125,7 @@ class Exchange:
         answer = self.session.asked[ask_id] = asyncio.get_running_loop().create_future()
         pairs = [("jsonrpc", '"2.0"'), ("id", ask_id), ("method", string(method)), ("params", params)]
         await self.channel.send(obj(pairs).encode())
-        return await answer
+        return await asyncio.shield(answer)  # the answer to a cancelled call may still come
 
 
 class Session:
