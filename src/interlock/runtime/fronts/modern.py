@@ -45,6 +45,7 @@ from interlock.runtime.fronts.stock import Stock
 from interlock.runtime.links.link import Link
 
 SUBSCRIPTIONS_MAX: Final = 1000  # resource URIs in one filter
+WATCH_AT_ONCE: Final = 50  # of them asked of servers at a time
 DISCOVER_TTL_MS: Final = 60_000
 _FILTERS: Final = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
 
@@ -58,18 +59,28 @@ class Listener:
         self._kinds = kinds
         self._meta = encode_value({META_SUBSCRIPTION: Raw(listen_id)})
         self._id = listen_id
+        self._early: dict[bytes, None] | None = {}  # news from before the acknowledgement, which comes first
 
     def acknowledge(self, honoured: dict[str, Any]) -> None:
         body = encode_value({"_meta": Raw(self._meta), "notifications": honoured})
         self._sink.emit(encode_notification(ACKNOWLEDGED.encode(), body))
+        early, self._early = self._early or {}, None
+        for message in early:
+            self._sink.emit(message)
+
+    def _tell(self, message: bytes) -> None:
+        if self._early is None:
+            self._sink.emit(message)
+        else:
+            self._early[message] = None
 
     def on_lists_changed(self, kind: str) -> None:
         if kind in self._kinds:
-            self._sink.emit(encode_notification(CHANGED[kind].encode(), b'{"_meta":%b}' % self._meta))
+            self._tell(encode_notification(CHANGED[kind].encode(), b'{"_meta":%b}' % self._meta))
 
     def on_resource_updated(self, params: bytes) -> None:
         members: dict[str, Any] = {**(decode_object(params) or {}), "_meta": Raw(self._meta)}
-        self._sink.emit(encode_notification(RESOURCE_UPDATED.encode(), encode_value(members)))
+        self._tell(encode_notification(RESOURCE_UPDATED.encode(), encode_value(members)))
 
     def on_log(self, params: Raw) -> None:
         pass  # 2026-07-28 sends logs on the request they belong to
@@ -197,11 +208,15 @@ class ModernDesk:
     async def _watch(self, listener: Listener, uris: list[str], honoured: dict[str, Any]) -> None:
         """Acknowledge only what the servers agreed to."""
         view = self._dispatch.view(listener.caller.key)
-        watched = []
-        for asked in uris:
+        room = asyncio.Semaphore(WATCH_AT_ONCE)
+
+        async def granted(asked: str) -> bool:
             found = view.find_resource(asked)
-            if not isinstance(found, list) and await self._audience.watch(listener, *found, asked) is None:
-                watched.append(asked)
+            async with room:
+                return not isinstance(found, list) and await self._audience.watch(listener, *found, asked) is None
+
+        outcomes = await asyncio.gather(*(granted(asked) for asked in uris))
+        watched = [asked for asked, is_granted in zip(uris, outcomes, strict=True) if is_granted]
         if watched:
             honoured["resourceSubscriptions"] = watched
         if listener in self.listeners:

@@ -9,36 +9,28 @@ import logging
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-from msgspec import Raw
 
-from interlock.protocol.jsonrpc.codec import decode_object
-from interlock.protocol.jsonrpc.errors import CALL_TIMEOUT, METHOD_NOT_FOUND, Fault
-from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import (
     DISCOVER,
-    LISTEN,
     LOG_RANK,
     PING,
     PROMPTS_LIST,
     RESOURCES_LIST,
     SET_LEVEL,
-    SUBSCRIBE,
     TEMPLATES_LIST,
     TOOLS_LIST,
-    UNSUBSCRIBE,
 )
-from interlock.runtime.callers import Asked
-from interlock.runtime.calls import Outcome
 from interlock.runtime.links.connecting import ConnectFailed, Connector, Loss, Workshop
 from interlock.runtime.links.greeting import MODERN_META, PROBE_S, modern_head
 from interlock.runtime.links.link import Link, LostFault
 from interlock.runtime.links.listing import FIELD, Items, ListFailed, Listing, read_list
 from interlock.runtime.links.pipes import HttpPipe
 from interlock.runtime.links.state import LinkState
+from interlock.runtime.links.subscriptions import Subscriptions, has
 from interlock.transport.stderr import StderrRing
 
 log = logging.getLogger("interlock.links")
@@ -48,7 +40,6 @@ BACKOFF_MAX_S: Final = 30.0
 STEADY_S: Final = 30.0  # ready this long means the next loss starts the backoff anew
 UNAUTHORISED_RETRY_S: Final = 60.0
 GRACE_S: Final = 300.0  # MCP-AX 13.2: how long a lost server's tools stay listed
-SUBSCRIBE_S: Final = 10.0
 STOP_S: Final = 6.0
 QUICK_RETURNS_MAX: Final = 3
 
@@ -68,7 +59,7 @@ class Keeper:
         self.listed_at = dict.fromkeys(LISTS_OF, 0.0)  # when each kind of list was last read
         self.settled = asyncio.Event()  # the first attempt has ended, well or not
         self.stderr = StderrRing(now=workshop.clock.wall)
-        self.uris: set[str] = set()
+        self.subscriptions = Subscriptions(link, self._refresh_all)
         self.log_level: str | None = None
         self._workshop = workshop
         self._stock_catalog = stock
@@ -81,7 +72,6 @@ class Keeper:
         self._unread: set[str] = set()  # kinds of lists that changed since they were last asked for
         self._regreeting: asyncio.Task[None] | None = None
         self._probing: asyncio.Task[None] | None = None
-        self._listener: _Listener | None = None
         self._attempts = 0
         self._stopping = False
 
@@ -137,39 +127,16 @@ class Keeper:
             self._relists[kind] = task
         return task
 
+    def _refresh_all(self) -> None:
+        for kind in LISTS_OF:
+            self.refresh(kind)
+
     async def refreshed(self, kind: str) -> None:
         await asyncio.shield(self.refresh(kind))
 
     @property
     def announces_changes(self) -> bool:
-        return self.link.facts is not None and _has(self.link.facts.capabilities.get("tools"), "listChanged")
-
-    async def subscribe(self, uri: str) -> Response | Fault | None:
-        """None when the server will tell of changes; otherwise its refusal."""
-        facts = self.link.facts
-        if facts is None or not _has(facts.capabilities.get("resources"), "subscribe"):
-            return Fault(METHOD_NOT_FOUND, "the server of this resource has no subscriptions")
-        if uri in self.uris:
-            return None
-        if facts.era is Era.MODERN:
-            self.uris.add(uri)
-            self._listen()
-            return None
-        inquiry = self.link.ask(SUBSCRIBE, {"uri": uri})
-        try:
-            reply = await asyncio.wait_for(inquiry.future, SUBSCRIBE_S)
-        except TimeoutError:
-            self.link.cancel(inquiry, "timeout")
-            return Fault(CALL_TIMEOUT, "call_timeout", {"timeout_ms": int(SUBSCRIBE_S * 1000), "outcome": "unknown"})
-        if isinstance(reply, Fault) or reply.error:
-            return reply
-        self.uris.add(uri)
-        return None
-
-    def unsubscribe(self, uri: str) -> None:
-        if uri in self.uris:
-            self.uris.discard(uri)
-            self._say_subscription(UNSUBSCRIBE, uri)
+        return self.link.facts is not None and has(self.link.facts.capabilities.get("tools"), "listChanged")
 
     def set_log_level(self, level: str) -> None:
         if level != self.log_level:
@@ -275,8 +242,7 @@ class Keeper:
             self.lose(failed.reason)
             return
         self._say_everything()
-        for kind in LISTS_OF:
-            self.refresh(kind)
+        self._refresh_all()
 
     async def _stock(self) -> None:
         """Read all lists. A list that does not come leaves the link usable but slow."""
@@ -329,7 +295,7 @@ class Keeper:
     async def _hang_up(self, reason: str) -> None:
         pipe, self.link.pipe = self.link.pipe, None
         self.link.pid = None
-        self._listener = None
+        self.subscriptions.hang_up()
         for task in (*self._relists.values(), self._regreeting, self._probing):
             if task is not None:
                 task.cancel()
@@ -344,92 +310,13 @@ class Keeper:
         facts = self.link.facts
         if facts is None:
             return
-        if facts.era is Era.MODERN:
-            self._listen()
-        else:
-            for uri in sorted(self.uris):
-                self._say_subscription(SUBSCRIBE, uri)
-            self._say_log_level()
+        self.subscriptions.say_again()
+        self._say_log_level()
 
     def _say_log_level(self) -> None:
         facts = self.link.facts
         if facts is not None and facts.era is Era.LEGACY and "logging" in facts.capabilities and self.log_level:
             self.link.ask(SET_LEVEL, {"level": self.log_level})
-
-    def _say_subscription(self, method: str, uri: str) -> None:
-        facts = self.link.facts
-        if facts is None or self.link.pipe is None:
-            return
-        if facts.era is Era.MODERN:
-            self._listen()
-        else:
-            self.link.ask(method, {"uri": uri})
-
-    def _listen(self) -> None:
-        """One `subscriptions/listen` for all we want of this server, replaced when that changes."""
-        facts = self.link.facts
-        if facts is None or self.link.pipe is None:
-            return
-        wanted: dict[str, Any] = {}
-        for capability in LISTS_OF:
-            if _has(facts.capabilities.get(capability), "listChanged"):
-                wanted[f"{capability}ListChanged"] = True
-        if self.uris:
-            wanted["resourceSubscriptions"] = sorted(self.uris)
-        old, self._listener = self._listener, None
-        if wanted:
-            self._listener = _Listener(self._listen_again)
-            params = {"_meta": MODERN_META, "notifications": wanted}
-            self.link.attach(self._listener, LISTEN, params, modern_head(LISTEN))
-        if old is not None:
-            old.wanted = False
-            self.link.cancel(old, "replaced")
-
-    def _listen_again(self, listener: "_Listener") -> None:
-        if listener is self._listener and self.link.pipe is not None:
-            self._listener = None
-            asyncio.get_running_loop().call_later(_backoff(listener.tries), self._listen_if_idle)
-
-    def _listen_if_idle(self) -> None:
-        if self._listener is None and self._usable.is_set():
-            self._listen()
-            for kind in LISTS_OF:  # what changed while nobody listened
-                self.refresh(kind)
-
-
-class _Listener:
-    """The open `subscriptions/listen` of a modern server."""
-
-    def __init__(self, on_end: Callable[["_Listener"], None]) -> None:
-        self.upstream_id = 0
-        self.handle: object = None
-        self.wanted = True
-        self.tries = 3
-        self._on_end = on_end
-
-    def on_response(self, response: Response, era: Era) -> None:
-        refused = bool(response.error)
-        if self.wanted and not refused:
-            self._on_end(self)
-
-    def on_failed(self, fault: Fault, outcome: Outcome) -> None:
-        if self.wanted:
-            self._on_end(self)
-
-    def on_progress(self, params: dict[str, Raw]) -> None:
-        pass
-
-    def on_log(self, params: Raw) -> None:
-        pass
-
-    def on_request(self, link: Asked, request: Request) -> None:
-        pass
-
-
-def _has(raw: Raw | None, member: str) -> bool:
-    """Whether a capability carries a setting."""
-    settings = decode_object(raw) if raw is not None else None
-    return settings is not None and bytes(settings.get(member, b"")) == b"true"
 
 
 def _backoff(attempt: int) -> float:

@@ -50,6 +50,7 @@ from interlock.protocol.mcp.methods import (
 from interlock.runtime.calls import Call, Inquiry, Outcome, Pending
 from interlock.runtime.clock import Clock, rfc3339
 from interlock.runtime.guard import BUSY, Admitted
+from interlock.runtime.links.listener import Listener, subscription_id
 from interlock.runtime.links.pipes import Pipe, Trouble, Undelivered
 from interlock.runtime.links.state import LinkState, Standing
 
@@ -278,16 +279,36 @@ class Link:
             else:
                 self._watcher.on_log(self, message.params)
         elif method in CHANGES:
-            self._watcher.on_changed(self, CHANGES[method])
+            if not self._is_old_news(message.params):
+                self._watcher.on_changed(self, CHANGES[method])
         elif method == RESOURCE_UPDATED:
-            self._watcher.on_resource_updated(self, message.params)
+            if not self._is_old_news(message.params):
+                self._watcher.on_resource_updated(self, message.params)
         elif method == ELICITATION_COMPLETE:
             self._watcher.on_elicitation_complete(self, message.params)
         elif method == CANCELLED:
             params = decode_object(message.params) or {}
             self._withdraw(bytes(params.get("requestId", b"")), message.params)
         elif method == ACKNOWLEDGED:
-            pass  # what we listen to is a wish; the lists are re-read anyway
+            listener = self._listener(message.params, origin)
+            if listener is not None:
+                listener.on_acknowledged(message.params)
+
+    def _listener(self, params: Raw, origin: Pending | None) -> Listener | None:
+        """Which of ours is acknowledged: by its stream, else by its id, else the one that waits for it."""
+        named = subscription_id(params)
+        if isinstance(origin, Listener):
+            return origin
+        if named is not None:
+            found = self.in_flight.get(named)
+            return found if isinstance(found, Listener) else None
+        unheard = [one for one in self.in_flight.values() if isinstance(one, Listener) and not one.heard]
+        return unheard[0] if len(unheard) == 1 else None
+
+    def _is_old_news(self, params: Raw) -> bool:
+        """Told on a subscription that was replaced: the newer one tells it as well."""
+        named = subscription_id(params) if self.modern else None
+        return named is not None and 0 < named <= self._last_id and named not in self.in_flight
 
     def _on_request(self, request: Request, origin: Pending | None) -> None:
         if request.method == PING:
