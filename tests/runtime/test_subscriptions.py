@@ -5,57 +5,22 @@ changes? The servers are real; clients are put straight to the desks.
 import asyncio
 import itertools
 import json
-import os
 from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
-from msgspec import Raw
+from tests.runtime.desks import LegacyClient, running
 from tests.runtime.listening import command
-from tests.runtime.parked import SECONDS, AheadClock, Asked, Place
+from tests.runtime.parked import SECONDS, Place
 from tests.servers.start import raw, serving
 
-from interlock.config.load import load
-from interlock.protocol.jsonrpc.messages import Request
-from interlock.runtime.callers import Principal
-from interlock.runtime.fronts.sessions import Session
 from interlock.runtime.links import subscriptions
-from interlock.runtime.node import Node
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MODERN = ("pipe", "web")
 UPDATED = "notifications/resources/updated"
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 _names = itertools.count(1)
-
-
-class Client:
-    """A legacy client with its stream."""
-
-    def __init__(self, here: Place) -> None:
-        self._desk = here.node.legacy
-        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
-        request = Request(b"0", "initialize", Raw(json.dumps(hello).encode()))
-        opened = self._desk.initialize(request, Principal("local"), "http", None, "auto")
-        assert isinstance(opened, Session)
-        self.session, self.stream = opened, Asked()
-        opened.attach(self.stream)
-        self._desk.welcome(opened, request, Asked())
-
-    def ask(self, method: str, params: Any) -> Asked:
-        asked = Asked()
-        self._desk.handle(
-            self.session, Request(str(asked.id).encode(), method, Raw(json.dumps(params).encode())), asked
-        )
-        return asked
-
-    def subscribe(self, uri: str) -> Asked:
-        return self.ask("resources/subscribe", {"uri": uri})
-
-    def updates(self) -> list[str]:
-        return [one["params"]["uri"] for one in self.stream.emitted if one["method"] == UPDATED]
 
 
 class Hall(Place):
@@ -83,24 +48,11 @@ class Hall(Place):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hall]:
-    async for started in hall(tmp_path_factory.mktemp("listening")):
-        yield started
-
-
-async def hall(folder: Path) -> AsyncIterator[Hall]:
-    config = folder / "interlock.toml"
     with serving(command()) as url, serving(raw("all", "--era", "legacy")) as old:
         pipe = f"[servers.pipe]\ncommand = {json.dumps(command())}\n"
-        config.write_text(f'{pipe}[servers.web]\nurl = "{url}"\n[servers.old]\nurl = "{old}"\n')
-        plan = load(config, os.environ, {"data": str(folder / "data")}).plan
-        clock = AheadClock()
-        node = Node(plan, lambda operations, authenticate: None, clock)
-        await node.start(listen=False)
-        try:
-            await node.settle(SECONDS)
+        servers = f'{pipe}[servers.web]\nurl = "{url}"\n[servers.old]\nurl = "{old}"\n'
+        async with running(tmp_path_factory.mktemp("listening"), servers) as (node, clock):
             yield Hall(node, clock)
-        finally:
-            await node.stop()
 
 
 @pytest_asyncio.fixture(autouse=True, loop_scope="module")
@@ -137,7 +89,7 @@ def gate_of(own: str) -> str:
 
 @pytest.mark.parametrize("link", MODERN)
 async def test_a_subscription_is_answered_when_the_server_listens_and_not_before(here: Hall, link: str) -> None:
-    client, own = Client(here), item("held")
+    client, own = LegacyClient(here.node), item("held")
     asked = client.subscribe(shown(link, own))
     await here.until_held(link, own)
     assert asked.statuses == []
@@ -149,7 +101,7 @@ async def test_a_subscription_is_answered_when_the_server_listens_and_not_before
 
 @pytest.mark.parametrize("link", MODERN)
 async def test_what_was_watched_before_is_heard_while_more_is_asked_for_and_once(here: Hall, link: str) -> None:
-    client, before, more = Client(here), item(), item("held")
+    client, before, more = LegacyClient(here.node), item(), item("held")
     assert await client.subscribe(shown(link, before)).result() == {}
     asked = client.subscribe(shown(link, more))
     await here.until_held(link, more)
@@ -186,7 +138,7 @@ async def test_a_modern_listener_is_acknowledged_after_the_server_did_and_hears_
 
 @pytest.mark.parametrize("link", MODERN)
 async def test_a_resource_the_server_leaves_out_is_refused(here: Hall, link: str) -> None:
-    client, good, bad = Client(here), item(), item("unknown")
+    client, good, bad = LegacyClient(here.node), item(), item("unknown")
     both = [client.subscribe(shown(link, own)) for own in (good, bad)]
     assert await both[0].result() == {}
     assert (await both[1].error())["code"] == -32602
@@ -197,7 +149,7 @@ async def test_a_resource_the_server_leaves_out_is_refused(here: Hall, link: str
 @pytest.mark.parametrize("link", MODERN)
 async def test_a_refused_resource_takes_no_other_along(here: Hall, link: str) -> None:
     """Asked for at once, so that the server hears of them in one request."""
-    client = Client(here)
+    client = LegacyClient(here.node)
     owns = [item(), item("refused"), item(), item("refused"), item()]
     first, *rest = [client.subscribe(shown(link, own)) for own in (item("held"), *owns)]
     await here.until(lambda: len(here.node.keepers[link].subscriptions._waiting) == 1 + len(owns))
@@ -223,7 +175,7 @@ async def held_gates(here: Hall, link: str) -> list[str]:
 
 @pytest.mark.parametrize("link", MODERN)
 async def test_many_subscriptions_at_once_cost_the_server_few_requests(here: Hall, link: str) -> None:
-    client = Client(here)
+    client = LegacyClient(here.node)
     before = (await here.tally(link))["listens"]
     owns = [item() for _ in range(200)]
     asked = [client.subscribe(shown(link, own)) for own in owns]
@@ -234,7 +186,7 @@ async def test_many_subscriptions_at_once_cost_the_server_few_requests(here: Hal
 
 @pytest.mark.parametrize("link", MODERN)
 async def test_a_server_that_never_acknowledges_is_not_believed(here: Hall, link: str, quick: None) -> None:
-    client, before, own = Client(here), item(), item("mute")
+    client, before, own = LegacyClient(here.node), item(), item("mute")
     await client.subscribe(shown(link, before)).result()
     error = await client.subscribe(shown(link, own)).error()
     assert (error["message"], error["data"]["outcome"]) == ("call_timeout", "unknown")
@@ -247,7 +199,7 @@ async def test_a_server_that_never_acknowledges_is_not_believed(here: Hall, link
 
 @pytest.mark.parametrize("link", MODERN)
 async def test_a_server_that_ends_the_subscription_at_once_has_not_granted_it(here: Hall, link: str) -> None:
-    client, before, own = Client(here), item(), item("short")
+    client, before, own = LegacyClient(here.node), item(), item("short")
     await client.subscribe(shown(link, before)).result()
     assert (await client.subscribe(shown(link, own)).error())["code"] == -32603
     await here.touch(link, before)
@@ -256,7 +208,7 @@ async def test_a_server_that_ends_the_subscription_at_once_has_not_granted_it(he
 
 @pytest.mark.parametrize("link", MODERN)
 async def test_two_who_ask_for_one_resource_wait_for_one_answer(here: Hall, link: str) -> None:
-    clients, own = [Client(here), Client(here)], item("held")
+    clients, own = [LegacyClient(here.node), LegacyClient(here.node)], item("held")
     asked = [client.subscribe(shown(link, own)) for client in clients]
     await here.until_held(link, own)
     assert [one.statuses for one in asked] == [[], []]
@@ -268,7 +220,7 @@ async def test_two_who_ask_for_one_resource_wait_for_one_answer(here: Hall, link
 
 @pytest.mark.parametrize("link", MODERN)
 async def test_whoever_leaves_before_the_answer_leaves_no_subscription(here: Hall, link: str) -> None:
-    client, own = Client(here), item("held")
+    client, own = LegacyClient(here.node), item("held")
     client.subscribe(shown(link, own))
     await here.until_held(link, own)
     here.node.sessions.close(client.session, "gone")
@@ -280,7 +232,7 @@ async def test_whoever_leaves_before_the_answer_leaves_no_subscription(here: Hal
 
 
 async def test_whoever_leaves_before_a_legacy_server_answered_leaves_no_subscription(here: Hall) -> None:
-    client, own = Client(here), item()
+    client, own = LegacyClient(here.node), item()
     client.subscribe(shown("old", own))
     async with asyncio.timeout(SECONDS):
         while own not in here.node.keepers["old"].subscriptions._asking:  # noqa: ASYNC110  (a few turns of the loop)
@@ -297,7 +249,7 @@ async def heard_of(here: Hall, own: str) -> list[str]:
 
 
 async def test_a_server_that_is_lost_while_it_is_asked_says_so_and_is_asked_anew(here: Hall) -> None:
-    client, before, own = Client(here), item(), item("held")
+    client, before, own = LegacyClient(here.node), item(), item("held")
     await client.subscribe(shown("pipe", before)).result()
     asked = client.subscribe(shown("pipe", own))
     await here.until_held("pipe", own)
@@ -312,7 +264,7 @@ async def test_a_server_that_is_lost_while_it_is_asked_says_so_and_is_asked_anew
 
 
 async def test_a_server_that_is_away_grants_nothing(here: Hall) -> None:
-    client, keeper = Client(here), here.node.keepers["pipe"]
+    client, keeper = LegacyClient(here.node), here.node.keepers["pipe"]
     restarts = keeper.link.restarts
     await keeper.restart()
     await here.until(lambda: keeper.link.restarts > restarts)

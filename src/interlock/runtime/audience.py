@@ -17,7 +17,7 @@ from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import ELICITATION_COMPLETE, LOG_RANK, ROOTS_CHANGED, ROOTS_LIST
 from interlock.runtime.callers import Caller
 from interlock.runtime.calls import Call
-from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.keeper import Heard, Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.shelves import RESOURCE_SCHEME
 
@@ -122,11 +122,12 @@ class Audience:
         levels = [member.caller.log_level for member in self.members if member.caller.log_level is not None]
         return min(levels, key=lambda level: LOG_RANK[level]) if levels else None
 
-    def log_levels_changed(self) -> None:
+    def log_levels_changed(self) -> list[Heard]:
+        """What is to be waited for until every server has taken its level."""
         level = self.wanted_log_level()
-        if level is not None:
-            for keeper in self._keepers.values():
-                keeper.set_log_level(level)
+        if level is None:
+            return []
+        return [heard for keeper in self._keepers.values() if (heard := keeper.set_log_level(level)) is not None]
 
     def log(self, link: Link, params: Raw) -> None:
         """Whoever asked for logs hears it, unless it may belong to another principal's call."""

@@ -29,13 +29,13 @@ from interlock.protocol.mcp.ladder import HTTP_STATUS
 from interlock.protocol.mcp.methods import COMPLETE, LOG_RANK, META_LOG_LEVEL, PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
 from interlock.protocol.mcp.mrtr import RESUMABLE, read_input_required, request_digest
 from interlock.runtime.callers import Asked, Caller, Sink, ViewKey
-from interlock.runtime.calls import Call, Outcome
+from interlock.runtime.calls import Call, Carrier, Outcome
 from interlock.runtime.catalog import Catalog, View
 from interlock.runtime.clock import Clock
 from interlock.runtime.guard import BUSY, NOT_FOUND, Guard, Refuse, Rung
 from interlock.runtime.interviews import Interview
 from interlock.runtime.links.greeting import modern_head
-from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.keeper import Heard, Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.parking import Parking
 from interlock.runtime.recorder import Recorder
@@ -204,6 +204,8 @@ class Dispatch:
     def _go(self, call: Call, link: Link) -> Call:
         if link.booked >= self._calls_max:  # per link: one server that never answers must not starve others
             return self._refuse(call, BUSY)
+        if call.after is not None:
+            return self._hold(call, link)
         verdict = self._guard.admit(call, link.standing)
         if isinstance(verdict, Refuse):
             if verdict.rung is Rung.AVAILABILITY and self._worth_waiting(link):
@@ -232,18 +234,23 @@ class Dispatch:
 
     def _hold(self, call: Call, link: Link) -> Call:
         self._register(call, link)
-        task = asyncio.get_running_loop().create_task(self._send_when_back(call, link))
+        task = asyncio.get_running_loop().create_task(self._send_when_ready(call, link))
         self._holds.add(task)
         task.add_done_callback(self._holds.discard)
         return call
 
-    async def _send_when_back(self, call: Call, link: Link) -> None:
-        keeper = self._keepers[link.segment]
-        keeper.wake()
-        await keeper.usable_within(RESPAWN_WAIT_S)
+    async def _send_when_ready(self, call: Call, link: Link) -> None:
+        if call.after is not None:
+            await asyncio.wait((call.after,))
+        verdict = self._guard.admit(call, link.standing)
+        is_away = isinstance(verdict, Refuse) or link.pipe is None
+        if is_away and self._worth_waiting(link) and not call.done:
+            keeper = self._keepers[link.segment]
+            keeper.wake()
+            await keeper.usable_within(RESPAWN_WAIT_S)
+            verdict = self._guard.admit(call, link.standing)
         if call.done:
             return
-        verdict = self._guard.admit(call, link.standing)
         if isinstance(verdict, Refuse):
             call.on_failed(verdict.fault, Outcome.REFUSED)
         else:
@@ -284,10 +291,16 @@ class Dispatch:
             return Fault(INVALID_PARAMS, "this requestState was not made here, or was changed", data)
         call.request_digest = request_digest(call.method, call.params)
         call.params.pop("inputResponses", None)  # of no round that this server knows
-        level = maybe_string(call.meta.get(META_LOG_LEVEL))
-        if level in LOG_RANK:
-            self._keepers[link.segment].want_log_level(level)
+        call.after = self._tell_level(call, link)
         return None
+
+    def _tell_level(self, call: Call, link: Carrier) -> Heard | None:
+        """Over HTTP a level and what follows it are two requests, and nobody keeps them in order but who waits."""
+        level = maybe_string(call.meta.get(META_LOG_LEVEL))
+        return self._keepers[link.segment].want_log_level(level) if level in LOG_RANK else None
+
+    def returned(self, call: Call) -> Heard | None:
+        return None if call.link is None else self._tell_level(call, call.link)
 
     def _resumed(
         self, caller: Caller, client_id: bytes, method: str, params: dict[str, Any], meta: dict[str, Raw], sink: Sink

@@ -1,6 +1,7 @@
 """The legacy era at the front: a session, its requests, its notifications, its answers to servers' questions."""
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any, Final
 
 from msgspec import Raw
@@ -49,6 +50,7 @@ from interlock.runtime.dispatch import Dispatch, resource_not_found
 from interlock.runtime.fronts.greetings import SERVER_INFO, capabilities, instructions
 from interlock.runtime.fronts.sessions import Session, Sessions
 from interlock.runtime.fronts.stock import Stock
+from interlock.runtime.links.keeper import Heard
 from interlock.runtime.links.link import Link
 
 EMPTY_RESULT: Final = b"{}"
@@ -141,6 +143,8 @@ class LegacyDesk:
             self._list(session, message_id, method, params, sink)
         elif method == SUBSCRIBE:
             self._subscribe(session, message_id, params, sink)
+        elif method == SET_LEVEL:
+            self._set_level(session, message_id, params, sink)
         else:
             self._answer(message_id, sink, self._local(session, method, params))
         return None
@@ -160,21 +164,29 @@ class LegacyDesk:
     def _local(self, session: Session, method: str, params: dict[str, Raw]) -> bytes | Fault:
         if method == PING:
             return EMPTY_RESULT
-        if method == SET_LEVEL:
-            return self._set_level(session, params)
         if method == UNSUBSCRIBE:
             return self._unsubscribe(session, params)
         if method == INITIALIZE:
             return Fault(INVALID_REQUEST, "this session is already initialized")
         return Fault(METHOD_NOT_FOUND, "Method not found", {"method": method[:100]})
 
-    def _set_level(self, session: Session, params: dict[str, Raw]) -> bytes | Fault:
+    def _set_level(self, session: Session, message_id: bytes, params: dict[str, Raw], sink: Sink) -> None:
+        """Answered when the servers have taken it: what the client calls next logs at its level."""
         level = maybe_string(params.get("level"))
         if level not in LOG_RANK:
-            return Fault(INVALID_PARAMS, f"params.level must be one of {', '.join(LOG_RANK)}")
+            fault = Fault(INVALID_PARAMS, f"params.level must be one of {', '.join(LOG_RANK)}")
+            self._answer(message_id, sink, fault)
+            return
         session.caller.log_level = level
-        self._audience.log_levels_changed()
-        return EMPTY_RESULT
+        heard = self._audience.log_levels_changed()
+        if heard:
+            self._begin(self._level_set(heard, message_id, sink))
+        else:
+            self._answer(message_id, sink, EMPTY_RESULT)
+
+    async def _level_set(self, heard: list[Heard], message_id: bytes, sink: Sink) -> None:
+        await asyncio.wait(heard)
+        self._answer(message_id, sink, EMPTY_RESULT)
 
     def _subscribe(self, session: Session, message_id: bytes, params: dict[str, Raw], sink: Sink) -> None:
         uri = maybe_string(params.get("uri"))
@@ -184,9 +196,12 @@ class LegacyDesk:
         elif isinstance(found, list):
             self._answer(message_id, sink, resource_not_found(uri, found, Era.LEGACY))
         else:
-            task = asyncio.get_running_loop().create_task(self._subscribed(session, message_id, found, uri, sink))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._begin(self._subscribed(session, message_id, found, uri, sink))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _subscribed(
         self, session: Session, message_id: bytes, found: tuple[Link, str], asked: str, sink: Sink

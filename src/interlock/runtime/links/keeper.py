@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from interlock.protocol.jsonrpc.errors import CALL_TIMEOUT, Fault
+from interlock.protocol.jsonrpc.messages import Response
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import (
     DISCOVER,
@@ -24,6 +26,7 @@ from interlock.protocol.mcp.methods import (
     TEMPLATES_LIST,
     TOOLS_LIST,
 )
+from interlock.runtime.calls import Inquiry, Outcome
 from interlock.runtime.links.connecting import ConnectFailed, Connector, Loss, Workshop
 from interlock.runtime.links.greeting import MODERN_META, PROBE_S, modern_head
 from interlock.runtime.links.link import Link, LostFault
@@ -42,6 +45,9 @@ UNAUTHORISED_RETRY_S: Final = 60.0
 GRACE_S: Final = 300.0  # MCP-AX 13.2: how long a lost server's tools stay listed
 STOP_S: Final = 6.0
 QUICK_RETURNS_MAX: Final = 3
+LOG_LEVEL_S: Final = 2.0  # a log line is worth no longer wait
+
+Heard = asyncio.Future[Response | Fault]
 
 LISTS_OF: Final = {
     "tools": (TOOLS_LIST,),
@@ -61,6 +67,7 @@ class Keeper:
         self.stderr = StderrRing(now=workshop.clock.wall)
         self.subscriptions = Subscriptions(link, self._refresh_all)
         self.log_level: str | None = None
+        self._level_heard: Heard | None = None
         self._workshop = workshop
         self._stock_catalog = stock
         self._loss = Loss()
@@ -138,15 +145,18 @@ class Keeper:
     def announces_changes(self) -> bool:
         return self.link.facts is not None and has(self.link.facts.capabilities.get("tools"), "listChanged")
 
-    def set_log_level(self, level: str) -> None:
+    def set_log_level(self, level: str) -> Heard | None:
+        """Done when the server has taken the level it was told, or had its time; None when it has already."""
         if level != self.log_level:
             self.log_level = level
             self._say_log_level()
+        heard = self._level_heard
+        return None if heard is None or heard.done() else heard
 
-    def want_log_level(self, level: str) -> None:
+    def want_log_level(self, level: str) -> Heard | None:
         """At least this much: each client hears only what it asked for, whatever the server says."""
-        if self.log_level is None or LOG_RANK[level] < LOG_RANK[self.log_level]:
-            self.set_log_level(level)
+        known = self.log_level
+        return self.set_log_level(level if known is None or LOG_RANK[level] < LOG_RANK[known] else known)
 
     # Life
 
@@ -316,7 +326,14 @@ class Keeper:
     def _say_log_level(self) -> None:
         facts = self.link.facts
         if facts is not None and facts.era is Era.LEGACY and "logging" in facts.capabilities and self.log_level:
-            self.link.ask(SET_LEVEL, {"level": self.log_level})
+            inquiry = self.link.ask(SET_LEVEL, {"level": self.log_level})
+            self._level_heard = inquiry.future
+            asyncio.get_running_loop().call_later(LOG_LEVEL_S, self._stop_waiting, inquiry)
+
+    def _stop_waiting(self, inquiry: Inquiry) -> None:
+        if not inquiry.future.done():
+            self.link.cancel(inquiry, "timeout")
+            inquiry.on_failed(Fault(CALL_TIMEOUT, "call_timeout"), Outcome.TIMEOUT)
 
 
 def _backoff(attempt: int) -> float:
