@@ -10,6 +10,7 @@ The tool `interview` {label, steps}, the prompt `interview` {label, steps as JSO
     {"take_back": true}                  legacy: what was sent is no longer wanted
     {"gate": NAME}                       wait until the tool `open` {gate} is called
     {"progress": N}, {"log": LEVEL}      a notice
+    {"fail": {code, message, data?}}     end with this error
     {"linger": NAME}                     modern, HTTP: the stream of this round stays open until `open` {gate}
 `hold` {level}: logging/setLevel to that level waits until `open` {gate: LEVEL}; `tally` names the levels that wait.
 `tally` says how often each label was begun, finished and cancelled, and which answers came to questions of `send`.
@@ -119,6 +120,9 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
             )
         if "log" in step:
             await exchange.log(json.loads(step["log"]), '"in mid-call"')
+        if "fail" in step:
+            error = members(step["fail"])
+            raise Refusal(int(error["code"]), json.loads(error["message"]), error.get("data"))
         if "linger" in step:
             linger(exchange, json.loads(step["linger"]))
         if "gate" in step:

@@ -334,7 +334,7 @@ class Dispatch:
     def refused(self, call: Call, error: Raw) -> tuple[bytes, int] | None:
         if call.lacked is not None:  # the server's error is what came of a question the client cannot answer
             said = maybe_string((decode_object(error) or {}).get("message")) or "no reason given"
-            data = {"requiredCapabilities": call.lacked}
+            data = {"requiredCapabilities": call.lacked, "error": error}
             fault = Fault(MISSING_CAPABILITY, f"the server asked for what the client lacks, and failed: {said}", data)
             return encode_fault(call.client_id, fault), HTTP_STATUS[MISSING_CAPABILITY]
         return self.parking.url_required(call, error)

@@ -126,6 +126,7 @@ class Parking:
         if len(space.questions) >= QUESTIONS_MAX:
             _decline(link, request.id, f"more than {QUESTIONS_MAX} questions at once")
             return
+        call.lacked = None  # it goes on without what it asked for before
         space.next_key += 1
         space.questions[str(space.next_key)] = (link, request.id, Question(request.method, request.params))
         call.asking += 1
