@@ -6,6 +6,7 @@ coming back) is the keeper's.
 """
 
 import asyncio
+import logging
 import re
 from collections import deque
 from typing import Any, Final, Protocol
@@ -53,6 +54,8 @@ from interlock.runtime.guard import BUSY, Admitted
 from interlock.runtime.links.listener import Listener, subscription_id
 from interlock.runtime.links.pipes import Pipe, Trouble, Undelivered
 from interlock.runtime.links.state import LinkState, Standing
+
+log = logging.getLogger("interlock.links")
 
 GARBAGE_MAX: Final = 1000  # messages of one connection that are not JSON-RPC, before it is given up
 CHATTER_PER_S: Final = 1000  # notifications per second, before we stop reading for the rest of it
@@ -116,6 +119,8 @@ class Link:
         self.errors = 0
         self.restarts = 0
         self.stray = 0  # answers nobody waits for
+        self.unsent = 0  # messages of ours that ask nothing and did not arrive
+        self._unsent_told = 0  # of them when the link was last greeted
         self.latencies: deque[float] = deque(maxlen=100)
         self.pid: int | None = None
         self._watcher = watcher
@@ -372,7 +377,10 @@ class Link:
             self._watcher.on_session_lost(self)
         elif what.trouble is Trouble.UNREACHABLE:
             self._watcher.on_unreachable(self)
-        if origin is None or self.in_flight.pop(origin.upstream_id, None) is None:
+        if origin is None:
+            self._note_unsent(what)
+            return
+        if self.in_flight.pop(origin.upstream_id, None) is None:
             return
         match what.trouble:
             case Trouble.SESSION_LOST if isinstance(origin, Call):
@@ -386,6 +394,12 @@ class Link:
                 origin.on_failed(self._lost(what.detail, "unknown", what), Outcome.LOST)
             case _:
                 origin.on_failed(self._lost(what.detail, "not_sent", what), Outcome.LOST)
+
+    def _note_unsent(self, what: Undelivered) -> None:
+        """An answer, a cancellation or a notice of ours did not arrive; nobody waits for it, so it is said here."""
+        if self.unsent == self._unsent_told:
+            log.warning("link %s: a message was not delivered: %s; more are counted", self.segment, what.detail)
+        self.unsent += 1
 
     def on_pipe_lost(self, reason: str) -> None:
         self._watcher.on_pipe_lost(self, reason)
@@ -431,6 +445,7 @@ class Link:
         self.era = facts.era
         self.modern = facts.era is Era.MODERN
         self._garbage = 0
+        self._unsent_told = self.unsent
         parked, self._parked = self._parked, []
         for call in parked:
             if not call.done and call.ticket is not None:
