@@ -35,3 +35,12 @@ def test_input_that_ends_at_once_is_answered_and_ends_the_process(tmp_path: Path
     said = answers.read_bytes() if output == "file" else ended.stdout
     assert ended.returncode == 0, ended.stderr
     assert json.loads(said)["result"]["serverInfo"]["name"] == "interlock"
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_input_that_ends_before_the_servers_have_begun_stops_them_for_good(tmp_path: Path, attempt: int) -> None:
+    config = write_config(tmp_path, {name: {"command": raw("echo")} for name in ("one", "two")})
+    command = [sys.executable, "-m", "interlock", "serve", "--stdio", "--config", str(config)]
+    command += ["--data", str(tmp_path / "data")]
+    ended = subprocess.run(command, input=b"", capture_output=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")

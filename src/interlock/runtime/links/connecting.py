@@ -135,7 +135,9 @@ class Connector:
             stderr=self._stderr,
             warden=self._workshop.warden,
         )
-        await asyncio.wait_for(pipe.child.start(), LAUNCH_S)
+        # Not wait_for: in 3.11 it loses a cancellation that comes in the moment the child has started.
+        async with asyncio.timeout(LAUNCH_S):
+            await pipe.child.start()
         self._link.pid = pipe.child.pid
 
     async def _install(self, package: Package) -> tuple[str, ...]:

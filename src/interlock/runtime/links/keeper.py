@@ -31,7 +31,7 @@ from interlock.runtime.links.connecting import ConnectFailed, Connector, Loss, W
 from interlock.runtime.links.greeting import MODERN_META, PROBE_S, modern_head
 from interlock.runtime.links.link import Link, LostFault
 from interlock.runtime.links.listing import FIELD, Items, ListFailed, Listing, read_list
-from interlock.runtime.links.pipes import HttpPipe
+from interlock.runtime.links.pipes import HttpPipe, Pipe
 from interlock.runtime.links.state import LinkState
 from interlock.runtime.links.subscriptions import Subscriptions, has
 from interlock.transport.stderr import StderrRing
@@ -79,6 +79,7 @@ class Keeper:
         self._unread: set[str] = set()  # kinds of lists that changed since they were last asked for
         self._regreeting: asyncio.Task[None] | None = None
         self._probing: asyncio.Task[None] | None = None
+        self._closing: Pipe | None = None
         self._attempts = 0
         self._stopping = False
 
@@ -88,7 +89,7 @@ class Keeper:
         self._task = asyncio.get_running_loop().create_task(self._live(), name=f"link {self.link.segment}")
 
     async def stop(self) -> None:
-        """Bounded: a child caught in the middle of its start must not hold the node; the warden sees to it."""
+        """Bounded: a child that does not end must not hold the node; the warden sees to it."""
         self._stopping = True
         if self._task is not None:
             self._task.cancel()
@@ -202,7 +203,8 @@ class Keeper:
     async def _pause(self, wait_s: float) -> None:
         """Wait for the next attempt; a degraded link's tools leave when their grace is over."""
         try:
-            await asyncio.wait_for(self._wake.wait(), wait_s)
+            async with asyncio.timeout(wait_s):
+                await self._wake.wait()
         except TimeoutError:
             pass
         standing = self.link.standing
@@ -303,7 +305,8 @@ class Keeper:
         self.link.stand(LinkState.SLOW if troubles else LinkState.READY, "; ".join(troubles) or None)
 
     async def _hang_up(self, reason: str) -> None:
-        pipe, self.link.pipe = self.link.pipe, None
+        """When it is interrupted, the next one waits for what this one began to close."""
+        self._closing, self.link.pipe = self.link.pipe or self._closing, None
         self.link.pid = None
         self.subscriptions.hang_up()
         for task in (*self._relists.values(), self._regreeting, self._probing):
@@ -311,8 +314,9 @@ class Keeper:
                 task.cancel()
         self._relists.clear()
         self.link.fail_all(reason)
-        if pipe is not None:
-            await pipe.close()
+        if self._closing is not None:
+            await self._closing.close()
+            self._closing = None
 
     # What is said again after each return
 

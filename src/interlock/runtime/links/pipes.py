@@ -348,7 +348,8 @@ class SsePipe:
         """None when the endpoint is known; otherwise why not."""
         self._handle = self._client.request(b"GET", self._target, EVENT_STREAM_HEAD + self._custom, b"", self)
         try:
-            return await asyncio.wait_for(asyncio.shield(self._opened), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.shield(self._opened)
         except TimeoutError:
             return Undelivered(Trouble.LOST, "no SSE endpoint event came")
 
