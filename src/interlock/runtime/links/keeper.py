@@ -43,6 +43,7 @@ from interlock.runtime.links.link import Link, LostFault, ServerFacts
 from interlock.runtime.links.listing import FIELD, Items, ListFailed, Listing, read_list
 from interlock.runtime.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble
 from interlock.runtime.links.state import LinkState
+from interlock.runtime.links.task_listening import TaskListening
 from interlock.transport.launch import ChildStartFailed, child_environment
 from interlock.transport.packages import PackageUnavailable, ensure
 from interlock.transport.stderr import StderrRing
@@ -96,6 +97,7 @@ class Keeper:
         self.settled = asyncio.Event()  # the first attempt has ended, well or not
         self.stderr = StderrRing(now=workshop.clock.wall)
         self.uris: set[str] = set()
+        self.task_listening = TaskListening(link)
         self.log_level: str | None = None
         self._workshop = workshop
         self._stock_catalog = stock
@@ -463,6 +465,7 @@ class Keeper:
             return
         if facts.era is Era.MODERN:
             self._listen()
+            self.task_listening.say()
         else:
             for uri in sorted(self.uris):
                 self._say_subscription(SUBSCRIBE, uri)
