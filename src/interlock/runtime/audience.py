@@ -129,14 +129,14 @@ class Audience:
             return []
         return [heard for keeper in self._keepers.values() if (heard := keeper.set_log_level(level)) is not None]
 
-    def log(self, link: Link, params: Raw) -> None:
-        """Whoever asked for logs hears it, unless it may belong to another principal's call."""
-        callers = {p.caller.principal for p in link.in_flight.values() if isinstance(p, Call)}
+    def log(self, link: Link, params: Raw, with_tasks: set[str]) -> None:
+        """Whoever asked for logs hears it, unless it may belong to another principal's call or task."""
+        callers = {p.caller.principal.name for p in link.in_flight.values() if isinstance(p, Call)} | with_tasks
         if len(callers) > 1:
             self.unplaced_logs += 1
             return
         for member in list(self.members):
-            if not callers or member.caller.principal in callers:
+            if not callers or member.caller.principal.name in callers:
                 member.on_log(params)
 
     def roots(self, link: Link, request: Request) -> bool:

@@ -127,6 +127,7 @@ class Call(msgspec.Struct, eq=False):
     timeout_s: float | None = None
     deadline: float = inf
     asking: int = 0  # questions to the client under way: no deadline meanwhile
+    unhurried: bool = False  # it waits for as long as it takes, and loses nothing when it is asked again
     in_one_breath: bool = False  # the server has just asked for it and may ask more
     lacked: dict[str, Any] | None = None  # the capability for a question that the client does not have
     rounds: int = 0  # of input_required

@@ -40,6 +40,10 @@ class InputRequired(str):
     """A modern result that asks for input instead of being complete."""
 
 
+class MadeTask(str):
+    """A modern result that is a task."""
+
+
 class Channel(Protocol):
     """Where one request is answered."""
 
@@ -268,7 +272,7 @@ class Server:
         text = await handler(exchange)
         if not modern:
             return text
-        kind = "input_required" if isinstance(text, InputRequired) else "complete"
+        kind = KINDS.get(type(text), "complete")
         hints = self.cache_hints if exchange.method in CACHEABLE and kind == "complete" else []
         return prepend([("resultType", string(kind)), *hints], text)
 
@@ -327,6 +331,9 @@ class Server:
             asked = uri in json.loads(wanted.get(kind, "[]")) if uri is not None else wanted.get(kind) == "true"
             if asked:
                 await exchange.notify(method, obj([("_meta", obj([(META + "subscriptionId", key)])), *params]))
+
+
+KINDS: dict[type, str] = {InputRequired: "input_required", MadeTask: "task"}
 
 
 def notification(method: str, params: str) -> bytes:

@@ -26,7 +26,7 @@ from interlock.protocol.jsonrpc.errors import (
 )
 from interlock.protocol.jsonrpc.messages import Message, Notification, Request, Response
 from interlock.protocol.mcp.capabilities import capabilities_to_modern
-from interlock.protocol.mcp.eras import Era, negotiate_legacy
+from interlock.protocol.mcp.eras import LATEST_LEGACY, Era, negotiate_legacy
 from interlock.protocol.mcp.methods import (
     CANCELLED,
     COMPLETE,
@@ -40,9 +40,12 @@ from interlock.protocol.mcp.methods import (
     ROOTS_CHANGED,
     SET_LEVEL,
     SUBSCRIBE,
+    TASK_STATUS,
+    TASKS_LIST,
     TOOLS_CALL,
     UNSUBSCRIBE,
 )
+from interlock.runtime.asked_tasks import AskedTasks
 from interlock.runtime.audience import Audience
 from interlock.runtime.callers import Caller, Principal, Sink, view_key
 from interlock.runtime.calls import Call
@@ -52,13 +55,24 @@ from interlock.runtime.fronts.sessions import Session, Sessions
 from interlock.runtime.fronts.stock import Stock
 from interlock.runtime.links.keeper import Heard
 from interlock.runtime.links.link import Link
+from interlock.runtime.task_desk import ABOUT, TaskDesk
 
 EMPTY_RESULT: Final = b"{}"
 
 
 class LegacyDesk:
-    def __init__(self, dispatch: Dispatch, stock: Stock, sessions: Sessions, audience: Audience) -> None:
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        stock: Stock,
+        sessions: Sessions,
+        audience: Audience,
+        tasks: TaskDesk,
+        asked: AskedTasks,
+    ) -> None:
         self._dispatch = dispatch
+        self._task_desk = tasks
+        self._asked = asked
         self._stock = stock
         self._audience = audience
         self.sessions = sessions
@@ -93,7 +107,7 @@ class LegacyDesk:
             view = self._dispatch.view(session.caller.key)
             result: dict[str, Any] = {
                 "protocolVersion": session.version,
-                "capabilities": capabilities(view, modern=False),
+                "capabilities": capabilities(view, modern=False, tasks=session.version == LATEST_LEGACY),
                 "serverInfo": SERVER_INFO,
                 "instructions": instructions(view, session.caller.key.only),
             }
@@ -133,11 +147,15 @@ class LegacyDesk:
                 sink.answer(encode_fault(message_id, Fault(INVALID_PARAMS, "params._meta must be an object")))
                 return None
             if method == TOOLS_CALL:
+                if "task" in params:
+                    return self._task_desk.call_tool(caller, message_id, params, meta, sink)
                 return self._dispatch.call_tool(caller, message_id, params, meta, sink)
             if method == RESOURCES_READ:
                 return self._dispatch.read_resource(caller, message_id, params, meta, sink)
             if method == PROMPTS_GET:
                 return self._dispatch.get_prompt(caller, message_id, params, meta, sink)
+            if method in ABOUT[Era.LEGACY]:
+                return self._task_desk.ask(caller, message_id, method, params, meta, sink)
             return self._dispatch.complete(caller, message_id, params, meta, sink)
         if method in LISTS:
             self._list(session, message_id, method, params, sink)
@@ -145,6 +163,8 @@ class LegacyDesk:
             self._subscribe(session, message_id, params, sink)
         elif method == SET_LEVEL:
             self._set_level(session, message_id, params, sink)
+        elif method == TASKS_LIST:
+            self._task_desk.list_tasks(caller, params, lambda outcome: self._answer(message_id, sink, outcome))
         else:
             self._answer(message_id, sink, self._local(session, method, params))
         return None
@@ -230,6 +250,8 @@ class LegacyDesk:
                 call.cancel(maybe_string(params.get("reason")) or "cancelled by the client")
         elif message.method == ROOTS_CHANGED:
             self._audience.roots_changed()
+        elif message.method == TASK_STATUS:
+            self._asked.on_status(session.caller, message.params)
 
 
-_ROUTED: Final = frozenset((TOOLS_CALL, RESOURCES_READ, PROMPTS_GET, COMPLETE))
+_ROUTED: Final = frozenset((TOOLS_CALL, RESOURCES_READ, PROMPTS_GET, COMPLETE)) | ABOUT[Era.LEGACY]

@@ -34,6 +34,7 @@ from interlock.runtime.links.listing import FIELD, Items, ListFailed, Listing, r
 from interlock.runtime.links.pipes import HttpPipe, Pipe
 from interlock.runtime.links.state import LinkState
 from interlock.runtime.links.subscriptions import Subscriptions, has
+from interlock.runtime.links.task_listening import TaskListening
 from interlock.transport.stderr import StderrRing
 
 log = logging.getLogger("interlock.links")
@@ -66,6 +67,7 @@ class Keeper:
         self.settled = asyncio.Event()  # the first attempt has ended, well or not
         self.stderr = StderrRing(now=workshop.clock.wall)
         self.subscriptions = Subscriptions(link, self._refresh_all)
+        self.task_listening = TaskListening(link)
         self.log_level: str | None = None
         self._level_heard: Heard | None = None
         self._workshop = workshop
@@ -325,6 +327,7 @@ class Keeper:
         if facts is None:
             return
         self.subscriptions.say_again()
+        self.task_listening.say()
         self._say_log_level()
 
     def _say_log_level(self) -> None:
