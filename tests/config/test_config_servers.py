@@ -293,3 +293,14 @@ def test_a_good_segment_in_the_configuration_passes(project: Project, segment: s
 
 def test_a_bad_segment_comes_with_one_that_would_do(project: Project) -> None:
     assert project.problem("[servers.GitHub]\npypi = 'x'\n").hint == "for instance 'git_hub'"
+
+
+def test_variables_that_a_nested_node_would_read_are_found_at_load_each_at_its_line(project: Project) -> None:
+    text = "[servers.s]\ncommand = 'x'\n[servers.s.env]\nA = '1'\nINTERLOCK_DATA = 's3cret'\nINTERLOCK_TOKEN = 'x'\n"
+    found = project.load(text).warnings
+    assert [(warning.line, warning.key, warning.hint) for warning in found] == [
+        (5, "servers.s.env.INTERLOCK_DATA", "remove it"),
+        (6, "servers.s.env.INTERLOCK_TOKEN", "remove it"),
+    ]
+    assert not any("s3cret" in str(warning) for warning in found)
+    assert project.load("[servers.s]\ncommand = 'x'\nenv = { MY_INTERLOCK_URL = 'x', PATH = 'y' }").warnings == ()

@@ -31,7 +31,8 @@ def markdown(kept: dict[str, Any]) -> str:
         "## Interlock as the server",
         "The suite's clients, a node, and `tests/servers/everything.py` behind it: as `/mcp/only/fixture` over HTTP "
         "and over stdio, and under `/mcp`, where its names are prefixed and a renaming proxy puts them back for the "
-        "suite. Left out: scenarios of extensions that the fixture does not offer (tasks, skills).",
+        "suite. Left out: scenarios of an extension that the fixture does not offer (skills), and of tasks "
+        "across eras, where the node refuses them by name.",
         totals(trials),
     ]
     for era in ERAS:
@@ -58,13 +59,14 @@ def heading(cell: Cell) -> str:
 def totals(trials: Results) -> str:
     lines = ["| | legacy server | modern server |", "|---|---|---|"]
     for client, way in product(ERAS, ("http", "stdio", "prefixed")):
-        scores = [total(trials[Cell(client, server, way).name]) for server in ERAS]
+        cells = [Cell(client, server, way) for server in ERAS]
+        scores = [total(cell, trials[cell.name]) for cell in cells]
         lines.append(f"| {client} client, {way} | {' | '.join(scores)} |")
     return "\n".join(lines)
 
 
-def total(results: dict[str, dict[str, Any]]) -> str:
-    judged = [one for name, one in results.items() if not name.startswith(verdict.NOT_OFFERED)]
+def total(cell: Cell, results: dict[str, dict[str, Any]]) -> str:
+    judged = [one for name, one in results.items() if verdict.is_judged(cell, name)]
     passed = sum(one["passed"] for one in judged)
     return f"{passed}/{passed + sum(len(failed(one)) for one in judged)}"
 
@@ -74,9 +76,11 @@ def table(columns: Sequence[Trial], titles: list[str], trials: Results) -> str:
     scenarios = sorted({scenario for one in results for scenario in one})
     lines = [f"| scenario | {' | '.join(titles)} |", "|---|" + "---|" * len(titles)]
     for scenario in scenarios:
-        if not scenario.startswith(verdict.NOT_OFFERED):
+        judged = [verdict.is_judged(trial, scenario) for trial in columns]
+        if any(judged):
             shown = scenario if any(one[scenario]["scored"] for one in results) else f"*{scenario}*"
-            lines.append(f"| {shown} | {' | '.join(score(one[scenario]) for one in results)} |")
+            scores = [score(one[scenario]) if said else "refused" for one, said in zip(results, judged, strict=True)]
+            lines.append(f"| {shown} | {' | '.join(scores)} |")
     return "\n".join(lines)
 
 

@@ -95,13 +95,21 @@ def test_a_failure_without_an_entry_a_warning_and_a_stale_entry_are_complaints(m
     results = {
         "ping": suite.Scenario(scored=True, passed=1, failing={"ping": "no answer"}),
         "caching": suite.Scenario(scored=True, passed=1, warnings=["ttl"]),
-        "tasks-lifecycle": suite.Scenario(scored=False, failing={"not-offered": "no"}),
+        "sep-2640-skills": suite.Scenario(scored=False, failing={"not-offered": "no"}),
     }
     stale = {"tools-list": {"tools-order": "because"}}
     monkeypatch.setattr(verdict, "expected", lambda _: stale)
     assert [said.split(":")[0] for said in verdict.judge(CELLS[0], results)] == ["ping", "caching", "tools-list"]
     monkeypatch.setattr(verdict, "expected", lambda _: {"ping": {"ping": "because"}, "caching": {"ttl": "because"}})
     assert verdict.judge(CELLS[0], results) == []
+
+
+def test_tasks_are_judged_where_client_and_server_are_of_one_era() -> None:
+    results = {"tasks-lifecycle": suite.Scenario(scored=False, failing={"made": "no task"})}
+    judged = {
+        cell.known_as for cell in CELLS if verdict.judge(cell, results)[:1] == ["tasks-lifecycle: made fails: no task"]
+    }
+    assert judged == {"legacy-legacy", "modern-modern"}
 
 
 def test_no_expectation_is_left_without_a_trial() -> None:

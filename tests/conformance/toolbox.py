@@ -17,6 +17,8 @@ NODE_HOME = CACHE / "node"
 INSTALL_SECONDS = 600
 PACKAGES = {
     "@modelcontextprotocol/conformance": "0.2.0-alpha.12",
+    "@modelcontextprotocol/client": "2.3.1",
+    "@modelcontextprotocol/ext-tasks": "0.2.2",
     "@modelcontextprotocol/inspector": "2.12.0",
     "@modelcontextprotocol/server-everything": "2026.8.31",
     "@modelcontextprotocol/server-filesystem": "2026.8.31",

@@ -10,7 +10,9 @@ The tool `interview` {label, steps}, the prompt `interview` {label, steps as JSO
     {"take_back": true}                  legacy: what was sent is no longer wanted
     {"gate": NAME}                       wait until the tool `open` {gate} is called
     {"progress": N}, {"log": LEVEL}      a notice
+    {"fail": {code, message, data?}}     end with this error
     {"linger": NAME}                     modern, HTTP: the stream of this round stays open until `open` {gate}
+`hold` {level}: logging/setLevel to that level waits until `open` {gate: LEVEL}; `tally` names the levels that wait.
 `tally` says how often each label was begun, finished and cancelled, and which answers came to questions of `send`.
 `point` answers with a link to own://NAME, a resource no other server has.
 """
@@ -41,7 +43,7 @@ def command(era: str, *options: str) -> list[str]:
 def build(options: Namespace):  # type: ignore[no-untyped-def]
     from cutting import elements
     from rawserver.features import ALL, FEATURES, structured, text_result
-    from rawserver.server import Exchange, InputRequired, Message, Refusal, Server, Session
+    from rawserver.server import Exchange, InputRequired, Refusal, Server
     from rawserver.text import array, members, obj, string
 
     server = Server(options.era, name=options.name)
@@ -54,6 +56,8 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
     gates: dict[str, asyncio.Event] = {}
     states: dict[str, tuple[int, list[str]]] = {}  # a state as it was written -> the next step, and the answers so far
     visited: set[str] = set()
+    held: set[str] = set()
+    waiting: list[str] = []
     own = f"own://{options.name}"
 
     def gate(name: str) -> asyncio.Event:
@@ -116,6 +120,9 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
             )
         if "log" in step:
             await exchange.log(json.loads(step["log"]), '"in mid-call"')
+        if "fail" in step:
+            error = members(step["fail"])
+            raise Refusal(int(error["code"]), json.loads(error["message"]), error.get("data"))
         if "linger" in step:
             linger(exchange, json.loads(step["linger"]))
         if "gate" in step:
@@ -200,8 +207,20 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
         gate(json.loads(members(arguments)["gate"])).set()
         return text_result("open")
 
+    async def hold(exchange: Exchange, arguments: str) -> str:
+        held.add(json.loads(members(arguments)["level"]))
+        return text_result("held")
+
+    async def set_level(exchange: Exchange) -> str:
+        level = exchange.param("level")
+        if level in held:
+            waiting.append(level)
+            await gate(level).wait()
+            waiting.remove(level)
+        return await plain_set_level(exchange)
+
     async def tally(exchange: Exchange, arguments: str) -> str:
-        counts = {"begun": begun, "finished": finished, "cancelled": cancelled}
+        counts = {"begun": begun, "finished": finished, "cancelled": cancelled, "waiting": waiting}
         pairs = [(name, json.dumps(count)) for name, count in counts.items()]
         return structured(obj([*pairs, ("late", array(late))]))
 
@@ -226,15 +245,9 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
     async def die(exchange: Exchange, arguments: str) -> str:
         os._exit(7)
 
-    plain_notice = server.notice
-
-    async def notice_in_turn(message: Message, session: Session) -> None:
-        await asyncio.sleep(0)  # a request of the same read begins before what cancels it is heard
-        await plain_notice(message, session)
-
-    server.notice = notice_in_turn
     plain_prompt, plain_read = server.methods["prompts/get"], server.methods["resources/read"]
-    plain_complete = server.methods["completion/complete"]
+    plain_complete, plain_set_level = server.methods["completion/complete"], server.methods["logging/setLevel"]
+    server.methods["logging/setLevel"] = set_level
     server.methods |= {"prompts/get": get_prompt, "resources/read": read, "completion/complete": complete}
     server.prompts["interview"] = '{"name":"interview","arguments":[{"name":"label"},{"name":"steps"}]}'
     server.templates["ask://{label}"] = '{"uriTemplate":"ask://{label}","name":"asks"}'
@@ -243,6 +256,7 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
     server.tool("impatient", interview_tool)
     server.tool("open", open_gate)
     server.tool("tally", tally)
+    server.tool("hold", hold)
     server.tool("own_params", own_meta)
     server.tool("point", point)
     server.tool("die", die)

@@ -30,6 +30,10 @@ RESULTS = {
     "completion/complete": "CompleteResult",
     "logging/setLevel": "EmptyResult",
     "subscriptions/listen": "SubscriptionsListenResult",
+    "tasks/get": "GetTaskResult",
+    "tasks/result": "CallToolResult",
+    "tasks/list": "ListTasksResult",
+    "tasks/cancel": "CancelTaskResult",
 }
 NOTIFICATIONS = {
     "notifications/cancelled": "CancelledNotification",
@@ -41,13 +45,43 @@ NOTIFICATIONS = {
     "notifications/resources/updated": "ResourceUpdatedNotification",
     "notifications/subscriptions/acknowledged": "SubscriptionsAcknowledgedNotification",
     "notifications/elicitation/complete": "ElicitationCompleteNotification",
+    "notifications/tasks/status": "TaskStatusNotification",
 }
 REQUESTS = {
     "sampling/createMessage": "CreateMessageRequest",
     "elicitation/create": "ElicitRequest",
     "roots/list": "ListRootsRequest",
     "ping": "PingRequest",
+    "tasks/get": "GetTaskRequest",
+    "tasks/result": "GetTaskPayloadRequest",
+    "tasks/cancel": "CancelTaskRequest",
 }
+# The extension io.modelcontextprotocol/tasks of 2026-07-28, which the schema of that revision leaves out.
+EXTENSION = "2026-07-28"
+TASK = {
+    "type": "object",
+    "required": ["taskId", "status", "createdAt", "lastUpdatedAt", "ttlMs"],
+    "properties": {
+        "taskId": {"type": "string"},
+        "status": {"enum": ["working", "input_required", "completed", "failed", "cancelled"]},
+        "ttlMs": {"type": ["integer", "null"]},
+        "pollIntervalMs": {"type": "integer"},
+        "ttl": False,
+        "pollInterval": False,
+        "requestState": False,
+    },
+}
+DETAIL = {
+    **TASK,
+    "oneOf": [
+        {"properties": {"status": {"const": "input_required"}}, "required": ["inputRequests"]},
+        {"properties": {"status": {"const": "completed"}}, "required": ["result"]},
+        {"properties": {"status": {"const": "failed"}}, "required": ["error"]},
+        {"properties": {"status": {"enum": ["working", "cancelled"]}}},
+    ],
+}
+ACKNOWLEDGED = {"properties": {"resultType": {"const": "complete"}, "taskId": False}, "required": ["resultType"]}
+OF_EXTENSION = {"tasks/get": DETAIL, "tasks/update": ACKNOWLEDGED, "tasks/cancel": ACKNOWLEDGED}
 
 
 def complaints(version: str, message: Any, method: str | None = None) -> list[str]:
@@ -58,6 +92,8 @@ def complaints(version: str, message: Any, method: str | None = None) -> list[st
     kind = message.get("method")
     if kind is not None:
         table = REQUESTS if "id" in message else NOTIFICATIONS
+        if version == EXTENSION and kind == "notifications/tasks":
+            return found + _errors_in(DETAIL, message.get("params"))
         if table.get(kind) not in _definitions(version):
             return [*found, f"{version} has no {kind} from a server"]
         return found + _errors(version, table[kind], message)
@@ -69,6 +105,12 @@ def complaints(version: str, message: Any, method: str | None = None) -> list[st
     result = message.get("result")
     if isinstance(result, dict) and result.get("resultType") == "input_required":
         return found + _errors(version, "InputRequiredResult", result)
+    if version == EXTENSION and isinstance(result, dict) and result.get("resultType") == "task":
+        return found + _errors_in(TASK, result)
+    if version == EXTENSION and method in OF_EXTENSION:
+        return found + _errors_in(OF_EXTENSION[method], result)
+    if method == "tools/call" and isinstance(result, dict) and "task" in result:
+        return found + _errors(version, "CreateTaskResult", result)
     return found + (_errors(version, RESULTS[method], result) if method is not None else [])
 
 
@@ -82,6 +124,11 @@ def _stray_keys(value: Any, path: str) -> Iterator[str]:
     elif isinstance(value, list):
         for number, inner in enumerate(value):
             yield from _stray_keys(inner, f"{path}[{number}]")
+
+
+def _errors_in(schema: dict[str, Any], value: Any) -> list[str]:
+    judge = jsonschema.Draft202012Validator(schema)
+    return [f"a task's {error.json_path}: {error.message[:300]}" for error in judge.iter_errors(value)]
 
 
 def _errors(version: str, definition: str, value: Any) -> list[str]:

@@ -29,6 +29,7 @@ META = "io.modelcontextprotocol/"
 ANSWER_SECONDS = 15.0
 LINE_MAX = 64 * 1024 * 1024
 NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+NAMED |= dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId")
 Params = Mapping[str, Any] | str | None
 Answerer = Callable[[Any], Mapping[str, Any]]
 

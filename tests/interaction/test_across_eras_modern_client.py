@@ -251,6 +251,28 @@ async def test_a_server_that_fails_for_it_is_heard_as_a_missing_capability(
         assert "does not support" in refused.error["message"]  # the server's own words
 
 
+FULL = {"code": -32050, "message": "disk full", "data": {"z": 1, "a": [18446744073709551616]}}
+
+
+@pytest.mark.parametrize("link", LEGACY_LINKS)
+async def test_what_the_server_itself_says_of_its_failure_is_kept_whole(tree: Tree, link: str) -> None:
+    """Whether it failed for want of the capability or for something else, nobody but the server knows."""
+    async with tree.peer("http-modern", {}) as peer:
+        refused = await peer.call(tool(link, "interview"), interview(asks(question(SAMPLE)), {"fail": FULL}))
+        assert (refused.status, refused.error["code"]) == (400, -32021)
+        assert "disk full" in refused.error["message"]
+        assert refused.error["data"] == {"requiredCapabilities": {"sampling": {}}, "error": FULL}
+
+
+@pytest.mark.parametrize("link", LEGACY_LINKS)
+async def test_a_server_that_went_on_with_another_question_did_not_fail_for_the_first(tree: Tree, link: str) -> None:
+    async with tree.peer("http-modern", {"elicitation": {}}) as peer:
+        given = interview(asks(question(SAMPLE)), asks(question(ELICIT)), {"fail": FULL})
+        asked = await peer.call(tool(link, "interview"), given)
+        failed = await again(peer, tool(link, "interview"), given, asked, filled(asked))
+        assert failed.error == FULL
+
+
 @pytest.mark.parametrize("link", LEGACY_LINKS)
 async def test_a_page_that_must_be_visited_first_is_asked_for(tree: Tree, link: str) -> None:
     """-32042 of 2025-11-25: nothing is parked, the call is simply made again."""

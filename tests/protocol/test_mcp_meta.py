@@ -18,9 +18,10 @@ CREDENTIALS = """
     api-key api_key apiKey X-API-Key com.acme/api.key AWS-Secret-Access-Key access_key private-key
     credential com.acme/credentials bearer jwt passphrase passwd
 """
-OURS = ["x-mcpax-route", "X-MCPAX-Cursor", "x-mcpax-", "baggage", "Baggage"]
+# A task has another id on the other side: whoever knows both says which.
+OURS = ["x-mcpax-route", "X-MCPAX-Cursor", "x-mcpax-", "baggage", "Baggage", "io.modelcontextprotocol/related-task"]
 VENDORS = """
-    com.acme/trace com.acme/auth acme x-mcpax io.modelcontextprotocol/related-task dev.interlock/x com.acme/baggage
+    com.acme/trace com.acme/auth acme x-mcpax dev.interlock/x com.acme/baggage
     com.acme/author key com.acme/keyboard Traceparent progress é
 """
 

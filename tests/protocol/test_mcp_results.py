@@ -1,13 +1,14 @@
 """Does a result or an error of one era become one of the other, and lose nothing that the other can hold?"""
 
 import json
+from typing import Any
 
 import pytest
 from mcp_schema import LEGACY, MODERN, complaints
 from msgspec import Raw
 
 from interlock.protocol.jsonrpc.codec import encode_fault
-from interlock.protocol.jsonrpc.errors import INTERNAL_ERROR, Fault
+from interlock.protocol.jsonrpc.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, Fault, error_body
 from interlock.protocol.mcp.methods import (
     COMPLETE,
     PROMPTS_GET,
@@ -69,7 +70,7 @@ def test_structured_content_that_is_an_object_keeps_its_bytes() -> None:
     assert result_to_legacy(Raw(given)) == given
 
 
-UNKNOWN_KINDS = [b'"task"', b'""', b"null", b"1", rb'"\ud800"', b"[]"]
+UNKNOWN_KINDS = [b'"Task"', b'""', b"null", b"1", rb'"\ud800"', b"[]"]
 
 
 @pytest.mark.parametrize(
@@ -88,6 +89,33 @@ def test_a_result_that_is_no_object_is_the_servers_fault(result: bytes) -> None:
     for fault in (result_to_modern(Raw(result), TOOLS_CALL), result_to_legacy(Raw(result))):
         assert isinstance(fault, Fault)
         assert fault.code == INTERNAL_ERROR
+
+
+NEEDS_TASKS = {"requiredCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}}}
+ACROSS = {"reason": "task_across_eras", "client_era": "legacy", "server_era": "modern"}
+
+
+def test_a_tool_that_runs_only_as_a_task_says_so_to_a_legacy_client() -> None:
+    made = result_to_legacy(Raw(b'{"resultType":"task","taskId":"t"}'))
+    assert isinstance(made, Fault)
+    refused = json.dumps({"code": -32021, "message": "m", "data": NEEDS_TASKS}).encode()
+    text = error_to_legacy(Raw(refused), TOOLS_CALL)
+    assert text == error_body(made)
+    assert (made.code, made.data) == (METHOD_NOT_FOUND, ACROSS)
+    assert "2026-07-28" in made.message
+    assert "2025-11-25" in made.message
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"code": -32021, "message": "io.modelcontextprotocol/tasks"},
+        {"code": -32021, "message": "m", "data": {"requiredCapabilities": {"sampling": {}}, "x": list(NEEDS_TASKS)}},
+        {"code": -32602, "message": "m", "data": NEEDS_TASKS},
+    ],
+)
+def test_an_error_that_only_speaks_of_tasks_is_what_it_is(error: dict[str, Any]) -> None:
+    assert json.loads(error_to_legacy(Raw(json.dumps(error).encode()), TOOLS_CALL))["message"] == error["message"]
 
 
 TO_MODERN = {-32002: -32602, -32042: -32603, -32601: -32601, -32000: -32000, 7: 7, -32602: -32602}

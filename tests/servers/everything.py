@@ -13,7 +13,8 @@ What the suite (`@modelcontextprotocol/conformance`) needs of it:
     input-required-result-*                   test_input_required_result_*, one prompt of that name
     http-custom-header-server-validation      test_x_mcp_header
     dns-rebinding-protection, caching, http-header-validation, sep-2164-*   the SDK itself, and `read_resource`
-Not offered, because the SDK has none: the tasks and skills extensions (reported by the suite, never scored).
+    tasks-*                                   the tools of `sdkserver.tasks`, and the extension's methods (2026-07-28)
+Not offered: the skills extension (reported by the suite, never scored).
 Whatever asks the client does so in the way of the client's era, so that the cells across eras have something to bridge.
 
 `--era legacy` answers 2026-07-28 requests as a server of the v1 SDK does, `--era modern` refuses `initialize`.
@@ -31,7 +32,7 @@ from mcp import types
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.subscriptions import ListenHandler
 from mcp.shared.exceptions import MCPDeprecationWarning
-from sdkserver import prompts, resources, tools
+from sdkserver import prompts, resources, tasks, tools
 from sdkserver.eras import gate, serve_stdio
 from sdkserver.events import Events
 
@@ -47,6 +48,8 @@ def answering(model: type[Any], handler: Callable[..., Awaitable[Any]]) -> Calla
 
     async def handle(ctx: Any, params: Any) -> Any:
         result = await handler(ctx, params)
+        if result.get("resultType") == "task":
+            return result
         needs_input = result.get("resultType") == "input_required"
         return (types.InputRequiredResult if needs_input else model).model_validate(result)
 
@@ -54,7 +57,7 @@ def answering(model: type[Any], handler: Callable[..., Awaitable[Any]]) -> Calla
 
 
 def build() -> Fixture:
-    return Fixture(
+    fixture = Fixture(
         "everything",
         version="1.0",
         instructions="A fixture: every tool does exactly what its name says.",
@@ -71,6 +74,10 @@ def build() -> Fixture:
         on_set_logging_level=answering(types.EmptyResult, prompts.set_level),
         on_subscriptions_listen=ListenHandler(tools.bus),
     )
+    fixture.extensions[tasks.EXTENSION] = {}
+    for method, handler in tasks.METHODS.items():
+        fixture.add_request_handler(method, tasks.TaskParams, handler)
+    return fixture
 
 
 async def serve_http(port: int, era: str) -> None:

@@ -202,6 +202,54 @@ def test_twice_answers_twice_and_wrong_id_under_another_id() -> None:
     assert json.loads(speak(["wrong-id"], "legacy", call)[-1])["id"] == "somebody-else"
 
 
+def test_a_request_and_its_cancellation_may_come_in_one_read() -> None:
+    with talking("all", "--era", "legacy") as process:
+        say(process, HELLO, call(2, "wait"), cancel(2), call(3, "cancelled"))
+        answers = [json.loads(process.stdout.readline()) for _ in range(2)]
+        assert answers[1]["result"]["structuredContent"] == {"ids": [2]}
+
+
+def test_an_answer_to_a_cancelled_call_does_not_end_the_server() -> None:
+    with talking("all", "--era", "legacy") as process:
+        say(process, HELLO, call(2, "ask", {"method": "roots/list"}))
+        _, asked = [json.loads(process.stdout.readline()) for _ in range(2)]
+        say(process, cancel(2), {"jsonrpc": "2.0", "id": asked["id"], "result": {"roots": []}}, call(3, "cancelled"))
+        assert json.loads(process.stdout.readline())["result"]["structuredContent"] == {"ids": [2]}
+
+
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
+}
+
+
+def call(number: int, name: str, arguments: Any = None) -> dict[str, Any]:
+    params = {"name": name, "arguments": arguments or {}}
+    return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+
+
+def cancel(number: int) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": number}}
+
+
+@contextmanager
+def talking(*behaviour: str) -> Iterator[Any]:
+    with subprocess.Popen(raw(*behaviour), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        try:
+            yield process
+        finally:
+            process.stdin.close()
+
+
+def say(process: Any, *messages: Any) -> None:
+    """In one write."""
+    process.stdin.write(b"".join(json.dumps(message).encode() + b"\n" for message in messages))
+    process.stdin.flush()
+
+
 def speak(behaviour: list[str], era: str, params: Any) -> list[bytes]:
     """Say hello and make one call over stdio, on the bare pipe; every line that came back."""
     meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}

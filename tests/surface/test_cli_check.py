@@ -149,7 +149,8 @@ def test_certificates_that_are_not_there_are_warned_of(check: Check) -> None:
 
 
 def test_a_name_that_is_the_nodes_own_in_env_is_warned_of(check: Check) -> None:
-    ((*_, message),) = check.warnings('[servers.a]\ncommand = "sh"\nenv = { INTERLOCK_X = "1" }\n')
+    ((line, key, message),) = check.warnings('[servers.a]\ncommand = "sh"\nenv = { INTERLOCK_X = "1" }\n')
+    assert (line, key) == (3, "servers.a.env.INTERLOCK_X")
     assert "INTERLOCK_X" in message
 
 

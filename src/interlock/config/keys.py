@@ -375,7 +375,12 @@ _SERVERS = _keys(
     ),
     Key(
         name="env",
-        kind=Table(names=r"[^=\x00]+", names_are="a name an environment variable can have", item=_TEXT),
+        kind=Table(
+            names=r"[^=\x00]+",
+            names_are="a name an environment variable can have",
+            item=_TEXT,
+            reserved="INTERLOCK_",  # a node started as a server would take them for its own settings
+        ),
         default={},
         example={"LOG_LEVEL": "info"},
         help="Environment variables of the program. ${env:NAME} is replaced.",

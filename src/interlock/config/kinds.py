@@ -244,6 +244,7 @@ class Table(Kind, frozen=True, kw_only=True):
     names: str  # the pattern
     names_are: str
     item: Kind
+    reserved: str | None = None  # how names begin that are the node's own
 
     def read(self, value: object, at: At) -> dict[str, Any] | Wrong:
         if not isinstance(value, dict):
@@ -255,6 +256,8 @@ class Table(Kind, frozen=True, kw_only=True):
                 read[name] = inside.wrong(f"{inside.name} is not {self.names_are}")
             else:
                 read[name] = self.item.read(each, inside)
+                if self.reserved is not None and name.startswith(self.reserved):
+                    inside.warn(f"{inside.name} has a name that is the node's own and reaches no server", "remove it")
         return WRONG if WRONG in read.values() else read
 
     def schema(self) -> dict[str, Any]:

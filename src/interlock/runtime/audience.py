@@ -11,13 +11,13 @@ from typing import Final, Protocol
 from msgspec import Raw
 
 from interlock.protocol.jsonrpc.codec import decode_object, encode_notification, encode_value, maybe_string
-from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, Fault
 from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import ELICITATION_COMPLETE, LOG_RANK, ROOTS_CHANGED, ROOTS_LIST
 from interlock.runtime.callers import Caller
 from interlock.runtime.calls import Call
-from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.keeper import Heard, Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.shelves import RESOURCE_SCHEME
 
@@ -64,19 +64,27 @@ class Audience:
 
     async def watch(self, member: Member, link: Link, uri: str, asked: str) -> Response | Fault | None:
         """None once the member will be told; otherwise why the server refuses."""
-        refusal = await self._keepers[link.segment].subscribe(uri)
-        if refusal is None and member in self.members:
-            self._watching.setdefault((link.segment, uri), {})[member] = asked
+        if member not in self.members:
+            return Fault(INVALID_REQUEST, "the client has gone")
+        # Noted before the server has answered: whoever leaves meanwhile takes the wish along.
+        self._watching.setdefault((link.segment, uri), {})[member] = asked
+        refusal = await self._keepers[link.segment].subscriptions.subscribe(uri)
+        if refusal is not None:
+            self._forget(member, link.segment, uri)
         return refusal
 
-    def unwatch(self, member: Member, segment: str, uri: str) -> None:
+    def _forget(self, member: Member, segment: str, uri: str) -> bool:
+        """True when it was the last to watch this."""
         watchers = self._watching.get((segment, uri))
         if watchers is None or watchers.pop(member, None) is None or watchers:
-            return
+            return False
         del self._watching[(segment, uri)]
+        return True
+
+    def unwatch(self, member: Member, segment: str, uri: str) -> None:
         keeper = self._keepers.get(segment)
-        if keeper is not None:
-            keeper.unsubscribe(uri)
+        if self._forget(member, segment, uri) and keeper is not None:
+            keeper.subscriptions.unsubscribe(uri)
 
     def resource_updated(self, link: Link, raw: Raw, prefix: str) -> None:
         params: dict[str, object] | None = decode_object(raw)  # type: ignore[assignment]
@@ -114,20 +122,21 @@ class Audience:
         levels = [member.caller.log_level for member in self.members if member.caller.log_level is not None]
         return min(levels, key=lambda level: LOG_RANK[level]) if levels else None
 
-    def log_levels_changed(self) -> None:
+    def log_levels_changed(self) -> list[Heard]:
+        """What is to be waited for until every server has taken its level."""
         level = self.wanted_log_level()
-        if level is not None:
-            for keeper in self._keepers.values():
-                keeper.set_log_level(level)
+        if level is None:
+            return []
+        return [heard for keeper in self._keepers.values() if (heard := keeper.set_log_level(level)) is not None]
 
-    def log(self, link: Link, params: Raw) -> None:
-        """Whoever asked for logs hears it, unless it may belong to another principal's call."""
-        callers = {p.caller.principal for p in link.in_flight.values() if isinstance(p, Call)}
+    def log(self, link: Link, params: Raw, with_tasks: set[str]) -> None:
+        """Whoever asked for logs hears it, unless it may belong to another principal's call or task."""
+        callers = {p.caller.principal.name for p in link.in_flight.values() if isinstance(p, Call)} | with_tasks
         if len(callers) > 1:
             self.unplaced_logs += 1
             return
         for member in list(self.members):
-            if not callers or member.caller.principal in callers:
+            if not callers or member.caller.principal.name in callers:
                 member.on_log(params)
 
     def roots(self, link: Link, request: Request) -> bool:

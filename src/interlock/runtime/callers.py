@@ -57,6 +57,13 @@ class Sink(Protocol):
 class Asker(Protocol):
     """A client that a server may ask (legacy: its session)."""
 
+    @property
+    def reachable(self) -> bool:
+        """Whether it can be told things that belong to no call."""
+
+    def tell(self, message: bytes) -> bool:
+        """True when it was told."""
+
     def ask(self, link: "Asked", upstream_id: bytes, method: str, params: Raw, sink: Sink | None) -> None: ...
 
     def withdraw(self, link: "Asked", upstream_id: bytes, params: Raw) -> None:

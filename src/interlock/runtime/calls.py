@@ -80,6 +80,9 @@ class House(Protocol):
     def withdrawn(self, call: "Call", upstream_id: bytes) -> None:
         """... and no longer wants the answer."""
 
+    def returned(self, call: "Call") -> asyncio.Future[Any] | None:
+        """A parked call's client came back, perhaps with other wishes. What its server must have heard first."""
+
     def input_required(self, call: "Call", result: Raw) -> bool:
         """The modern server of a legacy client's call asks something. False when the result asks nothing."""
 
@@ -90,6 +93,7 @@ class House(Protocol):
 class Carrier(Protocol):
     """The link a call travels on."""
 
+    segment: str
     booked: int
     latencies: deque[float]
     errors: int
@@ -123,11 +127,13 @@ class Call(msgspec.Struct, eq=False):
     timeout_s: float | None = None
     deadline: float = inf
     asking: int = 0  # questions to the client under way: no deadline meanwhile
+    unhurried: bool = False  # it waits for as long as it takes, and loses nothing when it is asked again
     in_one_breath: bool = False  # the server has just asked for it and may ask more
     lacked: dict[str, Any] | None = None  # the capability for a question that the client does not have
     rounds: int = 0  # of input_required
     interview: Any = None
     request_digest: bytes = b""  # what a retry must repeat
+    after: asyncio.Future[Any] | None = None  # what its server must have heard before it
 
     @property
     def progress_token(self) -> Raw | None:

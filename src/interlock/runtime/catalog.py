@@ -43,8 +43,8 @@ class View:
         self._pages: dict[tuple[str, Era, str], Page] = {}
         shelves = namespace.shelves if key.only is None else _only(namespace.shelves, key.only)
         self._shelves = shelves
-        self.tool_routes = [route for shelf in shelves for route in shelf.tools if self._may_see(route)]
-        self.prompt_routes = [route for shelf in shelves for route in shelf.prompts if self._may_see(route)]
+        self.tool_routes = [route for shelf in shelves for route in shelf.tools if self.may_see(route)]
+        self.prompt_routes = [route for shelf in shelves for route in shelf.prompts if self.may_see(route)]
         self.tools = self._spelled(self.tool_routes)
         self.prompts = self._spelled(self.prompt_routes)
         open_segments = [shelf for shelf in shelves if self._covers(shelf.link.segment)]
@@ -135,7 +135,15 @@ class View:
     def _show_tool(self, route: Route, era: Era) -> bytes:
         name = self.show_name(route)
         meta = route.meta if name == route.qualified else {**route.meta, "x-mcpax-name": route.qualified}
-        return tool_item(route.item, name=name, meta=meta, hints=route.hints, server=era_of(route.link), client=era)
+        return tool_item(
+            route.item,
+            name=name,
+            meta=meta,
+            hints=route.hints,
+            server=era_of(route.link),
+            client=era,
+            tasks=route.link.tasks,
+        )
 
     def tool_definition(self, route: Route, era: Era) -> bytes:
         return self._show_tool(route, era)
@@ -151,7 +159,7 @@ class View:
 
     # Who sees what
 
-    def _may_see(self, route: Route) -> bool:
+    def may_see(self, route: Route) -> bool:
         key = self._key
         if route.qualified in self._namespace.clashing or SCOPES.index(route.scope) > SCOPES.index(key.scope):
             return False

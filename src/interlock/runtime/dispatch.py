@@ -1,11 +1,11 @@
 """From a client's request to a server: find the way, pass the guard, send, and see to the end of the call.
 
-One function per routed method; all of them end in `_go`, the only caller of the guard. A call that needs no waiting
+One function per routed method; all of them end in `go`, the only caller of the guard. A call that needs no waiting
 goes from the front to the link without a task, a future or a timer of its own.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from msgspec import Raw
@@ -28,18 +28,21 @@ from interlock.protocol.mcp.headers import encode_header, mirror_headers, mirror
 from interlock.protocol.mcp.ladder import HTTP_STATUS
 from interlock.protocol.mcp.methods import COMPLETE, LOG_RANK, META_LOG_LEVEL, PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
 from interlock.protocol.mcp.mrtr import RESUMABLE, read_input_required, request_digest
+from interlock.protocol.mcp.tasks import tool_across_eras
 from interlock.runtime.callers import Asked, Caller, Sink, ViewKey
-from interlock.runtime.calls import Call, Outcome
+from interlock.runtime.calls import Call, Carrier, Outcome
 from interlock.runtime.catalog import Catalog, View
 from interlock.runtime.clock import Clock
 from interlock.runtime.guard import BUSY, NOT_FOUND, Guard, Refuse, Rung
 from interlock.runtime.interviews import Interview
 from interlock.runtime.links.greeting import modern_head
-from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.keeper import Heard, Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.parking import Parking
 from interlock.runtime.recorder import Recorder
 from interlock.runtime.shelves import Route
+from interlock.runtime.task_calls import TaskMaking
+from interlock.runtime.tasks import Tasks
 
 SWEEP_S: Final = 0.1
 RESPAWN_WAIT_S: Final = 5.0  # how long a call waits for a server that is being started again
@@ -57,6 +60,7 @@ class Dispatch:
         self._calls_max = calls_max
         self._guard = Guard()
         self.parking = Parking(clock)
+        self.tasks = Tasks(clock)
         self._sweeping = False
         self._holds: set[asyncio.Task[None]] = set()
         self.in_flight: set[Call] = set()
@@ -76,12 +80,13 @@ class Dispatch:
         meta: dict[str, Raw],
         sink: Sink,
         headers: Mapping[bytes, bytes] | None = None,
+        kind: Callable[..., Call] = Call,
     ) -> Call:
         if "requestState" in params:
             resumed = self._resumed(caller, client_id, TOOLS_CALL, params, meta, sink)
             if resumed is not None:
                 return resumed
-        call = Call(caller, client_id, TOOLS_CALL, params, meta, sink, self._clock.now(), self)
+        call = kind(caller, client_id, TOOLS_CALL, params, meta, sink, self._clock.now(), self)
         name = params.get("name")
         namespace = self._catalog.namespace
         if caller.seen is not namespace:
@@ -95,7 +100,7 @@ class Dispatch:
             call.target = text[:255]
             route = view.find_tool(text)
             if route is None:
-                return self._refuse(call, NOT_FOUND)
+                return self.refuse(call, NOT_FOUND)
         arguments = params.get("arguments")
         if arguments is not None and bytes(arguments)[:1] != b"{":
             return self._invalid(call, "params.arguments must be an object")
@@ -105,14 +110,16 @@ class Dispatch:
         if route.mirrored:
             fault = self._mirror(call, route, arguments, headers)
             if fault is not None:
-                return self._refuse(call, fault)
+                return self.refuse(call, fault)
         link = route.link
         if not link.modern:
-            fault = self._across(call, link)
+            fault = self._across(call, link, route)
             if fault is not None:
-                return self._refuse(call, fault)
+                return self.refuse(call, fault)
+        elif link.tasks:
+            call = TaskMaking.instead_of(call, self.tasks, route)
         params["name"] = route.wire_name
-        return self._go(call, link)
+        return self.go(call, link)
 
     def get_prompt(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
@@ -133,9 +140,9 @@ class Dispatch:
         call.head = route.head
         fault = self._across(call, route.link)
         if fault is not None:
-            return self._refuse(call, fault)
+            return self.refuse(call, fault)
         params["name"] = route.wire_name
-        return self._go(call, route.link)
+        return self.go(call, route.link)
 
     def read_resource(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
@@ -150,15 +157,15 @@ class Dispatch:
         call.target = uri[:255]
         found = self.view(caller.key).find_resource(uri)
         if isinstance(found, list):
-            return self._refuse(call, resource_not_found(uri, found, caller.era))
+            return self.refuse(call, resource_not_found(uri, found, caller.era))
         link, downstream = found
         call.timeout_s = STANDARD_S
         call.head = modern_head(RESOURCES_READ) + b"mcp-name: %b\r\n" % encode_header(downstream)
         fault = self._across(call, link)
         if fault is not None:
-            return self._refuse(call, fault)
+            return self.refuse(call, fault)
         params["uri"] = Raw(encode_value(downstream))
-        return self._go(call, link)
+        return self.go(call, link)
 
     def complete(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
@@ -186,7 +193,7 @@ class Dispatch:
         params["ref"] = ref
         call.timeout_s = STANDARD_S
         call.head = modern_head(COMPLETE)
-        return self._go(call, link)
+        return self.go(call, link)
 
     # The common way
 
@@ -201,14 +208,16 @@ class Dispatch:
     ) -> Call:
         return Call(caller, client_id, method, params, meta, sink, self._clock.now(), self)
 
-    def _go(self, call: Call, link: Link) -> Call:
+    def go(self, call: Call, link: Link) -> Call:
         if link.booked >= self._calls_max:  # per link: one server that never answers must not starve others
-            return self._refuse(call, BUSY)
+            return self.refuse(call, BUSY)
+        if call.after is not None:
+            return self._hold(call, link)
         verdict = self._guard.admit(call, link.standing)
         if isinstance(verdict, Refuse):
             if verdict.rung is Rung.AVAILABILITY and self._worth_waiting(link):
                 return self._hold(call, link)
-            return self._refuse(call, verdict.fault)
+            return self.refuse(call, verdict.fault)
         self._register(call, link)
         link.send(verdict)
         return call
@@ -232,18 +241,23 @@ class Dispatch:
 
     def _hold(self, call: Call, link: Link) -> Call:
         self._register(call, link)
-        task = asyncio.get_running_loop().create_task(self._send_when_back(call, link))
+        task = asyncio.get_running_loop().create_task(self._send_when_ready(call, link))
         self._holds.add(task)
         task.add_done_callback(self._holds.discard)
         return call
 
-    async def _send_when_back(self, call: Call, link: Link) -> None:
-        keeper = self._keepers[link.segment]
-        keeper.wake()
-        await keeper.usable_within(RESPAWN_WAIT_S)
+    async def _send_when_ready(self, call: Call, link: Link) -> None:
+        if call.after is not None:
+            await asyncio.wait((call.after,))
+        verdict = self._guard.admit(call, link.standing)
+        is_away = isinstance(verdict, Refuse) or link.pipe is None
+        if is_away and self._worth_waiting(link) and not call.done:
+            keeper = self._keepers[link.segment]
+            keeper.wake()
+            await keeper.usable_within(RESPAWN_WAIT_S)
+            verdict = self._guard.admit(call, link.standing)
         if call.done:
             return
-        verdict = self._guard.admit(call, link.standing)
         if isinstance(verdict, Refuse):
             call.on_failed(verdict.fault, Outcome.REFUSED)
         else:
@@ -265,9 +279,9 @@ class Dispatch:
         return None
 
     def _invalid(self, call: Call, message: str, data: dict[str, Any] | None = None) -> Call:
-        return self._refuse(call, Fault(INVALID_PARAMS, message, data))
+        return self.refuse(call, Fault(INVALID_PARAMS, message, data))
 
-    def _refuse(self, call: Call, fault: Fault) -> Call:
+    def refuse(self, call: Call, fault: Fault) -> Call:
         """NOT_FOUND is 200 on HTTP: 404 with -32601 means an unknown method there."""
         status = 200 if fault is NOT_FOUND or call.caller.era is Era.LEGACY else HTTP_STATUS.get(fault.code, 200)
         call.refuse(fault, status)
@@ -275,19 +289,28 @@ class Dispatch:
 
     # Across eras (`House`)
 
-    def _across(self, call: Call, link: Link) -> Fault | None:
+    def _across(self, call: Call, link: Link, tool: Route | None = None) -> Fault | None:
         """A modern client's call to a legacy server: note what a retry must repeat, and the log level it wants."""
         if call.caller.era is Era.LEGACY or link.facts is None or link.facts.era is Era.MODERN:
             return None
         if "requestState" in call.params:  # nobody but us makes one for this server
             data = {"reason": "state_invalid"}
             return Fault(INVALID_PARAMS, "this requestState was not made here, or was changed", data)
+        if tool is not None and tool.needs_task:
+            return tool_across_eras(Era.MODERN)
         call.request_digest = request_digest(call.method, call.params)
         call.params.pop("inputResponses", None)  # of no round that this server knows
-        level = maybe_string(call.meta.get(META_LOG_LEVEL))
-        if level in LOG_RANK:
-            self._keepers[link.segment].want_log_level(level)
+        call.params.pop("task", None)  # a wish of 2025-11-25, which servers of 2026-07-28 overlook
+        call.after = self._tell_level(call, link)
         return None
+
+    def _tell_level(self, call: Call, link: Carrier) -> Heard | None:
+        """Over HTTP a level and what follows it are two requests, and nobody keeps them in order but who waits."""
+        level = maybe_string(call.meta.get(META_LOG_LEVEL))
+        return self._keepers[link.segment].want_log_level(level) if level in LOG_RANK else None
+
+    def returned(self, call: Call) -> Heard | None:
+        return None if call.link is None else self._tell_level(call, call.link)
 
     def _resumed(
         self, caller: Caller, client_id: bytes, method: str, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
@@ -297,7 +320,7 @@ class Dispatch:
             return None
         resumed = self.parking.resume(caller, client_id, method, params, meta, sink)
         if isinstance(resumed, Fault):
-            return self._refuse(self._new(caller, client_id, method, params, meta, sink), resumed)
+            return self.refuse(self._new(caller, client_id, method, params, meta, sink), resumed)
         return resumed
 
     def asked(self, call: Call, link: Asked, request: Request) -> None:
@@ -321,7 +344,7 @@ class Dispatch:
     def refused(self, call: Call, error: Raw) -> tuple[bytes, int] | None:
         if call.lacked is not None:  # the server's error is what came of a question the client cannot answer
             said = maybe_string((decode_object(error) or {}).get("message")) or "no reason given"
-            data = {"requiredCapabilities": call.lacked}
+            data = {"requiredCapabilities": call.lacked, "error": error}
             fault = Fault(MISSING_CAPABILITY, f"the server asked for what the client lacks, and failed: {said}", data)
             return encode_fault(call.client_id, fault), HTTP_STATUS[MISSING_CAPABILITY]
         return self.parking.url_required(call, error)
@@ -361,6 +384,13 @@ class Dispatch:
                 call.reason,
             )
         )
+
+    def let_go(self, fault: Fault) -> None:
+        """End what only waits for as long as it takes, and can be asked again."""
+        for call in [call for call in self.in_flight if call.unhurried]:
+            if call.link is not None:
+                call.link.cancel(call, fault.message)
+            call.on_failed(fault, Outcome.CANCELLED)
 
     def _sweep(self) -> None:
         now = self._clock.now()

@@ -18,10 +18,12 @@ import uvicorn
 from msgspec import Raw
 
 from interlock.config.plan import Address, Plan
+from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.oauth.resource import metadata_paths, resource_of
 from interlock.runtime.access import TokenBook
+from interlock.runtime.asked_tasks import AskedTasks
 from interlock.runtime.audience import Audience
 from interlock.runtime.callers import principal_for
 from interlock.runtime.catalog import Catalog
@@ -36,11 +38,14 @@ from interlock.runtime.fronts.modern import ModernDesk
 from interlock.runtime.fronts.sessions import Session, Sessions
 from interlock.runtime.fronts.stdio import LineFront, stdio_front
 from interlock.runtime.fronts.stock import Stock
-from interlock.runtime.links.keeper import Keeper, Workshop
+from interlock.runtime.links.connecting import Workshop
+from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
 from interlock.runtime.operations import NodeOperations
 from interlock.runtime.recorder import Recorder
+from interlock.runtime.task_desk import TaskDesk
+from interlock.runtime.task_news import TaskNews
 from interlock.store.registry import build_audit, build_store
 from interlock.store.tokens import TokenTable
 from interlock.transport.warden import Warden
@@ -85,8 +90,11 @@ class Node:
         self.dispatch = Dispatch(self.catalog, self.keepers, self.recorder, self.clock, plan.limits.calls_in_flight)
         self.stock = Stock(self.catalog, self.keepers, self.clock, plan.ax.list_ttl_s)
         self.sessions = Sessions(self.clock, plan.mcp.session_idle_s, self._session_ended)
-        self.legacy = LegacyDesk(self.dispatch, self.stock, self.sessions, self.audience)
-        self.modern = ModernDesk(self.dispatch, self.stock, self.audience)
+        self._asked_tasks = AskedTasks()
+        self.tasks = TaskNews(self.dispatch.tasks, self._asked_tasks)
+        task_desk = TaskDesk(self.dispatch, self.tasks, self.keepers, self.clock)
+        self.legacy = LegacyDesk(self.dispatch, self.stock, self.sessions, self.audience, task_desk, self._asked_tasks)
+        self.modern = ModernDesk(self.dispatch, self.stock, self.audience, task_desk)
         self.door = PublicDoor(plan, self.tokens, self.legacy, self.modern)
         self.operations = NodeOperations(self)
         self._operator_app = operator_app
@@ -272,6 +280,7 @@ class Node:
     async def drain(self) -> None:
         """Until every call under way is answered, within a bound. A call that waits for a person is not waited for."""
         deadline = asyncio.get_running_loop().time() + DRAIN_S
+        self.dispatch.let_go(Fault(UNAVAILABLE, "unavailable", {"reason": "node_stopping"}))
         while any(not call.asking for call in self.dispatch.in_flight):
             if asyncio.get_running_loop().time() > deadline:
                 return
@@ -299,7 +308,7 @@ class Node:
         self.audience.resource_updated(link, params, self.catalog.namespace.prefix(link.segment))
 
     def on_log(self, link: Link, params: Raw) -> None:
-        self.audience.log(link, params)
+        self.audience.log(link, params, self.dispatch.tasks.principals(link))
 
     def on_orphan_request(self, link: Link, request: Request) -> bool:
         return self.audience.roots(link, request)
@@ -319,8 +328,12 @@ class Node:
     def on_elicitation_complete(self, link: Link, params: Raw) -> None:
         self.audience.elicitation_complete(link, params)
 
+    def on_acknowledged(self, link: Link, params: Raw) -> None:
+        self.keepers[link.segment].task_listening.on_acknowledged(params)
+
     def _session_ended(self, session: Session) -> None:
         self.audience.leave(session)
+        self._asked_tasks.forget(session.caller)
 
 
 class _Server(uvicorn.Server):

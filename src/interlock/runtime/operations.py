@@ -146,6 +146,7 @@ class NodeOperations:
             "errors": link.errors,
             "restarts": link.restarts,
             "stray": link.stray,  # answers nobody waited for
+            "unsent": link.unsent,  # answers, cancellations and notices of ours that did not arrive
             "pid": link.pid,
             "stderr_lines": keeper.stderr.count,
             "latency_ms": round(statistics.median(link.latencies) * 1000, 3) if link.latencies else None,

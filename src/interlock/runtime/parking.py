@@ -126,6 +126,7 @@ class Parking:
         if len(space.questions) >= QUESTIONS_MAX:
             _decline(link, request.id, f"more than {QUESTIONS_MAX} questions at once")
             return
+        call.lacked = None  # it goes on without what it asked for before
         space.next_key += 1
         space.questions[str(space.next_key)] = (link, request.id, Question(request.method, request.params))
         call.asking += 1
@@ -200,11 +201,13 @@ class Parking:
         space.waiting = False
         call.return_to(client_id, meta, sink)
         given = decode_object(params["inputResponses"]) if "inputResponses" in params else {}
+        answers = []
         for key, answer in (given or {}).items():
             if key in space.questions and bytes(answer)[:1] == b"{":  # a result is an object; else it is asked again
                 link, upstream_id, _ = space.questions.pop(key)
                 call.asking -= 1
-                link.respond(upstream_id, b'"result":' + bytes(answer))
+                answers.append((link, upstream_id, b'"result":' + bytes(answer)))
+        _answer_after(call.house.returned(call), call, answers)
         if call.done:
             self._deliver(handle, space, client_id, sink)
         elif space.questions:  # not all was answered: ask again
@@ -268,6 +271,14 @@ class Parking:
         questions = {str(number): Question(ELICIT, raw) for number, raw in enumerate(wanted[:QUESTIONS_MAX], 1)}
         ticket = Ticket("", 0, call.caller.principal.name, call.request_digest, self._clock.wall() + PARKED_S)
         return encode_result(call.client_id, encode_input_required(questions, seal(ticket, self._key))), 200
+
+
+def _answer_after(first: asyncio.Future[Any] | None, call: Call, answers: list[tuple[Asked, bytes, bytes]]) -> None:
+    if first is not None:
+        first.add_done_callback(lambda _: _answer_after(None, call, answers))
+    elif not call.done:
+        for link, upstream_id, answer in answers:
+            link.respond(upstream_id, answer)
 
 
 def _decline(link: Asked, upstream_id: bytes, why: str) -> None:

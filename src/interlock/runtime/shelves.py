@@ -28,6 +28,7 @@ from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.headers import Mirrored, encode_header, mirrored_arguments
 from interlock.protocol.mcp.items import Item, maybe_value
 from interlock.protocol.mcp.methods import PROMPTS_GET, TOOLS_CALL
+from interlock.protocol.mcp.tasks import needs_task
 from interlock.runtime.links.greeting import modern_head
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Items, Listing
@@ -54,6 +55,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     timeout_s: float | None = None
     scope: str = "read"
     mirrored: tuple[Mirrored, ...] = ()
+    needs_task: bool = False  # a legacy server's tool that can be called only as a task
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -83,6 +85,7 @@ RESOURCE_SCHEME: Final = "mcpax://"
 async def make_shelf(link: Link, listing: Listing, plan: Plan, old: Shelf | None) -> Shelf:
     segments = ((plan.ax.root_segment,) if plan.ax.root_segment else ()) + (link.segment,)
     digests = {kind: getattr(listing, kind).digest for kind in ("tools", "prompts", "resources", "templates")}
+    digests["tasks"] = b"%d" % link.tasks  # what a tool says of tasks counts only then
     withheld: list[Withheld] = []
     if old is not None and old.digests == digests:
         return old
@@ -170,6 +173,7 @@ def _tool(link: Link, original: str, item: Item, local: str, plan: Plan, segment
         timeout_s=TIMEOUT_S[capability.latency_class],
         scope=scope.value,
         mirrored=mirrored,
+        needs_task=not link.modern and link.tasks and needs_task(item),
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from . import cases
 from .server import Exchange, InputRequired, Refusal, Server
+from .tasks import tasks
 from .text import array, header_text, members, obj, string
 
 ODD_NAMES = (
@@ -345,7 +346,8 @@ FEATURES: dict[str, Callable[[Server, Namespace], None]] = {
     "header-params": header_params,
     "odd-names": odd_names,
     "many-tools": many_tools,
+    "tasks": tasks,
 }
 # What a server offers when only faults were named, and what `all` stands for.
 USUAL = ("echo",)
-ALL = tuple(name for name in FEATURES if name not in ("odd-names", "many-tools", "header-params"))
+ALL = tuple(name for name in FEATURES if name not in ("odd-names", "many-tools", "header-params", "tasks"))

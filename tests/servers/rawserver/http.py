@@ -28,6 +28,7 @@ OUTBOX_MAX = 1000  # messages a flood puts ahead of a slow stream
 BODY_MAX = 256 * 1024 * 1024
 REASONS = {200: "OK", 202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found"}
 NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+NAMED |= dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId")
 
 
 class Reader(asyncio.StreamReader):

@@ -40,6 +40,10 @@ class InputRequired(str):
     """A modern result that asks for input instead of being complete."""
 
 
+class MadeTask(str):
+    """A modern result that is a task."""
+
+
 class Channel(Protocol):
     """Where one request is answered."""
 
@@ -125,7 +129,7 @@ class Exchange:
         answer = self.session.asked[ask_id] = asyncio.get_running_loop().create_future()
         pairs = [("jsonrpc", '"2.0"'), ("id", ask_id), ("method", string(method)), ("params", params)]
         await self.channel.send(obj(pairs).encode())
-        return await answer
+        return await asyncio.shield(answer)  # the answer to a cancelled call may still come
 
 
 class Session:
@@ -268,7 +272,7 @@ class Server:
         text = await handler(exchange)
         if not modern:
             return text
-        kind = "input_required" if isinstance(text, InputRequired) else "complete"
+        kind = KINDS.get(type(text), "complete")
         hints = self.cache_hints if exchange.method in CACHEABLE and kind == "complete" else []
         return prepend([("resultType", string(kind)), *hints], text)
 
@@ -327,6 +331,9 @@ class Server:
             asked = uri in json.loads(wanted.get(kind, "[]")) if uri is not None else wanted.get(kind) == "true"
             if asked:
                 await exchange.notify(method, obj([("_meta", obj([(META + "subscriptionId", key)])), *params]))
+
+
+KINDS: dict[type, str] = {InputRequired: "input_required", MadeTask: "task"}
 
 
 def notification(method: str, params: str) -> bytes:

@@ -51,6 +51,7 @@ async def serve(server: Server) -> None:
             running.add(task)
             task.add_done_callback(running.discard)
         else:
+            await asyncio.sleep(0)  # a request of the same read begins before what cancels it is heard
             await server.notice(message, session)
 
 

@@ -19,10 +19,20 @@ _AS_OBJECT: Final = {b"true": Raw(b"{}"), b"false": Raw(b'{"not":{}}')}
 
 
 def tool_item(
-    item: Item, *, name: str, meta: dict[str, Any], hints: dict[str, bool], server: Era, client: Era
+    item: Item,
+    *,
+    name: str,
+    meta: dict[str, Any],
+    hints: dict[str, bool],
+    server: Era,
+    client: Era,
+    tasks: bool = True,
 ) -> bytes:
+    """`tasks`: whether the tool's server makes tasks of calls."""
     shown: dict[str, Any] = dict(item)
     shown["name"] = name
+    if not tasks and "execution" in shown:
+        _make_untasked(shown)
     if server is not client:
         if client is Era.MODERN:
             shown.pop("execution", None)  # 2025-11-25 only
@@ -61,6 +71,14 @@ def maybe_value(item: Item, member: str) -> Any:
 
 def _merged(raw: Raw | None, extra: dict[str, Any]) -> dict[str, Any]:
     return {**((decode_object(raw) if raw is not None else None) or {}), **extra}
+
+
+def _make_untasked(shown: dict[str, Any]) -> None:
+    """What a tool says of tasks counts only where its server has them (2025-11-25), and another's may have them."""
+    execution = decode_object(shown["execution"])
+    if execution is not None and "taskSupport" in execution:
+        del execution["taskSupport"]
+        shown["execution"] = execution
 
 
 def _make_schemas_legacy(shown: dict[str, Any]) -> None:

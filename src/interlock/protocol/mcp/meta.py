@@ -16,6 +16,7 @@ from interlock.protocol.mcp.methods import (
     META_CLIENT,
     META_LOG_LEVEL,
     META_SUBSCRIPTION,
+    META_TASK,
     META_VERSION,
 )
 
@@ -66,7 +67,7 @@ def _judge(key: str) -> Fate:
     if key in _TRACE_KEYS:
         return Fate.PASS
     lowered = key.lower()
-    if lowered.startswith("x-mcpax-") or lowered == "baggage":
+    if lowered.startswith("x-mcpax-") or lowered == "baggage" or key == META_TASK:  # the link names a task anew
         return Fate.DROP
     joined = lowered.translate(_JOINTS)
     return Fate.DROP if any(word in joined for word in _CREDENTIAL_WORDS) else Fate.VENDOR

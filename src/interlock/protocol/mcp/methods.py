@@ -18,6 +18,11 @@ SUBSCRIBE: Final = "resources/subscribe"
 UNSUBSCRIBE: Final = "resources/unsubscribe"
 COMPLETE: Final = "completion/complete"
 SET_LEVEL: Final = "logging/setLevel"
+TASKS_GET: Final = "tasks/get"
+TASKS_RESULT: Final = "tasks/result"  # 2025-11-25 only
+TASKS_LIST: Final = "tasks/list"  # 2025-11-25 only
+TASKS_CANCEL: Final = "tasks/cancel"
+TASKS_UPDATE: Final = "tasks/update"  # the extension of 2026-07-28 only
 
 CREATE_MESSAGE: Final = "sampling/createMessage"
 ELICIT: Final = "elicitation/create"
@@ -33,6 +38,8 @@ RESOURCE_UPDATED: Final = "notifications/resources/updated"
 ROOTS_CHANGED: Final = "notifications/roots/list_changed"
 ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
 ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
+TASK_STATUS: Final = "notifications/tasks/status"  # 2025-11-25
+TASK_NEWS: Final = "notifications/tasks"  # the same in the extension of 2026-07-28
 
 LISTS: Final = {
     TOOLS_LIST: "tools",
@@ -42,7 +49,14 @@ LISTS: Final = {
 }
 
 # The params member that `Mcp-Name` repeats (2026-07-28).
-NAMED_BY: Final = {TOOLS_CALL: "name", PROMPTS_GET: "name", RESOURCES_READ: "uri"}
+NAMED_BY: Final = {
+    TOOLS_CALL: "name",
+    PROMPTS_GET: "name",
+    RESOURCES_READ: "uri",
+    TASKS_GET: "taskId",
+    TASKS_UPDATE: "taskId",
+    TASKS_CANCEL: "taskId",
+}
 
 # Requests a legacy server may send, and the client capability each needs.
 ASKED_OF_CLIENT: Final = {CREATE_MESSAGE: "sampling", ELICIT: "elicitation", ROOTS_LIST: "roots"}
@@ -59,5 +73,7 @@ META_CLIENT: Final = "io.modelcontextprotocol/clientInfo"
 META_LOG_LEVEL: Final = "io.modelcontextprotocol/logLevel"
 META_SUBSCRIPTION: Final = "io.modelcontextprotocol/subscriptionId"
 META_SERVER: Final = "io.modelcontextprotocol/serverInfo"
+META_TASK: Final = "io.modelcontextprotocol/related-task"
 
 EXTENSION: Final = "dev.interlock/ax"
+TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"

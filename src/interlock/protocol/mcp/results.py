@@ -19,7 +19,9 @@ from interlock.protocol.jsonrpc.errors import (
     Fault,
     error_body,
 )
+from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import CACHEABLE, RESOURCES_READ
+from interlock.protocol.mcp.tasks import requires_tasks, tool_across_eras
 
 _COMPLETE: Final = Raw(b'"complete"')
 _MODERN_ONLY_MEMBERS: Final = ("resultType", "ttlMs", "cacheScope")
@@ -34,6 +36,9 @@ _UNKNOWN_KIND: Final = Fault(
     "the server's result is of a kind this client's MCP revision does not have",
     {"reason": "result_type_unknown"},
 )
+
+
+_TASK: Final = tool_across_eras(Era.LEGACY)
 
 
 def result_to_modern(result: Raw, method: str) -> bytes | Fault:
@@ -53,6 +58,8 @@ def result_to_legacy(result: Raw) -> bytes | Fault:
     if members is None:
         return Fault(INTERNAL_ERROR, "the server's result is not an object")
     kind = maybe_string(members.get("resultType")) if "resultType" in members else "complete"
+    if kind == "task":
+        return _TASK
     if kind != "complete":
         return _INPUT_REQUIRED if kind == "input_required" else _UNKNOWN_KIND
     for name in _MODERN_ONLY_MEMBERS:
@@ -68,6 +75,8 @@ def error_to_modern(error: Raw) -> bytes:
 
 
 def error_to_legacy(error: Raw, method: str) -> bytes:
+    if requires_tasks(error):
+        return error_body(_TASK)
     codes = dict(_MODERN_CODES)
     if method == RESOURCES_READ:
         codes[INVALID_PARAMS] = RESOURCE_NOT_FOUND

@@ -5,12 +5,11 @@ to its owner only, so whoever reaches it is `local`.
 """
 
 import asyncio
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, cast
 
-from interlock.runtime.fronts.stdio import LineFront
+from interlock.runtime.fronts.stdio import LineFront, open_input, open_output
 
 SOCKET: Final = "stdio.sock"
 _GREETING: Final = b"interlock-stdio/1 "
@@ -63,10 +62,10 @@ async def bridge(path: Path, only: str | None) -> bool:
         if not ended.done():
             ended.set_result(by_client)
 
-    stdout, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(os.dup(1), "wb", 0))
+    stdout = await open_output()
     node, _ = await loop.create_unix_connection(lambda: _Pump(stdout, lambda: end(False)), str(path))
     node.write(_GREETING + (only or "").encode() + b"\n")
-    stdin, _ = await loop.connect_read_pipe(lambda: _Pump(node, lambda: end(True)), os.fdopen(os.dup(0), "rb", 0))
+    stdin = await open_input(_Pump(node, lambda: end(True)))
     try:
         return await ended
     finally:

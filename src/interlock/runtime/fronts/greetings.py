@@ -6,7 +6,8 @@ from msgspec import Raw
 
 from interlock import __version__
 from interlock.protocol.jsonrpc.codec import decode_object
-from interlock.protocol.mcp.methods import EXTENSION
+from interlock.protocol.mcp.methods import EXTENSION, TASKS_EXTENSION
+from interlock.protocol.mcp.tasks import offers_cancelling
 from interlock.runtime.catalog import View
 
 SERVER_INFO = {"name": "interlock", "title": "Interlock", "version": __version__}
@@ -18,7 +19,8 @@ INTRODUCTION = (
 )
 
 
-def capabilities(view: View, *, modern: bool) -> dict[str, Any]:
+def capabilities(view: View, *, modern: bool, tasks: bool = True) -> dict[str, Any]:
+    """`tasks`: whether the client's revision has them."""
     offered: dict[str, Any] = {"tools": {"listChanged": True}}
     facts = [link.facts.capabilities for link in view.links if link.facts is not None]
     if any("prompts" in one for one in facts):
@@ -31,6 +33,13 @@ def capabilities(view: View, *, modern: bool) -> dict[str, Any]:
         if any(name in one for one in facts):
             offered[name] = {}
     offered["extensions" if modern else "experimental"] = {EXTENSION: {}}
+    makers = [link.facts for link in view.links if tasks and link.facts and link.tasks and link.modern == modern]
+    if makers and modern:
+        offered["extensions"][TASKS_EXTENSION] = {}
+    elif makers:
+        offered["tasks"] = {"list": {}, "requests": {"tools": {"call": {}}}}
+        if any(offers_cancelling(facts.capabilities) for facts in makers):
+            offered["tasks"]["cancel"] = {}
     return offered
 
 

@@ -1,6 +1,7 @@
 """The legacy era at the front: a session, its requests, its notifications, its answers to servers' questions."""
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any, Final
 
 from msgspec import Raw
@@ -25,7 +26,7 @@ from interlock.protocol.jsonrpc.errors import (
 )
 from interlock.protocol.jsonrpc.messages import Message, Notification, Request, Response
 from interlock.protocol.mcp.capabilities import capabilities_to_modern
-from interlock.protocol.mcp.eras import Era, negotiate_legacy
+from interlock.protocol.mcp.eras import LATEST_LEGACY, Era, negotiate_legacy
 from interlock.protocol.mcp.methods import (
     CANCELLED,
     COMPLETE,
@@ -39,9 +40,12 @@ from interlock.protocol.mcp.methods import (
     ROOTS_CHANGED,
     SET_LEVEL,
     SUBSCRIBE,
+    TASK_STATUS,
+    TASKS_LIST,
     TOOLS_CALL,
     UNSUBSCRIBE,
 )
+from interlock.runtime.asked_tasks import AskedTasks
 from interlock.runtime.audience import Audience
 from interlock.runtime.callers import Caller, Principal, Sink, view_key
 from interlock.runtime.calls import Call
@@ -49,14 +53,26 @@ from interlock.runtime.dispatch import Dispatch, resource_not_found
 from interlock.runtime.fronts.greetings import SERVER_INFO, capabilities, instructions
 from interlock.runtime.fronts.sessions import Session, Sessions
 from interlock.runtime.fronts.stock import Stock
+from interlock.runtime.links.keeper import Heard
 from interlock.runtime.links.link import Link
+from interlock.runtime.task_desk import ABOUT, TaskDesk
 
 EMPTY_RESULT: Final = b"{}"
 
 
 class LegacyDesk:
-    def __init__(self, dispatch: Dispatch, stock: Stock, sessions: Sessions, audience: Audience) -> None:
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        stock: Stock,
+        sessions: Sessions,
+        audience: Audience,
+        tasks: TaskDesk,
+        asked: AskedTasks,
+    ) -> None:
         self._dispatch = dispatch
+        self._task_desk = tasks
+        self._asked = asked
         self._stock = stock
         self._audience = audience
         self.sessions = sessions
@@ -91,7 +107,7 @@ class LegacyDesk:
             view = self._dispatch.view(session.caller.key)
             result: dict[str, Any] = {
                 "protocolVersion": session.version,
-                "capabilities": capabilities(view, modern=False),
+                "capabilities": capabilities(view, modern=False, tasks=session.version == LATEST_LEGACY),
                 "serverInfo": SERVER_INFO,
                 "instructions": instructions(view, session.caller.key.only),
             }
@@ -131,16 +147,24 @@ class LegacyDesk:
                 sink.answer(encode_fault(message_id, Fault(INVALID_PARAMS, "params._meta must be an object")))
                 return None
             if method == TOOLS_CALL:
+                if "task" in params:
+                    return self._task_desk.call_tool(caller, message_id, params, meta, sink)
                 return self._dispatch.call_tool(caller, message_id, params, meta, sink)
             if method == RESOURCES_READ:
                 return self._dispatch.read_resource(caller, message_id, params, meta, sink)
             if method == PROMPTS_GET:
                 return self._dispatch.get_prompt(caller, message_id, params, meta, sink)
+            if method in ABOUT[Era.LEGACY]:
+                return self._task_desk.ask(caller, message_id, method, params, meta, sink)
             return self._dispatch.complete(caller, message_id, params, meta, sink)
         if method in LISTS:
             self._list(session, message_id, method, params, sink)
         elif method == SUBSCRIBE:
             self._subscribe(session, message_id, params, sink)
+        elif method == SET_LEVEL:
+            self._set_level(session, message_id, params, sink)
+        elif method == TASKS_LIST:
+            self._task_desk.list_tasks(caller, params, lambda outcome: self._answer(message_id, sink, outcome))
         else:
             self._answer(message_id, sink, self._local(session, method, params))
         return None
@@ -160,21 +184,29 @@ class LegacyDesk:
     def _local(self, session: Session, method: str, params: dict[str, Raw]) -> bytes | Fault:
         if method == PING:
             return EMPTY_RESULT
-        if method == SET_LEVEL:
-            return self._set_level(session, params)
         if method == UNSUBSCRIBE:
             return self._unsubscribe(session, params)
         if method == INITIALIZE:
             return Fault(INVALID_REQUEST, "this session is already initialized")
         return Fault(METHOD_NOT_FOUND, "Method not found", {"method": method[:100]})
 
-    def _set_level(self, session: Session, params: dict[str, Raw]) -> bytes | Fault:
+    def _set_level(self, session: Session, message_id: bytes, params: dict[str, Raw], sink: Sink) -> None:
+        """Answered when the servers have taken it: what the client calls next logs at its level."""
         level = maybe_string(params.get("level"))
         if level not in LOG_RANK:
-            return Fault(INVALID_PARAMS, f"params.level must be one of {', '.join(LOG_RANK)}")
+            fault = Fault(INVALID_PARAMS, f"params.level must be one of {', '.join(LOG_RANK)}")
+            self._answer(message_id, sink, fault)
+            return
         session.caller.log_level = level
-        self._audience.log_levels_changed()
-        return EMPTY_RESULT
+        heard = self._audience.log_levels_changed()
+        if heard:
+            self._begin(self._level_set(heard, message_id, sink))
+        else:
+            self._answer(message_id, sink, EMPTY_RESULT)
+
+    async def _level_set(self, heard: list[Heard], message_id: bytes, sink: Sink) -> None:
+        await asyncio.wait(heard)
+        self._answer(message_id, sink, EMPTY_RESULT)
 
     def _subscribe(self, session: Session, message_id: bytes, params: dict[str, Raw], sink: Sink) -> None:
         uri = maybe_string(params.get("uri"))
@@ -184,9 +216,12 @@ class LegacyDesk:
         elif isinstance(found, list):
             self._answer(message_id, sink, resource_not_found(uri, found, Era.LEGACY))
         else:
-            task = asyncio.get_running_loop().create_task(self._subscribed(session, message_id, found, uri, sink))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._begin(self._subscribed(session, message_id, found, uri, sink))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _subscribed(
         self, session: Session, message_id: bytes, found: tuple[Link, str], asked: str, sink: Sink
@@ -215,6 +250,8 @@ class LegacyDesk:
                 call.cancel(maybe_string(params.get("reason")) or "cancelled by the client")
         elif message.method == ROOTS_CHANGED:
             self._audience.roots_changed()
+        elif message.method == TASK_STATUS:
+            self._asked.on_status(session.caller, message.params)
 
 
-_ROUTED: Final = frozenset((TOOLS_CALL, RESOURCES_READ, PROMPTS_GET, COMPLETE))
+_ROUTED: Final = frozenset((TOOLS_CALL, RESOURCES_READ, PROMPTS_GET, COMPLETE)) | ABOUT[Era.LEGACY]

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
 from msgspec import Raw
 
 from interlock.config.plan import NameForm
@@ -33,8 +34,10 @@ from interlock.protocol.mcp.methods import (
     PROMPTS_GET,
     RESOURCE_UPDATED,
     RESOURCES_READ,
+    TASK_NEWS,
     TOOLS_CALL,
 )
+from interlock.protocol.mcp.tasks import NOT_DECLARED, declares_tasks
 from interlock.runtime.audience import Audience
 from interlock.runtime.callers import Caller, Principal, Sink, ViewKey, view_key
 from interlock.runtime.calls import Call
@@ -43,10 +46,20 @@ from interlock.runtime.fronts.greetings import SERVER_INFO, capabilities, instru
 from interlock.runtime.fronts.sessions import CHANGED
 from interlock.runtime.fronts.stock import Stock
 from interlock.runtime.links.link import Link
+from interlock.runtime.task_desk import ABOUT, TaskDesk
 
-SUBSCRIPTIONS_MAX: Final = 1000  # resource URIs in one filter
+SUBSCRIPTIONS_MAX: Final = 1000  # resource URIs and tasks in one filter
+WATCH_AT_ONCE: Final = 50  # resources asked of servers at a time
 DISCOVER_TTL_MS: Final = 60_000
 _FILTERS: Final = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
+
+
+class _Filter(msgspec.Struct, frozen=True):
+    """What a client listens for."""
+
+    kinds: frozenset[str]
+    uris: list[str]
+    tasks: list[str]
 
 
 class Listener:
@@ -58,18 +71,32 @@ class Listener:
         self._kinds = kinds
         self._meta = encode_value({META_SUBSCRIPTION: Raw(listen_id)})
         self._id = listen_id
+        self._early: dict[bytes, None] | None = {}  # news from before the acknowledgement, which comes first
 
     def acknowledge(self, honoured: dict[str, Any]) -> None:
         body = encode_value({"_meta": Raw(self._meta), "notifications": honoured})
         self._sink.emit(encode_notification(ACKNOWLEDGED.encode(), body))
+        early, self._early = self._early or {}, None
+        for message in early:
+            self._sink.emit(message)
+
+    def _tell(self, message: bytes) -> None:
+        if self._early is None:
+            self._sink.emit(message)
+        else:
+            self._early[message] = None
 
     def on_lists_changed(self, kind: str) -> None:
         if kind in self._kinds:
-            self._sink.emit(encode_notification(CHANGED[kind].encode(), b'{"_meta":%b}' % self._meta))
+            self._tell(encode_notification(CHANGED[kind].encode(), b'{"_meta":%b}' % self._meta))
 
     def on_resource_updated(self, params: bytes) -> None:
         members: dict[str, Any] = {**(decode_object(params) or {}), "_meta": Raw(self._meta)}
-        self._sink.emit(encode_notification(RESOURCE_UPDATED.encode(), encode_value(members)))
+        self._tell(encode_notification(RESOURCE_UPDATED.encode(), encode_value(members)))
+
+    def on_task(self, members: dict[str, Any]) -> None:
+        said = {**members, "_meta": Raw(self._meta)}
+        self._tell(encode_notification(TASK_NEWS.encode(), encode_value(said)))
 
     def on_log(self, params: Raw) -> None:
         pass  # 2026-07-28 sends logs on the request they belong to
@@ -86,8 +113,9 @@ class Listener:
 
 
 class ModernDesk:
-    def __init__(self, dispatch: Dispatch, stock: Stock, audience: Audience) -> None:
+    def __init__(self, dispatch: Dispatch, stock: Stock, audience: Audience, tasks: TaskDesk) -> None:
         self._dispatch = dispatch
+        self._task_desk = tasks
         self._stock = stock
         self._audience = audience
         self.listeners: set[Listener] = set()
@@ -125,8 +153,10 @@ class ModernDesk:
             return self._dispatch.get_prompt(caller, request.id, params, meta, sink)
         elif method == COMPLETE:
             return self._dispatch.complete(caller, request.id, params, meta, sink)
+        elif method in ABOUT[Era.MODERN]:
+            return self._task_desk.ask(caller, request.id, method, params, meta, sink)
         elif method == LISTEN:
-            return self._listen(caller, request, params, sink)
+            return self._listen(caller, request, sink)
         elif method == DISCOVER:
             self._discover(caller, request, sink)
         else:
@@ -169,44 +199,60 @@ class ModernDesk:
 
         self._stock.when_fresh(DISCOVER, answer)
 
-    def _listen(self, caller: Caller, request: Climbed, params: dict[str, Raw], sink: Sink) -> Listener | None:
-        wanted = decode_object(params["notifications"]) if "notifications" in params else None
-        uris = decode_array(wanted.get("resourceSubscriptions", Raw(b"[]"))) if wanted is not None else None
-        if wanted is None or uris is None:
-            fault = Fault(INVALID_PARAMS, "params.notifications must be a filter object")
-            sink.answer(encode_fault(request.id, fault), HTTP_STATUS[INVALID_PARAMS])
+    def _listen(self, caller: Caller, request: Climbed, sink: Sink) -> Listener | None:
+        wanted = _read_filter(request)
+        if isinstance(wanted, Fault):
+            sink.answer(encode_fault(request.id, wanted), HTTP_STATUS[wanted.code])
             return None
-        if len(uris) > SUBSCRIPTIONS_MAX:
-            fault = Fault(INVALID_PARAMS, f"at most {SUBSCRIPTIONS_MAX} resource subscriptions in one filter")
-            sink.answer(encode_fault(request.id, fault), HTTP_STATUS[INVALID_PARAMS])
-            return None
-        kinds = frozenset(kind for kind, name in _FILTERS.items() if bytes(wanted.get(name, b"")) == b"true")
-        listener = Listener(caller, request.id, sink, kinds)
-        honoured: dict[str, Any] = {_FILTERS[kind]: True for kind in sorted(kinds)}
+        listener = Listener(caller, request.id, sink, wanted.kinds)
+        honoured: dict[str, Any] = {_FILTERS[kind]: True for kind in sorted(wanted.kinds)}
         self._audience.join(listener)
         self.listeners.add(listener)
-        if not uris:
+        if not wanted.uris and not wanted.tasks:
             listener.acknowledge(honoured)
             return listener
-        wished = [asked for raw in uris if (asked := maybe_string(raw)) is not None]
-        task = asyncio.get_running_loop().create_task(self._watch(listener, wished, honoured))
+        task = asyncio.get_running_loop().create_task(self._watch(listener, wanted, honoured))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return listener
 
-    async def _watch(self, listener: Listener, uris: list[str], honoured: dict[str, Any]) -> None:
+    async def _watch(self, listener: Listener, wanted: _Filter, honoured: dict[str, Any]) -> None:
         """Acknowledge only what the servers agreed to."""
         view = self._dispatch.view(listener.caller.key)
-        watched = []
-        for asked in uris:
+        room = asyncio.Semaphore(WATCH_AT_ONCE)
+
+        async def granted(asked: str) -> bool:
             found = view.find_resource(asked)
-            if not isinstance(found, list) and await self._audience.watch(listener, *found, asked) is None:
-                watched.append(asked)
+            async with room:
+                return not isinstance(found, list) and await self._audience.watch(listener, *found, asked) is None
+
+        outcomes = await asyncio.gather(*(granted(asked) for asked in wanted.uris))
+        watched = [asked for asked, is_granted in zip(wanted.uris, outcomes, strict=True) if is_granted]
         if watched:
             honoured["resourceSubscriptions"] = watched
+        if wanted.tasks and (agreed := await self._task_desk.watch(listener, wanted.tasks)):
+            honoured["taskIds"] = agreed
         if listener in self.listeners:
             listener.acknowledge(honoured)
+        else:
+            self._task_desk.unwatch(listener)  # it went while servers were asked
 
     def stop_listening(self, listener: Listener) -> None:
         self.listeners.discard(listener)
         self._audience.leave(listener)
+        self._task_desk.unwatch(listener)
+
+
+def _read_filter(climbed: Climbed) -> _Filter | Fault:
+    wanted = decode_object(climbed.params["notifications"]) if "notifications" in climbed.params else None
+    uris = decode_array(wanted.get("resourceSubscriptions", Raw(b"[]"))) if wanted is not None else None
+    tasks = decode_array(wanted.get("taskIds", Raw(b"[]"))) if wanted is not None else None
+    if wanted is None or uris is None or tasks is None:
+        return Fault(INVALID_PARAMS, "params.notifications must be a filter object")
+    if len(uris) + len(tasks) > SUBSCRIPTIONS_MAX:
+        return Fault(INVALID_PARAMS, f"at most {SUBSCRIPTIONS_MAX} resource subscriptions and tasks in one filter")
+    if tasks and not declares_tasks(climbed.meta[META_CAPABILITIES]):
+        return NOT_DECLARED
+    kinds = frozenset(kind for kind, name in _FILTERS.items() if bytes(wanted.get(name, b"")) == b"true")
+    texts = [[text for raw in raws if (text := maybe_string(raw)) is not None] for raws in (uris, tasks)]
+    return _Filter(kinds, *texts)

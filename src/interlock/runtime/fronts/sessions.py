@@ -20,6 +20,9 @@ from interlock.protocol.mcp.methods import (
     PROMPTS_CHANGED,
     RESOURCE_UPDATED,
     RESOURCES_CHANGED,
+    TASKS_CANCEL,
+    TASKS_GET,
+    TASKS_RESULT,
     TOOLS_CHANGED,
 )
 from interlock.runtime.callers import Asked, Caller, Sink
@@ -29,6 +32,8 @@ from interlock.runtime.links.link import Link
 
 CHANGED: Final = {"tools": TOOLS_CHANGED, "prompts": PROMPTS_CHANGED, "resources": RESOURCES_CHANGED}
 SESSIONS_MAX: Final = 10_000
+# A client that keeps tasks for servers is asked about them too.
+_ASKABLE: Final = {**ASKED_OF_CLIENT, **dict.fromkeys((TASKS_GET, TASKS_RESULT, TASKS_CANCEL), "tasks")}
 
 
 class Session:
@@ -59,8 +64,12 @@ class Session:
         if stream in self.streams:
             self.streams.remove(stream)
 
+    @property
+    def reachable(self) -> bool:
+        return bool(self.streams) and not self.ended
+
     def tell(self, message: bytes) -> bool:
-        if not self.streams:
+        if not self.reachable:
             return False
         self.streams[-1].emit(message)
         return True
@@ -82,7 +91,7 @@ class Session:
     # Asking
 
     def ask(self, link: Asked, upstream_id: bytes, method: str, params: Raw, sink: Sink | None) -> None:
-        needed = ASKED_OF_CLIENT.get(method)
+        needed = _ASKABLE.get(method)
         if needed is None or needed not in self.caller.capabilities:
             self._answer_for(link, upstream_id, f"the client does not support {method}")
             return

@@ -8,7 +8,8 @@ import asyncio
 import logging
 import os
 import stat
-from typing import BinaryIO, Final, cast
+from pathlib import Path
+from typing import BinaryIO, Final, Protocol, cast
 
 from interlock.config.plan import NameForm
 from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, maybe_string
@@ -25,6 +26,7 @@ from interlock.transport.lines import LineSplitter, LineTooLong
 
 log = logging.getLogger("interlock.stdio")
 
+READ_BYTES: Final = 64 * 1024
 UNREAD_MAX: Final = 4  # times limits.message_bytes that a client may leave unread
 
 
@@ -178,17 +180,35 @@ class LineFront:
             running.cancel(reason or "cancelled by the client")
 
 
-async def stdio_front(front: LineFront) -> asyncio.ReadTransport:
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+async def stdio_front(front: LineFront) -> Closable:
     """Serve our own stdin and stdout."""
-    loop = asyncio.get_running_loop()
+    front.connect(await open_output())
+    return await open_input(_Input(front))
+
+
+async def open_output() -> asyncio.WriteTransport:
     # Our own copies of the descriptors: closing a transport must not close what the interpreter holds.
-    if stat.S_ISREG(os.fstat(1).st_mode):
-        front.connect(cast(asyncio.WriteTransport, _File(os.dup(1))))  # uvloop takes no regular files as pipes
-    else:
-        writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(os.dup(1), "wb", 0))
-        front.connect(writer)
-    reader, _ = await loop.connect_read_pipe(lambda: _Input(front), os.fdopen(os.dup(0), "rb", 0))
-    return reader
+    if _is_never_waited_for(1):
+        return cast(asyncio.WriteTransport, _File(os.dup(1)))
+    loop = asyncio.get_running_loop()
+    return (await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(os.dup(1), "wb", 0)))[0]
+
+
+async def open_input(protocol: asyncio.Protocol) -> Closable:
+    loop = asyncio.get_running_loop()
+    if _is_never_waited_for(0):
+        return _FileInput(protocol)
+    return (await loop.connect_read_pipe(lambda: protocol, os.fdopen(os.dup(0), "rb", 0)))[0]
+
+
+def _is_never_waited_for(descriptor: int) -> bool:
+    """A regular file, or the null device. No loop takes them for pipes, and libuv ends the process over it."""
+    found = os.fstat(descriptor)
+    return stat.S_ISREG(found.st_mode) or os.path.samestat(found, Path(os.devnull).stat())
 
 
 class _File:
@@ -213,6 +233,23 @@ class _File:
             self._file = None
 
     abort = close
+
+
+class _FileInput:
+    """Standard input that is a file: read piece by piece, with time for the rest in between."""
+
+    def __init__(self, protocol: asyncio.Protocol) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._read(protocol), name="input")
+
+    async def _read(self, protocol: asyncio.Protocol) -> None:
+        with os.fdopen(os.dup(0), "rb", 0) as file:
+            while data := file.read(READ_BYTES):
+                protocol.data_received(data)
+                await asyncio.sleep(0)
+        protocol.eof_received()
+
+    def close(self) -> None:
+        self._task.cancel()
 
 
 class _Input(asyncio.Protocol):

@@ -21,7 +21,9 @@ from interlock.protocol.mcp.methods import (
     META_CLIENT,
     META_SERVER,
     META_VERSION,
+    TASKS_EXTENSION,
 )
+from interlock.protocol.mcp.tasks import TAKEN_AS_TASK
 from interlock.runtime.calls import Inquiry
 from interlock.runtime.links.link import MODERN_HEAD, Link, LostFault, ServerFacts
 from interlock.runtime.links.pipes import Trouble, Undelivered
@@ -35,11 +37,14 @@ MODERN_META: Final[dict[str, Any]] = {
     META_CAPABILITIES: {},
     META_CLIENT: OUR_INFO,
 }
+# The same, where a server must know that tasks are understood.
+TASKS_META: Final[dict[str, Any]] = {**MODERN_META, META_CAPABILITIES: {"extensions": {TASKS_EXTENSION: {}}}}
 # The link is shared, so it declares what any client may have; one that lacks it is answered for (`Call.on_request`).
 LEGACY_CAPABILITIES: Final = {
     "sampling": {"context": {}, "tools": {}},
     "elicitation": {"form": {}, "url": {}},
     "roots": {"listChanged": True},
+    "tasks": TAKEN_AS_TASK,
 }
 
 

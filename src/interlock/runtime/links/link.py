@@ -6,6 +6,7 @@ coming back) is the keeper's.
 """
 
 import asyncio
+import logging
 import re
 from collections import deque
 from typing import Any, Final, Protocol
@@ -40,18 +41,26 @@ from interlock.protocol.mcp.methods import (
     META_CAPABILITIES,
     META_CLIENT,
     META_LOG_LEVEL,
+    META_TASK,
     PING,
     PROGRESS,
     PROMPTS_CHANGED,
     RESOURCE_UPDATED,
     RESOURCES_CHANGED,
+    TASK_NEWS,
+    TASK_STATUS,
     TOOLS_CHANGED,
 )
+from interlock.protocol.mcp.tasks import offers_tasks
 from interlock.runtime.calls import Call, Inquiry, Outcome, Pending
 from interlock.runtime.clock import Clock, rfc3339
 from interlock.runtime.guard import BUSY, Admitted
+from interlock.runtime.links.listener import Listener, subscription_id
 from interlock.runtime.links.pipes import Pipe, Trouble, Undelivered
 from interlock.runtime.links.state import LinkState, Standing
+from interlock.runtime.links.task_watcher import Asking, TaskWatcher
+
+log = logging.getLogger("interlock.links")
 
 GARBAGE_MAX: Final = 1000  # messages of one connection that are not JSON-RPC, before it is given up
 CHATTER_PER_S: Final = 1000  # notifications per second, before we stop reading for the rest of it
@@ -74,6 +83,9 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 class LinkWatcher(Protocol):
     """Whoever is told what a link says of its own accord."""
+
+    @property
+    def tasks(self) -> TaskWatcher: ...
 
     def on_standing(self, link: "Link") -> None: ...
 
@@ -99,6 +111,9 @@ class LinkWatcher(Protocol):
 
     def on_elicitation_complete(self, link: "Link", params: Raw) -> None: ...
 
+    def on_acknowledged(self, link: "Link", params: Raw) -> None:
+        """A modern server says what it will tell us."""
+
 
 class Link:
     def __init__(self, plan: ServerPlan, watcher: LinkWatcher, clock: Clock, *, vendor_meta: bool) -> None:
@@ -115,6 +130,8 @@ class Link:
         self.errors = 0
         self.restarts = 0
         self.stray = 0  # answers nobody waits for
+        self.unsent = 0  # messages of ours that ask nothing and did not arrive
+        self._unsent_told = 0  # of them when the link was last greeted
         self.latencies: deque[float] = deque(maxlen=100)
         self.pid: int | None = None
         self._watcher = watcher
@@ -122,11 +139,13 @@ class Link:
         self._vendor_meta = vendor_meta
         self.modern = False
         self.era = Era.LEGACY
+        self.tasks = False  # it makes tasks of calls
+        self.connection = 0  # counts greetings: what a server remembers may end with one
         self._last_id = 0
         self._garbage = 0
         self._chatter = 0
         self._chatter_since = 0.0
-        self._asks: dict[bytes, Call] = {}  # the server's questions under way, and whose call each belongs to
+        self._asks: dict[bytes, Asking] = {}  # the server's questions under way, and on whose behalf each is
         self._parked: list[Call] = []
 
     # What goes out
@@ -153,7 +172,11 @@ class Link:
         call.handle = pipe.send(message, call.head if modern else b"", call)
 
     def _rewrite_meta(self, call: Call, uid: int) -> None:
-        meta = crossing(call.meta, vendor=self._vendor_meta) if call.meta else {}
+        meta = {}
+        if call.meta:
+            meta = crossing(call.meta, vendor=self._vendor_meta)
+            if META_TASK in call.meta:
+                self._name_task(call, meta)
         if self.modern:
             self._stamp(call, meta)
         if call.progress_token is not None:
@@ -162,6 +185,11 @@ class Link:
             call.params["_meta"] = meta
         else:
             call.params.pop("_meta", None)
+
+    def _name_task(self, call: Call, meta: dict[str, Raw]) -> None:
+        named = self._watcher.tasks.named_for(self, call.caller, call.meta[META_TASK])
+        if named is not None:
+            meta[META_TASK] = Raw(encode_value(named))
 
     def _stamp(self, call: Call, meta: dict[str, Raw]) -> None:
         caller = call.caller
@@ -221,6 +249,7 @@ class Link:
             call.asking -= 1
             call.progressed = True
         if self.pipe is not None:
+            payload = self._watcher.tasks.on_task_answer(self, upstream_id, payload)
             self.pipe.send(b'{"jsonrpc":"2.0","id":%b,%b}' % (upstream_id, payload), b"", None)
 
     def cancel(self, pending: Pending, reason: str) -> None:
@@ -231,7 +260,9 @@ class Link:
             self.notify(CANCELLED, {"requestId": pending.upstream_id, "reason": reason})
         self.pipe.abort(pending.handle)
         # Its open questions end with it, unanswered: a refusal that overtakes the cancellation could be acted upon.
-        for upstream_id in [one for one, call in self._asks.items() if call is pending]:
+        for upstream_id in [
+            one for one, asking in self._asks.items() if isinstance(asking, Call) and asking is pending
+        ]:
             self._withdraw(upstream_id, RAW_EMPTY)
 
     # What comes in
@@ -266,28 +297,59 @@ class Link:
         if method == PROGRESS:
             params = decode_object(message.params)
             try:
-                pending = self.in_flight.get(int(bytes(params[PROGRESS_TOKEN]))) if params else None
+                token = int(bytes(params[PROGRESS_TOKEN])) if params else 0
             except (KeyError, ValueError):
                 return
+            pending = self.in_flight.get(token)
             if pending is not None and params is not None:
                 pending.on_progress(params)
+            elif params is not None and self.tasks:
+                self._watcher.tasks.on_task_progress(self, token, params)
         elif method == LOG_MESSAGE:
-            pending = self._whose(origin)
+            if self.tasks and self._watcher.tasks.on_task_log(self, message.params):
+                return
+            pending = self.whose(origin)
             if pending is not None:
                 pending.on_log(message.params)
             else:
                 self._watcher.on_log(self, message.params)
         elif method in CHANGES:
-            self._watcher.on_changed(self, CHANGES[method])
+            if not self._is_old_news(message.params):
+                self._watcher.on_changed(self, CHANGES[method])
         elif method == RESOURCE_UPDATED:
-            self._watcher.on_resource_updated(self, message.params)
+            if not self._is_old_news(message.params):
+                self._watcher.on_resource_updated(self, message.params)
         elif method == ELICITATION_COMPLETE:
             self._watcher.on_elicitation_complete(self, message.params)
         elif method == CANCELLED:
             params = decode_object(message.params) or {}
             self._withdraw(bytes(params.get("requestId", b"")), message.params)
+        elif method == (TASK_NEWS if self.modern else TASK_STATUS):
+            self._watcher.tasks.on_task_status(self, message.params)
         elif method == ACKNOWLEDGED:
-            pass  # what we listen to is a wish; the lists are re-read anyway
+            listener = self._listener(message.params, origin)
+            if listener is not None:
+                listener.on_acknowledged(message.params)
+            else:
+                self._watcher.on_acknowledged(self, message.params)
+
+    def _listener(self, params: Raw, origin: Pending | None) -> Listener | None:
+        """Which of ours is acknowledged: by its stream, else by its id, else the one that waits for it."""
+        named = subscription_id(params)
+        if isinstance(origin, Listener):
+            return origin
+        if origin is not None:
+            return None
+        if named is not None:
+            found = self.in_flight.get(named)
+            return found if isinstance(found, Listener) else None
+        unheard = [one for one in self.in_flight.values() if isinstance(one, Listener) and not one.heard]
+        return unheard[0] if len(unheard) == 1 else None
+
+    def _is_old_news(self, params: Raw) -> bool:
+        """Told on a subscription that was replaced: the newer one tells it as well."""
+        named = subscription_id(params) if self.modern else None
+        return named is not None and 0 < named <= self._last_id and named not in self.in_flight
 
     def _on_request(self, request: Request, origin: Pending | None) -> None:
         if request.method == PING:
@@ -296,17 +358,27 @@ class Link:
         if self.modern:
             self._refuse(request, "a 2026-07-28 server sends no requests")
             return
-        pending = self._whose(origin)
+        if self._watcher.tasks.on_task_request(self, request, origin):
+            return
+        pending = self.whose(origin)
         if isinstance(pending, Call):
-            self._asks[request.id] = pending
-            pending.on_request(self, request)
+            self.entrust(request, pending)
         elif not self._watcher.on_orphan_request(self, request):
             self._refuse(request, "the client this is for cannot be told from others with calls under way")
+
+    def entrust(self, request: Request, asking: Asking) -> None:
+        """Let a client be asked; its answer comes back as `respond`."""
+        self._asks[request.id] = asking
+        asking.on_request(self, request)
+
+    def awaits(self, upstream_id: bytes, asking: Asking) -> bool:
+        """Whether the server still wants this answer."""
+        return self._asks.get(upstream_id) is asking
 
     def _refuse(self, request: Request, why: str) -> None:
         self.respond(request.id, b'"error":' + error_body(Fault(METHOD_NOT_FOUND, why)))
 
-    def _whose(self, origin: Pending | None) -> Pending | None:
+    def whose(self, origin: Pending | None) -> Pending | None:
         """Whose call an unsolicited message belongs to. HTTP tells; on a shared pipe it has to be plain.
 
         A legacy session is one client with all its calls, a modern request a client of its own. One client with calls
@@ -316,6 +388,8 @@ class Link:
         if isinstance(origin, Call):
             return origin
         calls = [pending for pending in self.in_flight.values() if isinstance(pending, Call)]
+        if self.tasks and self._watcher.tasks.of_others(self, {call.caller.principal.name for call in calls}):
+            return None  # a task of theirs may be speaking
         clients = {id(call.caller) if call.caller.asker is not None else id(call): call for call in calls}
         if len(clients) <= 1:
             return calls[-1] if calls else None
@@ -351,7 +425,10 @@ class Link:
             self._watcher.on_session_lost(self)
         elif what.trouble is Trouble.UNREACHABLE:
             self._watcher.on_unreachable(self)
-        if origin is None or self.in_flight.pop(origin.upstream_id, None) is None:
+        if origin is None:
+            self._note_unsent(what)
+            return
+        if self.in_flight.pop(origin.upstream_id, None) is None:
             return
         match what.trouble:
             case Trouble.SESSION_LOST if isinstance(origin, Call):
@@ -365,6 +442,12 @@ class Link:
                 origin.on_failed(self._lost(what.detail, "unknown", what), Outcome.LOST)
             case _:
                 origin.on_failed(self._lost(what.detail, "not_sent", what), Outcome.LOST)
+
+    def _note_unsent(self, what: Undelivered) -> None:
+        """An answer, a cancellation or a notice of ours did not arrive; nobody waits for it, so it is said here."""
+        if self.unsent == self._unsent_told:
+            log.warning("link %s: a message was not delivered: %s; more are counted", self.segment, what.detail)
+        self.unsent += 1
 
     def on_pipe_lost(self, reason: str) -> None:
         self._watcher.on_pipe_lost(self, reason)
@@ -388,7 +471,7 @@ class Link:
         if call.caller.asker is not None:
             call.asking -= 1
             call.caller.asker.withdraw(self, upstream_id, params)
-        else:
+        elif isinstance(call, Call):
             call.house.withdrawn(call, upstream_id)
 
     def _lost(self, detail: str, outcome: str, what: Undelivered | None = None) -> "LostFault":
@@ -409,7 +492,10 @@ class Link:
         self.facts = facts
         self.era = facts.era
         self.modern = facts.era is Era.MODERN
+        self.tasks = offers_tasks(facts.capabilities, facts.era)
+        self.connection += 1
         self._garbage = 0
+        self._unsent_told = self.unsent
         parked, self._parked = self._parked, []
         for call in parked:
             if not call.done and call.ticket is not None:

@@ -17,7 +17,9 @@ from interlock.runtime.links.link import Link, LostFault
 LIST_S: Final = 5.0  # MCP-AX 5.1: one slow server does not hold up the list
 PAGES_MAX: Final = 100
 ITEMS_MAX: Final = 10_000
+REFUSED_MAX: Final = 1000  # items of which it is said one by one why they are left out
 ITEM_BYTES_MAX: Final = 1024 * 1024
+LIST_BYTES_MAX: Final = 64 * 1024 * 1024  # of all pages of one list: items keep the page alive they came on
 
 _KEY: Final = {TOOLS_LIST: "name", PROMPTS_LIST: "name", RESOURCES_LIST: "uri", TEMPLATES_LIST: "uriTemplate"}
 _NEEDS: Final = {
@@ -65,10 +67,16 @@ async def read_list(link: Link, method: str) -> Items:
     digest = hashlib.sha256()
     ttl_s: float | None = None
     private = facts.era is Era.LEGACY
+    size = 0
     for _ in range(PAGES_MAX):
-        page = await _read_page(link, method, cursor)
-        if page is None:
+        answer = await _read_page(link, method, cursor)
+        if answer is None:
             return Items()
+        page, page_size = answer
+        size += page_size
+        if size > LIST_BYTES_MAX and size != page_size:  # one page alone is held to limits.message_bytes
+            refused.append(("*", f"what comes after the first {LIST_BYTES_MAX} bytes of its {method}"))
+            break
         raw_items = decode_array(page.get(LISTS[method], Raw(b"null")))
         if raw_items is None:
             raise ListFailed(f"its {method} has no list {LISTS[method]}")
@@ -90,10 +98,13 @@ async def read_list(link: Link, method: str) -> Items:
     if len(found) > ITEMS_MAX:
         refused.append(("*", f"{len(found) - ITEMS_MAX} items beyond the first {ITEMS_MAX}"))
         del found[ITEMS_MAX:]
+    if len(refused) > REFUSED_MAX:
+        refused[REFUSED_MAX:] = [("*", "more items that cannot be listed"), *(one for one in refused if one[0] == "*")]
     return Items(items=tuple(found), refused=tuple(refused), digest=digest.digest(), ttl_s=ttl_s, private=private)
 
 
-async def _read_page(link: Link, method: str, cursor: Raw | None) -> dict[str, Raw] | None:
+async def _read_page(link: Link, method: str, cursor: Raw | None) -> tuple[dict[str, Raw], int] | None:
+    """One page, and its size in bytes."""
     modern = link.facts is not None and link.facts.era is Era.MODERN
     params: dict[str, Any] = {"_meta": MODERN_META} if modern else {}
     if cursor is not None:
@@ -119,14 +130,15 @@ async def _read_page(link: Link, method: str, cursor: Raw | None) -> dict[str, R
     page = decode_object(reply.result)
     if page is None:
         raise ListFailed(f"its {method} is not an object")
-    return page
+    return page, len(bytes(reply.result))
 
 
 def _take(raw: Raw, key: str, found: list[tuple[str, Item]], refused: list[tuple[str, str]]) -> None:
     item = decode_object(raw)
     name = maybe_string(item.get(key)) if item is not None else None
     if item is None or name is None:
-        refused.append(("?", f"an item without a {key}"))
+        if len(refused) <= REFUSED_MAX:
+            refused.append(("?", f"an item without a {key}"))
     elif len(bytes(raw)) > ITEM_BYTES_MAX:
         refused.append((name[:128], f"its definition is larger than {ITEM_BYTES_MAX} bytes"))
     else:

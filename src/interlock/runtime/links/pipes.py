@@ -13,14 +13,14 @@ import msgspec
 
 from interlock.protocol.mcp.sse import SseMalformed, SseParser
 from interlock.runtime.calls import Inquiry, Pending
-from interlock.transport.http import Failure, Handle, Headers, HttpClient, header
+from interlock.runtime.links.aside import Aside
+from interlock.transport.http import Failure, FailureKind, Handle, Headers, HttpClient, header
 from interlock.transport.stdio import Child
 
 EVENT_STREAM_HEAD = b"accept: text/event-stream\r\n"
 POST_HEAD = b"content-type: application/json\r\naccept: application/json, text/event-stream\r\n"
 RESUME_TRIES_MAX = 5
 CALL_CONNECTIONS_MAX = 1024  # as many as calls under way at one server, by default
-ASIDE_CONNECTIONS_MAX = 8
 RESUME_DELAY_S = 1.0  # when the server named no `retry`
 
 
@@ -38,6 +38,9 @@ class Undelivered(msgspec.Struct, frozen=True):
     trouble: Trouble
     detail: str
     status: int = 0
+
+
+ASIDE_FULL = Undelivered(Trouble.BUSY, "too many messages to it wait already")
 
 
 class PipeOwner(Protocol):
@@ -74,7 +77,7 @@ class StdioPipe:
 
     def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
         child = self.child
-        if child is not None and not child.send(message) and origin is not None:
+        if child is not None and not child.send(message):
             self._owner.on_undelivered(origin, Undelivered(Trouble.BUSY, "it does not read its input fast enough"))
         return None
 
@@ -111,8 +114,7 @@ class HttpPipe:
         self.target = (parts.path or "/").encode() + (b"?" + parts.query.encode() if parts.query else b"")
         place = f"{parts.scheme}://{parts.netloc}"
         self.client = HttpClient(place, max_body_bytes=max_bytes, max_connections=CALL_CONNECTIONS_MAX)
-        # Answers to a server's questions must get through while every call waits for them.
-        self._aside = HttpClient(place, max_body_bytes=max_bytes, max_connections=ASIDE_CONNECTIONS_MAX)
+        self._aside = Aside(place, max_bytes)
         self.max_bytes = max_bytes
         self._custom = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())
         self._session = b""
@@ -133,8 +135,10 @@ class HttpPipe:
 
     def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
         exchange = _Exchange(self, origin)
-        client = self.client if origin is not None else self._aside
-        exchange.handle = client.send(self._post, head, message, exchange)
+        if origin is not None:
+            exchange.handle = self.client.send(self._post, head, message, exchange)
+        elif not self._aside.send(self._post + head, message, exchange):
+            self.owner.on_undelivered(None, ASIDE_FULL)
         return exchange
 
     def open_stream(self) -> None:
@@ -302,8 +306,7 @@ class _Exchange:
         if self._parser is not None:  # a stream that had begun: resume where the server allows it
             self._again(Undelivered(Trouble.LOST, failure.detail))
             return
-        trouble = Trouble.UNREACHABLE if failure.retry_safe else Trouble.LOST
-        self._fail(Undelivered(trouble, failure.detail))
+        self._fail(Undelivered(_trouble(failure), failure.detail))
 
     def _again(self, otherwise: Undelivered) -> None:
         if self._aborted or self._pipe.closed:
@@ -317,7 +320,7 @@ class _Exchange:
         self._fail(otherwise)
 
     def _fail(self, what: Undelivered) -> None:
-        if self._aborted or self._listening:
+        if self._aborted or self._listening or self._pipe.closed:
             return
         if self._origin is None or self._awaited():
             self._pipe.owner.on_undelivered(self._origin, what)
@@ -332,6 +335,8 @@ class SsePipe:
         self._url = url
         self._origin = (parts.scheme, parts.netloc)
         self._client = HttpClient(f"{parts.scheme}://{parts.netloc}", max_body_bytes=max_bytes)
+        self._aside = Aside(f"{parts.scheme}://{parts.netloc}", max_bytes)
+        self._closed = False
         self._target = (parts.path or "/").encode() + (b"?" + parts.query.encode() if parts.query else b"")
         self._custom = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())
         self._parser = SseParser(max_bytes)
@@ -343,13 +348,19 @@ class SsePipe:
         """None when the endpoint is known; otherwise why not."""
         self._handle = self._client.request(b"GET", self._target, EVENT_STREAM_HEAD + self._custom, b"", self)
         try:
-            return await asyncio.wait_for(asyncio.shield(self._opened), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.shield(self._opened)
         except TimeoutError:
             return Undelivered(Trouble.LOST, "no SSE endpoint event came")
 
     def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
         if self._post_target is not None:
-            self._client.request(b"POST", self._post_target, POST_HEAD + self._custom, message, _Posted(self, origin))
+            start = self._client.start(b"POST", self._post_target, POST_HEAD + self._custom)
+            posted = _Posted(self, origin)
+            if origin is not None:
+                self._client.send(start, b"", message, posted)
+            elif not self._aside.send(start, message, posted):
+                self._owner.on_undelivered(None, ASIDE_FULL)
         return None
 
     def abort(self, handle: object) -> bool:
@@ -362,8 +373,10 @@ class SsePipe:
             asyncio.get_running_loop().call_later(seconds, handle.resume)
 
     async def close(self) -> None:
+        self._closed = True
         if self._handle is not None:
             self._handle.abort()
+        await self._aside.close()
         await self._client.close()
 
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
@@ -398,7 +411,7 @@ class SsePipe:
         self._lost(Undelivered(Trouble.LOST, "its event stream ended"))
 
     def on_fail(self, failure: Failure) -> None:
-        self._lost(Undelivered(Trouble.UNREACHABLE if failure.retry_safe else Trouble.LOST, failure.detail))
+        self._lost(Undelivered(_trouble(failure), failure.detail))
 
     def _lost(self, what: Undelivered) -> None:
         if not self._opened.done():
@@ -430,5 +443,11 @@ class _Posted:
         pass
 
     def on_fail(self, failure: Failure) -> None:
-        trouble = Trouble.UNREACHABLE if failure.retry_safe else Trouble.LOST
-        self._pipe._owner.on_undelivered(self._origin, Undelivered(trouble, failure.detail))
+        if not self._pipe._closed:
+            self._pipe._owner.on_undelivered(self._origin, Undelivered(_trouble(failure), failure.detail))
+
+
+def _trouble(failure: Failure) -> Trouble:
+    if failure.kind is FailureKind.BUSY:
+        return Trouble.BUSY
+    return Trouble.UNREACHABLE if failure.retry_safe else Trouble.LOST

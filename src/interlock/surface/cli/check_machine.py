@@ -15,7 +15,13 @@ from interlock.config.effective import masked
 from interlock.config.load import Loaded, Problem
 from interlock.config.place import At
 from interlock.config.plan import ServerPlan, Spawn
-from interlock.transport.launch import ChildStartFailed, child_environment, missing_script, program
+from interlock.transport.launch import (
+    RESERVED_PREFIX,
+    ChildStartFailed,
+    child_environment,
+    missing_script,
+    program,
+)
 
 
 def lacking(loaded: Loaded) -> tuple[Problem, ...]:
@@ -48,7 +54,7 @@ def _of_server(server: ServerPlan, reach: Spawn, at: At, workspace: Path) -> Ite
         return
     key = "command" if "command" in at.layer.tree.get("servers", {}).get(server.segment, {}) else "docker"
     try:
-        found = Path(program(reach.command, child_environment(reach.env, os.environ), None))
+        found = Path(program(reach.command, child_environment(_without_reserved(reach.env), os.environ), None))
     except ChildStartFailed as failed:
         what, _, remedy = str(failed).partition("; ")
         yield at.inside(key).problem(what, remedy or None)
@@ -62,6 +68,11 @@ def _of_server(server: ServerPlan, reach: Spawn, at: At, workspace: Path) -> Ite
         yield at.inside(key).problem(
             f"there is no script {script}", "relative paths start in cwd, which is the workspace unless given"
         )
+
+
+def _without_reserved(env: dict[str, str]) -> dict[str, str]:
+    """Said already, where the configuration was read."""
+    return {name: value for name, value in env.items() if not name.startswith(RESERVED_PREFIX)}
 
 
 def _node_js(at: At) -> Iterator[Problem]:

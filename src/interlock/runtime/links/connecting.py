@@ -1,0 +1,188 @@
+"""Reaching a server: launch its program or dial its address, and greet it.
+
+In: a link and how to reach its server. Out: the link with an open pipe and the facts of a greeted server, or
+ConnectFailed with a reason for people. Whether and when to try again is the keeper's.
+"""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from interlock.config.plan import Dial, Package, Spawn
+from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.methods import INITIALIZED
+from interlock.runtime.clock import Clock
+from interlock.runtime.links.greeting import GreetingFailed, greet
+from interlock.runtime.links.link import Link, ServerFacts
+from interlock.runtime.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble
+from interlock.transport.launch import ChildStartFailed, child_environment
+from interlock.transport.packages import PackageUnavailable, ensure
+from interlock.transport.stderr import StderrRing
+from interlock.transport.stdio import Child
+from interlock.transport.warden import Warden
+
+LAUNCH_S: Final = 15.0
+
+
+class Eras(Protocol):
+    """What is remembered of servers met before."""
+
+    def get(self, server: str) -> Era | None: ...
+
+    def put(self, server: str, era: Era) -> None: ...
+
+
+class Workshop(msgspec.Struct, frozen=True, kw_only=True):
+    """What keepers need to launch and dial."""
+
+    packages: Path
+    message_bytes: int
+    warden: Warden | None
+    eras: Eras
+    clock: Clock
+
+
+class ConnectFailed(Exception):
+    """The server was not reached, or did not greet us; the message says why."""
+
+    def __init__(self, reason: str, *, unauthorised: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.unauthorised = unauthorised  # it refused our credential
+
+
+class Loss:
+    """That the connection went, and in which words."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self._event = asyncio.Event()
+
+    def declare(self, reason: str) -> None:
+        self.reason = reason
+        self._event.set()
+
+    def forget(self) -> None:
+        self._event.clear()
+
+    async def wait(self) -> str:
+        await self._event.wait()
+        return self.reason
+
+
+class Connector:
+    def __init__(self, link: Link, workshop: Workshop, stderr: StderrRing, loss: Loss) -> None:
+        self._link = link
+        self._workshop = workshop
+        self._stderr = stderr
+        self._loss = loss
+        self._first: Era | None = None  # which era to try first, when the last attempt ended in the greeting
+
+    async def connect(self) -> None:
+        """Raises ConnectFailed. Whatever was opened by then hangs on the link."""
+        link, reach = self._link, self._link.plan.reach
+        remembered = self._first or self._workshop.eras.get(link.segment)
+        try:
+            if isinstance(reach, Spawn):
+                await self._launch(reach)
+                facts = await self._greet_or_lose(remembered)
+            else:
+                facts = await self._dial(reach, remembered)
+        except GreetingFailed as failed:
+            unauthorised = failed.what is not None and failed.what.trouble is Trouble.UNAUTHORISED
+            raise ConnectFailed(failed.reason, unauthorised=unauthorised) from failed
+        except TimeoutError as failed:
+            raise ConnectFailed(f"it did not start within {LAUNCH_S:g} s") from failed
+        except (PackageUnavailable, ChildStartFailed, OSError) as failed:
+            raise ConnectFailed(str(failed) or "it could not be started") from failed
+        self._workshop.eras.put(link.segment, facts.era)
+        self._welcome(facts)
+
+    async def greet_anew(self, pipe: HttpPipe) -> None:
+        """A new session with a legacy server that forgot ours, on the same connection. Raises ConnectFailed."""
+        pipe.forget_session()
+        self._link.session = b""
+        try:
+            self._welcome(await greet(self._link, Era.LEGACY, self._say_progress))
+        except GreetingFailed as failed:
+            raise ConnectFailed(failed.reason) from failed
+
+    def _welcome(self, facts: ServerFacts) -> None:
+        link = self._link
+        if facts.era is Era.LEGACY:
+            if isinstance(link.pipe, HttpPipe):
+                link.pipe.adopt_session(link.session, facts.version)
+            link.notify(INITIALIZED)
+            if isinstance(link.pipe, HttpPipe):
+                link.pipe.open_stream()
+        link.greeted(facts)
+
+    async def _launch(self, reach: Spawn) -> None:
+        argv: tuple[str, ...] = reach.command
+        if reach.package is not None:
+            argv = (*await self._install(reach.package), *argv)
+        pipe = StdioPipe(self._link)
+        self._link.pipe = pipe
+        pipe.child = Child(
+            argv,
+            child_environment(reach.env, os.environ),
+            reach.cwd,
+            max_message_bytes=self._workshop.message_bytes,
+            sink=pipe,
+            stderr=self._stderr,
+            warden=self._workshop.warden,
+        )
+        # Not wait_for: in 3.11 it loses a cancellation that comes in the moment the child has started.
+        async with asyncio.timeout(LAUNCH_S):
+            await pipe.child.start()
+        self._link.pid = pipe.child.pid
+
+    async def _install(self, package: Package) -> tuple[str, ...]:
+        workshop = self._workshop
+        return await ensure(package, workshop.packages, self._say_progress, warden=workshop.warden)
+
+    def _say_progress(self, text: str) -> None:
+        self._link.stand(self._link.standing.state, text)
+
+    async def _dial(self, reach: Dial, remembered: Era | None) -> ServerFacts:
+        link, size = self._link, self._workshop.message_bytes
+        if reach.transport != "sse":
+            link.session = b""
+            link.pipe = HttpPipe(link, reach.url, reach.headers, size)
+            link.transport = "http"
+            try:
+                return await self._greet_or_lose(remembered)
+            except GreetingFailed as failed:
+                refused = failed.what is not None and failed.what.trouble in (Trouble.REFUSED, Trouble.MALFORMED)
+                if reach.transport == "http" or not refused:
+                    raise
+                await link.pipe.close()
+                reason = failed
+        else:
+            reason = None
+        pipe = SsePipe(link, reach.url, reach.headers, size)
+        link.pipe, link.transport = pipe, "sse"
+        trouble = await pipe.open(LAUNCH_S)
+        if trouble is not None:
+            raise reason or GreetingFailed(trouble.detail, trouble)
+        return await self._greet_or_lose(Era.LEGACY)
+
+    async def _greet_or_lose(self, remembered: Era | None) -> ServerFacts:
+        """Greet, unless the connection goes first: then its own words say why."""
+        greeting = asyncio.ensure_future(greet(self._link, remembered, self._say_progress))
+        lost = asyncio.ensure_future(self._loss.wait())
+        try:
+            await asyncio.wait((greeting, lost), return_when=asyncio.FIRST_COMPLETED)
+            if lost.done() and not (greeting.done() and greeting.exception() is None):
+                # Some servers end when asked in the tongue they do not speak: next time the other goes first.
+                self._first = Era.MODERN if remembered is Era.LEGACY else Era.LEGACY
+                raise GreetingFailed(self._loss.reason)
+            self._first = None
+            return await greeting
+        finally:
+            greeting.cancel()
+            lost.cancel()
+            await asyncio.gather(greeting, lost, return_exceptions=True)

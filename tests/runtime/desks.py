@@ -1,0 +1,64 @@
+"""A node in this process in front of the servers a test names, and legacy clients put straight to its desk."""
+
+import contextlib
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from msgspec import Raw
+from tests.runtime.parked import SECONDS, AheadClock, Asked
+
+from interlock.config.load import load
+from interlock.protocol.jsonrpc.messages import Request
+from interlock.runtime.callers import Principal
+from interlock.runtime.fronts.sessions import Session
+from interlock.runtime.node import Node
+
+UPDATED = "notifications/resources/updated"
+LOGGED = "notifications/message"
+
+
+@contextlib.asynccontextmanager
+async def running(folder: Path, configuration: str) -> AsyncIterator[tuple[Node, AheadClock]]:
+    config = folder / "interlock.toml"
+    config.write_text(configuration)
+    plan = load(config, os.environ, {"data": str(folder / "data")}).plan
+    clock = AheadClock()
+    node = Node(plan, lambda operations, authenticate: None, clock)
+    await node.start(listen=False)
+    try:
+        await node.settle(SECONDS)
+        yield node, clock
+    finally:
+        await node.stop()
+
+
+class LegacyClient:
+    """One session, with its stream."""
+
+    def __init__(self, node: Node) -> None:
+        self._desk = node.legacy
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+        request = Request(b"0", "initialize", Raw(json.dumps(hello).encode()))
+        opened = self._desk.initialize(request, Principal("local"), "http", None, "auto")
+        assert isinstance(opened, Session)
+        self.session, self.stream = opened, Asked()
+        opened.attach(self.stream)
+        self._desk.welcome(opened, request, Asked())
+
+    def ask(self, method: str, params: Any) -> Asked:
+        asked = Asked()
+        message = Request(str(asked.id).encode(), method, Raw(json.dumps(params).encode()))
+        asked.running = self._desk.handle(self.session, message, asked)
+        return asked
+
+    def call(self, name: str, arguments: Any = None) -> Asked:
+        return self.ask("tools/call", {"name": name, "arguments": arguments or {}})
+
+    def subscribe(self, uri: str) -> Asked:
+        return self.ask("resources/subscribe", {"uri": uri})
+
+    def updates(self) -> list[str]:
+        return [one["params"]["uri"] for one in self.stream.emitted if one["method"] == UPDATED]

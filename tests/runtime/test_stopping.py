@@ -1,0 +1,62 @@
+"""Does a link stop at once, whatever it is doing? Stopped after each turn of the loop from its start on."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+import uvloop
+from tests.servers.start import raw
+
+from interlock.config.load import load
+from interlock.runtime.links.keeper import STOP_S, Keeper
+from interlock.runtime.node import Node
+
+TURNS = 40  # by then the child runs and is being greeted
+SOON_S = STOP_S / 2  # a child that is asked to end does so within a moment
+
+
+async def started(folder: Path, behaviour: str) -> tuple[Node, Keeper]:
+    config = folder / "interlock.toml"
+    config.write_text(f"[servers.it]\ncommand = {json.dumps(raw(behaviour))}\n")
+    node = Node(load(config, os.environ, {"data": str(folder / "data")}).plan, lambda operations, authenticate: None)
+    await node.start(listen=False)
+    return node, node.keepers["it"]
+
+
+async def stop_after(turns: int, folder: Path) -> None:
+    node, keeper = await started(folder, "echo")
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    began = asyncio.get_running_loop().time()
+    await keeper.stop()
+    took = asyncio.get_running_loop().time() - began
+    task = keeper._task
+    await node.stop()
+    assert task is not None
+    assert task.done(), f"after {turns} turns the link lives on"
+    assert took < SOON_S, f"after {turns} turns it took {took:.1f} s"
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_link_that_is_stopped_while_its_server_starts_stops_at_once(tmp_path: Path, loop: str) -> None:
+    factory = asyncio.new_event_loop if loop == "asyncio" else uvloop.new_event_loop
+    for turns in range(TURNS):
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(stop_after(turns, tmp_path))
+
+
+async def test_a_child_that_is_being_ended_when_the_node_stops_is_waited_for(tmp_path: Path) -> None:
+    node, keeper = await started(tmp_path, "echo,stubborn")
+    await node.settle(20)
+    pid = keeper.link.pid
+    assert pid is not None
+    await keeper.restart()
+    async with asyncio.timeout(20):
+        while keeper.link.pipe is not None:  # noqa: ASYNC110  (the node's own state)
+            await asyncio.sleep(0)
+    await keeper.stop()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    await node.stop()
