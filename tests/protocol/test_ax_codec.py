@@ -187,6 +187,7 @@ def test_a_subserver_id_that_is_no_uuid_is_refused(text: str) -> None:
     assert not_registered("subserver_id", subserver_id=text).code == INVALID_PARAMS
 
 
+@pytest.mark.req("AX-5.3-5")
 def test_ids_are_compared_without_regard_to_letter_case() -> None:
     assert register(subserver_id=ID.upper()).subserver_id == ID
     assert register(parent_id=OTHER.upper()).parent_id == OTHER
@@ -377,6 +378,7 @@ def test_subtree_ids_are_read_from_params_and_from_meta() -> None:
     assert register(**{SUBTREE_IDS: []}).is_aggregator
 
 
+@pytest.mark.req("AX-5.3-5")
 def test_subtree_ids_beyond_the_limit_or_no_uuids_are_refused() -> None:
     most = uuids(SUBTREE_IDS_MAX)
     assert register(**{SUBTREE_IDS: most}).subtree_ids == tuple(most)
