@@ -50,7 +50,7 @@ class Register(msgspec.Struct, frozen=True, kw_only=True):
     auth_scope: AuthScope | None = None  # what the registrant asks for; None: whatever it may have
     parent_id: str | msgspec.UnsetType | None = msgspec.UNSET  # UNSET: not said; None: it has no parent
     released_session: str | None = None  # the session at its former parent, given up for this registration
-    tree: str = "default"
+    tree: str | None = None  # None: whichever tree the aggregator belongs to
     subtree_ids: tuple[str, ...] | None = None  # its own aggregator_id first; None for a leaf
 
     @property
@@ -63,9 +63,9 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
     heartbeat_deadline_ms: int
     budget: dict[str, Any]
-    aggregator_id: str
-    tree: str
-    auth_scope: AuthScope
+    aggregator_id: str | None = None  # this and the two below are ours: an aggregator that keeps to the draft is silent
+    tree: str | None = None
+    auth_scope: AuthScope | None = None
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,3 +75,10 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
 
 class Deregister(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
+
+
+class Parent(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to mcpax/parent. `parent_id` is the aggregator_id of the parent, None where there is none."""
+
+    subserver_id: str
+    parent_id: str | None

@@ -34,6 +34,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
     scp: str | tuple[str, ...] = ()  # what some authorization servers call the scope
     roles: Any = ()  # RFC 9068 2.2.3.1; elsewhere it may be anything
     cnf: Any = None  # RFC 7800
+    jti: Any = None  # RFC 7519 4.1.7; what it is matters only where a token is used once
 
     @property
     def scopes(self) -> Sequence[str]:

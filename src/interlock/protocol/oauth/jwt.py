@@ -1,9 +1,10 @@
-"""A JWT access token from a client: bytes that may be anything -> a header we accept, claims, and what was signed.
+"""A JWT, such as a client's access token: bytes that may be anything -> a header we accept, claims, what was signed.
 
 Nothing it says is true before its signature is verified. Keys that the token itself brings (jwk, jku, x5c, x5u) are not
 even read.
 """
 
+from collections.abc import Set
 from typing import Any, Final, Literal, get_args
 
 import msgspec
@@ -37,7 +38,8 @@ _decode_header = msgspec.json.Decoder(_Header).decode
 _decode_claims = msgspec.json.Decoder(Claims).decode
 
 
-def read_jwt_untrusted(token: str) -> Jwt | Invalid:
+def read_jwt_untrusted(token: str, types: Set[str] = TYPES) -> Jwt | Invalid:
+    """`types` are what its `typ` may be, in lower case; "" stands for none."""
     parts = token.split(".")
     if len(parts) != 3:  # five would be an encrypted one
         return Invalid(Reason.MALFORMED)
@@ -52,7 +54,7 @@ def read_jwt_untrusted(token: str) -> Jwt | Invalid:
         return Invalid(Reason.ALGORITHM)
     if said.crit is not None:  # RFC 7515 4.1.11: we understand no extension
         return Invalid(Reason.UNSUPPORTED)
-    if said.typ is None or said.typ.lower() not in TYPES:
+    if (said.typ or "").lower() not in types:
         return Invalid(Reason.TYPE)
     signed = token.rpartition(".")[0].encode("ascii")
     alg: Algorithm = said.alg  # type: ignore[assignment]  # one of ALGORITHMS

@@ -1,0 +1,107 @@
+"""The life of one registration, from its first beat to the end of its grace (MCP-AX 6.3, 13.2, 13.3).
+
+    LIVE      beats come
+    SUSPECT   two were missed: its calls are refused, but its session lasts
+    LOST      the third was missed or the link is gone: the session is over, its names may stay listed as degraded
+    ENDED     its names are gone
+
+A miss is an interval without a beat, counted from the last one or from the registration. With an interval of 0 only the
+link can be lost.
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+from interlock.protocol.ax.messages import HEARTBEAT_MS, HEARTBEATS_MISSED_MAX
+
+SUSPECT_AFTER: Final = 2  # misses. With the third the three intervals of 13.3 would be used up already
+
+
+class State(enum.Enum):
+    LIVE = "live"
+    SUSPECT = "suspect"
+    LOST = "lost"
+    ENDED = "ended"
+
+
+class Input(enum.Enum):
+    BEAT = "beat"
+    SECOND_MISS = "second miss"
+    THIRD_MISS = "third miss"
+    LINK_CLOSED = "link closed"
+    GRACE_OVER = "grace over"
+    END = "end"  # deregistered, superseded, refused later, released
+
+
+TABLE: Final[Mapping[tuple[State, Input], State]] = {
+    (State.LIVE, Input.BEAT): State.LIVE,
+    (State.LIVE, Input.SECOND_MISS): State.SUSPECT,
+    (State.LIVE, Input.LINK_CLOSED): State.LOST,
+    (State.LIVE, Input.END): State.ENDED,
+    (State.SUSPECT, Input.BEAT): State.LIVE,
+    (State.SUSPECT, Input.THIRD_MISS): State.LOST,
+    (State.SUSPECT, Input.LINK_CLOSED): State.LOST,
+    (State.SUSPECT, Input.END): State.ENDED,
+    (State.LOST, Input.GRACE_OVER): State.ENDED,
+    (State.LOST, Input.END): State.ENDED,
+}
+
+_DUE: Final = {State.LIVE: Input.SECOND_MISS, State.SUSPECT: Input.THIRD_MISS, State.LOST: Input.GRACE_OVER}
+
+
+class Violation(Exception):
+    """The table has no such row: the caller's mistake, never a peer's."""
+
+
+class Liveness:
+    """`due` is when the next input comes by itself; None: never."""
+
+    def __init__(self, interval_ms: int, now: float) -> None:
+        self.interval_ms = interval_ms
+        self.state = State.LIVE
+        self.since = now  # when this state began
+        self._heard_at = now
+        self.due = self._when_due(0.0)
+
+    @property
+    def has_session(self) -> bool:
+        return self.state in (State.LIVE, State.SUSPECT)
+
+    @property
+    def deadline_ms(self) -> int:
+        return HEARTBEATS_MISSED_MAX * self.interval_ms
+
+    @property
+    def retry_after_ms(self) -> int:
+        return self.interval_ms or HEARTBEAT_MS  # 13.2
+
+    def step(self, what: Input, now: float, grace_s: float = 0.0) -> State:
+        """`grace_s` counts where the step is a loss. Returns the state there was."""
+        before = self.state
+        try:
+            self.state = TABLE[before, what]
+        except KeyError:
+            raise Violation(f"{what.value} does not happen to a registration that is {before.value}") from None
+        if self.state is not before:
+            self.since = now
+        if what is Input.BEAT:
+            self._heard_at = now
+        self.due = self._when_due(grace_s)
+        return before
+
+    def step_due(self, grace_s: float = 0.0) -> State:
+        """What was due happens, at the time it was due."""
+        if self.due is None:
+            raise Violation(f"nothing is due for a registration that is {self.state.value}")
+        return self.step(_DUE[self.state], self.due, grace_s)
+
+    def _when_due(self, grace_s: float) -> float | None:
+        match self.state:
+            case State.LOST:
+                return self.since + grace_s
+            case State.LIVE | State.SUSPECT if self.interval_ms:
+                misses = SUSPECT_AFTER if self.state is State.LIVE else HEARTBEATS_MISSED_MAX
+                return self._heard_at + misses * self.interval_ms / 1000
+            case _:
+                return None
