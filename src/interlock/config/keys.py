@@ -233,6 +233,20 @@ _AX = _keys(
         example=300,
         help="How many seconds the tool list of a server that announces no changes stays valid.",
     ),
+    Key(
+        name="max_hops",
+        kind=Whole(low=1, high=128),
+        default=32,
+        example=16,
+        help="How many nodes may lie on the way to a tool; tools further away are withheld.",
+    ),
+    Key(
+        name="require_proof",
+        kind=Choice(values=("mutable", "always", "never")),
+        default="mutable",
+        example="always",
+        help="Of whom a proof of authority is asked: registrants of tools that change something, all, or nobody.",
+    ),
 )
 
 _SERVERS = _keys(

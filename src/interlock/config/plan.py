@@ -72,6 +72,8 @@ class McpPlan(msgspec.Struct, frozen=True, kw_only=True):
 class AxPlan(msgspec.Struct, frozen=True, kw_only=True):
     root_segment: str | None = None
     list_ttl_s: float = 60
+    max_hops: int = 32
+    require_proof: Literal["mutable", "always", "never"] = "mutable"
 
 
 class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn"):
