@@ -42,6 +42,7 @@ check: $(VENV)/.dev
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest --quiet tests/test_architecture.py
 	@$(BIN)/python spec/conformance.py --check
+	@$(BIN)/python spec/ax_reference.py --check
 
 conformance: $(VENV)/.dev
 	@$(BIN)/python -m pytest tests/conformance $(ARGS)

@@ -5,7 +5,7 @@ Updates of a resource reach those who asked for that resource, under the URI the
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from msgspec import Raw
@@ -86,7 +86,7 @@ class Audience:
         if self._forget(member, segment, uri) and keeper is not None:
             keeper.subscriptions.unsubscribe(uri)
 
-    def resource_updated(self, link: Link, raw: Raw, prefix: str) -> None:
+    def resource_updated(self, link: Link, raw: Raw, show_uri: Callable[[Link, str], str]) -> None:
         params: dict[str, object] | None = decode_object(raw)  # type: ignore[assignment]
         uri = maybe_string(params.get("uri")) if params is not None else None  # type: ignore[arg-type]
         if params is None or uri is None:
@@ -97,7 +97,7 @@ class Audience:
             if segment != link.segment or (uri != watched and not uri.startswith(watched.rstrip("/") + "/")):
                 continue
             for member, asked in list(watchers.items()):
-                shown = prefix + uri if asked.startswith(RESOURCE_SCHEME) else uri
+                shown = show_uri(link, uri) if asked.startswith(RESOURCE_SCHEME) else uri
                 member.on_resource_updated(encode_value({**params, "uri": shown}))
 
     # Lists

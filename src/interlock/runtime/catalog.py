@@ -12,8 +12,11 @@ from typing import Final
 import msgspec
 
 from interlock.config.plan import Plan
+from interlock.protocol.ax.hop import degraded
 from interlock.protocol.ax.names import Withheld, withhold_colliding_aliases
+from interlock.protocol.ax.uris import maybe_own_uri, show_uri
 from interlock.protocol.jsonrpc.codec import encode_value
+from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.mcp.cursor import encode_cursor
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.items import prompt_item, resource_item, tool_item
@@ -22,7 +25,7 @@ from interlock.protocol.mcp.templates import matches
 from interlock.runtime.callers import ViewKey
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
-from interlock.runtime.shelves import RESOURCE_SCHEME, Place, Route, Shelf, era_of, make_shelf
+from interlock.runtime.shelves import RESOURCE_SCHEME, Changed, Place, Route, Shelf, changes, era_of, make_shelf
 
 PAGE_ITEMS: Final = 1000
 PAGES_KEPT_MAX: Final = 128
@@ -49,6 +52,7 @@ class View:
         self.prompts = self._spelled(self.prompt_routes)
         open_segments = [shelf for shelf in shelves if self._covers(shelf.link.segment)]
         self._open = {shelf.link.segment: shelf for shelf in open_segments}
+        self._degraded = frozenset(shelf.link.segment for shelf in shelves if shelf.degraded)
         self._resources = [place for shelf in open_segments for place in shelf.resources]
         self._templates = [place for shelf in open_segments for place in shelf.templates]
 
@@ -67,16 +71,16 @@ class View:
             return (shelf.link, _bare(uri, shelf.link.segment)) if shelf is not None else []
         if uri.startswith(RESOURCE_SCHEME):
             for shelf in self._open.values():
-                prefix = self._namespace.prefix(shelf.link.segment)
-                if uri.startswith(prefix):
-                    return shelf.link, uri[len(prefix) :]
+                own = self._namespace.maybe_own_uri(shelf, uri)
+                if own is not None:
+                    return shelf.link, own
             return []
         found = {place.link.segment: place.link for place in self._resources if place.uri == uri}
         if not found:
             found = {place.link.segment: place.link for place in self._templates if matches(place.uri, uri)}
         if len(found) == 1:
             return next(iter(found.values())), uri
-        return [self._namespace.prefix(segment) + uri for segment in sorted(found)]
+        return [self._namespace.show_uri(found[segment], uri) for segment in sorted(found)]
 
     def find_template(self, uri: str) -> tuple[Link, str] | None:
         """For completions, whose reference is a template as it was listed."""
@@ -135,6 +139,8 @@ class View:
     def _show_tool(self, route: Route, era: Era) -> bytes:
         name = self.show_name(route)
         meta = route.meta if name == route.qualified else {**route.meta, "x-mcpax-name": route.qualified}
+        if self._degraded and route.link.segment in self._degraded and route.capability is not None:
+            meta = degraded(meta, route.capability)
         return tool_item(
             route.item,
             name=name,
@@ -206,11 +212,19 @@ class Namespace:
             view = self._views[key] = View(self, key)
         return view
 
-    def prefix(self, segment: str) -> str:
-        return f"{RESOURCE_SCHEME}{self._root}{segment}/"
+    def show_uri(self, link: Link, uri: str) -> str:
+        return show_uri(f"{self._root}{link.segment}", uri, aggregator=link.offer.is_aggregator)
 
-    def fingerprint(self, kind: str) -> tuple[tuple[str, bytes], ...]:
-        return tuple((shelf.link.segment, shelf.digests[kind]) for shelf in self.shelves if getattr(shelf, kind))
+    def maybe_own_uri(self, shelf: Shelf, shown: str) -> str | None:
+        return maybe_own_uri(f"{self._root}{shelf.link.segment}", shown, aggregator=shelf.offer.is_aggregator)
+
+    def fingerprint(self, kind: str) -> tuple[object, ...]:
+        """What clients are told of when it changes. Who offers a list decides what of it is shown."""
+        return tuple(
+            (shelf.link.segment, shelf.digests[kind], shelf.offer.kind, shelf.offer.proved, shelf.offer.scope)
+            for shelf in self.shelves
+            if getattr(shelf, kind)
+        )
 
     def withheld(self, link: Link) -> list[Withheld]:
         found = [one for shelf in self.shelves if shelf.link is link for one in shelf.withheld]
@@ -228,23 +242,55 @@ class Namespace:
         return {one.name: one for one in withhold_colliding_aliases(names).withheld}
 
 
+class Stocked(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of taking over a list. `refused`: the registration ends with this (MCP-AX 4.3)."""
+
+    shelf: Shelf | None = None
+    refused: Fault | None = None
+    changed: tuple[Changed, ...] = ()
+
+
 class Catalog:
     def __init__(self, plan: Plan, on_change: Callable[[frozenset[str]], None]) -> None:
         self._plan = plan
         self._on_change = on_change
         self._shelves: dict[str, Shelf] = {}
+        self._stocking: dict[object, Link] = {}
         self.namespace = Namespace(0, (), plan.ax.root_segment)
 
-    async def stock(self, link: Link, listing: Listing) -> None:
-        """Take over what a server now offers."""
+    async def stock(self, link: Link, listing: Listing) -> Stocked:
+        """Take over what a server now offers. Where it is refused, nothing of that server is listed any more."""
         old = self._shelves.get(link.segment)
-        shelf = await make_shelf(link, listing, self._plan, old)
+        ticket = object()
+        self._stocking[ticket] = link
+        try:
+            shelf = await make_shelf(link, listing, self._plan, old)
+        finally:
+            left = self._stocking.pop(ticket, None) is None
+        if left:
+            return Stocked()  # dropped while its list was being prepared
+        if isinstance(shelf, Fault):
+            self.drop(link)
+            return Stocked(refused=shelf)
         if shelf is not old:
             self._shelves[link.segment] = shelf
             self._rebuild()
+        return Stocked(shelf=shelf, changed=changes(old, shelf))
+
+    def degrade(self, link: Link) -> None:
+        """Its tools stay listed, as degraded, until it is stocked again or dropped (MCP-AX 13.2)."""
+        shelf = self._shelves.get(link.segment)
+        if shelf is not None and shelf.link is link and not shelf.degraded:
+            self._shelves[link.segment] = msgspec.structs.replace(shelf, degraded=True)
+            self._rebuild()
 
     def drop(self, link: Link) -> None:
-        if self._shelves.pop(link.segment, None) is not None:
+        """A link that was superseded by another of its segment no longer has anything to drop."""
+        for ticket in [one for one, whose in self._stocking.items() if whose is link]:
+            del self._stocking[ticket]
+        shelf = self._shelves.get(link.segment)
+        if shelf is not None and shelf.link is link:
+            del self._shelves[link.segment]
             self._rebuild()
 
     def _rebuild(self) -> None:

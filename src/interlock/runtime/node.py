@@ -305,7 +305,7 @@ class Node:
         self.keepers[link.segment].refresh(kind)
 
     def on_resource_updated(self, link: Link, params: Raw) -> None:
-        self.audience.resource_updated(link, params, self.catalog.namespace.prefix(link.segment))
+        self.audience.resource_updated(link, params, self.catalog.namespace.show_uri)
 
     def on_log(self, link: Link, params: Raw) -> None:
         self.audience.log(link, params, self.dispatch.tasks.principals(link))

@@ -214,7 +214,7 @@ class NodeOperations:
             "description": _text(maybe_value(route.item, "description")),
             "state": route.link.standing.state.value,
             "capability": as_object(route.capability) if route.capability else {},
-            "hops": 1,
+            "hops": route.hops,
             "withheld": clash.reason if clash is not None else None,
         }
 

@@ -1,7 +1,8 @@
 """What one server offers, prepared for the namespace: names settled, capabilities read, routes made.
 
 A shelf is made once per change of a server's list, in slices, so that ten thousand tools hold up nobody. Names depend
-only on the configuration and the server's own list.
+only on the configuration and the server's own list. What an offer means depends on who makes it: an unmodified server
+is taken as it is, a registrant is held to MCP-AX, and only an aggregator has anything below it.
 """
 
 import asyncio
@@ -12,18 +13,42 @@ import msgspec
 from msgspec import Raw
 
 from interlock.config.plan import Plan, ToolRule
+from interlock.protocol.ax import route as ax_route
 from interlock.protocol.ax.capability import (
-    TIMEOUT_S,
-    AuthScope,
     Capability,
     Invalid,
+    LatencyClass,
     as_object,
     hints,
     read_capability,
     safety,
 )
-from interlock.protocol.ax.names import Withheld, alias, qualify, resolve_locals
+from interlock.protocol.ax.digest import tool_digest
+from interlock.protocol.ax.errors import AUTHORITY_UNVERIFIED, NAMES, NAMESPACE_INVALID, SCOPE_DENIED
+from interlock.protocol.ax.hop import (
+    ADOPTED,
+    CAPABILITY,
+    DECLARED,
+    GATED,
+    HOPS,
+    IRREVERSIBLE,
+    SAFETY,
+    Below,
+    Offer,
+    as_declared,
+    at_its_strictest,
+    changed_from,
+    implied_scope,
+    least_latency_class,
+    published,
+    raised,
+    read_below,
+    timeout_s,
+)
+from interlock.protocol.ax.names import Withheld, alias, qualify
+from interlock.protocol.ax.uris import SCHEME, is_nested, show_uri
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value
+from interlock.protocol.jsonrpc.errors import CodecError, Fault
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.headers import Mirrored, encode_header, mirrored_arguments
 from interlock.protocol.mcp.items import Item, maybe_value
@@ -32,6 +57,7 @@ from interlock.protocol.mcp.tasks import needs_task
 from interlock.runtime.links.greeting import modern_head
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Items, Listing
+from interlock.runtime.naming import Named, refuse_names, settle_names
 
 HIDDEN: Final = "hidden by [[tool]]"
 SLICE: Final = 200  # items prepared before others get a turn
@@ -41,21 +67,33 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The way from a name to its server, and all a call needs to take it without looking anything up again."""
 
     link: Link
-    qualified: str
+    qualified: str  # segments and local name, joined by dots
     alias: str
     local: str
     original: str  # downstream_name of MCP-AX 7.1
     wire_name: Raw
     head: bytes  # routing headers for a 2026-07-28 server
     item: Item
-    segments: tuple[str, ...]
+    segments: tuple[str, ...]  # from the root
+    below: tuple[str, ...]  # from here: the segments without our own
+    onward: dict[str, Raw] | None = None  # route and cursor of a call that begins here; None for unmodified servers
     capability: Capability | None = None  # None for prompts
+    said: Raw | None = None  # the capability annotation as it came
     meta: dict[str, Any] = {}
     hints: dict[str, bool] = {}
+    hops: int = 1
+    irreversible: bool = False  # flagged so here or below
+    gated: bool = False  # by a hop below
     timeout_s: float | None = None
     scope: str = "read"
     mirrored: tuple[Mirrored, ...] = ()
     needs_task: bool = False  # a legacy server's tool that can be called only as a task
+
+    @property
+    def digest(self) -> str:
+        """Of the definition as declared (MCP-AX 11.3)."""
+        declared = as_declared(self.said, self.meta.get(DECLARED, {}))
+        return tool_digest(self.item, downstream_name=self.original, declared=declared)
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -69,185 +107,287 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 class Shelf(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     link: Link
+    offer: Offer = ADOPTED
+    least_latency: LatencyClass = LatencyClass.REALTIME  # no tool behind this link is faster (MCP-AX 9.2)
     tools: tuple[Route, ...] = ()  # sorted by qualified name
     prompts: tuple[Route, ...] = ()
     resources: tuple[Place, ...] = ()  # sorted by shown URI
     templates: tuple[Place, ...] = ()
     withheld: tuple[Withheld, ...] = ()
+    out_of_scope: frozenset[str] = frozenset()  # qualified names withheld because the registration may not have them
     digests: dict[str, bytes] = {}
     ttl_s: float | None = None
     private: bool = True
+    degraded: bool = False  # the link is gone; what it offered stays listed for a while (MCP-AX 13.2)
 
 
-RESOURCE_SCHEME: Final = "mcpax://"
+class Changed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A tool whose definition is not what it was when the server last listed it."""
+
+    name: str
+    before: Route
+    after: Route
 
 
-async def make_shelf(link: Link, listing: Listing, plan: Plan, old: Shelf | None) -> Shelf:
-    segments = ((plan.ax.root_segment,) if plan.ax.root_segment else ()) + (link.segment,)
-    digests = {kind: getattr(listing, kind).digest for kind in ("tools", "prompts", "resources", "templates")}
+RESOURCE_SCHEME: Final = SCHEME
+_KINDS: Final = ("tools", "prompts", "resources", "templates")
+
+
+async def make_shelf(link: Link, listing: Listing, plan: Plan, old: Shelf | None) -> Shelf | Fault:
+    """The shelf, `old` itself where nothing changed, or the refusal upon which the registration ends (MCP-AX 4.3)."""
+    offer = link.offer
+    if old is not None and (old.link is not link or old.offer.session != offer.session):
+        old = None
+    digests = {kind: getattr(listing, kind).digest for kind in _KINDS}
     digests["tasks"] = b"%d" % link.tasks  # what a tool says of tasks counts only then
-    withheld: list[Withheld] = []
-    if old is not None and old.digests == digests:
-        return old
-    tools = await _tools(link, listing.tools, plan, segments, withheld)
-    prompts = await _prompts(link, listing.prompts, segments, withheld)
-    prefix = f"{RESOURCE_SCHEME}{'.'.join(segments)}/"
-    for items in (listing.tools, listing.prompts, listing.resources, listing.templates):
-        withheld.extend(Withheld(name=name, reason=reason) for name, reason in items.refused)
+    least = least_latency_class(offer.link_latency_ms, link.latencies)
+    if old is not None:
+        least = max(least, old.least_latency)
+        if old.digests == digests and old.offer == offer and old.least_latency is least:
+            return msgspec.structs.replace(old, degraded=False) if old.degraded else old
+    named = settle_names(offer, listing.tools), settle_names(offer, listing.prompts)
+    invalid = [name for one in named for name in one.invalid]
+    if invalid:
+        return refuse_names(offer, invalid)
+    tools, prompts = named
+    stock = _Stock(link, plan, offer, least)
+    await stock.take_tools(tools)
+    stock.take_prompts(prompts)
+    withheld = [*tools.withheld, *prompts.withheld, *stock.withheld]
+    for kind in _KINDS:
+        withheld.extend(Withheld(name=name, reason=reason) for name, reason in getattr(listing, kind).refused)
     return Shelf(
         link=link,
-        tools=tuple(sorted(tools, key=lambda route: route.qualified)),
-        prompts=tuple(sorted(prompts, key=lambda route: route.qualified)),
-        resources=_places(link, listing.resources, prefix),
-        templates=_places(link, listing.templates, prefix),
+        offer=offer,
+        least_latency=least,
+        tools=tuple(sorted(stock.tools, key=lambda route: route.qualified)),
+        prompts=tuple(sorted(stock.prompts, key=lambda route: route.qualified)),
+        resources=stock.places(listing.resources, withheld),
+        templates=stock.places(listing.templates, withheld),
         withheld=tuple(withheld),
+        out_of_scope=frozenset(stock.out_of_scope),
         digests=digests,
         ttl_s=listing.tools.ttl_s,
         private=listing.tools.private,
     )
 
 
-async def _tools(
-    link: Link, items: Items, plan: Plan, segments: tuple[str, ...], withheld: list[Withheld]
-) -> list[Route]:
-    named = _distinct(items)
-    resolution = resolve_locals([name for name, _ in named])
-    withheld.extend(resolution.withheld)
-    routes: list[Route] = []
-    for done, (original, item) in enumerate(named):
-        if done % SLICE == SLICE - 1:
-            await asyncio.sleep(0)
-        local = resolution.local_names.get(original)
-        if local is None:
+def changes(old: Shelf | None, new: Shelf) -> tuple[Changed, ...]:
+    """Tools that are listed as before and defined otherwise. Only where the bytes differ is a digest made."""
+    if old is None or old is new or old.tools is new.tools:
+        return ()
+    before = {route.qualified: route for route in old.tools}
+    found = []
+    for after in new.tools:
+        was = before.get(after.qualified)
+        if was is None or (was.item == after.item and was.original == after.original and was.said == after.said):
             continue
-        route = _tool(link, original, item, local, plan, segments)
-        if isinstance(route, Withheld):
-            withheld.append(route)
-        else:
-            routes.append(route)
-    return routes
+        if was.digest != after.digest:
+            found.append(Changed(name=after.qualified, before=was, after=after))
+    return tuple(found)
 
 
-def _tool(link: Link, original: str, item: Item, local: str, plan: Plan, segments: tuple[str, ...]) -> Route | Withheld:
-    qualified = qualify(segments, local)
-    if isinstance(qualified, Withheld):
-        return Withheld(name=original, reason=qualified.reason)
-    rule = _rule(plan.tools, qualified)
-    if rule is not None and rule.hide:
-        return Withheld(name=original, reason=HIDDEN)
-    annotations = maybe_value(item, "annotations")
-    declared = _declared_capability(item)
-    capability = read_capability(
-        declared,
-        annotations=annotations,
-        tool_class=link.plan.classes.get(original),
-        overrides=rule.capability if rule is not None else None,
-    )
-    if isinstance(capability, Invalid):
-        return Withheld(name=original, reason=capability.reason)
-    mirrored = (
-        mirrored_arguments(maybe_value(item, "inputSchema"))
-        if _MIRROR_MARK in bytes(item.get("inputSchema", b""))
-        else ()
-    )
-    if isinstance(mirrored, str):
-        return Withheld(name=original, reason=mirrored)
-    scope = max(capability.auth_scope, AuthScope.WRITE if capability.mutable else AuthScope.READ)
-    meta: dict[str, Any] = {"x-mcpax-capability": _capability_raw(capability), "x-mcpax-hops": 1}
-    flag = safety(capability)
-    if flag is not None:
-        meta["x-mcpax-safety"] = flag
-    return Route(
-        link=link,
-        qualified=qualified,
-        alias=alias(qualified),
-        local=local,
-        original=original,
-        wire_name=Raw(encode_value(original)),
-        head=modern_head(TOOLS_CALL) + b"mcp-name: %b\r\n" % encode_header(original),
-        item=item,
-        segments=segments,
-        capability=capability,
-        meta=meta,
-        hints=hints(capability, annotations),
-        timeout_s=TIMEOUT_S[capability.latency_class],
-        scope=scope.value,
-        mirrored=mirrored,
-        needs_task=not link.modern and link.tasks and needs_task(item),
-    )
+class _Stock:
+    """One shelf in the making."""
+
+    def __init__(self, link: Link, plan: Plan, offer: Offer, least: LatencyClass) -> None:
+        self._link = link
+        self._plan = plan
+        self._offer = offer
+        self._least = least
+        self._own = plan.ax.root_segment
+        self._root = () if self._own is None else (self._own,)
+        self._path = ".".join((*self._root, link.segment))
+        self._ways: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        self._annotations: dict[bytes, Raw] = {}  # most tools share a handful; their bytes are made once
+        self.tools: list[Route] = []
+        self.prompts: list[Route] = []
+        self.withheld: list[Withheld] = []
+        self.out_of_scope: list[str] = []
+
+    async def take_tools(self, named: Named) -> None:
+        for done, (original, item, inner, local) in enumerate(named.items):
+            if done % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
+            route = self._tool(original, item, inner, local)
+            if isinstance(route, Withheld):
+                self.withheld.append(route)
+            else:
+                self.tools.append(route)
+
+    def take_prompts(self, named: Named) -> None:
+        for original, item, inner, local in named.items:
+            segments, below = self._way(inner)
+            qualified = qualify(segments, local)
+            if isinstance(qualified, Withheld):
+                self.withheld.append(Withheld(name=original, reason=qualified.reason))
+                continue
+            meta = _meta(item)
+            self.prompts.append(
+                Route(
+                    link=self._link,
+                    qualified=qualified,
+                    alias=alias(qualified),
+                    local=local,
+                    original=original,
+                    wire_name=Raw(encode_value(original)),
+                    head=modern_head(PROMPTS_GET) + b"mcp-name: %b\r\n" % encode_header(original),
+                    item=_cleaned(item, meta, read_below(meta, self._offer)),
+                    segments=segments,
+                    below=below,
+                    onward=self._onward(below, local),
+                    timeout_s=timeout_s(Capability(), 1),
+                )
+            )
+
+    def places(self, items: Items, withheld: list[Withheld]) -> tuple[Place, ...]:
+        aggregator = self._offer.is_aggregator
+        found: dict[str, Place] = {}
+        for uri, item in items.items:
+            if aggregator and uri.startswith(SCHEME) and not is_nested(uri):
+                withheld.append(Withheld(name=uri, reason=_BAD_URI, code=NAMES[NAMESPACE_INVALID]))
+                continue
+            shown = show_uri(self._path, uri, aggregator=aggregator)
+            found[uri] = Place(link=self._link, uri=uri, shown=shown, item=item)
+        return tuple(sorted(found.values(), key=lambda place: place.shown))
+
+    def _tool(self, original: str, item: Item, inner: tuple[str, ...], local: str) -> Route | Withheld:
+        segments, below = self._way(inner)
+        qualified = qualify(segments, local)
+        if isinstance(qualified, Withheld):
+            return Withheld(name=original, reason=qualified.reason)
+        rule = _rule(self._plan.tools, qualified)
+        if rule is not None and rule.hide:
+            return Withheld(name=original, reason=HIDDEN)
+        meta = _meta(item)
+        told = read_below(meta, self._offer)
+        if told.hops > self._plan.ax.max_hops:
+            why = f"it is {told.hops} hops away; ax.max_hops is {self._plan.ax.max_hops}"
+            return Withheld(name=original, reason=why, code="hops_exceeded")
+        annotations = maybe_value(item, "annotations")
+        read = self._capability(original, told, annotations, rule)
+        if isinstance(read, Invalid):
+            return Withheld(name=original, reason=read.reason, code="capability_invalid")
+        capability = raised(read, self._least)
+        if capability.mutable and not self._offer.proved and self._plan.ax.require_proof != "never":
+            return Withheld(name=original, reason=_UNPROVED, code=NAMES[AUTHORITY_UNVERIFIED])
+        scope = implied_scope(capability)
+        if self._offer.scope < scope:
+            self.out_of_scope.append(qualified)
+            why = f"it needs scope {scope.value}; this server is registered for {self._offer.scope.value}"
+            return Withheld(name=original, reason=why, code=NAMES[SCOPE_DENIED])
+        mirrored = (
+            mirrored_arguments(maybe_value(item, "inputSchema"))
+            if _MIRROR_MARK in bytes(item.get("inputSchema", b""))
+            else ()
+        )
+        if isinstance(mirrored, str):
+            return Withheld(name=original, reason=mirrored)
+        irreversible = safety(capability) is not None or (
+            told.flagged and (self._offer.is_aggregator or not self._reclassified(original, rule))
+        )
+        return Route(
+            link=self._link,
+            qualified=qualified,
+            alias=alias(qualified),
+            local=local,
+            original=original,
+            wire_name=Raw(encode_value(original)),
+            head=modern_head(TOOLS_CALL) + b"mcp-name: %b\r\n" % encode_header(original),
+            item=_cleaned(item, meta, told),
+            segments=segments,
+            below=below,
+            onward=self._onward(below, local),
+            capability=capability,
+            said=told.capability,
+            meta=self._notes(told, read, capability, irreversible),
+            # What an unproved registrant says itself is not left alone: its hints are ours.
+            hints=hints(capability, annotations if self._offer.proved else None),
+            hops=told.hops,
+            irreversible=irreversible,
+            gated=told.gated,
+            timeout_s=timeout_s(capability, told.hops),
+            scope=scope.value,
+            mirrored=mirrored,
+            needs_task=not self._link.modern and self._link.tasks and needs_task(item),
+        )
+
+    def _capability(
+        self, original: str, told: Below, annotations: object, rule: ToolRule | None
+    ) -> Capability | Invalid:
+        """An overlay is the operator's word on a leaf; what an aggregator says passes as it is (MCP-AX 11.3)."""
+        declared: object = msgspec.UNSET
+        if told.capability is not None:
+            try:
+                declared = decode_value(told.capability)
+            except CodecError:
+                return Invalid(reason="the capability annotation cannot be read")
+        if not self._offer.proved:
+            said = read_capability(declared, annotations=annotations)
+            if isinstance(said, Invalid):
+                return said
+            declared, annotations = as_object(at_its_strictest(said, annotations)), None
+        if self._offer.is_aggregator:
+            return read_capability(declared, annotations=annotations)
+        return read_capability(
+            declared,
+            annotations=annotations,
+            tool_class=self._link.plan.classes.get(original),
+            overrides=rule.capability if rule is not None else None,
+        )
+
+    def _reclassified(self, original: str, rule: ToolRule | None) -> bool:
+        return original in self._link.plan.classes or (
+            rule is not None and not rule.capability.keys().isdisjoint(("mutable", "reversible"))
+        )
+
+    def _notes(self, told: Below, read: Capability, capability: Capability, irreversible: bool) -> dict[str, Any]:
+        annotation = published(told.capability, capability)
+        notes: dict[str, Any] = {
+            CAPABILITY: self._annotations.setdefault(bytes(annotation), annotation),
+            HOPS: told.hops,
+        }
+        declared = changed_from(told.declared, read, capability)
+        if declared:
+            notes[DECLARED] = declared
+        if irreversible:
+            notes[SAFETY] = IRREVERSIBLE
+        if told.gated:
+            notes[GATED] = True
+        return notes
+
+    def _way(self, inner: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        way = self._ways.get(inner)
+        if way is None:
+            below = (self._link.segment, *inner)
+            way = self._ways[inner] = ((*self._root, *below), below)
+        return way
+
+    def _onward(self, below: tuple[str, ...], local: str) -> dict[str, Raw] | None:
+        if self._offer.kind == "adopted":
+            return None
+        return ax_route.as_meta(ax_route.start(self._own, (*below, local)))
 
 
 _MIRROR_MARK: Final = b'"x-mcp-header"'
-_RAW_CAPABILITIES: dict[bytes, Raw] = {}
+_BAD_URI: Final = "its URI in the tree must be mcpax://, segments joined by dots, / and the server's own URI"
+_UNPROVED: Final = (
+    "it changes something, and the authority of this registrant is not proved: "
+    "let it send authority_proof, or set ax.require_proof"
+)
 
 
-def _capability_raw(capability: Capability) -> Raw:
-    """Most tools share a handful of annotations; their bytes are made once."""
-    encoded = encode_value(as_object(capability))
-    if len(_RAW_CAPABILITIES) > 1024:
-        _RAW_CAPABILITIES.clear()
-    return _RAW_CAPABILITIES.setdefault(encoded, Raw(encoded))
+def _meta(item: Item) -> dict[str, Raw]:
+    return (decode_object(item["_meta"]) if "_meta" in item else None) or {}
 
 
-def _declared_capability(item: Item) -> object:
-    meta = decode_object(item["_meta"]) if "_meta" in item else None
-    raw = (meta or {}).get("x-mcpax-capability")
-    return msgspec.UNSET if raw is None else decode_value(raw)
+def _cleaned(item: Item, meta: dict[str, Raw], told: Below) -> Item:
+    """The item without the MCP-AX keys its server wrote: what holds of them is written by us."""
+    return item if len(told.rest) == len(meta) else {**item, "_meta": Raw(encode_value(told.rest))}
 
 
 def _rule(rules: tuple[ToolRule, ...], qualified: str) -> ToolRule | None:
     return next((rule for rule in rules if fnmatchcase(qualified, rule.match)), None)
-
-
-async def _prompts(link: Link, items: Items, segments: tuple[str, ...], withheld: list[Withheld]) -> list[Route]:
-    named = _distinct(items)
-    resolution = resolve_locals([name for name, _ in named])
-    withheld.extend(resolution.withheld)
-    routes: list[Route] = []
-    for original, item in named:
-        local = resolution.local_names.get(original)
-        if local is None:
-            continue
-        qualified = qualify(segments, local)
-        if isinstance(qualified, Withheld):
-            withheld.append(Withheld(name=original, reason=qualified.reason))
-            continue
-        routes.append(
-            Route(
-                link=link,
-                qualified=qualified,
-                alias=alias(qualified),
-                local=local,
-                original=original,
-                wire_name=Raw(encode_value(original)),
-                head=modern_head(PROMPTS_GET) + b"mcp-name: %b\r\n" % encode_header(original),
-                item=item,
-                segments=segments,
-                timeout_s=TIMEOUT_S[Capability().latency_class],
-            )
-        )
-    return routes
-
-
-def _distinct(items: Items) -> list[tuple[str, Item]]:
-    """A repeat that is the same to the byte is one item; a differing repeat stays, and its name is refused."""
-    seen: dict[str, Item] = {}
-    kept = []
-    for name, item in items.items:
-        if name in seen and _same(seen[name], item):
-            continue
-        seen[name] = item
-        kept.append((name, item))
-    return kept
-
-
-def _same(one: Item, other: Item) -> bool:
-    return encode_value(one) == encode_value(other)
-
-
-def _places(link: Link, items: Items, prefix: str) -> tuple[Place, ...]:
-    places = {name: Place(link=link, uri=name, shown=prefix + name, item=item) for name, item in items.items}
-    return tuple(sorted(places.values(), key=lambda place: place.shown))
 
 
 def era_of(link: Link) -> Era:

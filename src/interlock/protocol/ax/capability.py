@@ -13,6 +13,8 @@ from typing import Literal, Self
 
 import msgspec
 
+from interlock.protocol.ax.transports import TRANSPORT_CLASSES
+
 
 class _Ordered(enum.Enum):
     """Members compare in the order they are written."""
@@ -40,12 +42,21 @@ class Consistency(enum.Enum):
 
 
 class Transport(enum.Enum):
+    """The classes of the registry; those of the draft have names in the code as well."""
+
+    _ignore_ = "members one"
+
     NATIVE = "native"
     UART_CBOR = "uart_cbor"
     BLE_CBOR = "ble_cbor"
     SPI_CBOR = "spi_cbor"
     CAN_CBOR = "can_cbor"
     MQTT_JSON = "mqtt_json"
+
+    members = vars()
+    for one in TRANSPORT_CLASSES:
+        if one.status == "private":
+            members[one.id] = one.id
 
 
 class AuthScope(_Ordered):

@@ -36,6 +36,7 @@ class Withheld(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     reason: str
+    code: str = ""  # the named error it stands for, where it is not a matter of names
 
 
 class Resolution(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +122,12 @@ def qualify(segments: Sequence[str], local: str) -> str | Withheld:
 
 def is_qualified(text: str) -> bool:
     return len(text) <= QUALIFIED_MAX and all(is_segment(part) for part in text.split("."))
+
+
+def read_dotted(name: str) -> tuple[str, ...] | None:
+    """The segments of a name as an aggregator lists it, or None if one of them is not valid (MCP-AX 4.3)."""
+    parts = tuple(name.split("."))
+    return parts if all(map(is_segment, parts)) else None
 
 
 def alias(qualified: str) -> str:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.config.plan import Dial, ServerPlan
+from interlock.protocol.ax.hop import ADOPTED, Offer
 from interlock.protocol.jsonrpc.codec import (
     decode_object,
     decode_untrusted,
@@ -116,8 +117,11 @@ class LinkWatcher(Protocol):
 
 
 class Link:
-    def __init__(self, plan: ServerPlan, watcher: LinkWatcher, clock: Clock, *, vendor_meta: bool) -> None:
+    def __init__(
+        self, plan: ServerPlan, watcher: LinkWatcher, clock: Clock, *, vendor_meta: bool, offer: Offer = ADOPTED
+    ) -> None:
         self.plan = plan
+        self.offer = offer
         self.segment = plan.segment
         self.kind = "dialled" if isinstance(plan.reach, Dial) else "spawned"
         self.transport = "http" if isinstance(plan.reach, Dial) else "stdio"

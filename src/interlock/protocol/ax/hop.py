@@ -1,0 +1,175 @@
+"""What one hop does to a tool's metadata on its way up (MCP-AX 9.2, 10.2, 11.2).
+
+In comes what a server below says of a tool in `_meta`, and how that server came to offer it. Out comes what holds here
+and what goes further up. A capability annotation passes as it was declared; the draft itself orders two changes,
+latency_class upward and availability to degraded, and where one was made the declared value stays to be seen.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Raw
+
+from interlock.protocol.ax.capability import (
+    TIMEOUT_S,
+    AuthScope,
+    Availability,
+    Capability,
+    LatencyClass,
+    as_object,
+)
+from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
+from interlock.protocol.jsonrpc.errors import CodecError
+
+CAPABILITY: Final = "x-mcpax-capability"
+DECLARED: Final = "x-mcpax-declared"
+HOPS: Final = "x-mcpax-hops"
+SAFETY: Final = "x-mcpax-safety"
+GATED: Final = "x-mcpax-gated"
+IRREVERSIBLE: Final = "irreversible_mutable"
+
+LATENCIES_MIN: Final = 20  # calls before their times say anything (9.2, ours)
+HOP_SLACK_S: Final = 0.05  # an outer hop waits longer, so that the innermost times out first (7.3, ours)
+_PREFIX: Final = "x-mcpax-"
+_CHANGEABLE: Final = {"latency_class": LatencyClass, "availability": Availability}
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server came to offer its tools. The default is an unmodified server from the operator's configuration."""
+
+    kind: Literal["adopted", "leaf", "aggregator"] = "adopted"
+    proved: bool = True  # its authority is proved, or the operator named it in the configuration
+    scope: AuthScope = AuthScope.ADMIN  # granted; nothing that implies more is listed or sent
+    link_latency_ms: float = 0.0  # declared by the operator
+    session: str = ""  # a class once raised stays raised for one registration session
+
+    @property
+    def is_aggregator(self) -> bool:
+        return self.kind == "aggregator"
+
+
+ADOPTED: Final = Offer()
+
+
+class Below(msgspec.Struct, frozen=True, kw_only=True):
+    """What `_meta` said, as far as this server may say it."""
+
+    rest: dict[str, Raw]  # the keys that are not MCP-AX's
+    capability: Raw | None
+    declared: dict[str, str]
+    hops: int  # of the tool as listed here
+    flagged: bool
+    gated: bool
+
+
+def read_below(meta: Mapping[str, Raw], offer: Offer) -> Below:
+    """`_meta` of a listed item. Only an aggregator knows of hops and of values declared further down."""
+    return Below(
+        rest={key: value for key, value in meta.items() if not key.lower().startswith(_PREFIX)},
+        capability=meta.get(CAPABILITY),
+        declared=_read_declared(meta.get(DECLARED)) if offer.is_aggregator else {},
+        hops=_read_hops(meta.get(HOPS)) + 1 if offer.is_aggregator else 1,
+        flagged=maybe_string(meta.get(SAFETY)) == IRREVERSIBLE,
+        gated=bytes(meta.get(GATED, b"")) == b"true",
+    )
+
+
+def at_its_strictest(capability: Capability, annotations: object) -> Capability:
+    """What an unproved registrant's word is good for (9.1, ours): it can make a tool stricter, never looser.
+
+    A tool is read-only if nothing it says speaks against it; one that changes something cannot be undone or repeated,
+    whatever it says.
+    """
+    given = annotations if isinstance(annotations, Mapping) else {}
+    if not (capability.mutable or given.get("readOnlyHint") is False or given.get("destructiveHint") is True):
+        return capability
+    return msgspec.structs.replace(
+        capability,
+        mutable=True,
+        reversible=False,
+        idempotent=False,
+        auth_scope=max(capability.auth_scope, AuthScope.WRITE),
+    )
+
+
+def least_latency_class(link_latency_ms: float, latencies_s: Iterable[float]) -> LatencyClass:
+    """The fastest class that a tool behind this link can have (9.2)."""
+    seconds = link_latency_ms / 1000
+    times = sorted(latencies_s)
+    if len(times) >= LATENCIES_MIN:
+        seconds = max(seconds, times[math.ceil(0.95 * len(times)) - 1])
+    return next(one for one in LatencyClass if (timeout := TIMEOUT_S[one]) is None or timeout >= seconds)
+
+
+def raised(capability: Capability, least: LatencyClass) -> Capability:
+    if least <= capability.latency_class:
+        return capability
+    return msgspec.structs.replace(capability, latency_class=least)
+
+
+def timeout_s(capability: Capability, hops: int) -> float | None:
+    """How long to wait for a tool at this hop (7.3)."""
+    seconds = TIMEOUT_S[capability.latency_class]
+    return None if seconds is None else seconds + HOP_SLACK_S * (hops - 1)
+
+
+def implied_scope(capability: Capability) -> AuthScope:
+    """What a call amounts to (10.2)."""
+    return max(capability.auth_scope, AuthScope.WRITE if capability.mutable else AuthScope.READ)
+
+
+def published(declared: Raw | None, capability: Capability) -> Raw:
+    """The annotation for those above: the declared bytes where nothing changed, else with the changed keys replaced and
+    the missing ones at the end."""
+    values = as_object(capability)
+    members: dict[str, Any] = (decode_object(declared) if declared is not None else None) or {}
+    if not members:
+        return Raw(encode_value(values))
+    changed = {key: value for key, value in values.items() if key not in members or decode_value(members[key]) != value}
+    return declared if declared is not None and not changed else Raw(encode_value({**members, **changed}))
+
+
+def changed_from(declared: Mapping[str, str], below: Capability, here: Capability) -> dict[str, str]:
+    """The value of x-mcpax-declared: what the owner said where a hop changed it. The lowest word is kept."""
+    found = dict(declared)
+    for key in _CHANGEABLE:
+        was, now = getattr(below, key), getattr(here, key)
+        if was is not now:
+            found.setdefault(key, was.value)
+    return found
+
+
+def degraded(meta: Mapping[str, Any], capability: Capability) -> dict[str, Any]:
+    """A tool's `_meta` while the link to its server is gone (13.2)."""
+    gone = msgspec.structs.replace(capability, availability=Availability.DEGRADED)
+    changed = changed_from(meta.get(DECLARED, {}), capability, gone)
+    return {**meta, CAPABILITY: published(meta[CAPABILITY], gone), **({DECLARED: changed} if changed else {})}
+
+
+def as_declared(capability: Raw | None, declared: Mapping[str, str]) -> object:
+    """The annotation as its owner wrote it, decoded; None where there is none or it cannot be read."""
+    try:
+        value = decode_value(capability) if capability is not None else None
+    except CodecError:
+        return None
+    return {**value, **declared} if isinstance(value, dict) else value
+
+
+def _read_hops(raw: Raw | None) -> int:
+    try:
+        value = decode_value(raw) if raw is not None else None
+    except CodecError:
+        value = None
+    return value if type(value) is int and value >= 1 else 1
+
+
+def _read_declared(raw: Raw | None) -> dict[str, str]:
+    members = (decode_object(raw) if raw is not None else None) or {}
+    said = {key: maybe_string(members.get(key)) for key in _CHANGEABLE}
+    return {
+        key: value
+        for key, value in said.items()
+        if value is not None and value in {member.value for member in _CHANGEABLE[key]}
+    }

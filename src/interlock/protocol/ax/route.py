@@ -1,0 +1,112 @@
+"""The route of a request on an MCP-AX link: `x-mcpax-route` and `x-mcpax-cursor` (MCP-AX 7.2).
+
+In comes what an authenticated parent wrote; out comes a Routed value, or the refusal route_mismatch. The path of a tool
+or prompt ends in its local name; that of a resource ends in the segment of the server that has it. On the wire
+path[cursor] is the segment the receiver was assigned, so an aggregator moves the cursor only past a segment of its own.
+Names are never cut up here: a receiver compares the rest of the path with the path in its own table.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.protocol.ax.errors import ROUTE_MISMATCH, refusal
+from interlock.protocol.ax.names import QUALIFIED_MAX, is_segment
+from interlock.protocol.jsonrpc.codec import decode_value, encode_value
+from interlock.protocol.jsonrpc.errors import CodecError, Fault
+
+ROUTE: Final = "x-mcpax-route"
+CURSOR: Final = "x-mcpax-cursor"
+ROUTE_BYTES_MAX: Final = 4096  # a path spells a name of at most 255 characters; the rest is room for white space
+CURSOR_BYTES_MAX: Final = 8
+
+
+class Routed(msgspec.Struct, frozen=True, kw_only=True):
+    path: tuple[str, ...]  # root first, the same on every link
+    cursor: int
+
+    @property
+    def receiver(self) -> str:
+        return self.path[self.cursor]
+
+    @property
+    def rest(self) -> tuple[str, ...]:
+        """What lies below the receiver."""
+        return self.path[self.cursor + 1 :]
+
+
+def read_untrusted(params: Mapping[str, Raw], meta: Mapping[str, Raw]) -> Routed | Fault | None:
+    """What a request says of its route; None where it says nothing. `meta` is the `_meta` of `params`.
+
+    Both places are read, only `_meta` is written (7.2); where they say different things, neither is believed.
+    """
+    route = _read(ROUTE, ROUTE_BYTES_MAX, params, meta)
+    cursor = _read(CURSOR, CURSOR_BYTES_MAX, params, meta)
+    if isinstance(route, Fault):
+        return route
+    if isinstance(cursor, Fault):
+        return cursor
+    if route is msgspec.UNSET and cursor is msgspec.UNSET:
+        return None
+    if route is msgspec.UNSET or cursor is msgspec.UNSET:
+        return _mismatch(f"{ROUTE} and {CURSOR} come together, and one of them is missing")
+    if not isinstance(route, list) or not route:
+        return _mismatch(f"{ROUTE} must be an array of segments")
+    if not all(isinstance(one, str) and is_segment(one) for one in route):
+        return _mismatch(f"each element of {ROUTE} must be 1 to 63 characters of a-z, 0-9, _ and -")
+    if sum(map(len, route)) + len(route) - 1 > QUALIFIED_MAX:
+        return _mismatch(f"the name {ROUTE} spells is longer than {QUALIFIED_MAX} characters")
+    if type(cursor) is not int or not 0 <= cursor < len(route):
+        return _mismatch(f"{CURSOR} must be an integer that points into {ROUTE}")
+    return Routed(path=tuple(route), cursor=cursor)
+
+
+def check(routed: Routed, *, segment: str, rest: Sequence[str]) -> Fault | None:
+    """Whether the receiver is the one meant, and the item it found by name (or URI) the one the path leads to.
+
+    `segment` is what the parent assigned; `rest` what the receiver's own table has for the item: the segments below the
+    receiver, then the local name. A leaf has only the local name. A disagreement is refused, never repaired (7.2).
+    """
+    if routed.receiver != segment:
+        return _mismatch("this is not the node that the route names at the cursor", cursor=routed.cursor)
+    if routed.rest != tuple(rest):
+        return _mismatch("the rest of the route and the name in params are not the same", cursor=routed.cursor)
+    return None
+
+
+def start(own: str | None, below: Sequence[str]) -> Routed:
+    """The route of a request that begins here, as the next hop is to read it.
+
+    `own` is the root segment; without one the first child matches position 0. `below` begins with that child's segment.
+    """
+    return Routed(path=(*below,), cursor=0) if own is None else Routed(path=(own, *below), cursor=1)
+
+
+def advance(routed: Routed) -> Routed:
+    """What a receiver that is not the last sends on: the same path, one further, past its own segment."""
+    return Routed(path=routed.path, cursor=routed.cursor + 1)
+
+
+def as_meta(routed: Routed) -> dict[str, Raw]:
+    """The two keys, to be laid over the `_meta` of what goes down to an AX peer."""
+    return {ROUTE: Raw(encode_value(routed.path)), CURSOR: Raw(b"%d" % routed.cursor)}
+
+
+def _read(key: str, bytes_max: int, params: Mapping[str, Raw], meta: Mapping[str, Raw]) -> Any:
+    """The decoded value, UNSET where it is absent, a Fault where it cannot be read."""
+    found = [place[key] for place in (meta, params) if key in place]
+    if any(len(raw) > bytes_max for raw in found):
+        return _mismatch(f"{key} is longer than {bytes_max} bytes")
+    try:
+        values = [decode_value(raw) for raw in found]
+    except CodecError:
+        return _mismatch(f"{key} cannot be read")
+    if len(values) == 2 and values[0] != values[1]:
+        return _mismatch(f"{key} in params and in params._meta are not the same")
+    return values[0] if values else msgspec.UNSET
+
+
+def _mismatch(why: str, **data: int) -> Fault:
+    return refusal(ROUTE_MISMATCH, why, **data)

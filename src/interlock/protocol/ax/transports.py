@@ -1,0 +1,42 @@
+"""The registry of transport classes (MCP-AX 14 (c)): the one place that says which there are.
+
+Registration, the capability annotation, the configuration and docs/ax-reference.md read it. A class of your own is
+added here with status "private" and an id that begins with "x-"; no other id may.
+"""
+
+from typing import Final, Literal
+
+import msgspec
+
+PRIVATE_PREFIX: Final = "x-"
+
+
+class TransportClass(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    framing: str
+    payload: str
+    reference: str
+    status: Literal["draft", "private"] = "draft"
+
+
+TRANSPORT_CLASSES: Final[list[TransportClass]] = [
+    TransportClass(
+        id="native", framing="HTTP, WebSocket or stdio lines", payload="JSON-RPC of MCP", reference="MCP-AX 9.1"
+    ),
+    TransportClass(id="uart_cbor", framing="UART with COBS", payload="CBOR", reference="MCP-AX 8.1"),
+    TransportClass(id="ble_cbor", framing="BLE GATT characteristics", payload="CBOR", reference="MCP-AX 8.1"),
+    TransportClass(id="spi_cbor", framing="SPI with a length prefix", payload="CBOR", reference="MCP-AX 8.1"),
+    TransportClass(id="can_cbor", framing="CAN with ISO-TP segmentation", payload="CBOR", reference="MCP-AX 8.1"),
+    TransportClass(id="mqtt_json", framing="MQTT topics", payload="JSON", reference="MCP-AX 8.1"),
+]
+
+
+def check_classes(classes: list[TransportClass]) -> str | None:
+    """Why the registry cannot be used, or None."""
+    ids = [one.id for one in classes]
+    if len(set(ids)) < len(ids):
+        return "a transport class stands in the registry twice"
+    for one in classes:
+        if one.id.startswith(PRIVATE_PREFIX) is not (one.status == "private"):
+            return f'transport class "{one.id}": private classes, and only they, begin with "{PRIVATE_PREFIX}"'
+    return None

@@ -1,0 +1,586 @@
+"""Does what a server lists come to stand in the namespace as its offer allows, and no further?"""
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from msgspec import Raw
+
+from interlock.config.plan import AxPlan, Plan, ServerPlan, Spawn, ToolRule
+from interlock.protocol.ax.capability import AuthScope, as_object, read_capability
+from interlock.protocol.ax.errors import NAMESPACE_INVALID
+from interlock.protocol.ax.hop import ADOPTED, Offer
+from interlock.protocol.ax.route import check, read_untrusted
+from interlock.protocol.jsonrpc.codec import decode_object
+from interlock.protocol.mcp.eras import Era
+from interlock.runtime.callers import ViewKey
+from interlock.runtime.catalog import Catalog
+from interlock.runtime.clock import SystemClock
+from interlock.runtime.links.link import Link
+from interlock.runtime.links.listing import Items, Listing
+from interlock.runtime.shelves import Route, Shelf
+
+SOURCE = Path(__file__).resolve().parents[2] / "src/interlock"
+LEAF = Offer(kind="leaf", scope=AuthScope.ADMIN)
+AGGREGATOR = Offer(kind="aggregator", scope=AuthScope.ADMIN)
+EVERYTHING = ViewKey(scope="admin", dotted=True)
+READ_ONLY = {"annotations": {"readOnlyHint": True}}
+Tool = dict[str, Any]
+
+
+class Nobody:
+    """A watcher that is told nothing: these links carry no message."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(name)
+
+
+class House:
+    """A catalog and its links."""
+
+    def __init__(self, *, tools: tuple[ToolRule, ...] = (), **ax: Any) -> None:
+        self.plan = Plan(workspace=Path(), data=Path(), ax=AxPlan(**ax), tools=tools)
+        self.told: list[frozenset[str]] = []
+        self.catalog = Catalog(self.plan, self.told.append)
+
+    def link(self, segment: str, offer: Offer = ADOPTED, **classes: Any) -> Link:
+        plan = ServerPlan(segment=segment, reach=Spawn(command=("true",)), classes=classes)
+        return Link(plan, Nobody(), SystemClock(), vendor_meta=True, offer=offer)
+
+    def shelf(self, segment: str) -> Shelf:
+        return next(shelf for shelf in self.catalog.namespace.shelves if shelf.link.segment == segment)
+
+    def routes(self) -> dict[str, Route]:
+        return {route.qualified: route for route in self.catalog.namespace.view(EVERYTHING).tool_routes}
+
+    def listed(self) -> dict[str, Any]:
+        page = self.catalog.namespace.view(EVERYTHING).page("tools/list", Era.MODERN, "")
+        return {tool["name"]: tool for tool in json.loads(page.items)}
+
+    def withheld(self, segment: str) -> dict[str, str]:
+        return {one.name: one.code or one.reason for one in self.shelf(segment).withheld}
+
+
+def items(offered: Sequence[Tool], key: str = "name") -> Items:
+    text = json.dumps(offered).encode()
+    found = tuple((one[key], decode_object(json.dumps(one).encode()) or {}) for one in offered)
+    return Items(items=found, digest=text)
+
+
+def listing(*offered: str | Tool, **kinds: Sequence[Tool]) -> Listing:
+    tools = [{"name": one, "inputSchema": {"type": "object"}} if isinstance(one, str) else one for one in offered]
+    keys = {"prompts": "name", "resources": "uri", "templates": "uriTemplate"}
+    return Listing(tools=items(tools), **{kind: items(value, keys[kind]) for kind, value in kinds.items()})
+
+
+def tool(
+    name: str, capability: dict[str, Any] | None = None, /, meta: dict[str, Any] | None = None, **more: Any
+) -> Tool:
+    said = {} if capability is None else {"x-mcpax-capability": capability}
+    return {"name": name, "inputSchema": {"type": "object"}, "_meta": {**said, **(meta or {})}, **more}
+
+
+def full(**keys: Any) -> dict[str, Any]:
+    read = read_capability(keys)
+    return as_object(read)  # type: ignore[arg-type]
+
+
+# Names
+
+
+async def test_an_adopted_servers_dots_are_normalised_and_a_leafs_end_its_registration() -> None:
+    house = House()
+    adopted, leaf = house.link("a"), house.link("l", LEAF)
+    assert (await house.catalog.stock(adopted, listing("a.b"))).refused is None
+    assert list(house.routes()) == ["a.a_b"]
+    await house.catalog.stock(leaf, listing("fine"))
+    done = await house.catalog.stock(leaf, listing("fine", "a.b", "x"))
+    assert done.refused is not None
+    assert (done.refused.code, done.refused.message) == (NAMESPACE_INVALID, "namespace_invalid")
+    assert done.refused.data is not None
+    assert done.refused.data["names"] == ["a.b"]
+    assert list(house.routes()) == ["a.a_b"]  # none of its tools, also not those of before
+
+
+async def test_a_leafs_dotted_prompt_ends_its_registration_too() -> None:
+    house = House()
+    done = await house.catalog.stock(house.link("l", LEAF), listing("t", prompts=[{"name": "p.q"}]))
+    assert done.refused is not None
+    assert house.catalog.namespace.shelves == ()
+
+
+async def test_a_leafs_other_odd_names_are_normalised() -> None:
+    house = House()
+    await house.catalog.stock(house.link("l", LEAF), listing("createIssue", "größe"))
+    assert {name: route.original for name, route in house.routes().items()} == {
+        "l.create_issue": "createIssue",
+        "l.gr__e": "größe",
+    }
+
+
+@pytest.mark.parametrize("name", ["x..z", "X.y", ".x", "x.", "", "x. y", "x.ü", "a" * 64, "x.\n", "x/y"])
+async def test_an_aggregator_with_an_invalid_name_is_refused(name: str) -> None:
+    house = House()
+    done = await house.catalog.stock(house.link("agg", AGGREGATOR), listing("ok.name", name))
+    assert done.refused is not None
+    assert done.refused.data is not None
+    assert done.refused.data["names"] == [name]
+    assert house.routes() == {}
+
+
+async def test_a_refusal_repeats_only_so_many_names() -> None:
+    house = House()
+    names = [f"{'n' * 500}.{number}" for number in range(500)]
+    done = await house.catalog.stock(house.link("l", LEAF), listing(*names))
+    assert done.refused is not None
+    assert done.refused.data is not None
+    assert len(json.dumps(done.refused.data)) < 20_000
+
+
+@pytest.mark.req("AX-2-3")
+@pytest.mark.parametrize("root", [None, "infra"])
+async def test_route_and_local_name_make_the_qualified_name(root: str | None) -> None:
+    house = House(root_segment=root)
+    prompts = [{"name": "gw.greet"}]
+    await house.catalog.stock(
+        house.link("edge", AGGREGATOR), listing("gw.stm32h7.dma2d_status", "own", prompts=prompts)
+    )
+    await house.catalog.stock(house.link("leaf", LEAF), listing("readAll"))
+    await house.catalog.stock(house.link("adopted"), listing("a.b"))
+    own = [] if root is None else [root]
+    view = house.catalog.namespace.view(EVERYTHING)
+    routes = [*view.tool_routes, *view.prompt_routes]
+    assert {tuple(route.segments) for route in routes} >= {(*own, "edge", "gw", "stm32h7"), (*own, "edge")}
+    for route in routes:
+        assert ".".join((*route.segments, route.local)) == route.qualified
+        assert (*own, *route.below) == route.segments
+    found = view.find_tool(".".join([*own, "edge.gw.stm32h7.dma2d_status"]))
+    assert found is not None
+    assert found.original == "gw.stm32h7.dma2d_status"
+    assert bytes(found.wire_name) == b'"gw.stm32h7.dma2d_status"'
+
+
+@pytest.mark.parametrize("root", [None, "infra"])
+async def test_a_call_that_begins_here_has_its_route_ready_for_ax_peers_only(root: str | None) -> None:
+    house = House(root_segment=root)
+    await house.catalog.stock(house.link("edge", AGGREGATOR), listing("gw.status"))
+    await house.catalog.stock(house.link("leaf", LEAF), listing("readAll"))
+    await house.catalog.stock(house.link("adopted"), listing("t"))
+    for route in house.routes().values():
+        if route.link.segment == "adopted":
+            assert route.onward is None
+            continue
+        assert route.onward is not None
+        routed = read_untrusted({}, route.onward)
+        assert check(routed, segment=route.link.segment, rest=(*route.below[1:], route.local)) is None  # type: ignore[arg-type]
+        assert routed.cursor == (0 if root is None else 1)  # type: ignore[union-attr]
+
+
+async def test_the_limit_of_255_withholds_at_this_level_only() -> None:
+    below = ".".join(["s" * 63] * 3 + ["t" * 58])  # 250
+    house = House()
+    await house.catalog.stock(house.link("edge", AGGREGATOR), listing(below, below + "u", "sibling"))
+    assert {len(name) for name in house.routes()} == {255, 12}
+    assert list(house.withheld("edge")) == [below + "u"]
+    assert "256" in house.withheld("edge")[below + "u"]
+
+
+async def test_a_hostile_registrant_stays_below_its_own_segment() -> None:
+    house = House()
+    victim = house.link("jira", LEAF)
+    await house.catalog.stock(victim, listing("create"))
+    before = house.routes()["jira.create"]
+    forged = tool("jira.create", meta={"x-mcpax-name": "jira.create", "x-mcpax-hops": -5, "x-mcpax-origin": "jira"})
+    await house.catalog.stock(house.link("evil", AGGREGATOR), Listing(tools=items([forged])))
+    assert set(house.routes()) == {"jira.create", "evil.jira.create"}
+    assert house.routes()["jira.create"] is before
+    assert "x-mcpax-name" not in house.listed()["evil.jira.create"]["_meta"]
+
+
+async def test_a_name_listed_twice_by_an_aggregator_is_withheld() -> None:
+    house = House()
+    twice = [tool("a.b", description="one"), tool("a.b", description="two"), tool("a.c"), tool("a.c")]
+    await house.catalog.stock(house.link("agg", AGGREGATOR), Listing(tools=items(twice)))
+    assert list(house.routes()) == ["agg.a.c"]  # the same to the byte is one
+    assert list(house.withheld("agg")) == ["a.b"]
+
+
+# Hops
+
+
+async def test_hops_count_the_aggregators_on_the_way() -> None:
+    house = House()
+    forged = tool("t", meta={"x-mcpax-hops": 9})
+    for segment, offer in (("adopted", ADOPTED), ("leaf", LEAF), ("agg", AGGREGATOR)):
+        await house.catalog.stock(house.link(segment, offer), Listing(tools=items([forged, tool("u")])))
+    hops = {name: shown["_meta"]["x-mcpax-hops"] for name, shown in house.listed().items()}
+    assert hops == {"adopted.t": 1, "adopted.u": 1, "leaf.t": 1, "leaf.u": 1, "agg.t": 10, "agg.u": 2}
+    assert house.routes()["agg.t"].timeout_s == pytest.approx(30.45)
+
+
+async def test_tools_beyond_max_hops_are_withheld_and_reported() -> None:
+    house = House(max_hops=3)
+    offered = [tool(f"t{hops}", meta={"x-mcpax-hops": hops}) for hops in (1, 2, 3, 10**40)]
+    await house.catalog.stock(house.link("agg", AGGREGATOR), Listing(tools=items(offered)))
+    assert list(house.routes()) == ["agg.t1", "agg.t2"]
+    assert set(house.withheld("agg").values()) == {"hops_exceeded"}
+
+
+# Capability
+
+
+ANNOTATION = {
+    **full(mutable=False, latency_class="realtime"),
+    "vendor": {"a": None, "b": 12345678901234567890},
+    "n": None,
+}
+
+
+async def climb(levels: int, below: Listing, *, link_latency_ms: float = 0) -> tuple[House, Listing]:
+    """The list of a leaf, seen through so many aggregators."""
+    for level in range(levels):
+        house = House()
+        kind: Literal["leaf", "aggregator"] = "aggregator" if level else "leaf"
+        offer = Offer(kind=kind, link_latency_ms=link_latency_ms)
+        done = await house.catalog.stock(house.link(f"s{level}", offer), below)
+        assert done.refused is None
+        below = Listing(tools=items(list(house.listed().values())))
+    return house, below
+
+
+async def test_a_capability_arrives_three_hops_up_as_it_was_declared() -> None:
+    house, _ = await climb(3, listing(tool("t", ANNOTATION)))
+    meta = house.listed()["s2.s1.s0.t"]["_meta"]
+    assert meta["x-mcpax-capability"] == ANNOTATION
+    assert meta["x-mcpax-hops"] == 3
+    assert "x-mcpax-declared" not in meta
+
+
+async def test_an_invalid_capability_withholds_the_tool_with_a_report() -> None:
+    house = House()
+    odd = [tool("a", {"mutable": 1}), tool("b", {"latency_class": "Realtime"}), tool("ok", {"mutable": False})]
+    broken = {**tool("c"), "_meta": {"x-mcpax-capability": 7}}
+    await house.catalog.stock(house.link("l", LEAF), Listing(tools=items([*odd, broken])))
+    assert list(house.routes()) == ["l.ok"]
+    assert set(house.withheld("l").values()) == {"capability_invalid"}
+
+
+async def test_a_capability_that_cannot_be_read_withholds_only_its_tool() -> None:
+    unreadable = {"name": Raw(b'"t"'), "_meta": Raw(rb'{"x-mcpax-capability":{"v":"\ud800"}}')}
+    house = House()
+    tools = Items(items=(("t", unreadable), *items([tool("u")]).items), digest=b"1")
+    await house.catalog.stock(house.link("l", LEAF), Listing(tools=tools))
+    assert list(house.routes()) == ["l.u"]
+
+
+async def test_declared_link_latency_raises_the_class_at_once_and_keeps_the_owners_word() -> None:
+    house, _ = await climb(
+        2, listing(tool("t", ANNOTATION), tool("slow", full(latency_class="slow"))), link_latency_ms=700
+    )
+    shown = house.listed()
+    assert shown["s1.s0.t"]["_meta"]["x-mcpax-capability"] == {**ANNOTATION, "latency_class": "fast"}
+    assert shown["s1.s0.t"]["_meta"]["x-mcpax-declared"] == {"latency_class": "realtime"}
+    assert house.routes()["s1.s0.t"].timeout_s == pytest.approx(5.05)
+    assert shown["s1.s0.slow"]["_meta"]["x-mcpax-capability"]["latency_class"] == "slow"
+    assert "x-mcpax-declared" not in shown["s1.s0.slow"]["_meta"]
+
+
+async def test_measured_latency_raises_when_the_list_is_rebuilt_and_does_not_fall_in_a_session() -> None:
+    house = House()
+    offer = Offer(kind="leaf", session="one")
+    link = house.link("l", offer)
+    offered = listing(tool("t", ANNOTATION))
+
+    async def latency_class() -> str:
+        await house.catalog.stock(link, offered)
+        shown: str = house.listed()["l.t"]["_meta"]["x-mcpax-capability"]["latency_class"]
+        return shown
+
+    link.latencies.extend([2.0] * 19)
+    assert await latency_class() == "realtime"
+    link.latencies.append(2.0)
+    assert house.routes()["l.t"].timeout_s == 0.5  # nothing flickers between two lists
+    assert await latency_class() == "fast"
+    assert house.routes()["l.t"].timeout_s == 5.0
+    link.latencies.extend([0.001] * 100)
+    assert await latency_class() == "fast"
+    link.offer = Offer(kind="leaf", session="two")
+    assert await latency_class() == "realtime"
+    assert house.told == [frozenset({"tools"})]  # metadata alone costs no client its cache
+
+
+async def test_degraded_tools_stay_listed_with_the_declared_value_kept() -> None:
+    house = House()
+    link = house.link("l", LEAF)
+    offered = listing(tool("t", full(availability="scheduled")), tool("u", full(availability="degraded")), tool("v"))
+    await house.catalog.stock(link, offered)
+    version = house.catalog.namespace.version
+    house.catalog.degrade(link)
+    assert house.catalog.namespace.version == version + 1
+    shown = house.listed()
+    assert {tool["_meta"]["x-mcpax-capability"]["availability"] for tool in shown.values()} == {"degraded"}
+    assert shown["l.t"]["_meta"]["x-mcpax-declared"] == {"availability": "scheduled"}
+    assert shown["l.v"]["_meta"]["x-mcpax-declared"] == {"availability": "always"}
+    assert "x-mcpax-declared" not in shown["l.u"]["_meta"]
+    house.catalog.degrade(link)
+    assert house.catalog.namespace.version == version + 1
+    done = await house.catalog.stock(link, offered)
+    assert done.changed == ()
+    assert house.listed()["l.t"]["_meta"]["x-mcpax-capability"]["availability"] == "scheduled"
+    house.catalog.degrade(link)
+    house.catalog.drop(link)
+    assert house.listed() == {}
+    assert house.told == [frozenset({"tools"})] * 2
+
+
+# Proof, scope, safety
+
+
+MIXED = listing(
+    tool("look", **READ_ONLY), tool("claims", {"mutable": False}, annotations={"readOnlyHint": False}), tool("break")
+)
+
+
+async def test_mutable_tools_of_an_unproved_registrant_are_withheld() -> None:
+    house = House()
+    await house.catalog.stock(house.link("l", Offer(kind="leaf", proved=False)), MIXED)
+    assert list(house.routes()) == ["l.look"]
+    assert house.withheld("l") == {"claims": "authority_unverified", "break": "authority_unverified"}
+    await house.catalog.stock(house.link("m", Offer(kind="leaf", proved=True)), MIXED)
+    assert "m.break" in house.routes()
+
+
+async def test_a_tool_that_turns_mutable_is_withheld_then_and_proof_brings_it_back() -> None:
+    house = House()
+    link = house.link("l", Offer(kind="leaf", proved=False))
+    await house.catalog.stock(link, listing(tool("t", **READ_ONLY)))
+    assert "l.t" in house.routes()
+    await house.catalog.stock(link, listing("t"))
+    assert house.routes() == {}
+    link.offer = LEAF
+    await house.catalog.stock(link, listing("t"))
+    assert "l.t" in house.routes()
+
+
+async def test_without_required_proof_an_unproved_word_still_only_tightens() -> None:
+    house = House(require_proof="never")
+    soft = tool("t", full(mutable=True, reversible=True, idempotent=True), annotations={"destructiveHint": False})
+    await house.catalog.stock(house.link("l", Offer(kind="leaf", proved=False)), listing(soft))
+    shown = house.listed()["l.t"]
+    assert shown["_meta"]["x-mcpax-safety"] == "irreversible_mutable"
+    assert shown["_meta"]["x-mcpax-capability"]["reversible"] is False
+    assert shown["annotations"] == {"destructiveHint": True, "readOnlyHint": False, "idempotentHint": False}
+
+
+async def test_the_operator_classifies_an_unproved_leafs_tool() -> None:
+    house = House()
+    await house.catalog.stock(house.link("l", Offer(kind="leaf", proved=False), t="read_only"), listing("t"))
+    assert house.listed()["l.t"]["_meta"]["x-mcpax-capability"]["mutable"] is False
+
+
+@pytest.mark.parametrize(
+    ("scope", "seen"), [("read", {"r"}), ("write", {"r", "w", "implied"}), ("admin", {"r", "w", "a", "implied"})]
+)
+async def test_a_registration_offers_nothing_above_its_scope(scope: str, seen: set[str]) -> None:
+    house = House()
+    offered = listing(
+        tool("r", full(mutable=False)),
+        tool("w", full(mutable=False, auth_scope="write")),
+        tool("a", full(mutable=False, auth_scope="admin")),
+        tool("implied", full(mutable=True, auth_scope="read")),
+    )
+    other = house.link("other", Offer(kind="leaf", scope=AuthScope.ADMIN))
+    await house.catalog.stock(other, offered)
+    await house.catalog.stock(house.link("l", Offer(kind="leaf", scope=AuthScope(scope))), offered)
+    listed = {name.removeprefix("l.") for name in house.routes() if name.startswith("l.")}
+    assert listed == seen
+    assert house.shelf("l").out_of_scope == {f"l.{name}" for name in {"r", "w", "a", "implied"} - seen}
+    assert set(house.withheld("l").values()) <= {"scope_denied"}
+    assert sum(name.startswith("other.") for name in house.routes()) == 4
+
+
+async def test_only_irreversible_mutable_tools_are_flagged() -> None:
+    house = House()
+    offered = [
+        tool(f"{'m' if mutable else 'n'}{'r' if reversible else 'i'}", full(mutable=mutable, reversible=reversible))
+        for mutable in (True, False)
+        for reversible in (True, False)
+    ]
+    await house.catalog.stock(house.link("l", LEAF), listing(*offered))
+    flagged = {name for name, shown in house.listed().items() if "x-mcpax-safety" in shown["_meta"]}
+    assert flagged == {"l.mi"}
+    assert {name for name, route in house.routes().items() if route.irreversible} == flagged
+
+
+async def test_flags_from_below_stay_whatever_the_operator_here_says() -> None:
+    rules = (ToolRule(match="*", capability={"mutable": True, "reversible": True, "latency_class": "realtime"}),)
+    house = House(tools=rules)
+    flags = {"x-mcpax-safety": "irreversible_mutable", "x-mcpax-gated": True}
+    offered = listing(
+        tool("flagged", full(), meta=flags), tool("gated", full(mutable=True, reversible=True), meta=flags)
+    )
+    await house.catalog.stock(house.link("agg", AGGREGATOR), offered)
+    for name, shown in house.listed().items():
+        assert shown["_meta"]["x-mcpax-safety"] == "irreversible_mutable"
+        assert shown["_meta"]["x-mcpax-gated"] is True
+        assert house.routes()[name].irreversible
+        assert house.routes()[name].gated
+    assert house.listed()["agg.flagged"]["_meta"]["x-mcpax-capability"] == full()
+
+
+async def test_a_leaf_cannot_write_what_is_ours_to_write() -> None:
+    forged = {"x-mcpax-safety": "harmless", "x-mcpax-declared": {"latency_class": "realtime"}, "x-mcpax-gated": "no"}
+    house = House()
+    await house.catalog.stock(house.link("l", LEAF), listing(tool("t", meta={**forged, "vendor": 1})))
+    meta = house.listed()["l.t"]["_meta"]
+    assert meta.keys() == {"vendor", "x-mcpax-capability", "x-mcpax-hops", "x-mcpax-safety"}
+    assert meta["x-mcpax-safety"] == "irreversible_mutable"
+
+
+# Changed definitions
+
+
+async def test_a_changed_definition_is_noticed_with_both_digests() -> None:
+    house = House()
+    link = house.link("l", LEAF)
+    await house.catalog.stock(link, listing(tool("a", description="reads"), tool("b"), tool("gone")))
+    done = await house.catalog.stock(link, listing(tool("a", description="reads and sends"), tool("b"), tool("new")))
+    [changed] = done.changed
+    assert changed.name == "l.a"
+    assert changed.before.digest != changed.after.digest
+    assert bytes(changed.before.item["description"]) == b'"reads"'
+    again = await house.catalog.stock(link, listing(tool("a", description="reads and sends"), tool("b")))
+    assert again.changed == ()
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        tool("t", full(mutable=True, reversible=True)),
+        tool("t", full(schema_version="1.0.1")),
+        tool("T", full()),
+        tool("t", full(), inputSchema={"type": "object", "properties": {"x": {}}}),
+        tool("t", full(), outputSchema={"type": "object"}),
+        tool("t", full(), annotations={"readOnlyHint": True}),
+    ],
+)
+async def test_each_part_of_a_definition_is_watched(after: Tool) -> None:
+    house = House()
+    link = house.link("l", LEAF)
+    await house.catalog.stock(link, listing(tool("t", full())))
+    assert [one.name for one in (await house.catalog.stock(link, listing(after))).changed] == ["l.t"]
+
+
+async def test_a_new_session_with_the_same_definitions_changes_nothing_and_a_changed_one_is_noticed() -> None:
+    house = House()
+    offered = listing(tool("t", full(), description="d"))
+    first = house.link("l", Offer(kind="leaf", session="one"))
+    await house.catalog.stock(first, offered)
+    house.catalog.degrade(first)
+    second = house.link("l", Offer(kind="leaf", session="two"))
+    assert (await house.catalog.stock(second, offered)).changed == ()
+    assert house.routes()["l.t"].link is second
+    assert len(house.told) == 1
+    third = house.link("l", Offer(kind="leaf", session="three"))
+    assert (await house.catalog.stock(third, listing(tool("t", full(), description="e")))).changed != ()
+
+
+async def test_a_class_raised_or_an_availability_changed_on_the_way_is_no_changed_definition() -> None:
+    house = House()
+    link = house.link("agg", AGGREGATOR)
+    await house.catalog.stock(link, listing(tool("t", full(latency_class="realtime"))))
+    moved = full(latency_class="fast", availability="degraded")
+    meta = {"x-mcpax-declared": {"latency_class": "realtime", "availability": "always"}}
+    assert (await house.catalog.stock(link, listing(tool("t", moved, meta=meta)))).changed == ()
+    lied = full(latency_class="fast")
+    assert (await house.catalog.stock(link, listing(tool("t", lied)))).changed != ()
+
+
+# Lives
+
+
+async def test_a_link_that_was_superseded_drops_nothing_of_its_successor() -> None:
+    house = House()
+    old, new = house.link("l", LEAF), house.link("l", LEAF)
+    await house.catalog.stock(old, listing("t"))
+    await house.catalog.stock(new, listing("t"))
+    house.catalog.drop(old)
+    house.catalog.degrade(old)
+    assert house.routes()["l.t"].link is new
+    assert not house.shelf("l").degraded
+
+
+async def test_a_link_that_leaves_while_its_list_is_prepared_leaves_no_shelf() -> None:
+    house = House()
+    link = house.link("l", LEAF)
+    stocking = asyncio.ensure_future(house.catalog.stock(link, listing(*(f"t{n}" for n in range(1000)))))
+    await asyncio.sleep(0)
+    house.catalog.drop(link)
+    done = await stocking
+    assert (done.shelf, done.refused) == (None, None)
+    assert house.catalog.namespace.shelves == ()
+
+
+async def test_ten_thousand_tools_are_prepared_in_slices() -> None:
+    house = House()
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    waiting = asyncio.ensure_future(others())
+    await house.catalog.stock(house.link("agg", AGGREGATOR), listing(*(f"s{n % 50}.t{n}" for n in range(10_000))))
+    waiting.cancel()
+    assert len(house.routes()) == 10_000
+    assert turns >= 49
+    assert len({id(route.segments) for route in house.routes().values()}) == 50  # ways are shared
+
+
+# Resources
+
+
+@pytest.mark.parametrize("root", [None, "infra"])
+async def test_a_resource_below_an_aggregator_has_one_prefix_that_grows(root: str | None) -> None:
+    house = House(root_segment=root)
+    resources = [{"uri": "mcpax://gw.leaf/file:///x", "name": "x"}, {"uri": "info:own", "name": "o"}]
+    resources += [{"uri": uri, "name": "bad"} for uri in ("mcpax://A/x", "mcpax://gw", "mcpax://../x")]
+    edge, leaf = house.link("edge", AGGREGATOR), house.link("leaf", LEAF)
+    await house.catalog.stock(edge, listing(resources=resources))
+    await house.catalog.stock(leaf, listing(resources=[{"uri": "file:///x", "name": "x"}]))
+    way = "" if root is None else f"{root}."
+    view = house.catalog.namespace.view(EVERYTHING)
+    shown = [one["uri"] for one in json.loads(view.page("resources/list", Era.MODERN, "").items)]
+    assert shown == [
+        f"mcpax://{way}edge.gw.leaf/file:///x",
+        f"mcpax://{way}edge/info:own",
+        f"mcpax://{way}leaf/file:///x",
+    ]
+    assert view.find_resource(shown[0]) == (edge, "mcpax://gw.leaf/file:///x")
+    assert view.find_resource(shown[1]) == (edge, "info:own")
+    assert view.find_resource(shown[2]) == (leaf, "file:///x")
+    assert view.find_resource(f"mcpax://{way}leaf.gw/file:///x") == []
+    assert set(house.withheld("edge").values()) == {"namespace_invalid"}
+    assert house.catalog.namespace.show_uri(edge, "mcpax://gw.leaf/file:///x") == shown[0]
+
+
+# The code
+
+
+CUTS = re.compile(r"""\.(?:r?split|r?partition)\(\s*["']\.["']""")
+
+
+@pytest.mark.req("AX-2-3")
+async def test_no_route_is_got_by_cutting_up_a_name() -> None:
+    """Dots are cut where a server's list is read (`names.read_dotted`), never on the way of a call."""
+    rooms = [path for room in ("runtime", "protocol/mcp", "transport") for path in (SOURCE / room).rglob("*.py")]
+    rooms += [SOURCE / f"protocol/ax/{room}.py" for room in ("route", "hop", "notices", "uris")]
+    assert [path.name for path in rooms if CUTS.search(path.read_text("utf-8"))] == []
+    for room in ("dispatch", "fronts/modern", "fronts/legacy", "fronts/door", "links/link"):
+        assert "read_dotted" not in (SOURCE / f"runtime/{room}.py").read_text("utf-8")
