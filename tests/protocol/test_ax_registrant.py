@@ -116,6 +116,7 @@ def test_the_query_for_the_parent_is_answered_with_the_parent_only_while_there_i
     assert engine.parent_asked().parent_id is None
 
 
+@pytest.mark.req("AX-6.3-1")
 def test_a_hundred_intervals_have_a_heartbeat_at_every_half_even_when_every_call_comes_late() -> None:
     engine = joined(parents=2)
     beats, now = [0.0], 0.0

@@ -18,7 +18,7 @@ from typing import Final, Literal, assert_never
 import msgspec
 
 from interlock.protocol.ax import errors
-from interlock.protocol.ax.messages import HEARTBEATS_MISSED_MAX, Deregister, Heartbeat, Register, Registered
+from interlock.protocol.ax.messages import HEARTBEATS_MISSED_MAX, Deregister, Heartbeat, Parent, Register, Registered
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Fault
 
 RETRY_MIN_S: Final = 0.2  # AX-13.3-2
@@ -140,13 +140,6 @@ Step = Dial | Send | Hangup | Joined | Left | Failed | Ignored
 Steps = tuple[Step, ...]
 
 
-class Parenthood(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to mcpax/parent."""
-
-    subserver_id: str
-    parent_id: str | None
-
-
 class _Prospect(msgspec.Struct):
     failures: int = 0
     retry_at: float = 0.0
@@ -185,9 +178,9 @@ class Registrant:
     def has_backup(self) -> bool:
         return len(self._prospects) > 1
 
-    def parent_asked(self) -> Parenthood:
+    def parent_asked(self) -> Parent:
         """A parent that was lost has been given up: while another is asked, the answer is null."""
-        return Parenthood(subserver_id=self._register.subserver_id, parent_id=self.parent_id)
+        return Parent(subserver_id=self._register.subserver_id, parent_id=self.parent_id)
 
     def start(self, now: float) -> Steps:
         return self._dial(0, Input.DIAL, now)
