@@ -13,7 +13,16 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE_ROOT = ROOT / "src"
 
 # __main__ stands on top; the package itself (its version) lies under everything.
-FLOORS = {"__main__": 5, "surface": 4, "runtime": 3, "transport": 2, "store": 2, "config": 2, "protocol": 1}
+FLOORS = {
+    "__main__": 5,
+    "surface": 4,
+    "subserver": 4,
+    "runtime": 3,
+    "transport": 2,
+    "store": 2,
+    "config": 2,
+    "protocol": 1,
+}
 
 # What the protocol floor may import: values and computation, nothing that reaches out, waits, or knows the time.
 PURE = frozenset({"abc", "base64", "binascii", "bisect", "collections", "contextlib", "dataclasses", "datetime"})
@@ -148,8 +157,18 @@ def dispatch_cuts_no_names(source: Source) -> Iterator[str]:
                 yield f"{source.module}:{node.lineno} cuts a string at its dots"
 
 
+def a_leaf_needs_no_node(source: Source) -> Iterator[str]:
+    """The library for subservers stands on the protocol and the transports; whoever imports it wants no gateway."""
+    if source.package != "subserver":
+        return
+    for name in _imports(source):
+        if _package(name) in FLOORS and _package(name) not in {"subserver", "protocol", "transport", "config"}:
+            yield f"{source.module} imports {name}"
+
+
 RULES: list[Rule] = [
     imports_go_downhill,
+    a_leaf_needs_no_node,
     protocol_is_pure,
     only_the_guard_admits,
     the_mcp_sdk_is_not_in_the_path,
@@ -170,6 +189,8 @@ BREACHES: list[tuple[Rule, str, str]] = [
     (imports_go_downhill, "interlock.runtime.x", "from interlock.surface import cli"),
     (imports_go_downhill, "interlock.surface.x", "from interlock.__main__ import main"),
     (imports_go_downhill, "interlock.attic.x", ""),
+    (a_leaf_needs_no_node, "interlock.subserver.x", "from interlock.runtime.node import Node"),
+    (imports_go_downhill, "interlock.runtime.x", "from interlock.subserver import Subserver"),
     (protocol_is_pure, "interlock.protocol.x", "import asyncio"),
     (protocol_is_pure, "interlock.protocol.x", "from os import environ"),
     (protocol_is_pure, "interlock.protocol.x", "from urllib import request"),
@@ -198,6 +219,7 @@ ALLOWED: list[tuple[Rule, str, str]] = [
     (imports_go_downhill, "interlock.transport.x", "from interlock.protocol.jsonrpc import codec"),
     (imports_go_downhill, "interlock.__main__", "from interlock.surface.cli import app"),
     (protocol_is_pure, "interlock.protocol.x", "import re, hashlib, msgspec\nfrom urllib.parse import quote"),
+    (a_leaf_needs_no_node, "interlock.subserver.x", "from interlock.transport import websocket"),
     (protocol_is_pure, "interlock.transport.x", "import asyncio"),
     (only_the_guard_admits, "interlock.runtime.guard", "Admitted(command=1)"),
     (only_the_guard_admits, "interlock.runtime.links.x", "def send(command: Admitted[Call]) -> None: ..."),

@@ -1,0 +1,49 @@
+"""What every two-way pipe of whole messages looks like, whichever end of which connection it is.
+
+A pipe is made open. It tells its sink each message in the order they came, then exactly once that it is closed; `send`
+never waits. What is queued for a peer that does not read is bounded: beyond the bound `send` refuses, and a queue that
+does not move for STALL_AFTER_S closes the pipe.
+"""
+
+from typing import Final, Protocol
+
+STALL_AFTER_S: Final = 1.0  # as on stdio: a full queue that has not moved for so long
+
+NORMAL: Final = 1000  # RFC 6455 7.4.1, and below
+GOING_AWAY: Final = 1001
+UNACCEPTABLE: Final = 1003  # a binary frame
+CUT: Final = 1006  # never on the wire: the connection ended without a word
+NOT_UTF8: Final = 1007
+POLICY: Final = 1008
+TOO_BIG: Final = 1009
+INTERNAL: Final = 1011
+
+REASON_BYTES_MAX: Final = 123  # RFC 6455 5.5: what a close frame holds beside its code
+
+
+class MessageSink(Protocol):
+    def on_message(self, data: bytes) -> None: ...
+
+    def on_closed(self, code: int, reason: str) -> None:
+        """Once, after the last message, whoever closed. `reason` completes "the peer ..." unless the peer wrote it."""
+
+
+class MessagePipe(Protocol):
+    def send(self, message: bytes) -> bool:
+        """Queue one message. False, and nothing is sent: the pipe is closed or closing, or the peer does not read."""
+
+    def close(self, code: int = NORMAL, reason: str = "") -> None:
+        """Send what is queued, then end. `on_closed` follows within a bound; calling it again does nothing."""
+
+    def abort(self) -> None:
+        """End now, without a word to the peer."""
+
+    def pause_reading(self) -> None:
+        """No further message until `resume_reading`, apart from those already received."""
+
+    def resume_reading(self) -> None: ...
+
+
+def fitting(reason: str) -> str:
+    """`reason` cut to what a close frame can hold."""
+    return reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")

@@ -1,0 +1,151 @@
+"""Both ends of our WebSocket, each against a peer made of the bare `websockets` package."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Protocol
+
+import uvicorn
+import websockets
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket
+
+from interlock.transport.messages import MessagePipe
+from interlock.transport.websocket import dial
+from interlock.transport.websocket_accepted import AcceptedPipe
+
+MAX_BYTES = 200_000
+PATIENCE_S = 10.0
+SUBPROTOCOL = "mcpax.v1"
+
+
+class Heard:
+    """A sink that remembers, and lets a test wait for what it hears."""
+
+    def __init__(self) -> None:
+        self.messages: list[bytes] = []
+        self.closed: list[tuple[int, str]] = []
+        self._changed = asyncio.Event()
+
+    def on_message(self, data: bytes) -> None:
+        assert not self.closed
+        self.messages.append(data)
+        self._changed.set()
+
+    def on_closed(self, code: int, reason: str) -> None:
+        self.closed.append((code, reason))
+        self._changed.set()
+
+    async def until(self, true: Callable[["Heard"], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not true(self):
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def end(self) -> tuple[int, str]:
+        await self.until(lambda heard: bool(heard.closed))
+        assert len(self.closed) == 1
+        return self.closed[0]
+
+
+class End(Protocol):
+    """A way to have one of our pipes open, with a foreign peer at the other end."""
+
+    def __call__(
+        self, *, ping_every_s: float = 20.0, pong_within_s: float = 10.0
+    ) -> contextlib.AbstractAsyncContextManager[tuple[MessagePipe, Heard, Any]]: ...
+
+
+@contextlib.asynccontextmanager
+async def dialled(
+    *, ping_every_s: float = 20.0, pong_within_s: float = 10.0
+) -> AsyncIterator[tuple[MessagePipe, Heard, Any]]:
+    peers: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def accept(peer: Any) -> None:
+        peers.put_nowait(peer)
+        await peer.wait_closed()
+
+    async with websockets.serve(
+        accept,
+        "127.0.0.1",
+        0,
+        subprotocols=[websockets.Subprotocol(SUBPROTOCOL)],
+        ping_interval=None,
+        max_size=None,
+        max_queue=1,
+        compression=None,
+        close_timeout=0.2,
+    ) as server:
+        heard = Heard()
+        pipe = await dial(
+            f"ws://127.0.0.1:{port_of(server)}/ax",
+            heard,
+            subprotocol=SUBPROTOCOL,
+            max_bytes=MAX_BYTES,
+            ping_every_s=ping_every_s,
+            pong_within_s=pong_within_s,
+        )
+        try:
+            yield pipe, heard, await asyncio.wait_for(peers.get(), PATIENCE_S)
+        finally:
+            pipe.abort()
+            await heard.end()
+
+
+@contextlib.asynccontextmanager
+async def accepted(
+    *, ping_every_s: float = 20.0, pong_within_s: float = 10.0
+) -> AsyncIterator[tuple[MessagePipe, Heard, Any]]:
+    made: asyncio.Queue[tuple[AcceptedPipe, Heard]] = asyncio.Queue()
+
+    async def door(socket: WebSocket) -> None:
+        await socket.accept(subprotocol=SUBPROTOCOL)
+        heard = Heard()
+        pipe = AcceptedPipe(socket, heard, max_bytes=MAX_BYTES)
+        made.put_nowait((pipe, heard))
+        await pipe.run()
+
+    config = uvicorn.Config(
+        Starlette(routes=[WebSocketRoute("/ax", door)]),
+        ws="websockets-sansio",
+        ws_max_size=MAX_BYTES,
+        ws_ping_interval=ping_every_s,
+        ws_ping_timeout=pong_within_s,
+        ws_per_message_deflate=False,
+        log_level="critical",
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+    )
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        peer = await websockets.connect(
+            f"ws://127.0.0.1:{listening.getsockname()[1]}/ax",
+            subprotocols=[websockets.Subprotocol(SUBPROTOCOL)],
+            ping_interval=None,
+            max_size=None,
+            max_queue=1,
+            compression=None,
+            close_timeout=0.2,
+        )
+        pipe, heard = await asyncio.wait_for(made.get(), PATIENCE_S)
+        try:
+            yield pipe, heard, peer
+        finally:
+            pipe.abort()
+            await heard.end()
+            peer.transport.abort()
+            await peer.wait_closed()
+    finally:
+        server.should_exit = True
+        await asyncio.wait_for(serving, PATIENCE_S)
+
+
+def port_of(server: Any) -> int:
+    port = next(iter(server.sockets)).getsockname()[1]
+    assert isinstance(port, int)
+    return port
