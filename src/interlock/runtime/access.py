@@ -67,6 +67,11 @@ class TokenBook:
         record = self._record(bearer, "operator")
         return None if record is None else f"operator:{record.name}"
 
+    def subserver(self, authorization: bytes) -> TokenRecord | None:
+        """The registrant behind an Authorization header at /ax. It opens no other door (MCP-AX 10.1)."""
+        scheme, _, bearer = authorization.partition(b" ")
+        return self._record(bearer.strip(), "subserver") if scheme.lower() == b"bearer" else None
+
     def _record(self, bearer: bytes, door: Door) -> TokenRecord | None:
         token = bearer.decode("latin-1")
         if maybe_door(token) != door:

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from msgspec import Raw
 
+from interlock.protocol.ax.notices import Notice
 from interlock.protocol.jsonrpc.codec import decode_object, encode_notification, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, Fault
 from interlock.protocol.jsonrpc.messages import Request, Response
@@ -37,6 +38,9 @@ class Member(Protocol):
 
     def tell_legacy(self, message: bytes) -> None:
         """A notification that only the legacy era has."""
+
+    def on_notice(self, notice: Notice) -> None:
+        """A notification of the tree that plain MCP does not know."""
 
     def ask_roots(self, link: Link, request: Request) -> bool:
         """True when the client has roots and will be asked."""
@@ -115,6 +119,12 @@ class Audience:
         for member in list(self.members):
             for kind in sorted(kinds):
                 member.on_lists_changed(kind)
+
+    # The tree
+
+    def notice(self, notice: Notice) -> None:
+        for member in list(self.members):
+            member.on_notice(notice)
 
     # Logs and questions of servers that name no call
 

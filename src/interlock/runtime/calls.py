@@ -121,6 +121,7 @@ class Call(msgspec.Struct, eq=False):
     upstream_id: int = 0
     handle: object = None
     head: bytes = b""  # the routing headers of a 2026-07-28 server
+    onward: dict[str, Raw] | None = None  # route and cursor (MCP-AX 7.2), where the server is an AX peer
     link: Carrier | None = None
     booked: Carrier | None = None  # the link whose room it takes
     ticket: Any = None  # the Admitted that let it through, should the link have to send it again

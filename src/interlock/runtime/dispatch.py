@@ -107,6 +107,7 @@ class Dispatch:
         call.target = route.qualified
         call.timeout_s = route.timeout_s
         call.head = route.head
+        call.onward = route.onward
         if route.mirrored:
             fault = self._mirror(call, route, arguments, headers)
             if fault is not None:
@@ -138,6 +139,7 @@ class Dispatch:
         call.target = route.qualified
         call.timeout_s = route.timeout_s
         call.head = route.head
+        call.onward = route.onward
         fault = self._across(call, route.link)
         if fault is not None:
             return self.refuse(call, fault)

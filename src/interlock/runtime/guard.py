@@ -41,9 +41,6 @@ class Admitted(Generic[C]):
         self.command = command
 
 
-RETRY_AFTER_MS: Final = 5000  # MCP-AX 13.2
-
-
 class Guard:
     __slots__ = ()
 
@@ -68,11 +65,14 @@ class Guard:
                 assert_never(standing.state)
 
 
+_REASONS: Final = {LinkState.UNAUTHORISED: "unauthorised", LinkState.CONNECTING: "relisting"}
+
+
 def degraded(standing: Standing) -> Fault:
     data: dict[str, Any] = {
-        "reason": "unauthorised" if standing.state is LinkState.UNAUTHORISED else "subserver_unreachable",
+        "reason": _REASONS.get(standing.state, "subserver_unreachable"),
         "since": rfc3339(standing.since_wall),
-        "retry_after_ms": RETRY_AFTER_MS,
+        "retry_after_ms": standing.retry_after_ms,
         "mcpax_code": -32002,  # the draft's own number, which 2026-07-28 does not let us send as the code
     }
     return Fault(TOOL_DEGRADED, "tool_degraded", data)

@@ -25,19 +25,23 @@ from interlock.protocol.oauth.resource import metadata_paths, resource_of
 from interlock.runtime.access import TokenBook
 from interlock.runtime.asked_tasks import AskedTasks
 from interlock.runtime.audience import Audience
+from interlock.runtime.ax.records import Owners
+from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.callers import principal_for
 from interlock.runtime.catalog import Catalog
 from interlock.runtime.clock import Clock, SystemClock
 from interlock.runtime.dispatch import Dispatch
+from interlock.runtime.fronts.ax import PING_EVERY_S, PONG_WITHIN_S, AxDoor
 from interlock.runtime.fronts.bridge import SOCKET, BridgedClient, bridge
 from interlock.runtime.fronts.door import PublicDoor
-from interlock.runtime.fronts.health import health_app
+from interlock.runtime.fronts.health import public_app
 from interlock.runtime.fronts.http import McpProtocol
 from interlock.runtime.fronts.legacy import LegacyDesk
 from interlock.runtime.fronts.modern import ModernDesk
 from interlock.runtime.fronts.sessions import Session, Sessions
 from interlock.runtime.fronts.stdio import LineFront, stdio_front
 from interlock.runtime.fronts.stock import Stock
+from interlock.runtime.identity import own_identity
 from interlock.runtime.links.connecting import Workshop
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
@@ -80,6 +84,7 @@ class Node:
         self.started_wall = self.clock.wall()
         self.url = plan.node.public_url or f"http://{plan.node.listen}"
         self.operator_url = plan.node.operator_url or f"http://{plan.node.operator_listen}"
+        self.identity = own_identity(plan.data)
         self.store = build_store(plan.store.backend, plan.data)
         self.audit = build_audit(plan.store.backend, plan.data)
         self.recorder = Recorder(self.audit)
@@ -100,6 +105,26 @@ class Node:
         self._operator_app = operator_app
         self._warden = Warden()
         self._eras = _EraMemory()
+        self._workshop = Workshop(
+            packages=plan.data / "packages",
+            message_bytes=plan.limits.message_bytes,
+            warden=self._warden,
+            eras=self._eras,
+            clock=self.clock,
+        )
+        self.registrar = Registrar(
+            plan,
+            self.identity.aggregator_id,
+            clock=self.clock,
+            workshop=self._workshop,
+            catalog=self.catalog,
+            keepers=self.keepers,
+            audience=self.audience,
+            house=self,
+            recorder=self.recorder,
+            owners=Owners(self.store.kv, self.clock),
+            leases=None,  # a store in the data folder is nobody else's; only one that nodes share can tell (13.4)
+        )
         self._servers: list[_Server] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._bridged: set[BridgedClient] = set()
@@ -123,23 +148,17 @@ class Node:
         self._stack.push_async_callback(self._warden.stop)
         self._start_links()
         self._stack.push_async_callback(self._stop_links)
+        self._stack.push_async_callback(self.registrar.stop)
 
     async def stop(self) -> None:
         await self._close_doors()
         await self._stack.aclose()
 
     def _start_links(self) -> None:
-        workshop = Workshop(
-            packages=self.plan.data / "packages",
-            message_bytes=self.plan.limits.message_bytes,
-            warden=self._warden,
-            eras=self._eras,
-            clock=self.clock,
-        )
         vendor_meta = self.plan.mcp.meta_pass == "vendor"  # noqa: S105  (a choice, not a password)
         for server in self.plan.servers:
             link = Link(server, self, self.clock, vendor_meta=vendor_meta)
-            self.keepers[server.segment] = Keeper(link, workshop, self._stock)
+            self.keepers[server.segment] = Keeper(link, self._workshop, self._stock)
         for keeper in self.keepers.values():
             keeper.start()
 
@@ -189,7 +208,15 @@ class Node:
         protocol = type("PublicProtocol", (McpProtocol,), {"door": self.door})
         tls = {"ssl_certfile": node.tls_cert, "ssl_keyfile": node.tls_key} if node.tls_cert is not None else {}
         documents = self._open_to_oauth()
-        await self._serve(health_app(self._is_ready, documents), public, http=protocol, **tls)
+        subservers = AxDoor(self.plan, self.tokens, self.registrar)
+        sockets = {
+            "ws_max_size": self.plan.limits.message_bytes,
+            "ws_ping_interval": PING_EVERY_S,
+            "ws_ping_timeout": PONG_WITHIN_S,
+            "ws_per_message_deflate": False,
+        }
+        app = public_app(self._is_ready, documents, subservers)
+        await self._serve(app, public, http=protocol, **sockets, **tls)
         await self._serve(self._operator_app(self.operations, self._authenticate_operator), operator, **tls)
         await self._serve(self._operator_app(self.operations, None), admin)
         self._tasks.append(asyncio.get_running_loop().create_task(self.door.sweep_forever(), name="door sweep"))
@@ -268,6 +295,7 @@ class Node:
         self.door.end_streams()
         await self.drain()
         self.door.end_sse()
+        self.registrar.hang_up()
         for client in list(self._bridged):
             client.transport.close()
         sweeps = [task for task in self._tasks if task.get_name() == "door sweep"]

@@ -409,10 +409,10 @@ def _refuse(exchange: Exchange, refusal: Refusal) -> None:
 
 def _was_forwarded(exchange: Exchange) -> bool:
     """A proxy on this machine makes the world look like loopback."""
-    return not _PROXY_HEADERS.isdisjoint(exchange.head.headers)
+    return not PROXY_HEADERS.isdisjoint(exchange.head.headers)
 
 
-_PROXY_HEADERS: Final = frozenset(
+PROXY_HEADERS: Final = frozenset(
     (
         b"forwarded",
         b"via",

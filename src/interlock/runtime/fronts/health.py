@@ -6,6 +6,7 @@ Also the documents that anybody may read: where this node takes access tokens fr
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+App = Callable[..., Any]
 Header = tuple[bytes, bytes]
 
 _JSON: Final[Header] = (b"content-type", b"application/json")
@@ -17,11 +18,12 @@ _OPEN: Final[list[Header]] = [  # web pages look for these documents before they
 ]
 
 
-def health_app(settled: Callable[[], bool], documents: Mapping[str, bytes]) -> Callable[..., Any]:
-    """An ASGI application for /healthz, /readyz and the documents, by path."""
+def public_app(settled: Callable[[], bool], documents: Mapping[str, bytes], subservers: App) -> App:
+    """An ASGI application for /healthz, /readyz and the documents, by path; /ax has an application of its own."""
 
     async def app(scope: dict[str, Any], receive: Callable[..., Any], send: Callable[..., Any]) -> None:
-        if scope["type"] != "http":
+        if scope["path"] == "/ax":
+            await subservers(scope, receive, send)
             return
         path, method = scope["path"], scope["method"]
         document = documents.get(path)

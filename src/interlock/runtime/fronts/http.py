@@ -62,6 +62,9 @@ class McpProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.busy_since = self.idle_since = self.loop.time()
         self.is_loopback = _is_loopback(self.client[0] if self.client else None)
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None:
+            self.app_state = {**self.app_state, "tls": tls.version()}
         self.door.protocols.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -245,6 +248,18 @@ class McpProtocol(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self._mid_message = False
         self.data_received(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
+
+    def _should_upgrade(self) -> bool:
+        """Only /ax is a WebSocket; what speaks it is not even loaded before somebody asks."""
+        return self._get_upgrade() == b"websocket" and self.url.partition(b"?")[0] == b"/ax"
+
+    def handle_websocket_upgrade(self) -> None:
+        from interlock.runtime.fronts.ax_socket import AxSocket
+
+        self.door.protocols.discard(self)
+        self.busy_since = None
+        self.ws_protocol_class = AxSocket
+        super().handle_websocket_upgrade()
 
     def _learn(self, data: bytes, end: int) -> None:
         """Remember a head whose whole request came in one piece and needed nothing special of the parser."""

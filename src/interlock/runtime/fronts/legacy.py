@@ -90,9 +90,8 @@ class LegacyDesk:
         if offered is None:
             return Fault(INVALID_PARAMS, "params.capabilities must be an object")
         experimental = decode_object(offered["experimental"]) if "experimental" in offered else None
-        key = view_key(
-            principal, only=only, names=names, declares_extension=experimental is not None and EXTENSION in experimental
-        )
+        declares = experimental is not None and EXTENSION in experimental
+        key = view_key(principal, only=only, names=names, declares_extension=declares)
         caller = Caller(principal, Era.LEGACY, via, key)
         caller.capabilities = offered
         caller.modern_capabilities = capabilities_to_modern(offered)
@@ -100,6 +99,7 @@ class LegacyDesk:
         session = self.sessions.open(caller, negotiate_legacy(version))
         if session is None:
             return Fault(UNAVAILABLE, "unavailable", {"reason": "too_many_sessions"})
+        session.knows_tree = declares
         return session
 
     def welcome(self, session: Session, request: Request, sink: Sink) -> None:

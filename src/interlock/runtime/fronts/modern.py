@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.config.plan import NameForm
+from interlock.protocol.ax.notices import Notice
 from interlock.protocol.jsonrpc.codec import (
     decode_array,
     decode_object,
@@ -50,6 +51,7 @@ from interlock.runtime.task_desk import ABOUT, TaskDesk
 
 SUBSCRIPTIONS_MAX: Final = 1000  # resource URIs and tasks in one filter
 WATCH_AT_ONCE: Final = 50  # resources asked of servers at a time
+EVENTS: Final = "x-mcpax-events"
 DISCOVER_TTL_MS: Final = 60_000
 _FILTERS: Final = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
 
@@ -65,8 +67,11 @@ class _Filter(msgspec.Struct, frozen=True):
 class Listener:
     """One open `subscriptions/listen`. A Member of the audience."""
 
-    def __init__(self, caller: Caller, listen_id: bytes, sink: Sink, kinds: frozenset[str]) -> None:
+    def __init__(
+        self, caller: Caller, listen_id: bytes, sink: Sink, kinds: frozenset[str], *, events: bool = False
+    ) -> None:
         self.caller = caller
+        self._events = events  # whether it also hears what the tree tells beside MCP (MCP-AX 12)
         self._sink = sink
         self._kinds = kinds
         self._meta = encode_value({META_SUBSCRIPTION: Raw(listen_id)})
@@ -103,6 +108,13 @@ class Listener:
 
     def tell_legacy(self, message: bytes) -> None:
         pass
+
+    def on_notice(self, notice: Notice) -> None:
+        if self._events:
+            params: dict[str, Any] = dict(decode_object(notice.params) or {})
+            meta = decode_object(params["_meta"]) if "_meta" in params else None
+            params["_meta"] = {**(meta or {}), META_SUBSCRIPTION: Raw(self._id)}
+            self._tell(encode_notification(notice.method.encode(), encode_value(params)))
 
     def ask_roots(self, link: Link, request: Request) -> bool:
         return False
@@ -204,7 +216,8 @@ class ModernDesk:
         if isinstance(wanted, Fault):
             sink.answer(encode_fault(request.id, wanted), HTTP_STATUS[wanted.code])
             return None
-        listener = Listener(caller, request.id, sink, wanted.kinds)
+        events = bytes(request.meta.get(EVENTS, b"")) == b"true"
+        listener = Listener(caller, request.id, sink, wanted.kinds, events=events)
         honoured: dict[str, Any] = {_FILTERS[kind]: True for kind in sorted(wanted.kinds)}
         self._audience.join(listener)
         self.listeners.add(listener)

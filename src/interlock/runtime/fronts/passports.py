@@ -47,15 +47,12 @@ class Inspector:
         version = headers.get(H_VERSION)
         modern = era_of_header(None if version is None else version.decode("latin-1")) is Era.MODERN
         endpoint = _read_url(head.url, self._names, self._segments)
-        if b"host" not in headers or head.doubled(_ONCE) is not None:
-            return Passport(endpoint, modern, at_once=_BAD_HEADERS)
-        if not self._host_ok(headers[b"host"]):
-            return Passport(endpoint, modern, at_once=_BAD_HOST)
+        stranger = self.stranger(head)
+        if stranger is not None:
+            return Passport(endpoint, modern, at_once=stranger)
         extra = b""
         origin = headers.get(b"origin")
         if origin is not None:
-            if not self._origin_ok(origin):
-                return Passport(endpoint, modern, at_once=_BAD_ORIGIN)
             extra = b"access-control-allow-origin: %b\r\nvary: origin\r\n" % origin + _EXPOSE
             if head.method == b"OPTIONS":
                 return Passport(endpoint, modern, extra + _PREFLIGHT, at_once=Refusal(204, "", ""))
@@ -75,6 +72,16 @@ class Inspector:
         if not (json or stream) or (head.method == b"GET" and not stream):
             return Passport(endpoint, modern, extra, once_known=_NOT_ACCEPTABLE)
         return Passport(endpoint, modern, extra, streams_only=not json)
+
+    def stranger(self, head: Head) -> Refusal | None:
+        """Why a request must not come in, wherever it is going: it is not for us, or from a page that is not ours."""
+        headers = head.headers
+        if b"host" not in headers or head.doubled(_ONCE) is not None:
+            return _BAD_HEADERS
+        if not self._host_ok(headers[b"host"]):
+            return _BAD_HOST
+        origin = headers.get(b"origin")
+        return _BAD_ORIGIN if origin is not None and not self._origin_ok(origin) else None
 
     def _host_ok(self, host: bytes) -> bool:
         return self._own_hosts is None or _host_name(host.decode("latin-1")) in self._own_hosts

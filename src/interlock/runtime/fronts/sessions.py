@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import Raw
 
+from interlock.protocol.ax.notices import Notice, as_log
 from interlock.protocol.jsonrpc.codec import decode_object, encode_notification, encode_request, encode_value
 from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, Fault, error_body
 from interlock.protocol.jsonrpc.messages import Request, Response
@@ -45,6 +46,7 @@ class Session:
         self.version = version
         self.last_seen = now
         self.ended = False
+        self.knows_tree = False  # it declared our extension
         self.streams: list[Sink] = []  # where it can be told things that belong to no call; the newest is used
         self._asks: dict[bytes, tuple[Asked, bytes, Sink | None]] = {}
         self._next_ask = 0
@@ -87,6 +89,14 @@ class Session:
 
     def tell_legacy(self, message: bytes) -> None:
         self.tell(message)
+
+    def on_notice(self, notice: Notice) -> None:
+        """As it is to those who know the tree; to others the events of MCP-AX are log messages (MCP-AX 12, 13.1)."""
+        plain = None if self.knows_tree else as_log(notice)
+        if plain is not None:
+            self.on_log(plain.params)
+        else:
+            self.tell(encode_notification(notice.method.encode(), bytes(notice.params)))
 
     # Asking
 

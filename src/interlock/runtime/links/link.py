@@ -58,7 +58,7 @@ from interlock.runtime.clock import Clock, rfc3339
 from interlock.runtime.guard import BUSY, Admitted
 from interlock.runtime.links.listener import Listener, subscription_id
 from interlock.runtime.links.pipes import Pipe, Trouble, Undelivered
-from interlock.runtime.links.state import LinkState, Standing
+from interlock.runtime.links.state import RETRY_AFTER_MS, LinkState, Standing
 from interlock.runtime.links.task_watcher import Asking, TaskWatcher
 
 log = logging.getLogger("interlock.links")
@@ -68,6 +68,7 @@ CHATTER_PER_S: Final = 1000  # notifications per second, before we stop reading 
 _LOOKS_LIKE_ANSWER: Final = re.compile(rb'\s*\{(?=.{0,64}"jsonrpc")(?!.{0,300}"method")', re.DOTALL)
 _ANSWER_ID: Final = re.compile(rb'"id"\s*:\s*([0-9]{1,18})\b')
 MODERN_HEAD: Final = b"mcp-protocol-version: %b\r\n" % LATEST_MODERN.encode()
+ONE_FOR_ALL: Final = frozenset(("stdio", "websocket"))  # no request has a stream of its own that could be closed
 CHANGES: Final = {TOOLS_CHANGED: "tools", PROMPTS_CHANGED: "prompts", RESOURCES_CHANGED: "resources"}
 
 
@@ -260,7 +261,7 @@ class Link:
         """Tell the server that nobody waits any more: by closing the stream, and in words where words are spoken."""
         if self.in_flight.pop(pending.upstream_id, None) is None or self.pipe is None:
             return
-        if not self.modern or self.transport == "stdio":
+        if not self.modern or self.transport in ONE_FOR_ALL:
             self.notify(CANCELLED, {"requestId": pending.upstream_id, "reason": reason})
         self.pipe.abort(pending.handle)
         # Its open questions end with it, unanswered: a refusal that overtakes the cancellation could be acted upon.
@@ -483,7 +484,7 @@ class Link:
             "reason": "subserver_unreachable",
             "since": rfc3339(self._clock.wall()),
             "outcome": outcome,
-            "retry_after_ms": 5000,
+            "retry_after_ms": self.retry_after_ms,
             "mcpax_code": -32002,
         }
         return LostFault(TOOL_DEGRADED, "tool_degraded", data, detail, what)
@@ -491,6 +492,7 @@ class Link:
     # What the keeper sets
 
     session = b""
+    retry_after_ms = RETRY_AFTER_MS
 
     def greeted(self, facts: ServerFacts) -> None:
         self.facts = facts
@@ -508,7 +510,7 @@ class Link:
     def stand(self, state: LinkState, reason: str | None) -> None:
         if self.standing.state is not state or self.standing.reason != reason:
             since = self._clock.wall() if self.standing.state is not state else self.standing.since_wall
-            self.standing = Standing(state, reason, since)
+            self.standing = Standing(state, reason, since, self.retry_after_ms)
             self._watcher.on_standing(self)
 
 

@@ -1,8 +1,11 @@
 """How a link stands, and why: the one health model shown to people and used by the guard."""
 
 from enum import Enum
+from typing import Final
 
 import msgspec
+
+RETRY_AFTER_MS: Final = 5000  # MCP-AX 13.2
 
 
 class LinkState(Enum):
@@ -19,6 +22,7 @@ class Standing(msgspec.Struct, frozen=True):
     state: LinkState
     reason: str | None
     since_wall: float
+    retry_after_ms: int = RETRY_AFTER_MS
 
 
 USABLE = frozenset((LinkState.READY, LinkState.SLOW))

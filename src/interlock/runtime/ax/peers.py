@@ -1,0 +1,62 @@
+"""Who stands at the door for subservers, and what that alone entitles them to (MCP-AX 4.2, 10.1, 10.4)."""
+
+from fnmatch import fnmatchcase
+from typing import Final
+
+import msgspec
+
+from interlock.config.plan import AccessRule, Scope
+from interlock.protocol.ax.authority import maybe_authority
+from interlock.protocol.ax.capability import AuthScope
+from interlock.protocol.ax.messages import Register
+from interlock.protocol.ax.sessions import Peer
+
+TLS_1_3: Final = "TLSv1.3"
+
+
+class Guest(msgspec.Struct, frozen=True, kw_only=True):
+    """`encrypted`: on this machine, TLS, or what the operator says is as good. A leaf needs that much, an aggregator
+    needs `secure`: TLS 1.3 or what counts as equal."""
+
+    principal: str  # "subserver:NAME", "local" or "child:SEGMENT"
+    scope: AuthScope = AuthScope.READ
+    rule: AccessRule | None = None
+    vouched: bool = False  # named in the operator's configuration
+    encrypted: bool = True
+    secure: bool = True
+
+    def peer(self, request: Register, link: str, *, proved: bool = False) -> Peer:
+        return Peer(
+            principal=self.principal,
+            link=link,
+            scope=self.scope,
+            proved=proved or self.vouched or self._speaks_for(request.authority),
+            secure=self.secure,
+        )
+
+    def _speaks_for(self, authority: str | None) -> bool:
+        said = self.rule.authority if self.rule is not None else None
+        return authority is not None and said is not None and maybe_authority(said) == authority
+
+
+def guest(
+    principal: str,
+    rules: tuple[AccessRule, ...],
+    *,
+    token_scope: Scope | None = None,
+    on_this_machine: bool,
+    tls: str | None,
+) -> Guest:
+    """The first [[access]] entry that names the principal decides; without one a registrant may read."""
+    rule = next((one for one in rules if any(fnmatchcase(principal, who) for who in one.who)), None)
+    scope = AuthScope.READ if rule is None else AuthScope(rule.scope)
+    if token_scope is not None:
+        scope = min(scope, AuthScope(token_scope))
+    trusted = on_this_machine or (rule is not None and rule.secure_by is not None)
+    return Guest(
+        principal=principal,
+        scope=scope,
+        rule=rule,
+        encrypted=trusted or tls is not None,
+        secure=trusted or tls == TLS_1_3,
+    )

@@ -1,0 +1,120 @@
+"""The door for subservers: WS /ax, and POST /ax for those that are dialled back (MCP-AX 3.1, 10.1).
+
+An ASGI application. Who comes in is asked before anything is accepted: a subserver token, or this machine where clients
+need none either. No client token opens it. What is said inside is the visitor's matter.
+"""
+
+import ipaddress
+import logging
+from collections.abc import Callable, Coroutine, MutableMapping
+from typing import Any, Final
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.protocol.ax.messages import SUBPROTOCOL
+from interlock.runtime.access import TokenBook
+from interlock.runtime.ax.peers import Guest, guest
+from interlock.runtime.ax.registrar import Registrar
+from interlock.runtime.ax.visitor import Visitor
+from interlock.runtime.fronts.door import PROXY_HEADERS
+from interlock.runtime.fronts.exchange import Head, Refusal
+from interlock.runtime.fronts.passports import Inspector
+from interlock.transport.websocket_accepted import AcceptedPipe
+
+log = logging.getLogger("interlock.ax")
+
+PATH: Final = "/ax"
+PING_EVERY_S: Final = 20.0  # MCP-AX 6.3, ours
+PONG_WITHIN_S: Final = 10.0
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Coroutine[Any, Any, MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Coroutine[Any, Any, None]]
+
+
+class _Socket:
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self.receive = receive
+        self._send = send
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        await self._send(message)
+
+
+class AxDoor:
+    def __init__(self, plan: Plan, tokens: TokenBook, registrar: Registrar) -> None:
+        self._plan = plan
+        self._tokens = tokens
+        self._registrar = registrar
+        self._inspector = Inspector(plan)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        who = self._admit(scope)
+        if scope["type"] == "websocket":
+            await self._socket(scope, receive, send, who)
+        else:
+            await _answer(send, who if isinstance(who, Refusal) else _ONLY_SOCKETS)
+
+    async def _socket(self, scope: Scope, receive: Receive, send: Send, who: Guest | Refusal) -> None:
+        await receive()  # websocket.connect
+        if not isinstance(who, Refusal) and SUBPROTOCOL not in scope["subprotocols"]:
+            who = _NO_SUBPROTOCOL
+        if isinstance(who, Refusal):
+            await _answer(send, who, "websocket.http.response")
+            return
+        await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL, "headers": []})
+        visitor = Visitor(self._registrar, who, transport="websocket", heartbeat_min_ms=self._plan.ax.heartbeat_min_ms)
+        pipe = AcceptedPipe(_Socket(receive, send), visitor, max_bytes=self._plan.limits.message_bytes)
+        visitor.begin(pipe)
+        await pipe.run()
+
+    def _admit(self, scope: Scope) -> Guest | Refusal:
+        head = Head(scope.get("method", "GET").encode(), b"/ax", list(scope["headers"]), False, True)
+        stranger = self._inspector.stranger(head)
+        if stranger is not None:
+            return stranger
+        if b"access_token=" in scope["query_string"]:
+            return _UNAUTHORISED
+        local = _is_loopback(scope["client"]) and PROXY_HEADERS.isdisjoint(head.headers)
+        tls = scope.get("state", {}).get("tls")
+        rules = self._plan.access
+        if head.credential is None:
+            anonymous = self._plan.auth.anonymous
+            if anonymous == "any" or (anonymous == "loopback" and local):
+                return guest("local", rules, on_this_machine=local, tls=tls)
+            return _UNAUTHORISED
+        record = self._tokens.subserver(head.credential)
+        if record is None:
+            return _UNAUTHORISED
+        return guest(f"subserver:{record.name}", rules, token_scope=record.scope, on_this_machine=local, tls=tls)
+
+
+async def _answer(send: Send, refusal: Refusal, kind: str = "http.response") -> None:
+    body = msgspec.json.encode({"error": refusal.error, "message": refusal.message, "details": {}})
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    for line in refusal.extra.split(b"\r\n"):
+        name, colon, value = line.partition(b": ")
+        if colon:
+            headers.append((name, value))
+    await send({"type": f"{kind}.start", "status": refusal.status, "headers": headers})
+    await send({"type": f"{kind}.body", "body": body})
+
+
+def _is_loopback(client: tuple[str, int] | None) -> bool:
+    try:
+        return client is not None and ipaddress.ip_address(client[0].partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+_UNAUTHORISED: Final = Refusal(
+    401,
+    "unauthorised",
+    "a subserver's token is needed; interlock access token --for subserver makes one",
+    b"www-authenticate: Bearer\r\n",
+)
+_NO_SUBPROTOCOL: Final = Refusal(400, "protocol_required", f"ask for the WebSocket subprotocol {SUBPROTOCOL}")
+_ONLY_SOCKETS: Final = Refusal(
+    426, "upgrade_required", f"open a WebSocket with the subprotocol {SUBPROTOCOL}", b"upgrade: websocket\r\n"
+)

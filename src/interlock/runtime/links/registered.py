@@ -1,0 +1,238 @@
+"""A subserver that came to us: a link with a registration behind it (MCP-AX 3.1, 6, 12).
+
+It differs from the link of a configured server in what it says beside MCP. Requests of MCP-AX go to the watcher, its
+notifications pass a gate, and the route of a call is written into what goes down. It does not come back by itself: a
+subserver that returns registers anew and is another link.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from interlock.config.plan import Dial, ServerPlan
+from interlock.protocol.ax.hop import Offer
+from interlock.protocol.ax.liveness import Liveness
+from interlock.protocol.ax.messages import DEREGISTER, HEARTBEAT
+from interlock.protocol.ax.notices import Notice, NoticeGate, Overflow, Release, overflow, prefixed
+from interlock.protocol.ax.sessions import Session
+from interlock.protocol.jsonrpc.messages import Notification, Request
+from interlock.protocol.mcp.meta import RAW_EMPTY
+from interlock.protocol.mcp.methods import (
+    ACKNOWLEDGED,
+    CANCELLED,
+    ELICITATION_COMPLETE,
+    LOG_MESSAGE,
+    PROGRESS,
+    RESOURCE_UPDATED,
+)
+from interlock.runtime.calls import Call, Pending
+from interlock.runtime.clock import Clock, rfc3339
+from interlock.runtime.guard import Admitted
+from interlock.runtime.links.connecting import ConnectFailed, Connector, Workshop
+from interlock.runtime.links.greeting import GreetingFailed
+from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.link import CHANGES, Link, LinkWatcher, ServerFacts
+from interlock.runtime.links.listing import Listing
+from interlock.runtime.links.pipes import PipeOwner, Trouble, Undelivered
+from interlock.runtime.links.state import LinkState
+from interlock.transport.messages import GOING_AWAY, MessagePipe
+
+AX_PREFIX: Final = "mcpax/"
+_OF_A_CALL: Final = frozenset((PROGRESS, ACKNOWLEDGED, CANCELLED))  # for one caller, or about one question
+_PLAIN: Final = frozenset((*CHANGES, RESOURCE_UPDATED, ELICITATION_COMPLETE))
+_CAPABILITIES: Final = ("tools", "resources", "prompts", "completions")
+
+
+StockCatalog = Callable[[Link, Listing | None], Awaitable[None]]
+
+
+class RegisteredWatcher(LinkWatcher, Protocol):
+    def on_ax_request(self, link: "RegisteredLink", request: Request) -> None: ...
+
+    def on_ax_notification(self, link: "RegisteredLink", message: Notification) -> None: ...
+
+    def on_notice(self, link: "RegisteredLink", notice: Notice) -> None:
+        """A notification that plain MCP does not know, marked with where it comes from."""
+
+
+class RegisteredLink(Link):
+    def __init__(
+        self,
+        session: Session,
+        watcher: RegisteredWatcher,
+        clock: Clock,
+        *,
+        transport: str,
+        offer: Offer,
+        gate: NoticeGate,
+        vendor_meta: bool,
+    ) -> None:
+        plan = ServerPlan(segment=session.segment, reach=Dial(url=session.register.endpoint or ""))
+        super().__init__(plan, watcher, clock, vendor_meta=vendor_meta, offer=offer)
+        self.kind = offer.kind
+        self.transport = transport
+        self.registration = session
+        self.registered_wall = clock.wall()
+        self.retry_after_ms = Liveness(session.register.heartbeat_interval_ms, 0.0).retry_after_ms
+        self.unwanted = 0  # notifications of one that said it sends none
+        self._ax_watcher = watcher
+        self._gate = gate
+        self._gate_timer: asyncio.TimerHandle | None = None
+
+    def send(self, admitted: Admitted[Call]) -> None:
+        call = admitted.command
+        if call.onward is not None:
+            call.params.setdefault("_meta", RAW_EMPTY)
+            call.meta = {**call.meta, **call.onward}  # so that `_meta` is written anew, whatever the eras
+        super().send(admitted)
+
+    def _rewrite_meta(self, call: Call, uid: int) -> None:
+        super()._rewrite_meta(call, uid)
+        if call.onward is not None:
+            call.params["_meta"] = {**call.params.get("_meta", {}), **call.onward}
+
+    def greeted(self, facts: ServerFacts) -> None:
+        """What the registration leaves out is not asked for, whatever the greeting offers (6.1)."""
+        register = self.registration.register
+        left_out = [name for name in _CAPABILITIES if getattr(register, name) is False]
+        kept = {name: raw for name, raw in facts.capabilities.items() if name not in left_out}
+        super().greeted(msgspec.structs.replace(facts, capabilities=kept))
+
+    def _on_request(self, request: Request, origin: Pending | None) -> None:
+        if request.method.startswith(AX_PREFIX):
+            self._ax_watcher.on_ax_request(self, request)
+        else:
+            super()._on_request(request, origin)
+
+    def _on_notification(self, message: Notification, origin: Pending | None) -> None:
+        if message.method in _OF_A_CALL:
+            super()._on_notification(message, origin)
+            return
+        if message.method in (HEARTBEAT, DEREGISTER):
+            self._ax_watcher.on_ax_notification(self, message)
+            return
+        self._count_chatter()
+        if not self.registration.register.notifications and message.method not in CHANGES:
+            self.unwanted += 1
+            return
+        self._let_through(self._gate.receive(message.method, message.params, self._clock.now()))
+        self._arm()
+
+    def _let_through(self, released: Release) -> None:
+        for one in released:
+            if isinstance(one, Overflow):
+                since = rfc3339(self._clock.wall() - (self._clock.now() - one.since))
+                notice = overflow(self.segment, one.dropped, since, str(uuid.uuid4()))
+                self._ax_watcher.on_notice(self, notice)
+            elif one.method in _PLAIN:
+                super()._on_notification(Notification(one.method, one.params), None)
+            else:
+                marked = prefixed(one, self.segment, aggregator=self.offer.is_aggregator)
+                if marked is None:
+                    self.stray += 1
+                elif marked.method == LOG_MESSAGE:
+                    super()._on_notification(Notification(marked.method, marked.params), None)
+                else:
+                    self._ax_watcher.on_notice(self, marked)
+
+    def _arm(self) -> None:
+        due = self._gate.next_deadline()
+        if due is not None and self._gate_timer is None:
+            delay_s = max(0.0, due - self._clock.now())
+            self._gate_timer = asyncio.get_running_loop().call_later(delay_s, self._on_gate_due)
+
+    def _on_gate_due(self) -> None:
+        self._gate_timer = None
+        self._let_through(self._gate.on_deadline(self._clock.now()))
+        self._arm()
+
+    def hush(self) -> None:
+        """Nothing more is told of it."""
+        if self._gate_timer is not None:
+            self._gate_timer.cancel()
+            self._gate_timer = None
+
+
+class SocketPipe:
+    """Messages both ways on one connection that the other side opened."""
+
+    def __init__(self, owner: PipeOwner, pipe: MessagePipe) -> None:
+        self._owner = owner
+        self._pipe = pipe
+
+    def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
+        if not self._pipe.send(message):
+            self._owner.on_undelivered(origin, Undelivered(Trouble.BUSY, "it does not read fast enough"))
+        return None
+
+    def abort(self, handle: object) -> bool:
+        return False
+
+    def throttle(self, seconds: float) -> None:
+        self._pipe.pause_reading()
+        asyncio.get_running_loop().call_later(seconds, self._pipe.resume_reading)
+
+    async def close(self) -> None:
+        self._pipe.close(GOING_AWAY, "the node is stopping")
+
+
+class _Accepted(Connector):
+    """There is nothing to launch or dial: the subserver is there, and only has to be greeted."""
+
+    async def connect(self) -> None:
+        try:
+            self._welcome(await self._greet_or_lose(None))
+        except GreetingFailed as failed:
+            raise ConnectFailed(failed.reason) from failed
+
+
+class RegisteredKeeper(Keeper):
+    """Of a link that the other side opened. It lists what is there; the registration decides how long it is."""
+
+    link: RegisteredLink
+
+    def __init__(self, link: RegisteredLink, workshop: Workshop, stock: StockCatalog) -> None:
+        super().__init__(link, workshop, stock)
+        self._connector: Any = _Accepted(link, workshop, self.stderr, self._loss)
+
+    @property
+    def may_return_soon(self) -> bool:
+        return False  # MCP-AX 13.1: no call waits for it
+
+    async def restart(self) -> None:
+        """It is told to go, and comes back by itself if it wants to."""
+        self.link.on_pipe_lost("restarted by the operator")
+
+    def recover(self) -> None:
+        """It was suspected of being gone, and is not."""
+        if self._usable.is_set() and self.link.pipe is not None:
+            self.link.stand(LinkState.READY, None)
+
+    def cut(self, state: LinkState, reason: str) -> None:
+        """The link is over: whoever waits is told now."""
+        self._stopping = True
+        self._usable.clear()
+        self.settled.set()
+        self.subscriptions.hang_up()
+        self.link.hush()
+        for task in (self._task, *self._relists.values(), self._probing):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
+        self._relists.clear()
+        self.link.pipe = None
+        self.link.fail_all(reason)
+        self.link.stand(state, reason)
+
+    async def _live(self) -> None:
+        try:
+            await self._connect()
+            self._usable.set()
+        except ConnectFailed as failed:
+            if not self._stopping:  # it stays registered, without tools (MCP-AX 4.2)
+                await self._publish(Listing(), self.listed_at)
+                self.link.stand(LinkState.FAILED, failed.reason)
+        finally:
+            self.settled.set()
