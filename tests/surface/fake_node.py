@@ -253,6 +253,11 @@ class FakeOperations:
             "expires_at": made["expires_at"],
         }
 
+    async def release_link(self, segment: str) -> dict[str, Any]:
+        if segment != "greenhouse":
+            raise NotFound("owner", segment, ["greenhouse"], few=True)
+        return {"segment": segment, "held": False}
+
     async def revoke_token(self, ref: str) -> dict[str, Any]:
         gone = [one["id"] for one in self.token_list if ref in (one["id"], one["name"])]
         if not gone:

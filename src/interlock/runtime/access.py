@@ -52,11 +52,11 @@ class TokenBook:
 
     def stands(self, principal: str) -> bool:
         """Whether a principal that came in by a token of ours still has one. Others are not ours to judge."""
-        name = principal.removeprefix("client:")
-        if name == principal or "/" in name:
+        door, colon, name = principal.partition(":")
+        if not colon or door not in ("client", "subserver") or "/" in name:
             return True
         now = self._clock.wall()
-        return any(r.name == name and r.door == "client" and r.opens(now) for r in self._records.values())
+        return any(r.name == name and r.door == door and r.opens(now) for r in self._records.values())
 
     def lapsed(self, principal: str) -> bool:
         """Whether the last access token that an authorization server gave this principal has ended."""

@@ -277,6 +277,11 @@ class Catalog:
             self._rebuild()
         return Stocked(shelf=shelf, changed=changes(old, shelf))
 
+    def place(self, shelf: Shelf) -> None:
+        """A shelf that was made by other means than a server's lists."""
+        self._shelves[shelf.link.segment] = shelf
+        self._rebuild()
+
     def degrade(self, link: Link) -> None:
         """Its tools stay listed, as degraded, until it is stocked again or dropped (MCP-AX 13.2)."""
         shelf = self._shelves.get(link.segment)

@@ -25,6 +25,7 @@ from interlock.protocol.oauth.resource import metadata_paths, resource_of
 from interlock.runtime.access import TokenBook
 from interlock.runtime.asked_tasks import AskedTasks
 from interlock.runtime.audience import Audience
+from interlock.runtime.ax.children import Nursery
 from interlock.runtime.ax.records import Owners
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.callers import principal_for
@@ -125,6 +126,7 @@ class Node:
             owners=Owners(self.store.kv, self.clock),
             leases=None,  # a store in the data folder is nobody else's; only one that nodes share can tell (13.4)
         )
+        self.door.also_dismiss = lambda: self.registrar.dismiss_unwelcome(self.tokens.stands)
         self._servers: list[_Server] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._bridged: set[BridgedClient] = set()
@@ -149,6 +151,9 @@ class Node:
         self._start_links()
         self._stack.push_async_callback(self._stop_links)
         self._stack.push_async_callback(self.registrar.stop)
+        children = Nursery(self.plan, self.registrar, self._workshop)
+        children.start()
+        self._stack.push_async_callback(children.stop)
 
     async def stop(self) -> None:
         await self._close_doors()

@@ -22,6 +22,8 @@ from interlock.runtime.callers import ViewKey
 from interlock.runtime.clock import rfc3339
 from interlock.runtime.guard import Rung
 from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.link import Link
+from interlock.runtime.links.registered import RegisteredLink
 from interlock.runtime.links.state import USABLE
 from interlock.runtime.shelves import Route, era_of
 from interlock.store.tokens import BadTokenName, Door, Scope, TokenRecord
@@ -78,6 +80,8 @@ class NodeOperations:
                 "started_at": rfc3339(node.started_wall),
                 "uptime_s": round(node.clock.now() - node.started, 1),
                 "data": str(node.plan.data),
+                "aggregator_id": node.identity.aggregator_id,
+                "tree": node.plan.ax.tree,
                 "audit_trouble": node.recorder.trouble,
             },
             "links": [self._link(keeper) for keeper in node.keepers.values()],
@@ -115,6 +119,12 @@ class NodeOperations:
         await keeper.restart()
         return {"segment": segment, "state": keeper.link.standing.state.value}
 
+    async def release_link(self, segment: str) -> JsonObject:
+        registrar = self._node.registrar
+        if not await registrar.release(segment):
+            raise NotFound("owner", segment, [record.segment for record in await registrar.owners.all()], few=True)
+        return {"segment": segment, "held": registrar.engine.maybe_standing(segment) is not None}
+
     def _keeper(self, segment: str) -> Keeper:
         keeper = self._node.keepers.get(segment)
         if keeper is None:
@@ -149,7 +159,37 @@ class NodeOperations:
             "unsent": link.unsent,  # answers, cancellations and notices of ours that did not arrive
             "pid": link.pid,
             "stderr_lines": keeper.stderr.count,
+            "hops": max((route.hops for route in shelf.tools), default=1) if shelf else 1,
+            **self._registration(link),
             "latency_ms": round(statistics.median(link.latencies) * 1000, 3) if link.latencies else None,
+        }
+
+    def _registration(self, link: Link) -> JsonObject:
+        """What MCP-AX adds for a link that registered."""
+        if not isinstance(link, RegisteredLink):
+            return {}
+        session, node = link.registration, self._node
+        register = session.register
+        standing = node.registrar.engine.maybe_standing(link.segment)
+        rule = node.registrar.maybe_rule(session.session_id)
+        return {
+            "registration": {
+                "subserver_id": register.subserver_id,
+                "principal": session.peer.principal,
+                "authority": f"dns:{register.authority}" if register.authority is not None else None,
+                "verified": session.peer.proved,
+                "auth_scope": session.auth_scope.value,
+                "transport_class": register.transport_class.value,
+                "version": register.version,
+                "heartbeat_interval_ms": register.heartbeat_interval_ms,
+                "registered_at": rfc3339(link.registered_wall),
+                "session": masked(session.session_id),
+                "liveness": standing.state.value if standing is not None else None,
+                "aggregators": len(standing.subtree_ids or ()) if standing is not None else 0,
+                "secure_by": rule.secure_by if rule is not None else None,
+                "unwanted_notifications": link.unwanted,
+                "dropped_notifications": node.registrar.drops.by_segment.get(link.segment, 0),
+            }
         }
 
     # Tools
@@ -187,6 +227,7 @@ class NodeOperations:
             "definition": decode_value(shown.tool_definition(route, Era.MODERN)),
             "route": [*route.segments, route.local],
             "era": era_of(route.link).value,
+            "owner": self._owner(route.link),
             "rungs": self._rungs(route),
         }
 
@@ -194,10 +235,10 @@ class NodeOperations:
         """MCP-AX 7.1."""
         return {
             route.qualified: {
-                "downstream_session": f"{route.link.segment}:***",
+                "downstream_session": _session_of(route.link),
                 "downstream_name": route.original,
                 "capability": as_object(route.capability) if route.capability else {},
-                "registered_at": rfc3339(route.link.standing.since_wall),
+                "registered_at": rfc3339(_registered_at(route.link)),
             }
             for shelf in self._node.catalog.namespace.shelves
             for route in self._node.catalog.namespace.listed(shelf.tools)
@@ -216,6 +257,20 @@ class NodeOperations:
             "capability": as_object(route.capability) if route.capability else {},
             "hops": route.hops,
             "withheld": clash.reason if clash is not None else None,
+        }
+
+    def _owner(self, link: Link) -> JsonObject:
+        """Who answers for a tool: the operator for what is configured, else the registrant."""
+        if not isinstance(link, RegisteredLink):
+            return {"kind": "configuration", "verified": True}
+        session = link.registration
+        authority = session.register.authority
+        return {
+            "kind": link.kind,
+            "principal": session.peer.principal,
+            "subserver_id": session.register.subserver_id,
+            "authority": f"dns:{authority}" if authority is not None else None,
+            "verified": session.peer.proved,
         }
 
     def _rungs(self, route: Route) -> list[JsonObject]:
@@ -281,6 +336,19 @@ class NodeOperations:
             raise NotFound("token", ref, [record.name for record in live])
         self._node.door.dismiss_unwelcome()
         return {"revoked": list(revoked)}
+
+
+def masked(session_id: str) -> str:
+    """Enough to tell two apart, too little to speak for one."""
+    return f"{session_id[:4]}***"
+
+
+def _session_of(link: Link) -> str:
+    return masked(link.registration.session_id) if isinstance(link, RegisteredLink) else f"{link.segment}:***"
+
+
+def _registered_at(link: Link) -> float:
+    return link.registered_wall if isinstance(link, RegisteredLink) else link.standing.since_wall
 
 
 def _token(record: TokenRecord) -> JsonObject:

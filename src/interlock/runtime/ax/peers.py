@@ -22,6 +22,7 @@ class Guest(msgspec.Struct, frozen=True, kw_only=True):
     scope: AuthScope = AuthScope.READ
     rule: AccessRule | None = None
     vouched: bool = False  # named in the operator's configuration
+    segment: str | None = None  # the only one it may have; None: any
     encrypted: bool = True
     secure: bool = True
 

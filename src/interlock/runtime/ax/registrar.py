@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, assert_never
 
 from msgspec import Raw
 
-from interlock.config.plan import Plan
+from interlock.config.plan import AccessRule, Plan
 from interlock.protocol.ax.codec import (
     DEREGISTERED,
     encode_heartbeat_answer,
@@ -53,6 +53,8 @@ from interlock.protocol.jsonrpc.codec import encode_fault, encode_notification, 
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request
 from interlock.runtime.audience import Audience
+from interlock.runtime.ax.own_tools import NAME as OWN_TOOL
+from interlock.runtime.ax.own_tools import own_shelf
 from interlock.runtime.ax.peers import Guest
 from interlock.runtime.ax.records import Leases, Owners
 from interlock.runtime.catalog import Catalog
@@ -71,6 +73,7 @@ from interlock.transport.messages import GOING_AWAY, NORMAL, POLICY
 log = logging.getLogger("interlock.ax")
 
 SESSION_ID_BYTES: Final = 24  # MCP-AX 6.2: at least 128 random bits
+UNAUTHORISED: Final = 4401  # SURFACE 4
 SUPERSEDED: Final = 4409  # SURFACE 4: another took its place
 _CLOSE_CODES: Final[Mapping[EndReason, int]] = {"deregistered": NORMAL, "superseded": SUPERSEDED}
 
@@ -122,7 +125,7 @@ class Registrar:
             require_proof=plan.ax.require_proof, degraded=plan.degraded.enabled, grace_s=plan.degraded.grace_s
         )
         self.engine = Registrations(aggregator_id, plan.ax.tree, policy)
-        self.engine.keep(server.segment for server in plan.servers)
+        self.engine.keep((OWN_TOOL, *(server.segment for server in plan.servers)))
         self.drops = Drops()
         self.owners = owners
         self.on_subtree: list[Callable[[tuple[str, ...]], None]] = []  # our own parents are told (5.3)
@@ -140,6 +143,7 @@ class Registrar:
         self._members: dict[str, _Member] = {}  # by session id, also of a lost one while its names are listed
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._own_tool_shown = False
         self._stopping = False
 
     # Registering
@@ -162,6 +166,9 @@ class Registrar:
             return refusal(LINK_INSECURE, "from beyond this machine a subserver registers over TLS")
         if self._children.get(request.segment, guest.principal) != guest.principal:
             why = "the segment is taken by this aggregator's configuration; choose another"
+            return refusal(NAMESPACE_CONFLICT, why, segment=request.segment)
+        if guest.segment is not None and request.segment != guest.segment:
+            why = f"the configuration gives this child the segment {guest.segment}"
             return refusal(NAMESPACE_CONFLICT, why, segment=request.segment)
         peer = guest.peer(request, link_id)
         owner = await self.owners.maybe_owner(request.segment)
@@ -287,10 +294,18 @@ class Registrar:
             ),
             vendor_meta=self._plan.mcp.meta_pass == "vendor",  # noqa: S105  (a choice, not a password)
         )
+        if not self._members:
+            self._show_own_tool()
         keeper = way.keeper_for(link, self._workshop, self._stock)
         self._members[session.session_id] = _Member(keeper, way)
         self._keepers[session.segment] = keeper
         log.info("link %s: registered by %s", session.segment, session.peer.principal)
+
+    def _show_own_tool(self) -> None:
+        """From the first subserver on: without one there is nothing to count."""
+        if not self._own_tool_shown:
+            self._own_tool_shown = True
+            self._catalog.place(own_shelf(self.drops, self._plan.ax.root_segment, self._house, self._clock))
 
     def _offer(self, session: Session, way: Way) -> Offer:
         return Offer(
@@ -472,12 +487,24 @@ class Registrar:
 
     # The operator, and the end
 
+    def maybe_rule(self, session_id: str) -> AccessRule | None:
+        """The [[access]] entry it came in by."""
+        member = self._members.get(session_id)
+        return None if member is None else member.way.guest.rule
+
     async def release(self, segment: str) -> bool:
         """Forget who owns a segment, and what is kept of one that is lost. False: there was nothing to forget."""
         standing = self.engine.maybe_standing(segment)
         forgotten = await self.owners.release(segment)
         self.happened(self.engine.release(segment, now=self._clock.now()))
         return forgotten or (standing is not None and self.engine.maybe_standing(segment) is None)
+
+    def dismiss_unwelcome(self, stands: Callable[[str], bool]) -> None:
+        """Whose credential no longer opens the door may not stay either (MCP-AX 1.1)."""
+        for session_id, member in list(self._members.items()):
+            if not stands(member.way.guest.principal):
+                member.way.close(UNAUTHORISED, "the credential was revoked or has expired")
+                self.happened(self.engine.end(session_id, "removed", now=self._clock.now()))
 
     def hang_up(self) -> None:
         """The node stops: every subserver is told to look elsewhere. Calls under way have been waited for."""

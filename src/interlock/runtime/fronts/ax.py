@@ -4,6 +4,7 @@ An ASGI application. Who comes in is asked before anything is accepted: a subser
 need none either. No client token opens it. What is said inside is the visitor's matter.
 """
 
+import asyncio
 import ipaddress
 import logging
 from collections.abc import Callable, Coroutine, MutableMapping
@@ -12,8 +13,14 @@ from typing import Any, Final
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.protocol.ax.messages import SUBPROTOCOL
+from interlock.protocol.ax.codec import MESSAGE_BYTES_MAX, encode_registered, read_register_untrusted
+from interlock.protocol.ax.messages import REGISTER, SUBPROTOCOL
+from interlock.protocol.ax.sessions import Peer
+from interlock.protocol.jsonrpc.codec import decode_untrusted, encode_fault, encode_result
+from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
+from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.runtime.access import TokenBook
+from interlock.runtime.ax.dial_back import DialBack, check_endpoint
 from interlock.runtime.ax.peers import Guest, guest
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.ax.visitor import Visitor
@@ -53,8 +60,45 @@ class AxDoor:
         who = self._admit(scope)
         if scope["type"] == "websocket":
             await self._socket(scope, receive, send, who)
+        elif isinstance(who, Refusal):
+            await _answer(send, who)
+        elif scope["method"] != "POST":
+            await _answer(send, _ONLY_SOCKETS)
         else:
-            await _answer(send, who if isinstance(who, Refusal) else _ONLY_SOCKETS)
+            body = await _read(receive)
+            if body is None:
+                await _answer(send, _TOO_LARGE)
+            else:
+                await _say(send, await self._post(body, who))
+
+    async def _post(self, body: bytes, who: Guest) -> bytes:
+        """The answer to one message, empty to a notification."""
+        try:
+            message = decode_untrusted(body)
+        except CodecError as error:
+            return encode_fault(error.message_id, error.fault)
+        if isinstance(message, Response):
+            return encode_fault(b"null", Fault(INVALID_REQUEST, "nothing was asked"))
+        if isinstance(message, Request) and message.method == REGISTER:
+            return await self._register_back(message, who)
+        request = message if isinstance(message, Request) else Request(b"null", message.method, message.params)
+        answer, events = self._registrar.answer(request, Peer(principal=who.principal))
+        self._registrar.happened(events)
+        return answer if isinstance(message, Request) else b""
+
+    async def _register_back(self, request: Request, who: Guest) -> bytes:
+        register = read_register_untrusted(request.params, self._plan.ax.heartbeat_min_ms)
+        fault = register if isinstance(register, Fault) else None
+        if not isinstance(register, Fault):
+            fault = await check_endpoint(register, self._plan.ax.dial_back, who)
+        if fault is not None or isinstance(register, Fault):
+            return encode_fault(request.id, fault or Fault(INVALID_REQUEST, ""))
+        answer = await self._registrar.register(register, "", DialBack(who))
+        if isinstance(answer, Fault):
+            return encode_fault(request.id, answer)
+        # The keeper dials in a turn of its own, so the subserver has this answer before it is greeted.
+        asyncio.get_running_loop().call_soon(self._registrar.welcome, answer.session_id)
+        return encode_result(request.id, encode_registered(answer))
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send, who: Guest | Refusal) -> None:
         await receive()  # websocket.connect
@@ -101,6 +145,23 @@ async def _answer(send: Send, refusal: Refusal, kind: str = "http.response") -> 
     await send({"type": f"{kind}.body", "body": body})
 
 
+async def _say(send: Send, answer: bytes) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
+    await send({"type": "http.response.start", "status": 200 if answer else 202, "headers": headers})
+    await send({"type": "http.response.body", "body": answer})
+
+
+async def _read(receive: Receive) -> bytes | None:
+    body = b""
+    while True:
+        message = await receive()
+        body += bytes(message.get("body", b""))
+        if len(body) > MESSAGE_BYTES_MAX:
+            return None
+        if not message.get("more_body", False):
+            return body
+
+
 def _is_loopback(client: tuple[str, int] | None) -> bool:
     try:
         return client is not None and ipaddress.ip_address(client[0].partition("%")[0]).is_loopback
@@ -114,6 +175,7 @@ _UNAUTHORISED: Final = Refusal(
     "a subserver's token is needed; interlock access token --for subserver makes one",
     b"www-authenticate: Bearer\r\n",
 )
+_TOO_LARGE: Final = Refusal(413, "body_too_large", f"a registration has at most {MESSAGE_BYTES_MAX} bytes")
 _NO_SUBPROTOCOL: Final = Refusal(400, "protocol_required", f"ask for the WebSocket subprotocol {SUBPROTOCOL}")
 _ONLY_SOCKETS: Final = Refusal(
     426, "upgrade_required", f"open a WebSocket with the subprotocol {SUBPROTOCOL}", b"upgrade: websocket\r\n"

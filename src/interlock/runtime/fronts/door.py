@@ -7,6 +7,7 @@ operator door opens this one.
 import asyncio
 import logging
 import secrets
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -77,6 +78,7 @@ class PublicDoor:
         self.protocols: set[McpProtocol] = set()
         self.sse_streams: dict[str, SseStream] = {}
         self.bearers: Bearers | None = None
+        self.also_dismiss: Callable[[], None] | None = None  # at the door next to this one
         self._waiting: set[asyncio.Task[None]] = set()
         self._waiting_bytes = 0
 
@@ -356,6 +358,8 @@ class PublicDoor:
                 self._dismiss(name, "the credential was revoked")
             elif self._tokens.lapsed(name):
                 self._dismiss(name, None)
+        if self.also_dismiss is not None:
+            self.also_dismiss()
 
     def _dismiss(self, principal: str, ending: str | None) -> None:
         """Without an `ending` the sessions stay: a client that brings a newer token goes on where it was."""

@@ -188,7 +188,7 @@ class Keeper:
                 self._attempts = 0
             self._attempts += 1
             self.link.restarts += 1
-            wait_s = retry_s or _backoff(self._attempts)
+            wait_s = retry_s or backoff_s(self._attempts)
             self._stand_lost(reason, wait_s, unauthorised=retry_s is not None)
             self.settled.set()
             await self._pause(wait_s)
@@ -343,6 +343,6 @@ class Keeper:
             inquiry.on_failed(Fault(CALL_TIMEOUT, "call_timeout"), Outcome.TIMEOUT)
 
 
-def _backoff(attempt: int) -> float:
+def backoff_s(attempt: int) -> float:
     exact = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(attempt - 1, 10))
     return exact * random.uniform(0.8, 1.2)  # noqa: S311  (jitter, not a secret)

@@ -69,6 +69,9 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
     async def restart_link(request: Request) -> Response:
         return _json(await operations.restart_link(request.path_params["segment"]))
 
+    async def release_link(request: Request) -> Response:
+        return _json(await operations.release_link(request.path_params["segment"]))
+
     async def audit(request: Request) -> Response:
         _refuse_unknown_parameters(request, ("after", "limit"))
         after = _integer(request, "after", default=0, minimum=0, maximum=SEQUENCE_MAX)
@@ -94,6 +97,7 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
         get("/admin/links/{segment}", lambda request: operations.link(request.path_params["segment"])),
         Route("/admin/links/{segment}/logs", link_logs, methods=["GET"]),
         Route("/admin/links/{segment}/restart", restart_link, methods=["POST"]),
+        Route("/admin/links/{segment}/release", release_link, methods=["POST"]),
         get("/admin/tools", lambda _: operations.tools()),
         get("/admin/tools/routes", lambda _: operations.routes()),
         get("/admin/tools/{name}", lambda request: operations.tool(request.path_params["name"])),

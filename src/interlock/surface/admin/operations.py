@@ -13,7 +13,7 @@ __all__ = ["JsonObject", "NotFound", "Operations", "Refused", "TokenDoor", "Toke
 
 JsonObject = dict[str, Any]
 
-TokenDoor = Literal["client", "operator"]
+TokenDoor = Literal["client", "subserver", "operator"]
 TokenScope = Literal["read", "write", "admin"]
 
 
@@ -30,6 +30,9 @@ class Operations(Protocol):
 
     async def restart_link(self, segment: str) -> JsonObject:
         """Returns when the old connection or process is gone, not when the new one is ready. Raises NotFound."""
+
+    async def release_link(self, segment: str) -> JsonObject:
+        """Forget who owns a segment, and what is kept for a subserver that is lost. Raises NotFound."""
 
     def tools(self) -> JsonObject: ...
 

@@ -28,14 +28,17 @@ app = verb_app(
     examples="""
     interlock access token --for client --name laptop
     interlock access token --for client --name ci --scope read --days 7
+    interlock access token --for subserver --name greenhouse
     export INTERLOCK_TOKEN=$(interlock access token --for operator --name me)
     """,
 )
 def token(
     invocation: Invocation,
     door: Annotated[
-        Literal["client", "operator"],
-        typer.Option("--for", help="Which door it opens: a program's or a person's.", show_default=False),
+        Literal["client", "subserver", "operator"],
+        typer.Option(
+            "--for", help="Which door it opens: a program's, a subserver's or a person's.", show_default=False
+        ),
     ],
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="Who gets it.", show_default=False)],
     scope: Annotated[
@@ -74,6 +77,8 @@ def token(
 def _use(issued: "IssuedToken") -> list[str]:
     if issued.door == "operator":
         return ["use: INTERLOCK_TOKEN=… interlock status --url OPERATOR_URL"]
+    if issued.door == "subserver":
+        return ['use: Subserver("SEGMENT", parents=["wss://HOST/ax"], token="…"), or secret in [[ax.parents]]']
     return ['use: claude mcp add --transport http interlock URL --header "Authorization: Bearer …"']
 
 

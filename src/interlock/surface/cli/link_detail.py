@@ -5,7 +5,7 @@ from datetime import datetime
 
 from rich.text import Text
 
-from interlock.surface.cli.shapes import Link
+from interlock.surface.cli.shapes import Link, Registration
 from interlock.surface.cli.text import count, latency, local_time, one_line, since
 from interlock.surface.cli.tree import state_text
 
@@ -34,6 +34,8 @@ def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> 
         lines += labelled("server", one_line(f"{link.server.name} {link.server.version}"), width)
     reach = f"{link.kind} over {link.transport}" + (f", process {link.pid}" if link.pid else "")
     lines += labelled("reached", reach, width)
+    if link.registration is not None:
+        lines += _registration(link.registration, link.hops, width)
     spoken = " ".join(part for part in (link.protocol_version, f"({link.era})" if link.era else None) if part)
     lines += labelled("speaks", spoken or "not known yet", width)
     offers = [count(link.tools, "tool"), count(link.prompts, "prompt"), count(link.resources, "resource")]
@@ -52,4 +54,18 @@ def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> 
     for number, withheld in enumerate(link.withheld):
         text = f"{one_line(withheld.name)}: {one_line(withheld.reason)}"
         lines += labelled("withheld" if number == 0 else "", text, width, style="yellow")
+    return lines
+
+
+def _registration(known: Registration, hops: int, width: int) -> list[Text]:
+    who = known.principal
+    if known.authority:
+        who += f", {known.authority} ({'verified' if known.verified else 'unverified'})"
+    lines = labelled("registered", f"{one_line(who)}, scope {known.auth_scope}, session {known.session}", width)
+    beat = f"every {known.heartbeat_interval_ms} ms" if known.heartbeat_interval_ms else "none, the link tells"
+    lines += labelled("heartbeat", beat, width)
+    below = f", {count(known.aggregators, 'aggregator')} below" if known.aggregators else ""
+    lines += labelled("away", f"{count(hops, 'hop')}{below}, {known.transport_class}", width)
+    if known.secure_by:
+        lines += labelled("secure by", one_line(known.secure_by), width)
     return lines

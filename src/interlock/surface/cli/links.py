@@ -1,4 +1,4 @@
-"""interlock links list | logs | restart"""
+"""interlock links list | logs | restart | release"""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,11 +20,12 @@ RESTART_TIMEOUT_S = 60.0  # a child gets its time to end
 Segment = Annotated[str, typer.Argument(metavar="SEGMENT", help="The server's segment.", autocompletion=segments)]
 
 app = verb_app(
-    "List the servers, read their stderr, restart one.",
+    "List the servers, read their stderr, restart one, free a segment.",
     examples="""
     interlock links list
     interlock links logs github --follow
     interlock links restart github
+    interlock links release greenhouse
     """,
 )
 
@@ -169,3 +170,22 @@ def restart(invocation: Invocation, segment: Segment) -> None:
     invocation.out.line(f"{segment} restarted, now {state}")
     if state != "ready":
         invocation.out.remark("interlock status --watch shows how it comes up")
+
+
+@verb(
+    app,
+    "release",
+    examples="""
+    interlock links release greenhouse
+    """,
+)
+def release(
+    invocation: Invocation,
+    segment: Annotated[str, typer.Argument(metavar="SEGMENT", help="The segment to free.")],
+) -> None:
+    """Forget who owns a segment, so that another subserver can have it. One that is connected keeps it meanwhile."""
+    answer = invocation.node.post("links", segment, "release")
+    if invocation.out.as_json:
+        invocation.out.raw_json(answer.raw)
+        return
+    invocation.out.line(f"{segment} is free" if not answer.value.get("held") else f"{segment} has no owner any more")

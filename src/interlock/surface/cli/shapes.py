@@ -17,6 +17,28 @@ class Withheld(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a subserver that came by itself (MCP-AX 6)."""
+
+    principal: str
+    authority: str | None = None
+    verified: bool = False
+    auth_scope: str = ""
+    transport_class: str = ""
+    heartbeat_interval_ms: int = 0
+    registered_at: str | None = None
+    session: str = ""
+    aggregators: int = 0
+    secure_by: str | None = None
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    kind: str
+    principal: str | None = None
+    authority: str | None = None
+    verified: bool = False
+
+
 class Link(msgspec.Struct, frozen=True, kw_only=True):
     segment: str
     kind: str
@@ -38,6 +60,8 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
     stderr_lines: int = 0
     latency_ms: float | None = None
+    hops: int = 1
+    registration: Registration | None = None
 
 
 class Links(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +135,7 @@ class ToolDetail(Tool, frozen=True, kw_only=True):
     definition: dict[str, Any] = {}
     route: tuple[str, ...] = ()
     era: str | None = None
+    owner: Owner | None = None
     rungs: tuple[Rung, ...] = ()
 
 

@@ -11,7 +11,7 @@ from interlock.surface.cli.completion import tool_names
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from interlock.surface.cli.shapes import Tool, ToolDetail
+    from interlock.surface.cli.shapes import Owner, Tool, ToolDetail
 
 GIST_CHARS_MAX = 120  # of a description, however wide the screen; tools show has it whole
 
@@ -158,6 +158,8 @@ def _detail(tool: "ToolDetail", width: int, ascii_only: bool) -> "list[Text]":
     if tool.era:
         lines += labelled("era", tool.era, width)
     lines += labelled("hops", str(tool.hops), width)
+    if tool.owner:
+        lines += labelled("owner", one_line(_owner(tool.owner)), width)
     capability = [Text.assemble((f"  {'capability':<{LABEL_WIDTH}}", "dim"), _class_text(tool.capability))]
     stated = ", ".join(f"{key} {_plain(value)}" for key, value in tool.capability.items())
     lines += capability + labelled("", one_line(stated), width, style="dim")
@@ -189,6 +191,13 @@ def _detail(tool: "ToolDetail", width: int, ascii_only: bool) -> "list[Text]":
         ]
         lines += in_columns(rows, width=width, shrink={3: 20, 1: 12})
     return lines
+
+
+def _owner(owner: "Owner") -> str:
+    if owner.principal is None:
+        return owner.kind
+    claimed = f", {owner.authority} ({'verified' if owner.verified else 'unverified'})" if owner.authority else ""
+    return f"{owner.kind} {owner.principal}{claimed}"
 
 
 def _plain(value: Any) -> str:

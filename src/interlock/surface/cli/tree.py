@@ -80,10 +80,16 @@ def _cells(link: Link, era: str) -> list[Text]:
         Text(one_line(link.segment), style="bold"),
         Text(one_line(link.state), style=_STYLES.get(link.state, "")),
         Text(count(link.tools, "tool")),
-        Text(link.transport, style="dim"),
+        Text(_reach(link), style="dim"),
         Text(era, style="dim"),
         Text(latency(link.latency_ms) if link.latency_ms is not None else "", style="dim"),
     ]
+
+
+def _reach(link: Link) -> str:
+    if link.registration is None:
+        return link.transport
+    return f"{link.transport} {link.kind}" + (f", {count(link.hops, 'hop')}" if link.hops > 1 else "")
 
 
 def _remarks(link: Link, width: int, now: datetime) -> list[Text]:

@@ -1,0 +1,136 @@
+"""Subservers that the node starts itself (ax.children): they register over their stdio, one message to a line.
+
+Each life of the process is one visitor; when it ends, another begins after a pause that grows while it keeps ending.
+The operator named them, so what they claim counts as proved (MCP-AX 4.2).
+"""
+
+import asyncio
+import logging
+import os
+from fnmatch import fnmatchcase
+
+from interlock.config.plan import ChildPlan, Plan
+from interlock.protocol.ax.capability import AuthScope
+from interlock.runtime.ax.peers import Guest
+from interlock.runtime.ax.registrar import Registrar
+from interlock.runtime.ax.visitor import Visitor
+from interlock.runtime.links.connecting import LAUNCH_S, Workshop
+from interlock.runtime.links.keeper import STEADY_S, STOP_S, backoff_s
+from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, StockCatalog
+from interlock.transport.launch import ChildStartFailed, child_environment
+from interlock.transport.messages import CUT, NORMAL, POLICY
+from interlock.transport.stderr import StderrRing
+from interlock.transport.stdio import Child
+
+log = logging.getLogger("interlock.ax")
+
+
+class _Life(Visitor):
+    """One process, from its start to its end. A ChildSink, and the MessagePipe of its visit."""
+
+    def __init__(self, registrar: Registrar, guest: Guest, heartbeat_min_ms: int, stderr: StderrRing) -> None:
+        super().__init__(registrar, guest, transport="stdio", heartbeat_min_ms=heartbeat_min_ms)
+        self.over = asyncio.Event()
+        self.reason = ""
+        self.stderr = stderr
+        self.child: Child | None = None
+        self._stopping: asyncio.Task[None] | None = None
+
+    def on_line(self, data: bytes) -> None:
+        if data.strip():
+            self.on_message(data)
+
+    def on_gone(self, reason: str) -> None:
+        self.reason = reason
+        self.on_closed(CUT, reason)
+        self.over.set()
+
+    def on_stalled(self) -> None:
+        self.close(POLICY, "it stopped reading its input")
+
+    def send(self, message: bytes) -> bool:
+        return self.child is not None and self._stopping is None and self.child.send(message)
+
+    def close(self, code: int = NORMAL, reason: str = "") -> None:
+        """What is queued is written before the input ends."""
+        if self.child is not None and self._stopping is None:
+            self._stopping = asyncio.get_running_loop().create_task(self.child.stop())
+
+    def abort(self) -> None:
+        self.close()
+
+    def pause_reading(self) -> None:
+        if self.child is not None:
+            self.child.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self.child is not None:
+            self.child.resume_reading()
+
+    def keeper_for(self, link: RegisteredLink, workshop: Workshop, stock: StockCatalog) -> RegisteredKeeper:
+        keeper = super().keeper_for(link, workshop, stock)
+        keeper.stderr = self.stderr
+        link.pid = self.child.pid if self.child is not None else None
+        return keeper
+
+    async def stop(self) -> None:
+        self.close()
+        if self._stopping is not None:
+            await asyncio.wait((self._stopping,), timeout=STOP_S)
+
+
+class Nursery:
+    """All children of a node."""
+
+    def __init__(self, plan: Plan, registrar: Registrar, workshop: Workshop) -> None:
+        self._plan = plan
+        self._registrar = registrar
+        self._workshop = workshop
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._raise(child), name=f"child {child.segment}") for child in self._plan.ax.children
+        ]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _raise(self, child: ChildPlan) -> None:
+        principal = f"child:{child.segment}"
+        rule = next((one for one in self._plan.access if any(fnmatchcase(principal, who) for who in one.who)), None)
+        scope = AuthScope.ADMIN if rule is None else AuthScope(rule.scope)
+        guest = Guest(principal=principal, scope=scope, rule=rule, vouched=True, segment=child.segment)
+        stderr = StderrRing(now=self._workshop.clock.wall)
+        attempts = 0
+        while True:
+            began = self._workshop.clock.now()
+            life = _Life(self._registrar, guest, self._plan.ax.heartbeat_min_ms, stderr)
+            try:
+                await self._live(child, life)
+                reason = life.reason
+            except (ChildStartFailed, OSError, TimeoutError) as failed:
+                reason = str(failed) or "it did not start in time"
+            finally:
+                await life.stop()
+            attempts = 1 if self._workshop.clock.now() - began > STEADY_S else attempts + 1
+            pause_s = backoff_s(attempts)
+            log.warning("child %s: %s; next attempt in %.1f s", child.segment, reason, pause_s)
+            await asyncio.sleep(pause_s)
+
+    async def _live(self, child: ChildPlan, life: _Life) -> None:
+        life.child = Child(
+            child.command,
+            child_environment({}, os.environ),
+            None,
+            max_message_bytes=self._workshop.message_bytes,
+            sink=life,
+            stderr=life.stderr,
+            warden=self._workshop.warden,
+        )
+        await asyncio.wait_for(life.child.start(), LAUNCH_S)
+        life.begin(life)
+        await life.over.wait()

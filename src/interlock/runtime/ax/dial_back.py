@@ -1,0 +1,144 @@
+"""Subservers that register by POST and name their endpoint: the node connects there as an MCP client (MCP-AX 3.1).
+
+Where it may connect to is the operator's list: a URL of ax.dial_back, whose parts are compared one by one, and never
+an address of a private network unless the entry names that very host.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+from interlock.protocol.ax.errors import LINK_INSECURE, refusal
+from interlock.protocol.ax.messages import Parent, Register
+from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.methods import DISCOVER, PING
+from interlock.runtime.ax.peers import Guest
+from interlock.runtime.links.connecting import Connector, Workshop
+from interlock.runtime.links.greeting import MODERN_META, modern_head
+from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.link import LostFault
+from interlock.runtime.links.pipes import Pipe
+from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, StockCatalog
+from interlock.runtime.links.state import LinkState
+
+PROBE_EVERY_S: Final = 30.0  # MCP-AX 6.3, ours: where no heartbeats are promised
+PROBE_S: Final = 10.0
+PROBES_FAILED_MAX: Final = 2
+RESOLVE_S: Final = 5.0
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+async def check_endpoint(register: Register, allowed: Iterable[str], guest: Guest) -> Fault | None:
+    """Why the node does not connect there, or None."""
+    if register.endpoint is None:
+        return _refuse("named when registering by POST; without one, open a WebSocket at /ax")
+    asked = urlsplit(register.endpoint)
+    entries = [urlsplit(entry) for entry in allowed]
+    matching = [entry for entry in entries if _matches(asked, entry)]
+    if not matching:
+        return _refuse("within ax.dial_back of this aggregator")
+    addresses = await _addresses(asked)
+    if not addresses:
+        return _refuse("an address that can be resolved")
+    named = any(entry.hostname == asked.hostname for entry in matching)
+    if not named and not all(address.is_global for address in addresses):
+        return _refuse("on no private network, unless ax.dial_back names its host")
+    on_this_machine = all(address.is_loopback for address in addresses)
+    secured = guest.rule is not None and guest.rule.secure_by is not None
+    if asked.scheme != "https" and not on_this_machine and not secured:
+        return refusal(LINK_INSECURE, "an endpoint beyond this machine is dialled over TLS", member="endpoint")
+    return None
+
+
+def _matches(asked: SplitResult, entry: SplitResult) -> bool:
+    """Part by part: a star in the host must not reach into the path."""
+    if asked.scheme != entry.scheme or not asked.hostname or not entry.hostname:
+        return False
+    port, allowed_port = asked.port or _PORTS[asked.scheme], entry.port or _PORTS[entry.scheme]
+    path, allowed_path = asked.path or "/", entry.path or "/"
+    return port == allowed_port and fnmatchcase(asked.hostname, entry.hostname) and fnmatchcase(path, allowed_path)
+
+
+async def _addresses(url: SplitResult) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    loop = asyncio.get_running_loop()
+    try:
+        found = await asyncio.wait_for(loop.getaddrinfo(url.hostname, url.port, type=socket.SOCK_STREAM), RESOLVE_S)
+    except (OSError, TimeoutError, UnicodeError):
+        return []
+    return [ipaddress.ip_address(str(one[4][0]).partition("%")[0]) for one in found]
+
+
+def _refuse(must: str) -> Fault:
+    return Fault(INVALID_PARAMS, f"endpoint must be {must}", {"member": "endpoint"})
+
+
+class DialBack:
+    """The Way of a registration that came by POST."""
+
+    transport = "http"
+
+    def __init__(self, guest: Guest) -> None:
+        self.guest = guest
+
+    async def ask_parent(self) -> Parent | Fault | None:
+        return None  # there is no link yet to ask on; what it says in the registration counts
+
+    def keeper_for(self, link: RegisteredLink, workshop: Workshop, stock: StockCatalog) -> RegisteredKeeper:
+        return DialledBackKeeper(link, workshop, stock)
+
+    def close(self, code: int, reason: str) -> None:
+        """Nothing of the subserver's is open here; the keeper hangs up."""
+
+
+class DialledBackKeeper(RegisteredKeeper):
+    def __init__(self, link: RegisteredLink, workshop: Workshop, stock: StockCatalog) -> None:
+        super().__init__(link, workshop, stock)
+        self._connector = Connector(link, workshop, self.stderr, self._loss)
+        self._watching: asyncio.Task[None] | None = None
+        self._hanging_up: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        super().start()
+        if not self.link.registration.register.heartbeat_interval_ms:
+            self._watching = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _live(self) -> None:
+        await Keeper._live(self)
+
+    async def restart(self) -> None:
+        await Keeper.restart(self)
+
+    def cut(self, state: LinkState, reason: str) -> None:
+        pipe = self.link.pipe
+        super().cut(state, reason)
+        if self._watching is not None and self._watching is not asyncio.current_task():
+            self._watching.cancel()
+        if pipe is not None:
+            self._hanging_up = asyncio.get_running_loop().create_task(_close(pipe))
+
+    async def _watch(self) -> None:
+        failed = 0
+        while failed < PROBES_FAILED_MAX:
+            await asyncio.sleep(PROBE_EVERY_S)
+            failed = 0 if await self._answers() else failed + 1
+        self.link.on_pipe_lost("it did not answer twice in a row")
+
+    async def _answers(self) -> bool:
+        if self.link.era is Era.MODERN:
+            inquiry = self.link.ask(DISCOVER, {"_meta": MODERN_META}, modern_head(DISCOVER))
+        else:
+            inquiry = self.link.ask(PING, {})
+        try:
+            return not isinstance(await asyncio.wait_for(inquiry.future, PROBE_S), LostFault)
+        except TimeoutError:
+            self.link.cancel(inquiry, "timeout")
+            return False
+
+
+async def _close(pipe: Pipe) -> None:
+    await pipe.close()
