@@ -167,6 +167,8 @@ class Dispatch:
         if fault is not None:
             return self.refuse(call, fault)
         params["uri"] = Raw(encode_value(downstream))
+        if link.offer.kind != "adopted":
+            call.onward = self._catalog.namespace.onward(link, downstream)
         return self.go(call, link)
 
     def complete(
@@ -181,13 +183,15 @@ class Dispatch:
             call.target = name[:255]
             route = self.view(caller.key).find_prompt(name)
             if route is not None:
-                link, ref["name"] = route.link, route.wire_name
+                link, ref["name"], call.onward = route.link, route.wire_name, route.onward
         elif ref is not None and kind == "ref/resource":
             uri = maybe_string(ref.get("uri")) or ""
             call.target = uri[:255]
             place = self.view(caller.key).find_template(uri)
             if place is not None:
                 link, ref["uri"] = place
+                if link.offer.kind != "adopted":
+                    call.onward = self._catalog.namespace.onward(link, place[1])
         else:
             return self._invalid(call, "params.ref must be a ref/prompt or a ref/resource")
         if link is None:
