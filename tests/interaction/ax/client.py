@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from tests.interaction.harness import RunningNode, Wire
+from tests.interaction.harness import RunningNode, Wire, wait_for
 
 
 async def call(node: RunningNode, name: str, arguments: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
@@ -45,7 +45,14 @@ async def listed(node: RunningNode) -> dict[str, dict[str, Any]]:
 
 
 async def ready(node: RunningNode, segment: str, **wanted: Any) -> dict[str, Any]:
-    return await asyncio.to_thread(node.wait_link, segment, {"state": "ready", **wanted})
+    """The link, once it is there and shows these values."""
+    shows = {"state": "ready", **wanted}
+
+    def look() -> Any:
+        link = node.link(segment)
+        return all(link.get(key) == value for key, value in shows.items()) and link
+
+    return await asyncio.to_thread(wait_for, look, 20.0)
 
 
 @contextlib.asynccontextmanager
