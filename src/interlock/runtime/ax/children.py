@@ -124,7 +124,7 @@ class Nursery:
     async def _live(self, child: ChildPlan, life: _Life) -> None:
         life.child = Child(
             child.command,
-            child_environment({}, os.environ),
+            child_environment({"INTERLOCK_AX": "stdio"}, os.environ),
             None,
             max_message_bytes=self._workshop.message_bytes,
             sink=life,
