@@ -16,7 +16,7 @@ from interlock.config.plan import Plan
 from interlock.protocol.ax import route as ax_route
 from interlock.protocol.ax.hop import degraded
 from interlock.protocol.ax.names import Withheld, withhold_colliding_aliases
-from interlock.protocol.ax.uris import is_nested, maybe_own_uri, show_uri
+from interlock.protocol.ax.uris import maybe_own_uri, nested_segments, show_uri
 from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.mcp.cursor import encode_cursor
@@ -222,8 +222,8 @@ class Namespace:
 
     def onward(self, link: Link, uri: str) -> dict[str, Raw]:
         """The route of a request for a resource, as `link` hands it on: it ends in the segment of whoever has it."""
-        inner = uri[len(RESOURCE_SCHEME) :].partition("/")[0].split(".") if is_nested(uri) else []
-        below = (link.segment, *(inner if link.offer.is_aggregator else ()))
+        inner = nested_segments(uri) if link.offer.is_aggregator else ()
+        below = (link.segment, *inner)
         return ax_route.as_meta(ax_route.start(self._root.rstrip(".") or None, below))
 
     def fingerprint(self, kind: str) -> tuple[object, ...]:

@@ -26,6 +26,8 @@ from interlock.runtime.access import TokenBook
 from interlock.runtime.asked_tasks import AskedTasks
 from interlock.runtime.audience import Audience
 from interlock.runtime.ax.children import Nursery
+from interlock.runtime.ax.members import Fittings
+from interlock.runtime.ax.proofs import Proofs
 from interlock.runtime.ax.records import Owners
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.callers import principal_for
@@ -113,9 +115,7 @@ class Node:
             eras=self._eras,
             clock=self.clock,
         )
-        self.registrar = Registrar(
-            plan,
-            self.identity.aggregator_id,
+        fittings = Fittings(
             clock=self.clock,
             workshop=self._workshop,
             catalog=self.catalog,
@@ -123,9 +123,11 @@ class Node:
             audience=self.audience,
             house=self,
             recorder=self.recorder,
-            owners=Owners(self.store.kv, self.clock),
-            leases=None,  # a store in the data folder is nobody else's; only one that nodes share can tell (13.4)
+            leases=None,  # a store in the data folder is nobody else's
         )
+        own_id = self.identity.aggregator_id
+        proofs = Proofs(self.store.kv, self.clock, audiences=lambda: (f"{self.url}/ax", self.url, own_id))
+        self.registrar = Registrar(plan, own_id, fittings, Owners(self.store.kv, self.clock), proofs)
         self.door.also_dismiss = lambda: self.registrar.dismiss_unwelcome(self.tokens.stands)
         self._servers: list[_Server] = []
         self._tasks: list[asyncio.Task[Any]] = []

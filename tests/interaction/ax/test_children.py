@@ -42,6 +42,18 @@ async def test_a_child_registers_over_its_stdio_and_is_proved_by_the_operator(tm
         await rival.stop()
 
 
+async def test_a_leaf_of_the_library_is_a_child_as_it_is(tmp_path: Path) -> None:
+    leaf = ["library_leaf.py", "lib", "", str(tmp_path / "state")]
+    path = str(LEAF.with_name(leaf[0]))
+    program = f"import runpy, sys; sys.path[:0], sys.argv = {sys.path!r}, {leaf!r}; runpy.run_path({path!r})"
+    command = [sys.executable, "-c", program]
+    extra = f'[[ax.children]]\nsegment = "lib"\ncommand = {json.dumps(command)}\n'
+    with running_node(tmp_path / "node", {}, extra=extra) as node:
+        link = await ready(node, "lib", tools=2)
+        assert link["transport"] == "stdio"
+        assert (await call(node, "lib__echo", {"number": 7}))["result"]["content"][0]["text"] == "7"
+
+
 async def test_a_child_that_dies_in_a_call_is_started_again_and_the_call_is_not_repeated(tmp_path: Path) -> None:
     with running_node(tmp_path, {}, extra=_children(("kid",))) as node:
         first = (await ready(node, "kid", tools=1))["pid"]

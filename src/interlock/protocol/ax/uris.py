@@ -6,7 +6,7 @@ take a prefix off is to cut a literal text.
 
 from typing import Final
 
-from interlock.protocol.ax.names import is_qualified
+from interlock.protocol.ax.names import is_qualified, read_dotted
 
 SCHEME: Final = "mcpax://"
 
@@ -32,3 +32,8 @@ def is_nested(uri: str) -> bool:
     """Whether what an aggregator calls a URI of the tree is one: valid segments, then the rest."""
     head, slash, _ = uri[len(SCHEME) :].partition("/")
     return uri.startswith(SCHEME) and slash == "/" and is_qualified(head)
+
+
+def nested_segments(uri: str) -> tuple[str, ...]:
+    """The segments that a URI of the tree names; none where it is not one."""
+    return read_dotted(uri[len(SCHEME) :].partition("/")[0]) or () if is_nested(uri) else ()

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 from fnmatch import fnmatchcase
+from typing import Final
 
 from interlock.config.plan import ChildPlan, Plan
 from interlock.protocol.ax.capability import AuthScope
@@ -23,6 +24,8 @@ from interlock.transport.stderr import StderrRing
 from interlock.transport.stdio import Child
 
 log = logging.getLogger("interlock.ax")
+
+STARTED_BY_US: Final = "INTERLOCK_AX"  # how a subserver knows that its aggregator is at its standard input
 
 
 class _Life(Visitor):
@@ -124,7 +127,7 @@ class Nursery:
     async def _live(self, child: ChildPlan, life: _Life) -> None:
         life.child = Child(
             child.command,
-            child_environment({"INTERLOCK_AX": "stdio"}, os.environ),
+            {**child_environment({}, os.environ), STARTED_BY_US: "stdio"},
             None,
             max_message_bytes=self._workshop.message_bytes,
             sink=life,

@@ -1,19 +1,14 @@
 """The aggregator's side of MCP-AX: subservers that register become links of the node, for as long as they live.
 
-In come messages that doors have read, with who sent them; out go answers. What happens to a registration is decided by
-`Registrations`; here the decisions meet links, catalog, store, audience and record. One timer serves all of them.
+In come messages that doors have read, with who sent them; out go answers. What a registration may be is decided by
+`Registrations`, with what the store remembers; what then happens is done by `Members`.
 """
 
-import asyncio
 import logging
 import secrets
-import uuid
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Final, Protocol, assert_never
+from typing import Final
 
-from msgspec import Raw
-
-from interlock.config.plan import AccessRule, Plan
+from interlock.config.plan import Plan
 from interlock.protocol.ax.codec import (
     DEREGISTERED,
     encode_heartbeat_answer,
@@ -21,130 +16,40 @@ from interlock.protocol.ax.codec import (
     read_heartbeat_untrusted,
 )
 from interlock.protocol.ax.errors import LINK_INSECURE, NAMESPACE_CONFLICT, refusal
-from interlock.protocol.ax.hop import Offer
 from interlock.protocol.ax.leases import asks_parent, check_parent
 from interlock.protocol.ax.messages import (
     DEREGISTER,
     HEARTBEAT,
     REGISTER,
-    SUBSERVER_LOST,
     Parent,
     Register,
     Registered,
 )
-from interlock.protocol.ax.names import Withheld
-from interlock.protocol.ax.notices import Drops, Notice, NoticeGate, lost, refused
-from interlock.protocol.ax.registrations import Registrations
 from interlock.protocol.ax.sessions import (
-    Ended,
-    EndReason,
     Event,
     Joined,
-    Lost,
     Peer,
-    Policy,
-    Recovered,
-    Session,
-    SubtreeChanged,
-    Suspected,
-    Vanished,
 )
-from interlock.protocol.jsonrpc.codec import encode_fault, encode_notification, encode_result
+from interlock.protocol.jsonrpc.codec import encode_fault, encode_result
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request
-from interlock.runtime.audience import Audience
-from interlock.runtime.ax.own_tools import NAME as OWN_TOOL
-from interlock.runtime.ax.own_tools import own_shelf
-from interlock.runtime.ax.peers import Guest
-from interlock.runtime.ax.records import Leases, Owners
-from interlock.runtime.catalog import Catalog
-from interlock.runtime.clock import Clock, rfc3339
-from interlock.runtime.links.connecting import Workshop
-from interlock.runtime.links.keeper import Keeper
-from interlock.runtime.links.link import Link, LinkWatcher
-from interlock.runtime.links.listing import Listing
-from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, StockCatalog
-from interlock.runtime.links.state import LinkState
-from interlock.runtime.links.task_watcher import TaskWatcher
-from interlock.runtime.recorder import Recorder
+from interlock.runtime.ax.members import Fittings, Members, Way
+from interlock.runtime.ax.proofs import Proofs
+from interlock.runtime.ax.records import Owners
+from interlock.runtime.links.registered import RegisteredLink
 from interlock.store.ports import StoreError
-from interlock.transport.messages import GOING_AWAY, NORMAL, POLICY
 
 log = logging.getLogger("interlock.ax")
 
 SESSION_ID_BYTES: Final = 24  # MCP-AX 6.2: at least 128 random bits
-UNAUTHORISED: Final = 4401  # SURFACE 4
-SUPERSEDED: Final = 4409  # SURFACE 4: another took its place
-_CLOSE_CODES: Final[Mapping[EndReason, int]] = {"deregistered": NORMAL, "superseded": SUPERSEDED}
 
 
-class Way(Protocol):
-    """The connection a registrant came by."""
-
-    transport: str
-    guest: Guest
-
-    async def ask_parent(self) -> Parent | Fault | None:
-        """None: it has none, or knows no such question."""
-
-    def keeper_for(self, link: RegisteredLink, workshop: Workshop, stock: StockCatalog) -> RegisteredKeeper:
-        """The keeper of the link, which has its pipe."""
-
-    def close(self, code: int, reason: str) -> None: ...
-
-
-class _Member:
-    """A segment that is taken, on this side."""
-
-    def __init__(self, keeper: RegisteredKeeper, way: Way) -> None:
-        self.keeper = keeper
-        self.way = way
-        self.told_refused: tuple[Withheld, ...] = ()
-        self.renewing = False
-
-
-class Registrar:
-    """Also the watcher of the links it makes."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        aggregator_id: str,
-        *,
-        clock: Clock,
-        workshop: Workshop,
-        catalog: Catalog,
-        keepers: dict[str, Keeper],
-        audience: Audience,
-        house: LinkWatcher,
-        recorder: Recorder,
-        owners: Owners,
-        leases: Leases | None,
-    ) -> None:
-        policy = Policy(
-            require_proof=plan.ax.require_proof, degraded=plan.degraded.enabled, grace_s=plan.degraded.grace_s
-        )
-        self.engine = Registrations(aggregator_id, plan.ax.tree, policy)
-        self.engine.keep((OWN_TOOL, *(server.segment for server in plan.servers)))
-        self.drops = Drops()
+class Registrar(Members):
+    def __init__(self, plan: Plan, aggregator_id: str, fittings: Fittings, owners: Owners, proofs: Proofs) -> None:
+        super().__init__(plan, aggregator_id, fittings)
         self.owners = owners
-        self.on_subtree: list[Callable[[tuple[str, ...]], None]] = []  # our own parents are told (5.3)
-        self.on_notice_up: list[Callable[[Notice], None]] = []
-        self._plan = plan
+        self._proofs = proofs
         self._children = {child.segment: f"child:{child.segment}" for child in plan.ax.children}
-        self._clock = clock
-        self._workshop = workshop
-        self._catalog = catalog
-        self._keepers = keepers
-        self._audience = audience
-        self._house = house
-        self._recorder = recorder
-        self._leases = leases
-        self._members: dict[str, _Member] = {}  # by session id, also of a lost one while its names are listed
-        self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._own_tool_shown = False
-        self._stopping = False
 
     # Registering
 
@@ -170,7 +75,10 @@ class Registrar:
         if guest.segment is not None and request.segment != guest.segment:
             why = f"the configuration gives this child the segment {guest.segment}"
             return refusal(NAMESPACE_CONFLICT, why, segment=request.segment)
-        peer = guest.peer(request, link_id)
+        proved = await self._proofs.judge(request)
+        if isinstance(proved, Fault):
+            return proved
+        peer = guest.peer(request, link_id, proved=proved)
         owner = await self.owners.maybe_owner(request.segment)
         if fault := self.engine.check(request, peer, owner):
             return fault
@@ -200,16 +108,6 @@ class Registrar:
         if isinstance(answer, Fault):
             return answer
         return check_parent(request, answer, self.engine.aggregator_id)
-
-    def welcome(self, session_id: str) -> None:
-        """The subserver has been told: from now on the node is its MCP client."""
-        member = self._members.get(session_id)
-        if member is not None:
-            member.keeper.start()
-
-    def closed(self, session_id: str, reason: str) -> None:
-        """Its connection is gone."""
-        self.happened(self.engine.link_closed(session_id, now=self._clock.now()), detail=reason)
 
     # What it says on its link
 
@@ -251,246 +149,7 @@ class Registrar:
         self._renew(beat.session_id)
         return encode_result(request.id, encode_heartbeat_answer(step.answer)), step.events
 
-    # What happens to registrations
-
-    def happened(self, events: Iterable[Event], *, way: Way | None = None, detail: str = "") -> None:
-        for event in events:
-            match event:
-                case Joined():
-                    self._join(event, way)
-                case Suspected():
-                    self._suspect(event)
-                case Recovered():
-                    self._recover(event)
-                case Lost():
-                    self._lose(event, detail)
-                case Ended():
-                    self._end(event)
-                case Vanished():
-                    self._vanish(event)
-                case SubtreeChanged():
-                    for tell in self.on_subtree:
-                        tell(event.subtree_ids)
-                case _:
-                    assert_never(event)
-        self._arm()
-
-    def _join(self, event: Joined, way: Way | None) -> None:
-        session = event.session
-        if way is None:
-            raise RuntimeError("a session begins only with a registration")
-        former = self._keepers.get(session.segment)
-        if isinstance(former, RegisteredKeeper):  # what it listed is refused until the new one has listed (13.2)
-            self._members.pop(former.link.registration.session_id, None)
-            former.link.stand(LinkState.CONNECTING, "its subserver is back and lists its tools")
-        link = RegisteredLink(
-            session,
-            self,
-            self._clock,
-            transport=way.transport,
-            offer=self._offer(session, way),
-            gate=NoticeGate(
-                session.segment, self.drops, per_s=self._plan.ax.notify_per_s, buffer_max=self._plan.ax.notify_buffer
-            ),
-            vendor_meta=self._plan.mcp.meta_pass == "vendor",  # noqa: S105  (a choice, not a password)
-        )
-        if not self._members:
-            self._show_own_tool()
-        keeper = way.keeper_for(link, self._workshop, self._stock)
-        self._members[session.session_id] = _Member(keeper, way)
-        self._keepers[session.segment] = keeper
-        log.info("link %s: registered by %s", session.segment, session.peer.principal)
-
-    def _show_own_tool(self) -> None:
-        """From the first subserver on: without one there is nothing to count."""
-        if not self._own_tool_shown:
-            self._own_tool_shown = True
-            self._catalog.place(own_shelf(self.drops, self._plan.ax.root_segment, self._house, self._clock))
-
-    def _offer(self, session: Session, way: Way) -> Offer:
-        return Offer(
-            kind="aggregator" if session.register.is_aggregator else "leaf",
-            proved=session.peer.proved,
-            scope=session.auth_scope,
-            link_latency_ms=way.guest.rule.link_latency_ms if way.guest.rule is not None else 0.0,
-            session=session.session_id,
-        )
-
-    def _suspect(self, event: Suspected) -> None:
-        member = self._members[event.session.session_id]
-        member.keeper.link.stand(LinkState.DEGRADED, "it missed two heartbeats")
-        self._degrade(member.keeper.link)
-
-    def _degrade(self, link: Link) -> None:
-        if self._plan.degraded.enabled:
-            self._catalog.degrade(link)
-
-    def _recover(self, event: Recovered) -> None:
-        keeper = self._members[event.session.session_id].keeper
-        keeper.recover()
-        if keeper.listing is not None:
-            self._begin(self._stock(keeper.link, keeper.listing))
-
-    def _lose(self, event: Lost, detail: str) -> None:
-        session = event.session
-        member = self._members[session.session_id]
-        why = detail or _LOSSES[event.reason]
-        member.keeper.cut(LinkState.DEGRADED, why)
-        self._degrade(member.keeper.link)
-        member.way.close(POLICY, event.reason)
-        log.warning("link %s: lost: %s", session.segment, why)
-        self._record(session.peer.principal, SUBSERVER_LOST, session.segment, None, 0.0, "lost", event.reason)
-        since = rfc3339(self._clock.wall() - (self._clock.now() - event.since))
-        self._tell(lost(session.segment, event.reason, since, str(uuid.uuid4())))
-
-    def _end(self, event: Ended) -> None:
-        session = event.session
-        member = self._members[session.session_id]
-        member.keeper.cut(LinkState.STOPPED, event.reason)
-        member.way.close(_CLOSE_CODES.get(event.reason, POLICY), event.reason)
-        log.info("link %s: its registration ended: %s", session.segment, event.reason)
-        self._record(session.peer.principal, DEREGISTER, session.segment, None, 0.0, "ok", event.reason)
-        if self._leases is not None and event.reason != "split_brain":
-            self._begin(self._give_up(self._leases, session))
-
-    def _vanish(self, event: Vanished) -> None:
-        keeper = self._keepers.get(event.segment)
-        if isinstance(keeper, RegisteredKeeper):
-            del self._keepers[event.segment]
-            self._members.pop(keeper.link.registration.session_id, None)
-            self._catalog.drop(keeper.link)
-
-    def _arm(self) -> None:
-        due = self.engine.next_deadline()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if due is not None and not self._stopping:
-            delay_s = max(0.0, due - self._clock.now())
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_due)
-
-    def _on_due(self) -> None:
-        self._timer = None
-        self.happened(self.engine.on_deadline(self._clock.now()))
-
-    # The shared store
-
-    def _renew(self, session_id: str) -> None:
-        member = self._members.get(session_id)
-        if self._leases is not None and member is not None and not member.renewing:
-            member.renewing = True
-            self._begin(self._renew_lease(self._leases, member))
-
-    async def _renew_lease(self, leases: Leases, member: _Member) -> None:
-        session = member.keeper.link.registration
-        try:
-            if not await leases.renew(session):
-                self.happened(self.engine.end(session.session_id, "split_brain", now=self._clock.now()))
-        except StoreError as away:  # 13.4: existing registrations go on
-            log.warning("link %s: its lease could not be renewed: %s", session.segment, away)
-        finally:
-            member.renewing = False
-
-    async def _give_up(self, leases: Leases, session: Session) -> None:
-        try:
-            await leases.give_up(session)
-        except StoreError as away:
-            log.warning("link %s: its lease is left to lapse: %s", session.segment, away)
-
-    # What it lists
-
-    async def _stock(self, link: Link, listing: Listing | None) -> None:
-        member = self._maybe_member(link)
-        if member is None or listing is None:
-            return
-        stocked = await self._catalog.stock(link, listing)
-        session_id = member.keeper.link.registration.session_id
-        if stocked.refused is not None:
-            log.warning("link %s: refused: %s", link.segment, stocked.refused.message)
-            names = (stocked.refused.data or {}).get("names", [])
-            self._say_refused(link, tuple(Withheld(name=name, reason=_BAD_NAMES, code=_INVALID) for name in names))
-            self._record(member.keeper.link.registration.peer.principal, REGISTER, link.segment, stocked.refused, 0.0)
-            self.happened(self.engine.end(session_id, "removed", now=self._clock.now()))
-        elif stocked.shelf is not None:
-            withheld = tuple(one for one in stocked.shelf.withheld if one.code is not None)
-            if withheld != member.told_refused:
-                member.told_refused = withheld
-                self._say_refused(link, withheld)
-            for changed in stocked.changed:
-                log.warning("link %s: the definition of %s changed", link.segment, changed.name)
-
-    def _say_refused(self, link: Link, withheld: tuple[Withheld, ...]) -> None:
-        if link.pipe is not None and withheld:
-            notice = refused(withheld)
-            link.pipe.send(encode_notification(notice.method.encode(), bytes(notice.params)), b"", None)
-
-    def _maybe_member(self, link: Link) -> _Member | None:
-        """The member whose link it is, unless another has taken its place."""
-        keeper = self._keepers.get(link.segment)
-        if not isinstance(keeper, RegisteredKeeper) or keeper.link is not link:
-            return None
-        return self._members.get(keeper.link.registration.session_id)
-
-    # What the links say (LinkWatcher); what is the same for every link is the house's business
-
-    @property
-    def tasks(self) -> TaskWatcher:
-        return self._house.tasks
-
-    def on_standing(self, link: Link) -> None:
-        self._house.on_standing(link)
-
-    def on_resource_updated(self, link: Link, params: Raw) -> None:
-        self._house.on_resource_updated(link, params)
-
-    def on_log(self, link: Link, params: Raw) -> None:
-        self._house.on_log(link, params)
-
-    def on_orphan_request(self, link: Link, request: Request) -> bool:
-        return self._house.on_orphan_request(link, request)
-
-    def on_unauthorised(self, link: Link, reason: str) -> None:
-        self._house.on_unauthorised(link, reason)
-
-    def on_elicitation_complete(self, link: Link, params: Raw) -> None:
-        self._house.on_elicitation_complete(link, params)
-
-    def on_changed(self, link: Link, kind: str) -> None:
-        if (member := self._maybe_member(link)) is not None:
-            member.keeper.refresh(kind)
-
-    def on_acknowledged(self, link: Link, params: Raw) -> None:
-        if (member := self._maybe_member(link)) is not None:
-            member.keeper.task_listening.on_acknowledged(params)
-
-    def on_pipe_lost(self, link: Link, reason: str) -> None:
-        member = self._maybe_member(link)
-        if member is not None:
-            member.way.close(POLICY, reason)
-            self.closed(member.keeper.link.registration.session_id, reason)
-
-    def on_session_lost(self, link: Link) -> None:
-        if (member := self._maybe_member(link)) is not None:
-            member.keeper.regreet()
-
-    def on_unreachable(self, link: Link) -> None:
-        if (member := self._maybe_member(link)) is not None:
-            member.keeper.probe()
-
-    def on_notice(self, link: RegisteredLink, notice: Notice) -> None:
-        self._tell(notice)
-
-    def _tell(self, notice: Notice) -> None:
-        self._audience.notice(notice)
-        for tell in self.on_notice_up:
-            tell(notice)
-
-    # The operator, and the end
-
-    def maybe_rule(self, session_id: str) -> AccessRule | None:
-        """The [[access]] entry it came in by."""
-        member = self._members.get(session_id)
-        return None if member is None else member.way.guest.rule
+    # The operator
 
     async def release(self, segment: str) -> bool:
         """Forget who owns a segment, and what is kept of one that is lost. False: there was nothing to forget."""
@@ -498,54 +157,3 @@ class Registrar:
         forgotten = await self.owners.release(segment)
         self.happened(self.engine.release(segment, now=self._clock.now()))
         return forgotten or (standing is not None and self.engine.maybe_standing(segment) is None)
-
-    def dismiss_unwelcome(self, stands: Callable[[str], bool]) -> None:
-        """Whose credential no longer opens the door may not stay either (MCP-AX 1.1)."""
-        for session_id, member in list(self._members.items()):
-            if not stands(member.way.guest.principal):
-                member.way.close(UNAUTHORISED, "the credential was revoked or has expired")
-                self.happened(self.engine.end(session_id, "removed", now=self._clock.now()))
-
-    def hang_up(self) -> None:
-        """The node stops: every subserver is told to look elsewhere. Calls under way have been waited for."""
-        self._stopping = True
-        if self._timer is not None:
-            self._timer.cancel()
-        for member in self._members.values():
-            member.way.close(GOING_AWAY, "the aggregator is stopping")
-
-    async def stop(self) -> None:
-        self.hang_up()
-        for member in list(self._members.values()):
-            member.keeper.cut(LinkState.STOPPED, "the node is stopping")
-            if self._leases is not None:
-                await self._give_up(self._leases, member.keeper.link.registration)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _record(
-        self,
-        who: str,
-        method: str,
-        segment: str,
-        fault: Fault | None,
-        seconds: float,
-        outcome: str = "ok",
-        reason: str | None = None,
-    ) -> None:
-        if fault is not None:
-            outcome, reason = "refused", fault.message
-        verdict = "refused" if fault is not None else "admitted"
-        at = self._clock.wall() - seconds
-        self._recorder.add((at, who, "ax", method, segment, None, verdict, outcome, seconds, reason))
-
-
-_LOSSES: Final = {"heartbeat_timeout": "it missed three heartbeats", "connection_lost": "its connection ended"}
-_BAD_NAMES: Final = "the name is not valid here"
-_INVALID: Final = "namespace_invalid"
