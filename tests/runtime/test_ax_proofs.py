@@ -1,0 +1,69 @@
+"""Proofs of authority: judged by an anchor's key, used once (MCP-AX 4.2)."""
+
+import base64
+import uuid
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from interlock.protocol.ax.authority import Anchor
+from interlock.protocol.ax.messages import Proof, Register
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.oauth.jwks import Jwk
+from interlock.runtime.ax.proofs import Proofs
+from interlock.runtime.clock import SystemClock
+from interlock.store.registry import build_store
+
+AUTHORITY = "edge01.example.com"
+OWN_ID = str(uuid.uuid4())
+KEY = Ed25519PrivateKey.generate()
+
+
+def _anchor() -> Anchor:
+    public = KEY.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+    x = base64.urlsafe_b64encode(public).rstrip(b"=").decode()
+    key = Jwk(kty="OKP", crv="Ed25519", x=x, kid="k1")
+    return Anchor(name="plant", keys=(key,), speaks_for=frozenset((AUTHORITY,)))
+
+
+def _request(key: Any = KEY, **claims: Any) -> Register:
+    now = SystemClock.wall()
+    said = {"sub": f"dns:{AUTHORITY}", "aud": OWN_ID, "iat": now, "exp": now + 60, "jti": uuid.uuid4().hex, **claims}
+    token = jwt.encode(said, key, algorithm="EdDSA", headers={"kid": "k1"})
+    return Register(
+        subserver_id=str(uuid.uuid4()),
+        segment="plant",
+        authority=AUTHORITY,
+        authority_proof=Proof(type="jwt", token=token),
+    )
+
+
+@pytest.mark.parametrize("anchored", [True, False])
+async def test_a_proof_holds_once_and_only_under_an_anchor(tmp_path: Path, anchored: bool) -> None:
+    store = build_store("sqlite", tmp_path)
+    await store.open()
+    anchors = (_anchor(),) if anchored else ()
+    proofs = Proofs(store.kv, SystemClock(), audiences=lambda: (OWN_ID,), anchors=anchors)
+    try:
+        request = _request()
+        first, again = await proofs.judge(request), await proofs.judge(request)
+        assert isinstance(again, Fault)
+        if not anchored:
+            assert isinstance(first, Fault)
+            assert (first.data or {})["reason"] == "key_unknown"
+            return
+        assert first is True
+        assert (again.data or {})["reason"] == "replayed"
+        forged = await proofs.judge(_request(Ed25519PrivateKey.generate()))
+        assert isinstance(forged, Fault)
+        assert (forged.message, (forged.data or {})["reason"]) == ("authority_unverified", "signature")
+        elsewhere = await proofs.judge(_request(aud=str(uuid.uuid4())))
+        assert isinstance(elsewhere, Fault)
+        assert (elsewhere.data or {})["reason"] == "audience"
+        assert await proofs.judge(Register(subserver_id=str(uuid.uuid4()), segment="plant")) is False
+    finally:
+        await store.close()
