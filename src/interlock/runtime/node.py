@@ -128,6 +128,7 @@ class Node:
         own_id = self.identity.aggregator_id
         proofs = Proofs(self.store.kv, self.clock, audiences=lambda: (f"{self.url}/ax", self.url, own_id))
         self.registrar = Registrar(plan, own_id, fittings, Owners(self.store.kv, self.clock), proofs)
+        self.children = Nursery(plan, self.registrar, self._workshop)
         self.door.also_dismiss = lambda: self.registrar.dismiss_unwelcome(self.tokens.stands)
         self._servers: list[_Server] = []
         self._tasks: list[asyncio.Task[Any]] = []
@@ -153,9 +154,8 @@ class Node:
         self._start_links()
         self._stack.push_async_callback(self._stop_links)
         self._stack.push_async_callback(self.registrar.stop)
-        children = Nursery(self.plan, self.registrar, self._workshop)
-        children.start()
-        self._stack.push_async_callback(children.stop)
+        self.children.start()
+        self._stack.push_async_callback(self.children.stop)
 
     async def stop(self) -> None:
         await self._close_doors()

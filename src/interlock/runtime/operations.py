@@ -84,7 +84,7 @@ class NodeOperations:
                 "tree": node.plan.ax.tree,
                 "audit_trouble": node.recorder.trouble,
             },
-            "links": [self._link(keeper) for keeper in node.keepers.values()],
+            **self.links(),
             "catalog": {
                 "version": namespace.version,
                 "tools": sum(len(namespace.listed(shelf.tools)) for shelf in namespace.shelves),
@@ -105,7 +105,19 @@ class NodeOperations:
         }
 
     def links(self) -> JsonObject:
-        return {"links": [self._link(keeper) for keeper in self._node.keepers.values()]}
+        waiting = [
+            {
+                "segment": segment,
+                "kind": "child",
+                "transport": "stdio",
+                "state": child.state,
+                "reason": child.reason,
+                "since": rfc3339(child.since_wall),
+            }
+            for segment, child in self._node.children.waiting.items()
+            if segment not in self._node.keepers
+        ]
+        return {"links": [self._link(keeper) for keeper in self._node.keepers.values()] + waiting}
 
     def link(self, segment: str) -> JsonObject:
         return self._link(self._keeper(segment))

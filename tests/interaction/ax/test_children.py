@@ -74,7 +74,9 @@ async def test_a_child_gets_the_segment_of_the_configuration_only(tmp_path: Path
         from tests.interaction.harness import wait_for
 
         await asyncio.to_thread(wait_for, refused)
-        assert not await listed(node) or all(not name.startswith("elsewhere") for name in await listed(node))
+        assert not any(name.startswith("elsewhere") for name in await listed(node))
+        shown = await asyncio.to_thread(node.cli, "status")
+        assert "kid" in shown.stdout
 
 
 def _post(node: RunningNode, method: str, params: dict[str, Any]) -> dict[str, Any]:

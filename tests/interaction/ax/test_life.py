@@ -4,6 +4,7 @@ import asyncio
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -220,3 +221,26 @@ async def test_a_flood_is_held_back_counted_and_told(node: RunningNode) -> None:
             "free",
             "realtime",
         )
+
+
+async def test_a_node_that_stops_answers_what_is_under_way_and_sends_its_subservers_away(tmp_path: Path) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def held(params: dict[str, Any]) -> Any:
+        begun.set()
+        await may_end.wait()
+        return {"content": [{"type": "text", "text": "after all"}]}
+
+    with running_node(tmp_path, {}) as own:
+        async with bare(own, "held", tools=[tool("slow")], call=held) as leaf:
+            await ready(own, "held", tools=1)
+            calling = asyncio.create_task(call(own, "held__slow"))
+            await asyncio.wait_for(begun.wait(), 10)
+            stopping = asyncio.create_task(asyncio.to_thread(own.stop))
+            with pytest.raises(OSError):
+                while True:
+                    await connect(own)
+            may_end.set()
+            assert (await calling)["result"]["content"][0]["text"] == "after all"
+            assert (await leaf.closed())[0] == 1001
+            assert await stopping == 0

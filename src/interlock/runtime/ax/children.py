@@ -7,8 +7,11 @@ The operator named them, so what they claim counts as proved (MCP-AX 4.2).
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Final
+
+import msgspec
 
 from interlock.config.plan import ChildPlan, Plan
 from interlock.protocol.ax.capability import AuthScope
@@ -37,6 +40,7 @@ class _Life(Visitor):
         self.reason = ""
         self.stderr = stderr
         self.child: Child | None = None
+        self.on_registered: Callable[[], object] = lambda: None
         self._stopping: asyncio.Task[None] | None = None
 
     def on_line(self, data: bytes) -> None:
@@ -74,12 +78,19 @@ class _Life(Visitor):
         keeper = super().keeper_for(link, workshop, stock)
         keeper.stderr = self.stderr
         link.pid = self.child.pid if self.child is not None else None
+        self.on_registered()
         return keeper
 
     async def stop(self) -> None:
         self.close()
         if self._stopping is not None:
             await asyncio.wait((self._stopping,), timeout=STOP_S)
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    state: str
+    reason: str
+    since_wall: float
 
 
 class Nursery:
@@ -90,6 +101,7 @@ class Nursery:
         self._registrar = registrar
         self._workshop = workshop
         self._tasks: list[asyncio.Task[None]] = []
+        self.waiting: dict[str, Waiting] = {}  # children that are not registered, and why
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -112,6 +124,9 @@ class Nursery:
         while True:
             began = self._workshop.clock.now()
             life = _Life(self._registrar, guest, self._plan.ax.heartbeat_min_ms, stderr)
+            life.on_registered = lambda: self.waiting.pop(child.segment, None)
+            known = self.waiting.get(child.segment)
+            self._note(child, "connecting", known.reason if known is not None else "it has not registered yet")
             try:
                 await self._live(child, life)
                 reason = life.reason
@@ -121,8 +136,14 @@ class Nursery:
                 await life.stop()
             attempts = 1 if self._workshop.clock.now() - began > STEADY_S else attempts + 1
             pause_s = backoff_s(attempts)
+            self._note(child, "failed", reason)
             log.warning("child %s: %s; next attempt in %.1f s", child.segment, reason, pause_s)
             await asyncio.sleep(pause_s)
+
+    def _note(self, child: ChildPlan, state: str, reason: str) -> None:
+        known = self.waiting.get(child.segment)
+        since = known.since_wall if known is not None else self._workshop.clock.wall()
+        self.waiting[child.segment] = Waiting(state=state, reason=reason, since_wall=since)
 
     async def _live(self, child: ChildPlan, life: _Life) -> None:
         life.child = Child(

@@ -5,6 +5,7 @@ carries the messages, a WebSocket or a child's lines, is the door's matter.
 """
 
 import asyncio
+import logging
 import secrets
 from typing import Final
 
@@ -19,13 +20,23 @@ from interlock.protocol.ax.errors import (
 from interlock.protocol.ax.leases import PARENT_ANSWER_S
 from interlock.protocol.ax.messages import PARENT, REGISTER, Parent
 from interlock.protocol.jsonrpc.codec import decode_untrusted, encode_fault, encode_request, encode_result
-from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, INVALID_REQUEST, UNAVAILABLE, CodecError, Fault
+from interlock.protocol.jsonrpc.errors import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    UNAVAILABLE,
+    CodecError,
+    Fault,
+)
 from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.runtime.ax.peers import Guest
 from interlock.runtime.ax.registrar import Registrar
+from interlock.runtime.calls import internal
 from interlock.runtime.links.connecting import Workshop
 from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, SocketPipe, StockCatalog
 from interlock.transport.messages import INTERNAL, POLICY, MessagePipe
+
+log = logging.getLogger("interlock.ax")
 
 REGISTER_WITHIN_S: Final = 10.0  # MCP-AX 3.1, ours
 EARLY_MAX: Final = 100  # messages before the registration is answered
@@ -38,6 +49,7 @@ CLOSE_CODES: Final = {
     AUTHORITY_UNVERIFIED: FORBIDDEN,
     LINK_INSECURE: FORBIDDEN,
     UNAVAILABLE: INTERNAL,
+    INTERNAL_ERROR: INTERNAL,
 }
 
 _PARENT_ID: Final = b'"parent"'
@@ -114,7 +126,12 @@ class Visitor:
         if isinstance(register, Fault):
             self._refuse(request.id, register)
             return
-        answer = await self._registrar.register(register, self._id, self)
+        try:
+            answer = await self._registrar.register(register, self._id, self)
+        except Exception:
+            ref = secrets.token_hex(6)
+            log.exception("registration of %s: internal error %s", register.segment, ref)
+            answer = internal(ref)
         if isinstance(answer, Fault):
             self._refuse(request.id, answer)
             return
