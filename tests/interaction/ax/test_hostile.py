@@ -183,3 +183,16 @@ async def test_a_client_that_writes_a_route_itself_has_no_effect(node: RunningNo
         assert (sent["x-mcpax-route"], sent["x-mcpax-cursor"]) == (["forged", "read"], 0)
         assert "x-mcpax-origin" not in sent
         assert json.dumps(sent).count("elsewhere") == 0
+
+
+async def test_a_crowd_that_connects_and_says_nothing_is_kept_small(node: RunningNode) -> None:
+    async with _neighbour(node):
+        crowd = []
+        with pytest.raises(websockets.InvalidStatus) as refused:
+            for _ in range(1001):
+                crowd.append(await connect(node))
+        assert refused.value.response.status_code == 503
+        for one in crowd:
+            one.transport.abort()
+    async with _neighbour(node):
+        pass

@@ -77,6 +77,11 @@ class Visitor:
         self._pipe = pipe
         self._late = asyncio.get_running_loop().call_later(REGISTER_WITHIN_S, self._too_late)
 
+    @property
+    def is_waiting(self) -> bool:
+        """It is connected and not registered."""
+        return self._link is None
+
     # The connection
 
     def on_message(self, data: bytes) -> None:

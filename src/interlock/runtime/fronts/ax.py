@@ -34,6 +34,7 @@ log = logging.getLogger("interlock.ax")
 PATH: Final = "/ax"
 PING_EVERY_S: Final = 20.0  # MCP-AX 6.3, ours
 PONG_WITHIN_S: Final = 10.0
+WAITING_MAX: Final = 1000  # connections that have not registered; each has ten seconds
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Coroutine[Any, Any, MutableMapping[str, Any]]]
@@ -55,6 +56,7 @@ class AxDoor:
         self._tokens = tokens
         self._registrar = registrar
         self._inspector = Inspector(plan)
+        self._visitors: set[Visitor] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         who = self._admit(scope)
@@ -104,6 +106,8 @@ class AxDoor:
         await receive()  # websocket.connect
         if not isinstance(who, Refusal) and SUBPROTOCOL not in scope["subprotocols"]:
             who = _NO_SUBPROTOCOL
+        if not isinstance(who, Refusal) and sum(one.is_waiting for one in self._visitors) >= WAITING_MAX:
+            who = _CROWDED
         if isinstance(who, Refusal):
             await _answer(send, who, "websocket.http.response")
             return
@@ -111,7 +115,11 @@ class AxDoor:
         visitor = Visitor(self._registrar, who, transport="websocket", heartbeat_min_ms=self._plan.ax.heartbeat_min_ms)
         pipe = AcceptedPipe(_Socket(receive, send), visitor, max_bytes=self._plan.limits.message_bytes)
         visitor.begin(pipe)
-        await pipe.run()
+        self._visitors.add(visitor)
+        try:
+            await pipe.run()
+        finally:
+            self._visitors.discard(visitor)
 
     def _admit(self, scope: Scope) -> Guest | Refusal:
         head = Head(scope.get("method", "GET").encode(), b"/ax", list(scope["headers"]), False, True)
@@ -176,6 +184,9 @@ _UNAUTHORISED: Final = Refusal(
     b"www-authenticate: Bearer\r\n",
 )
 _TOO_LARGE: Final = Refusal(413, "body_too_large", f"a registration has at most {MESSAGE_BYTES_MAX} bytes")
+_CROWDED: Final = Refusal(
+    503, "unavailable", "too many subservers have connected and not registered; try again", b"retry-after: 5\r\n"
+)
 _NO_SUBPROTOCOL: Final = Refusal(400, "protocol_required", f"ask for the WebSocket subprotocol {SUBPROTOCOL}")
 _ONLY_SOCKETS: Final = Refusal(
     426, "upgrade_required", f"open a WebSocket with the subprotocol {SUBPROTOCOL}", b"upgrade: websocket\r\n"
