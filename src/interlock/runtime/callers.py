@@ -8,6 +8,7 @@ from msgspec import Raw
 
 from interlock.config.plan import AccessRule, NameForm, Scope
 from interlock.protocol.mcp.eras import Era
+from interlock.runtime.ax.hop import Hop
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -85,6 +86,7 @@ class Caller:
         "capabilities",
         "client",
         "era",
+        "hop",
         "key",
         "log_level",
         "modern_capabilities",
@@ -99,6 +101,9 @@ class Caller:
         self.era = era
         self.via = via
         self.key = key
+        self.hop: Hop | None = (
+            None  # of a parent: what it says of routes is read, and refusals have the draft's numbers
+        )
         self.asker: Asker | None = None
         self.calls: dict[bytes, Any] | None = None  # by the client's id, where a client can cancel by id
         self.client: Raw | None = None

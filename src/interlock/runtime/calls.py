@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Raw
 
+from interlock.protocol.ax.errors import maybe_for_modern_edge
 from interlock.protocol.jsonrpc.codec import (
     decode_object,
     decode_value,
@@ -156,6 +157,8 @@ class Call(msgspec.Struct, eq=False):
                     if mine is Era.MODERN
                     else error_to_legacy(response.error, self.method)
                 )
+            elif mine is Era.MODERN and self.caller.hop is None:  # links to AX peers keep the draft's numbers
+                error = maybe_for_modern_edge(response.error) or error
             self._end(encode_error(self.client_id, error), Outcome.ERROR, _status(error) if mine is Era.MODERN else 200)
             return
         result = bytes(response.result)
@@ -186,7 +189,7 @@ class Call(msgspec.Struct, eq=False):
         self._end(encode_fault(self.client_id, self._shown(fault)), Outcome.REFUSED, status)
 
     def _shown(self, fault: Fault) -> Fault:
-        return for_legacy(fault) if self.caller.era is Era.LEGACY else fault
+        return for_legacy(fault) if self.caller.era is Era.LEGACY or self.caller.hop is not None else fault
 
     def cancel(self, reason: str) -> None:
         """The client no longer wants the answer: tell the server, answer nobody."""

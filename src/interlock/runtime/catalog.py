@@ -220,11 +220,13 @@ class Namespace:
     def maybe_own_uri(self, shelf: Shelf, shown: str) -> str | None:
         return maybe_own_uri(f"{self._root}{shelf.link.segment}", shown, aggregator=shelf.offer.is_aggregator)
 
+    def way(self, link: Link, uri: str) -> tuple[str, ...]:
+        """The segments below us to whoever has the resource that `link` calls `uri`."""
+        return (link.segment, *(nested_segments(uri) if link.offer.is_aggregator else ()))
+
     def onward(self, link: Link, uri: str) -> dict[str, Raw]:
         """The route of a request for a resource, as `link` hands it on: it ends in the segment of whoever has it."""
-        inner = nested_segments(uri) if link.offer.is_aggregator else ()
-        below = (link.segment, *inner)
-        return ax_route.as_meta(ax_route.start(self._root.rstrip(".") or None, below))
+        return ax_route.as_meta(ax_route.start(self._root.rstrip(".") or None, self.way(link, uri)))
 
     def fingerprint(self, kind: str) -> tuple[object, ...]:
         """What clients are told of when it changes. Who offers a list decides what of it is shown."""

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import msgspec
 from msgspec import Raw
 
 from interlock.protocol.ax.capability import TIMEOUT_S, LatencyClass
@@ -29,6 +30,7 @@ from interlock.protocol.mcp.ladder import HTTP_STATUS
 from interlock.protocol.mcp.methods import COMPLETE, LOG_RANK, META_LOG_LEVEL, PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
 from interlock.protocol.mcp.mrtr import RESUMABLE, read_input_required, request_digest
 from interlock.protocol.mcp.tasks import tool_across_eras
+from interlock.runtime.ax.hop import OUT_OF_SCOPE, Hop
 from interlock.runtime.callers import Asked, Caller, Sink, ViewKey
 from interlock.runtime.calls import Call, Carrier, Outcome
 from interlock.runtime.catalog import Catalog, View
@@ -100,7 +102,7 @@ class Dispatch:
             call.target = text[:255]
             route = view.find_tool(text)
             if route is None:
-                return self.refuse(call, NOT_FOUND)
+                return self.refuse(call, NOT_FOUND if caller.hop is None else self._unlisted(caller, text))
         arguments = params.get("arguments")
         if arguments is not None and bytes(arguments)[:1] != b"{":
             return self._invalid(call, "params.arguments must be an object")
@@ -108,6 +110,10 @@ class Dispatch:
         call.timeout_s = route.timeout_s
         call.head = route.head
         call.onward = route.onward
+        if caller.hop is not None:
+            fault = self._enter(call, caller.hop, (*route.below, route.local))
+            if fault is not None:
+                return self.refuse(call, fault)
         if route.mirrored:
             fault = self._mirror(call, route, arguments, headers)
             if fault is not None:
@@ -140,7 +146,7 @@ class Dispatch:
         call.timeout_s = route.timeout_s
         call.head = route.head
         call.onward = route.onward
-        fault = self._across(call, route.link)
+        fault = self._enter(call, caller.hop, (*route.below, route.local)) or self._across(call, route.link)
         if fault is not None:
             return self.refuse(call, fault)
         params["name"] = route.wire_name
@@ -163,12 +169,10 @@ class Dispatch:
         link, downstream = found
         call.timeout_s = STANDARD_S
         call.head = modern_head(RESOURCES_READ) + b"mcp-name: %b\r\n" % encode_header(downstream)
-        fault = self._across(call, link)
+        fault = self._enter_place(call, link, downstream) or self._across(call, link)
         if fault is not None:
             return self.refuse(call, fault)
         params["uri"] = Raw(encode_value(downstream))
-        if link.offer.kind != "adopted":
-            call.onward = self._catalog.namespace.onward(link, downstream)
         return self.go(call, link)
 
     def complete(
@@ -178,28 +182,58 @@ class Dispatch:
         ref: dict[str, Any] | None = decode_object(params["ref"]) if "ref" in params else None
         kind = maybe_string((ref or {}).get("type"))
         link: Link | None = None
+        fault: Fault | None = None
         if ref is not None and kind == "ref/prompt":
             name = maybe_string(ref.get("name")) or ""
             call.target = name[:255]
             route = self.view(caller.key).find_prompt(name)
             if route is not None:
                 link, ref["name"], call.onward = route.link, route.wire_name, route.onward
+                fault = self._enter(call, caller.hop, (*route.below, route.local))
         elif ref is not None and kind == "ref/resource":
             uri = maybe_string(ref.get("uri")) or ""
             call.target = uri[:255]
             place = self.view(caller.key).find_template(uri)
             if place is not None:
                 link, ref["uri"] = place
-                if link.offer.kind != "adopted":
-                    call.onward = self._catalog.namespace.onward(link, place[1])
+                fault = self._enter_place(call, *place)
         else:
             return self._invalid(call, "params.ref must be a ref/prompt or a ref/resource")
         if link is None:
             return self._invalid(call, "params.ref names nothing here", {"reason": "reference_not_found"})
+        if fault is not None:
+            return self.refuse(call, fault)
         params["ref"] = ref
         call.timeout_s = STANDARD_S
         call.head = modern_head(COMPLETE)
         return self.go(call, link)
+
+    # What comes from a parent, and goes to AX peers (MCP-AX 7.2)
+
+    def _enter(self, call: Call, hop: Hop | None, rest: tuple[str, ...]) -> Fault | None:
+        """A parent's request must be where its route says; an AX peer below reads the same route, one further."""
+        if hop is None:
+            return None
+        onward = hop.onward(call.params, call.meta, rest)
+        if isinstance(onward, Fault):
+            return onward
+        if onward is not None and call.onward is not None:
+            call.onward = onward
+        return None
+
+    def _enter_place(self, call: Call, link: Link, uri: str) -> Fault | None:
+        """The same for a resource, whose path ends in the segment of the server that has it."""
+        namespace, hop = self._catalog.namespace, call.caller.hop
+        if link.offer.kind != "adopted":
+            call.onward = namespace.onward(link, uri)
+        return None if hop is None else self._enter(call, hop, namespace.way(link, uri))
+
+    def _unlisted(self, caller: Caller, name: str) -> Fault:
+        """A parent is told apart what is not there and what its scope, or our child's, does not reach (10.2)."""
+        namespace = self._catalog.namespace
+        beyond = any(name in shelf.out_of_scope for shelf in namespace.shelves)
+        wider = msgspec.structs.replace(caller.key, scope="admin")
+        return OUT_OF_SCOPE if beyond or namespace.view(wider).find_tool(name) is not None else NOT_FOUND
 
     # The common way
 

@@ -11,8 +11,9 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 from msgspec import Raw
@@ -56,6 +57,9 @@ from interlock.runtime.task_news import TaskNews
 from interlock.store.registry import build_audit, build_store
 from interlock.store.tokens import TokenTable
 from interlock.transport.warden import Warden
+
+if TYPE_CHECKING:
+    from interlock.runtime.ax.parents import Parents
 
 log = logging.getLogger("interlock.node")
 
@@ -130,6 +134,7 @@ class Node:
         self.registrar = Registrar(plan, own_id, fittings, Owners(self.store.kv, self.clock), proofs)
         self.children = Nursery(plan, self.registrar, self._workshop)
         self.door.also_dismiss = lambda: self.registrar.dismiss_unwelcome(self.tokens.stands)
+        self.parents = self._make_parents()
         self._servers: list[_Server] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._bridged: set[BridgedClient] = set()
@@ -156,6 +161,24 @@ class Node:
         self._stack.push_async_callback(self.registrar.stop)
         self.children.start()
         self._stack.push_async_callback(self.children.stop)
+        if self.parents is not None:
+            self.parents.start()
+
+    def _make_parents(self) -> "Parents | None":
+        if not self.plan.ax.parents:
+            return None
+        from interlock.runtime.ax.parents import Parents
+        from interlock.runtime.fronts.upward import UpwardFront
+
+        parents = Parents(
+            self.plan,
+            self.registrar.engine.subtree_ids(),
+            clock=self.clock,
+            recorder=self.recorder,
+            make_front=partial(UpwardFront, self.legacy, self.modern, self.audience),
+        )
+        self.registrar.on_subtree.append(parents.subtree_changed)
+        return parents
 
     async def stop(self) -> None:
         await self._close_doors()
@@ -300,8 +323,12 @@ class Node:
         for server in self._servers:
             server.should_exit = True
         self.door.end_streams()
+        if self.parents is not None:
+            self.parents.close()
         await self.drain()
         self.door.end_sse()
+        if self.parents is not None:
+            await self.parents.leave()
         self.registrar.hang_up()
         for client in list(self._bridged):
             client.transport.close()

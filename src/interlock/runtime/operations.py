@@ -84,6 +84,7 @@ class NodeOperations:
                 "tree": node.plan.ax.tree,
                 "audit_trouble": node.recorder.trouble,
             },
+            "parents": node.parents.status() if node.parents is not None else [],
             **self.links(),
             "catalog": {
                 "version": namespace.version,

@@ -31,7 +31,7 @@ from interlock.protocol.jsonrpc.errors import (
     Fault,
     for_legacy,
 )
-from interlock.protocol.jsonrpc.messages import Notification, Request
+from interlock.protocol.jsonrpc.messages import Notification, Request, Response
 from interlock.protocol.mcp.eras import MODERN_VERSIONS, negotiate_legacy
 from interlock.protocol.mcp.ladder import Climbed, climb
 from interlock.protocol.mcp.methods import (
@@ -114,6 +114,9 @@ class Desk:
             context.cancel()
             if task is not None:
                 task.cancel()
+
+    def hear_answer(self, response: Response) -> None:
+        """A leaf asks nothing."""
 
     def serve(self, request: Request) -> None:
         climbed = _read(request)

@@ -24,7 +24,8 @@ from interlock.subserver.tools import Tool, make_tool
 
 if TYPE_CHECKING:
     from interlock.subserver.desk import Offer
-    from interlock.subserver.uplink import Opener, Uplink
+    from interlock.subserver.uplink import Uplink
+    from interlock.transport.uplink import Opener
 
 log = logging.getLogger("interlock.subserver")
 

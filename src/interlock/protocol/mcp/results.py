@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec import Raw
 
+from interlock.protocol.ax.errors import maybe_for_modern_edge
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import (
     INTERNAL_ERROR,
@@ -71,7 +72,9 @@ def result_to_legacy(result: Raw) -> bytes | Fault:
 
 
 def error_to_modern(error: Raw) -> bytes:
-    return _recoded(error, {RESOURCE_NOT_FOUND: INVALID_PARAMS, URL_ELICITATION_REQUIRED: INTERNAL_ERROR})
+    return maybe_for_modern_edge(error) or _recoded(
+        error, {RESOURCE_NOT_FOUND: INVALID_PARAMS, URL_ELICITATION_REQUIRED: INTERNAL_ERROR}
+    )
 
 
 def error_to_legacy(error: Raw, method: str) -> bytes:
