@@ -18,9 +18,16 @@ INTRODUCTION = (
     "it reads is (consistency)."
 )
 
+_WHATEVER_COMES: dict[str, Any] = {
+    "prompts": {"listChanged": True},
+    "resources": {"listChanged": True, "subscribe": True},
+    "completions": {},
+    "logging": {},
+}
 
-def capabilities(view: View, *, modern: bool, tasks: bool = True) -> dict[str, Any]:
-    """`tasks`: whether the client's revision has them."""
+
+def capabilities(view: View, *, modern: bool, tasks: bool = True, upward: bool = False) -> dict[str, Any]:
+    """`tasks`: whether the client's revision has them. `upward`: a parent greets once, and servers come later."""
     offered: dict[str, Any] = {"tools": {"listChanged": True}}
     facts = [link.facts.capabilities for link in view.links if link.facts is not None]
     if any("prompts" in one for one in facts):
@@ -32,6 +39,8 @@ def capabilities(view: View, *, modern: bool, tasks: bool = True) -> dict[str, A
     for name in ("completions", "logging"):
         if any(name in one for one in facts):
             offered[name] = {}
+    if upward:
+        offered |= _WHATEVER_COMES
     offered["extensions" if modern else "experimental"] = {EXTENSION: {}}
     makers = [link.facts for link in view.links if tasks and link.facts and link.tasks and link.modern == modern]
     if makers and modern:

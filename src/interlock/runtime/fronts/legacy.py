@@ -107,7 +107,12 @@ class LegacyDesk:
             view = self._dispatch.view(session.caller.key)
             result: dict[str, Any] = {
                 "protocolVersion": session.version,
-                "capabilities": capabilities(view, modern=False, tasks=session.version == LATEST_LEGACY),
+                "capabilities": capabilities(
+                    view,
+                    modern=False,
+                    tasks=session.version == LATEST_LEGACY,
+                    upward=session.caller.hop is not None,
+                ),
                 "serverInfo": SERVER_INFO,
                 "instructions": instructions(view, session.caller.key.only),
             }

@@ -201,7 +201,7 @@ class ModernDesk:
             result = {
                 "resultType": "complete",
                 "supportedVersions": list(MODERN_VERSIONS),
-                "capabilities": capabilities(view, modern=True),
+                "capabilities": capabilities(view, modern=True, upward=caller.hop is not None),
                 "instructions": instructions(view, caller.key.only),
                 "ttlMs": DISCOVER_TTL_MS,
                 "cacheScope": "private",
