@@ -93,3 +93,8 @@ def test_a_wrong_parent_is_refused_with_its_place(tmp_path: Path, line: str, say
 )
 def test_values_out_of_bounds_are_refused(tmp_path: Path, line: str) -> None:
     assert line.split(" ")[0] in refused(tmp_path, f"[ax]\n{line}\n")
+
+
+def test_a_child_has_no_root_segment_of_its_own(tmp_path: Path) -> None:
+    text = '[ax]\nroot_segment = "infra"\n[[ax.parents]]\nurl = "wss://hub.example.com/ax"\nsegment = "edge"\n'
+    assert "'root_segment' in [ax] names a root" in refused(tmp_path, text)

@@ -18,6 +18,7 @@ def check_together(settings: Settings, workspace: Path, data: Path, findings: Fi
     anonymous = auth.anonymous
     _tls_pair(settings)
     _issuers_apart(settings, auth)
+    _root_or_child(settings)
     if settings.wrong & {("node", "listen"), ("node", "operator_listen"), ("auth", "anonymous")}:
         return  # a default in their place would be judged, not what the person means
     _doors_apart(settings, plan)
@@ -33,6 +34,13 @@ def _tls_pair(settings: Settings) -> None:
         at = settings.written.get(("node", one))
         if at is not None and ("node", other) not in settings.written:
             at.wrong(f"'{one}' in [node] needs '{other}'", "give both, or neither")
+
+
+def _root_or_child(settings: Settings) -> None:
+    """MCP-AX 3.1: the segment of a child is its parent's to assign; only a root has one of its own."""
+    at = settings.written.get(("ax", "root_segment"))
+    if at is not None and settings.tables.get("ax", {}).get("parents"):
+        at.wrong("'root_segment' in [ax] names a root, and [[ax.parents]] makes this node a child", "give one of them")
 
 
 def _issuers_apart(settings: Settings, auth: AuthPlan) -> None:

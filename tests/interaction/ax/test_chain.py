@@ -205,7 +205,7 @@ async def test_a_watched_resource_is_told_of_under_its_uri_in_the_tree(
             assert told["params"]["notifications"] == {"resourceSubscriptions": [uri]}
         else:
             assert (await peer.request("resources/subscribe", {"uri": uri})).result == {}
-        await peer.call(f"{WAY}{server}__touch", {"uri": "raw://text"})
+        assert (await peer.call(f"{WAY}{server}__touch", {"uri": "raw://text"})).result
         assert (await peer.hear("notifications/resources/updated"))["params"]["uri"] == uri
 
 

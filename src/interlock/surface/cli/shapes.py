@@ -99,8 +99,22 @@ class Calls(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int = 0
 
 
+class Parent(msgspec.Struct, frozen=True, kw_only=True):
+    """An aggregator this node registers with."""
+
+    url: str
+    state: str
+    since: str | None = None
+    assigned_segment: str | None = None
+    reason: str | None = None
+    next_step: str | None = None
+    not_listed: int = 0
+    secure_by: str | None = None
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeFacts
+    parents: tuple[Parent, ...] = ()
     links: tuple[Link, ...] = ()
     catalog: Catalog = Catalog()
     clients: Clients = Clients()

@@ -12,6 +12,7 @@ from interlock.surface.cli.columns import GAP, in_columns, total_width
 from interlock.surface.cli.output import shortened
 from interlock.surface.cli.shapes import Link, Status
 from interlock.surface.cli.text import count, duration, latency, one_line, since
+from interlock.surface.cli.tree_parents import parent_lines
 
 _STYLES = {
     "ready": "green",
@@ -51,6 +52,7 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
     if node.audit_trouble:
         trouble = f"the audit log cannot be written: {one_line(node.audit_trouble)}"
         lines += [Text(line, style="red") for line in _wrapped(trouble, width)]
+    lines += parent_lines(status.parents, width=width, now=now, ascii_only=ascii_only)
     if not status.links:
         lines.append(Text("no servers yet: add a [servers.NAME] table to the configuration", style="dim"))
     rows = _rows(status.links, width - BRANCH_WIDTH)
