@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -36,9 +37,9 @@ def authority(tmp_path: Path) -> Authority:
 
 
 @contextlib.asynccontextmanager
-async def below(folder: Path, url: str, trusted: Path | None) -> AsyncIterator[RunningNode]:
+async def below(folder: Path, url: str, trusted: Path | None, more: str = "") -> AsyncIterator[RunningNode]:
     env = {"SSL_CERT_FILE": str(trusted)} if trusted is not None else {}
-    entered = running_node(folder / "child", {}, parents((url, "edge"), authority=None), env)
+    entered = running_node(folder / "child", {}, parents((url, "edge"), authority=None) + more, env)
     node = await asyncio.to_thread(entered.__enter__)
     try:
         yield node
@@ -72,9 +73,18 @@ async def test_nodes_register_over_tls_1_3(tmp_path: Path, authority: Authority)
             await asyncio.to_thread(root.wait_link, "edge", {"state": "ready", "kind": "aggregator"})
 
 
-async def test_without_its_token_a_node_is_told_to_get_one(tmp_path: Path) -> None:
-    with running_node(tmp_path / "root", {}, '[auth]\nanonymous = "none"\n' + ACCESS) as root:
-        async with below(tmp_path, f"ws://127.0.0.1:{root.port}/ax", None) as node:
+async def test_a_node_without_the_parents_token_is_told_to_get_one_and_with_it_registers(tmp_path: Path) -> None:
+    with running_node(tmp_path / "root", {}, '[auth]\nanonymous = "never"\n' + ACCESS) as root:
+        url = f"ws://127.0.0.1:{root.port}/ax"
+        async with below(tmp_path, url, None) as node:
             shown = await asyncio.to_thread(wait_parent, node, {"state": "waiting"})
             assert "401" in shown["reason"]
-            assert "interlock access token --for subserver" in shown["next_step"]
+            assert "interlock access token --for subserver --name" in shown["next_step"]
+        made = root.cli("access", "token", "--for", "subserver", "--name", "edge", "--json")
+        secret = json.loads(made.stdout)["token"]
+        async with below(tmp_path, url, None, f'secret = "{secret}"\n') as node:
+            shown = await asyncio.to_thread(wait_parent, node, {"state": "registered"})
+            assert secret not in json.dumps(await asyncio.to_thread(node.admin, "/admin/status"))
+            link = await asyncio.to_thread(root.wait_link, "edge", {"state": "ready"})
+            assert link["registration"]["principal"] == "subserver:edge"
+        assert secret not in (tmp_path / "child" / "stderr.txt").read_text()

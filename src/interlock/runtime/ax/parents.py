@@ -204,7 +204,9 @@ class Parents(Uplink):
         ]
 
 
-_TOKEN: Final = "let its operator run: interlock access token --for subserver NAME, and give the token as 'secret'"  # noqa: S105
+_TOKEN: Final = (
+    "let its operator run: interlock access token --for subserver --name NAME, and give the token as 'secret'"  # noqa: S105
+)
 _STEPS: Final = {
     errors.NAMESPACE_CONFLICT: "another has this segment there: choose another 'segment' in [[ax.parents]], or let its"
     " operator release it with interlock links release SEGMENT",

@@ -1,0 +1,71 @@
+"""What changes where an AX link meets a client of 2026-07-28, and where a resource of the tree lies."""
+
+import json
+
+import pytest
+from msgspec import Raw
+
+from interlock.protocol.ax.errors import maybe_for_modern_edge
+from interlock.protocol.ax.uris import nested_segments
+from interlock.protocol.mcp.results import error_to_modern
+
+DEGRADED = {"code": -32002, "message": "tool_degraded", "data": {"reason": "subserver_unreachable", "since": "x"}}
+SPENT = {"code": -32003, "message": "budget_exceeded", "data": {"budget": "calls", "limit": 3}}
+
+
+def raw(error: object) -> Raw:
+    return Raw(json.dumps(error).encode())
+
+
+@pytest.mark.req("AX-13.2-3")
+@pytest.mark.parametrize(("error", "code"), [(DEGRADED, 32002), (SPENT, 32003)])
+def test_the_drafts_own_numbers_become_ours_for_a_modern_client_and_nothing_else_changes(
+    error: dict[str, object], code: int
+) -> None:
+    for brought in (maybe_for_modern_edge(raw(error)), error_to_modern(raw(error))):
+        assert brought is not None
+        said = json.loads(brought)
+        assert said.pop("code") == code
+        assert said["data"].pop("mcpax_code") == error["code"]
+        assert said == {"message": error["message"], "data": error["data"]}
+
+
+@pytest.mark.req("AX-13.2-3")
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"code": -32002, "message": "Resource not found", "data": {"uri": "a://b", "reason": "gone"}},
+        {"code": -32002, "message": "tool_degraded"},
+        {"code": -32002, "message": "tool_degraded", "data": {"uri": "a://b"}},
+        {"code": -32002, "message": "tool_degraded", "data": "reason"},
+        {"code": -32002, "message": ["tool_degraded"], "data": {"reason": "x"}},
+        {"code": -32002.0, "message": "tool_degraded", "data": {"reason": "x"}},
+        {"code": -32003, "message": "tool_degraded", "data": {"reason": "x"}},
+        {"code": -32601, "message": "tool_degraded -32002", "data": {"reason": "x"}},
+        {"message": "-32002", "data": {"reason": "x"}},
+        "-32002",
+        ["-32003"],
+    ],
+)
+def test_every_other_error_stays_what_it_is(error: object) -> None:
+    assert maybe_for_modern_edge(raw(error)) is None
+
+
+@pytest.mark.parametrize(
+    ("uri", "way"),
+    [
+        ("mcpax://gate.bench/raw://text", ("gate", "bench")),
+        ("mcpax://bench/raw://text", ("bench",)),
+        ("mcpax://a-1.0.b__c/", ("a-1", "0", "b__c")),
+        ("raw://text", ()),
+        ("mcpax://bench", ()),
+        ("mcpax:///raw://text", ()),
+        ("mcpax://Bench/x", ()),
+        ("mcpax://a..b/x", ()),
+        ("", ()),
+    ],
+)
+def test_the_way_to_a_resource_is_in_its_uri_where_an_aggregator_calls_it_one_of_the_tree(
+    uri: str, way: tuple[str, ...]
+) -> None:
+    assert nested_segments(uri) == way
