@@ -60,7 +60,8 @@ class TokenBook:
 
     def lapsed(self, principal: str) -> bool:
         """Whether the last access token that an authorization server gave this principal has ended."""
-        return "/" in principal and self._clock.wall() >= self._vouched.get(principal, 0.0)
+        from_issuer = principal.startswith("client:") and "/" in principal  # a parent's name is a URL
+        return from_issuer and self._clock.wall() >= self._vouched.get(principal, 0.0)
 
     def operator(self, bearer: bytes) -> str | None:
         """The person behind a bearer at the operator door."""

@@ -205,6 +205,17 @@ async def test_a_modern_parent_that_does_not_listen_is_told_of_changed_lists_all
         await session.hears("notifications/tools/list_changed", before + 1)
 
 
+async def test_what_a_parent_listens_to_is_not_ended_when_the_door_looks_whose_token_lapsed(tmp_path: Path) -> None:
+    async with joined(tmp_path, OPEN) as (node, session):
+        await listed(session, "bench.echo")
+        params = {"notifications": {"toolsListChanged": True}, "_meta": _modern()}
+        await session.say({"jsonrpc": "2.0", "id": "ear", "method": "subscriptions/listen", "params": params})
+        await session.hears("notifications/subscriptions/acknowledged")
+        await session.hears("mcpax/heartbeat", len(session.all("mcpax/heartbeat")) + 25)  # 2.5 s; it looks every second
+        assert not [one for one in session.heard if one.get("id") == "ear"]
+        assert (await asyncio.to_thread(node.admin, "/admin/status"))["clients"]["streams"] == 1
+
+
 async def test_unknown_requests_of_the_tree_are_refused(tmp_path: Path) -> None:
     async with joined(tmp_path, servers={}) as (_, session):
         for method in ("mcpax/walk", "mcpax/register", "mcpax/heartbeat"):
