@@ -134,7 +134,7 @@ _NODE = _keys(
         kind=Many(item=Network()),
         default=[],
         example=["10.0.0.0/8"],
-        help="Proxies whose word on the caller's address and scheme is believed.",
+        help="Proxies whose word on the caller's address is believed (Forwarded, X-Forwarded-For).",
     ),
 )
 

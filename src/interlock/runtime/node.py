@@ -35,6 +35,7 @@ from interlock.runtime.fronts.health import health_app
 from interlock.runtime.fronts.http import McpProtocol
 from interlock.runtime.fronts.legacy import LegacyDesk
 from interlock.runtime.fronts.modern import ModernDesk
+from interlock.runtime.fronts.refusals import Refusals
 from interlock.runtime.fronts.sessions import Session, Sessions
 from interlock.runtime.fronts.stdio import LineFront, stdio_front
 from interlock.runtime.fronts.stock import Stock
@@ -95,7 +96,8 @@ class Node:
         task_desk = TaskDesk(self.dispatch, self.tasks, self.keepers, self.clock)
         self.legacy = LegacyDesk(self.dispatch, self.stock, self.sessions, self.audience, task_desk, self._asked_tasks)
         self.modern = ModernDesk(self.dispatch, self.stock, self.audience, task_desk)
-        self.door = PublicDoor(plan, self.tokens, self.legacy, self.modern)
+        self.refusals = Refusals(self.recorder, self.clock)
+        self.door = PublicDoor(plan, self.tokens, self.legacy, self.modern, self.refusals)
         self.operations = NodeOperations(self)
         self._operator_app = operator_app
         self._warden = Warden()
@@ -246,6 +248,7 @@ class Node:
             access_log=False,
             lifespan="off",
             ws="none",
+            proxy_headers=False,  # node.trusted_proxies decides whose word counts
             server_header=False,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=DRAIN_S,
@@ -274,6 +277,7 @@ class Node:
         for task in sweeps:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.refusals.settle(closing=True)
         self._tasks.clear()
         self._servers.clear()
 
@@ -288,7 +292,11 @@ class Node:
 
     async def _authenticate_operator(self, request: Any) -> str | None:
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        return self.tokens.operator(bearer.strip().encode("latin-1")) if scheme.lower() == "bearer" else None
+        who = self.tokens.operator(bearer.strip().encode("latin-1")) if scheme.lower() == "bearer" else None
+        if who is None:
+            peer = request.client.host if request.client is not None else None
+            self.refusals.note(f"peer:{peer}", "operator", request.method[:20], "unauthorised")
+        return who
 
     # What the links say (LinkWatcher)
 
