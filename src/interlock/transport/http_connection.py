@@ -299,8 +299,11 @@ class Connection(asyncio.Protocol):
         return call
 
     def _finish(self, call: Handle, persistent: bool) -> None:
-        """Give the connection back before the sink is told: what waits is sent first, and the sink may raise."""
-        self._call = call.connection = None
+        """Give the connection back before the sink is told: what waits is sent first, and the sink may raise.
+
+        The call lets go of its sink, which holds it: no circles, else every request would wait for the collector.
+        """
+        self._call = call.connection = call.sink = None
         if self._paused:
             self.resume()
         if self._unsent_possible and self._transport.get_write_buffer_size():
@@ -312,7 +315,6 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, call: Handle, persistent: bool) -> None:
         status, headers, body, sink = self._status, self.headers, self._body, call.sink
-        call.sink = None
         self._finish(call, persistent)
         if sink is not None:
             sink.on_answer(status, headers, body if isinstance(body, bytes) else bytes(body))
@@ -348,9 +350,10 @@ class Connection(asyncio.Protocol):
             self._status = self._unproductive = 0  # what is noted there is of the answer before
         if self._status and exc is None and ends_with_connection(self.headers):
             if self._streaming:
+                sink = call.sink
                 self._finish(call, False)
-                if call.sink is not None:
-                    call.sink.on_stream_end()
+                if sink is not None:
+                    sink.on_stream_end()
             else:
                 self._answer(call, False)
         elif self._status or self._unproductive:
