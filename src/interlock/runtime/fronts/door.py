@@ -76,7 +76,7 @@ class PublicDoor:
         self.max_body_bytes = plan.limits.message_bytes
         self._who_needs_none = plan.auth.anonymous
         self._local = principal_for("local", None, plan.access)
-        self.known_heads: dict[bytes, tuple[Head, int]] = {}
+        self.known_heads: dict[bytes, tuple[Head, int] | None] = {}
         self._inspector = Inspector(plan)
         self.protocols: set[McpProtocol] = set()
         self.sse_streams: dict[str, SseStream] = {}

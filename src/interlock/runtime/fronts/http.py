@@ -30,7 +30,8 @@ OWN_PATHS: Final = (b"/mcp", b"/sse", b"/messages")
 class Door(Protocol):
     max_body_bytes: int
     protocols: "set[McpProtocol]"
-    known_heads: dict[bytes, tuple[Head, int]]  # head bytes -> what they mean, and the length of the body behind them
+    # Head bytes -> what they mean and the length of the body behind them, or None: seen once, and perhaps never again.
+    known_heads: dict[bytes, tuple[Head, int] | None]
 
     proxies: Proxies
 
@@ -259,14 +260,21 @@ class McpProtocol(HttpToolsProtocol):
         self.data_received(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
 
     def _learn(self, data: bytes, end: int) -> None:
-        """Remember a head whose whole request came in one piece and needed nothing special of the parser."""
+        """Remember a head whose whole request came in one piece and needed nothing special of the parser.
+
+        At its second coming: the first heads of a session, and those with a trace id, come once.
+        """
         head = self._head
         length = head.headers.get(b"content-length", b"")
         plain = head.method == b"POST" and head.keep and b"transfer-encoding" not in head.headers
         if plain and length.isdigit() and len(data) == end + 4 + int(length) and b"expect" not in head.headers:
-            if len(self.door.known_heads) >= KNOWN_HEADS_MAX:
-                self.door.known_heads.clear()
-            self.door.known_heads[data[:end]] = (head, int(length))
+            known, written = self.door.known_heads, data[:end]
+            if written in known:
+                known[written] = (head, int(length))
+            else:
+                if len(known) >= KNOWN_HEADS_MAX:
+                    known.clear()
+                known[written] = None
 
     @property
     def is_idle(self) -> bool:
