@@ -16,7 +16,6 @@ from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import ELICITATION_COMPLETE, LOG_RANK, ROOTS_CHANGED, ROOTS_LIST
 from interlock.runtime.callers import Caller
-from interlock.runtime.calls import Call
 from interlock.runtime.links.keeper import Heard, Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.shelves import RESOURCE_SCHEME
@@ -131,7 +130,7 @@ class Audience:
 
     def log(self, link: Link, params: Raw, with_tasks: set[str]) -> None:
         """Whoever asked for logs hears it, unless it may belong to another principal's call or task."""
-        callers = {p.caller.principal.name for p in link.in_flight.values() if isinstance(p, Call)} | with_tasks
+        callers = link.principals() | with_tasks
         if len(callers) > 1:
             self.unplaced_logs += 1
             return

@@ -83,6 +83,12 @@ class House(Protocol):
     def returned(self, call: "Call") -> asyncio.Future[Any] | None:
         """A parked call's client came back, perhaps with other wishes. What its server must have heard first."""
 
+    def set_aside(self, call: "Call") -> None:
+        """It waits for its client, not for its server: it takes no room there, and no deadline runs."""
+
+    def take_up(self, call: "Call") -> None:
+        """... and goes on."""
+
     def input_required(self, call: "Call", result: Raw) -> bool:
         """The modern server of a legacy client's call asks something. False when the result asks nothing."""
 
@@ -101,6 +107,10 @@ class Carrier(Protocol):
     def cancel(self, pending: Pending, reason: str) -> None: ...
 
     def send_again(self, call: "Call") -> None: ...
+
+    def set_aside(self, call: "Call") -> None: ...
+
+    def take_up(self, call: "Call") -> None: ...
 
 
 class Call(msgspec.Struct, eq=False):
@@ -132,7 +142,9 @@ class Call(msgspec.Struct, eq=False):
     lacked: dict[str, Any] | None = None  # the capability for a question that the client does not have
     rounds: int = 0  # of input_required
     interview: Any = None
-    request_digest: bytes = b""  # what a retry must repeat
+    wished: Raw | None = None  # the name or URI as its client wrote it, where a retry may have to repeat it
+    request_digest: bytes = b""  # what a retry must repeat, once one is asked for
+    questions: tuple[bytes, ...] = ()  # of its server, open; by the server's ids
     after: asyncio.Future[Any] | None = None  # what its server must have heard before it
 
     @property

@@ -26,8 +26,16 @@ from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.headers import encode_header, mirror_headers, mirror_mismatch
 from interlock.protocol.mcp.ladder import HTTP_STATUS
-from interlock.protocol.mcp.methods import COMPLETE, LOG_RANK, META_LOG_LEVEL, PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
-from interlock.protocol.mcp.mrtr import RESUMABLE, read_input_required, request_digest
+from interlock.protocol.mcp.methods import (
+    COMPLETE,
+    LOG_RANK,
+    META_LOG_LEVEL,
+    NAMED_BY,
+    PROMPTS_GET,
+    RESOURCES_READ,
+    TOOLS_CALL,
+)
+from interlock.protocol.mcp.mrtr import RESUMABLE, read_input_required
 from interlock.protocol.mcp.tasks import tool_across_eras
 from interlock.runtime.callers import Asked, Caller, Sink, ViewKey
 from interlock.runtime.calls import Call, Carrier, Outcome
@@ -298,7 +306,7 @@ class Dispatch:
             return Fault(INVALID_PARAMS, "this requestState was not made here, or was changed", data)
         if tool is not None and tool.needs_task:
             return tool_across_eras(Era.MODERN)
-        call.request_digest = request_digest(call.method, call.params)
+        call.wished = call.params.get(NAMED_BY[call.method])
         call.params.pop("inputResponses", None)  # of no round that this server knows
         call.params.pop("task", None)  # a wish of 2025-11-25, which servers of 2026-07-28 overlook
         call.after = self._tell_level(call, link)
@@ -328,6 +336,22 @@ class Dispatch:
 
     def withdrawn(self, call: Call, upstream_id: bytes) -> None:
         self.parking.withdrawn(call, upstream_id)
+
+    def set_aside(self, call: Call) -> None:
+        self.in_flight.discard(call)
+        if call.booked is not None:
+            call.booked.set_aside(call)
+            call.booked.booked -= 1
+            call.booked = None
+
+    def take_up(self, call: Call) -> None:
+        if call.booked is None and call.link is not None and not call.done:
+            call.booked = call.link
+            call.booked.booked += 1
+            call.booked.take_up(call)
+            self.in_flight.add(call)
+            if call.timeout_s is not None:  # the time its client took is not the server's
+                call.deadline = self._clock.now() + call.timeout_s
 
     def input_required(self, call: Call, result: Raw) -> bool:
         if b'"input_required"' not in bytes(result) or call.method not in RESUMABLE:

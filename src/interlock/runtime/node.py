@@ -22,6 +22,7 @@ from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.oauth.resource import metadata_paths, resource_of
+from interlock.runtime import descriptors
 from interlock.runtime.access import TokenBook
 from interlock.runtime.asked_tasks import AskedTasks
 from interlock.runtime.audience import Audience
@@ -89,6 +90,7 @@ class Node:
         self.audience = Audience(self.keepers)
         self.catalog = Catalog(plan, self.audience.lists_changed)
         self.dispatch = Dispatch(self.catalog, self.keepers, self.recorder, self.clock, plan.limits.calls_in_flight)
+        self.dispatch.parking.room = descriptors.limit() * 2 // 3  # the rest is for those who are at work
         self.stock = Stock(self.catalog, self.keepers, self.clock, plan.ax.list_ttl_s)
         self.sessions = Sessions(self.clock, plan.mcp.session_idle_s, self._session_ended)
         self._asked_tasks = AskedTasks()
@@ -434,6 +436,7 @@ def serve(
     operator_app: OperatorApp,
 ) -> None:
     """Run a node until SIGTERM, SIGINT or, on stdio, the end of input. Blocks."""
+    descriptors.raise_limit()
     runner = _loop_runner()
     runner(_run(plan, stdio=stdio, only=only, on_ready=on_ready, operator_app=operator_app))
 

@@ -97,6 +97,7 @@ class NodeOperations:
                 "total": node.dispatch.total,
                 "failed": node.dispatch.failed,
                 "in_flight": len(node.dispatch.in_flight),
+                "parked": node.dispatch.parking.waiting,
             },
         }
 
@@ -142,6 +143,7 @@ class NodeOperations:
             "resources": len(shelf.resources) if shelf else 0,
             "withheld": [{"name": one.name, "reason": one.reason} for one in withheld],
             "in_flight": len(link.in_flight),
+            "parked": len(link.aside),
             "calls": link.calls,
             "errors": link.errors,
             "restarts": link.restarts,

@@ -21,6 +21,9 @@ from interlock.transport.http_connection import HEAD_BYTES_MAX, IDLE_S, Connecti
 __all__ = ["HEAD_BYTES_MAX", "Failure", "FailureKind", "Handle", "Headers", "HttpClient", "ResponseSink", "header"]
 
 WAITING_MAX = 1024  # requests without a connection; as many as a node has calls in flight by default
+# A connection that carried a stream is given back only while fewer are idle: streams that waited for people end in
+# numbers that calls never need at once.
+IDLE_AFTER_STREAMS_MAX = 256
 TLS_SHUTDOWN_S = 2.0  # a server that does not answer close_notify is left after this
 
 _METHOD = re.compile(rb"[A-Z]+")
@@ -148,6 +151,10 @@ class HttpClient:
         self._idle.append(connection)
         if self._sweeper is None:
             self._sweeper = self._loop.call_at(connection.expires_at, self._sweep)
+
+    @property
+    def has_plenty(self) -> bool:
+        return len(self._idle) >= IDLE_AFTER_STREAMS_MAX
 
     def gone(self, connection: Connection) -> None:
         self._connections.discard(connection)

@@ -69,6 +69,10 @@ class Owner(Protocol):
     # Head bytes -> status, headers and length of the body behind them, or None: seen once, and perhaps never again.
     known_heads: dict[bytes, tuple[int, Headers, int] | None]
 
+    @property
+    def has_plenty(self) -> bool:
+        """Whether enough connections are idle: one more need not be kept."""
+
     def ready(self, connection: "Connection") -> None:
         """The connection can carry a request now."""
 
@@ -179,7 +183,7 @@ class Connection(asyncio.Protocol):
             end = data.find(b"\r\n\r\n", 0, KNOWN_HEAD_BYTES_MAX)
             known = self._owner.known_heads.get(data[:end]) if end > 0 else None
             if known is not None and len(data) == end + 4 + known[2] and not call.head_only:
-                sink, call.sink = call.sink, None
+                sink = call.sink
                 self._finish(call, True)
                 if sink is not None:
                     sink.on_answer(known[0], known[1], data[end + 4 :])
@@ -333,7 +337,7 @@ class Connection(asyncio.Protocol):
         if self._call is not call:
             return
         if self._complete:
-            self._finish(call, self._persistent and malformed is None)
+            self._finish(call, self._persistent and malformed is None and not self._owner.has_plenty)
             sink.on_stream_end()
         elif malformed is not None:
             self._fail_malformed(malformed)

@@ -14,13 +14,16 @@ import msgspec
 from interlock.protocol.mcp.sse import SseMalformed, SseParser
 from interlock.runtime.calls import Inquiry, Pending
 from interlock.runtime.links.aside import Aside
+from interlock.runtime.parking import PARKED_MAX
 from interlock.transport.http import Failure, FailureKind, Handle, Headers, HttpClient, header
 from interlock.transport.stdio import Child
 
 EVENT_STREAM_HEAD = b"accept: text/event-stream\r\n"
 POST_HEAD = b"content-type: application/json\r\naccept: application/json, text/event-stream\r\n"
 RESUME_TRIES_MAX = 5
-CALL_CONNECTIONS_MAX = 1024  # as many as calls under way at one server, by default
+# As many as calls under way at one server, by default, and calls that wait for their clients: each keeps the connection
+# on which its server asked.
+CALL_CONNECTIONS_MAX = 1024 + PARKED_MAX
 RESUME_DELAY_S = 1.0  # when the server named no `retry`
 
 

@@ -39,6 +39,8 @@ def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> 
     offers = [count(link.tools, "tool"), count(link.prompts, "prompt"), count(link.resources, "resource")]
     lines += labelled("offers", ", ".join(offers), width)
     usage = f"{link.calls}, {link.errors} failed, {link.in_flight} in flight"
+    if link.parked:
+        usage += f", {link.parked} wait for their clients"
     lines += labelled("calls", usage, width)
     if link.latency_ms is not None:
         lines += labelled("latency", f"{latency(link.latency_ms)} (median)", width)

@@ -32,6 +32,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     resources: int = 0
     withheld: tuple[Withheld, ...] = ()
     in_flight: int = 0
+    parked: int = 0
     calls: int = 0
     errors: int = 0
     restarts: int = 0
@@ -73,6 +74,7 @@ class Calls(msgspec.Struct, frozen=True, kw_only=True):
     total: int = 0
     failed: int = 0
     in_flight: int = 0
+    parked: int = 0
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
