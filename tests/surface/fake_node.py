@@ -162,7 +162,7 @@ class FakeOperations:
             "links": self.link_list,
             "catalog": {"version": 3, "tools": 145, "prompts": 1, "resources": 0, "templates": 0},
             "clients": {"sessions": 2, "streams": 1},
-            "calls": {"total": 120, "failed": 3, "in_flight": 1},
+            "calls": {"total": 120, "failed": 3, "in_flight": 1, "parked": 7},
         }
 
     def links(self) -> dict[str, Any]:
