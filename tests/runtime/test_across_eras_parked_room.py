@@ -89,6 +89,15 @@ async def test_of_the_request_only_the_digest_for_the_record_is_kept(here: Place
     assert (last["tool"], last["args_sha256"]) == ("web.interview", hashlib.sha256(written).hexdigest())
 
 
+async def test_a_retry_may_say_again_what_is_overlooked(here: Place) -> None:
+    """A wish for a task is one of 2025-11-25, which 2026-07-28 does not have and no legacy server is told."""
+    params = {"name": "web__interview", "arguments": steps("task"), "task": {"ttl": 1000}}
+    said = await here.ask("tools/call", params).result()
+    more = {"requestState": said["requestState"], "inputResponses": filled(said)}
+    result = await here.ask("tools/call", {**params, **more}).result()
+    assert result["structuredContent"]["answers"] == [{"q": FILLED}]
+
+
 async def test_a_call_that_its_server_had_begun_is_not_sent_to_it_again(here: Place) -> None:
     arguments, said = await park(here, "begun once", name="web__interview")
     (call,) = [space.call for space in here.parking.spaces.values()]
