@@ -269,6 +269,9 @@ class _Exchange:
                 origin, Undelivered(Trouble.UNAUTHORISED, f"it refuses our credential (HTTP {status})", status)
             )
             return
+        if self._last_id is not None:  # of a stream that was taken up again: its request was looked at long ago
+            self._fail(Undelivered(Trouble.LOST, f"its stream could not be taken up again (HTTP {status})", status))
+            return
         if status == 404 and self._pipe.has_session:  # whatever its body says: the request was not looked at
             owner.on_undelivered(origin, Undelivered(Trouble.SESSION_LOST, "it forgot our session", status))
             return
