@@ -93,6 +93,11 @@ def is_protected(url: str) -> bool:
     return parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host))
 
 
+def is_loopback_url(url: str) -> bool:
+    parts = _maybe_split(url)
+    return parts is not None and _is_loopback(parts.hostname or "")
+
+
 def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
