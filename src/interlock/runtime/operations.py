@@ -206,6 +206,7 @@ class NodeOperations:
             "stderr_lines": keeper.stderr.count,
             "latency_ms": round(statistics.median(link.latencies) * 1000, 3) if link.latencies else None,
             "token": _held(keeper),
+            "consent": keeper.holder is not None and keeper.holder.waits_for_consent,
             "users": len(link.personal.links) if link.personal is not None else None,
         }
 

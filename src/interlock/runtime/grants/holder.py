@@ -82,7 +82,7 @@ class Holder:
         self._step_ups = 0
         self._failures = 0
         self._loaded = False
-        self._waits_for_consent = False
+        self.waits_for_consent = False  # there is no token that helps, and a person could agree to one
         self._lock = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._renewing: asyncio.Task[None] | None = None
@@ -94,7 +94,7 @@ class Holder:
     @property
     def granted(self) -> bool:
         """Whether there is a token that may still be good."""
-        return self._grant is not None and not self._waits_for_consent
+        return self._grant is not None and not self.waits_for_consent
 
     async def close(self) -> None:
         if self._timer is not None:
@@ -199,7 +199,7 @@ class Holder:
         return f"check its headers in [servers.{self.segment}]"
 
     def _needs_consent(self, why: str = "it wants a token, and a person has to agree", standing: bool = True) -> Denied:
-        self._waits_for_consent = standing
+        self.waits_for_consent = standing
         command = f"interlock links restart {self.segment}" + ("" if standing else " --authorize")
         reason = f"{why}: {command} shows the page to open"
         return Denied(reason=reason, retry_s=UNASKED_RETRY_S, consent=True, standing=standing)
@@ -294,7 +294,7 @@ class Holder:
         self.on_line()
 
     def _adopt(self, grant: Grant, *, given: bool, lifetime_s: float | None = None) -> None:
-        self._grant, self._loaded, self._failures, self._waits_for_consent = grant, True, 0, False
+        self._grant, self._loaded, self._failures, self.waits_for_consent = grant, True, 0, False
         self.line = b"authorization: Bearer %b\r\n" % grant.access_token.encode("ascii")
         if given:
             self._given_at = self._office.clock.now()
