@@ -163,10 +163,9 @@ class Authority:
                 return read_token_untrusted(answered.body)
             except BadAnswer as error:
                 raise Unobtainable(f"its authorization server cannot be used: {error}") from None
-        code = error_code_untrusted(answered.body)
-        if code is None and answered.status >= 500:
+        if answered.status >= 500:
             raise Unobtainable(f"its authorization server gave no token: HTTP {answered.status}", passing=True)
-        raise TokenRefused(code or f"HTTP {answered.status}")
+        raise TokenRefused(error_code_untrusted(answered.body) or f"HTTP {answered.status}")
 
     async def _get(self, url: str) -> bytes:
         return await (await self._fetching()).get(url)

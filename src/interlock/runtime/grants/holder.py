@@ -29,7 +29,7 @@ log = logging.getLogger("interlock.grants")
 
 LEAD_S_MAX: Final = 300.0  # how long before its end a token is renewed at the earliest
 LEAD_SHARE: Final = 0.2  # and of a short life, this much
-JUST_GIVEN_S: Final = 10.0  # a token refused so soon is not worth another one
+JUST_GIVEN_S: Final = 10.0  # a token that replaced a refused one, and is refused so soon itself, is not replaced again
 STEP_UPS_MAX: Final = 3  # wider scopes, until an operator asks again
 RETRY_S: Final = (5.0, 15.0, 30.0, 60.0)
 DENIED_RETRY_S: Final = 60.0
@@ -79,6 +79,7 @@ class Holder:
         self._found: Found | None = None
         self._wanted: tuple[str, ...] = ()  # the scopes of the next token
         self._given_at = float("-inf")
+        self._replaced_at = float("-inf")
         self._step_ups = 0
         self._failures = 0
         self._loaded = False
@@ -154,21 +155,26 @@ class Holder:
             log.info("link %s: its authorization server is now %s", self.segment, found.server.issuer)
             await self._forget()
             before = None
-        if before is not None and self._office.clock.now() - self._given_at < JUST_GIVEN_S:
+        now = self._office.clock.now()
+        if before is not None and now - self._replaced_at < JUST_GIVEN_S:
             reason = "it refuses the token that its authorization server has just given us"
             return Denied(reason=reason, retry_s=DENIED_RETRY_S)
         self._wanted = self._plan.scopes or union(before.scopes if before else (), challenge.scope) or found.scopes
         if self._plan.grant == "client_credentials":
             await self._acquire(found)
+            self._replaced_at = now
             return None
         if before is not None and before.refresh_token is not None:
             try:
                 await self._refresh(before)
+                self._replaced_at = now
             except TokenRefused as error:
                 log.info("link %s: %s", self.segment, error)
                 self._grant = msgspec.structs.replace(before, refresh_token=None)
             else:
                 return None
+        if now - self._given_at < JUST_GIVEN_S:
+            return self._needs_consent("it refuses the token that was just agreed to, and wants another")
         return self._needs_consent()
 
     async def _forbidden(self, challenge: Challenge) -> Denied | None:
@@ -288,7 +294,7 @@ class Holder:
 
     async def _forget(self) -> None:
         self._grant, self.line, self._step_ups = None, b"", 0
-        self._given_at = float("-inf")
+        self._given_at = self._replaced_at = float("-inf")
         self._arm(None)
         await self._office.records.drop_grant(self.segment, self.principal)
         self.on_line()
