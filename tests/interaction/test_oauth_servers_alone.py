@@ -176,10 +176,7 @@ def test_a_secret_in_a_header_is_asked_for_used_and_shown_to_nobody(tmp_path: Pa
 
 
 def test_a_secret_in_the_environment_reaches_the_program_alone(tmp_path: Path) -> None:
-    program = (
-        "import os,sys; sys.stderr.write('it has %d characters\\n' % len(os.environ['KEY'])); sys.stderr.flush(); "
-    )
-    program += "sys.stdin.read()"
+    program = "import os,sys; print('it has', len(os.environ['KEY']), file=sys.stderr, flush=True); sys.stdin.read()"
     table = {"command": ["python3", "-c", program], "env": {"KEY": "a${secrets.KEY}b"}}
     with running_node(tmp_path, {"child": table}, announced=False) as node:
         refusing(node, "child", "interlock secrets set key")

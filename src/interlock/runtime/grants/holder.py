@@ -33,6 +33,7 @@ JUST_GIVEN_S: Final = 10.0  # a token that replaced a refused one, and is refuse
 STEP_UPS_MAX: Final = 3  # wider scopes, until an operator asks again
 RETRY_S: Final = (5.0, 15.0, 30.0, 60.0)
 DENIED_RETRY_S: Final = 60.0
+_JUST_GIVEN: Final = "its authorization server has just given us"
 UNASKED_RETRY_S: Final = 600.0  # a person has to agree; should the server no longer want that, we notice some time
 
 
@@ -156,15 +157,15 @@ class Holder:
             await self._forget()
             before = None
         now = self._office.clock.now()
-        if before is not None and now - self._replaced_at < JUST_GIVEN_S:
-            reason = "it refuses the token that its authorization server has just given us"
-            return Denied(reason=reason, retry_s=DENIED_RETRY_S)
         self._wanted = self._plan.scopes or union(before.scopes if before else (), challenge.scope) or found.scopes
+        replaced = before is not None and now - self._replaced_at < JUST_GIVEN_S
         if self._plan.grant == "client_credentials":
+            if replaced:
+                return Denied(reason=f"it refuses the token that {_JUST_GIVEN}", retry_s=DENIED_RETRY_S)
             await self._acquire(found)
             self._replaced_at = now
             return None
-        if before is not None and before.refresh_token is not None:
+        if before is not None and before.refresh_token is not None and not replaced:
             try:
                 await self._refresh(before)
                 self._replaced_at = now
@@ -174,7 +175,7 @@ class Holder:
             else:
                 return None
         if now - self._given_at < JUST_GIVEN_S:
-            return self._needs_consent("it refuses the token that was just agreed to, and wants another")
+            return self._needs_consent(f"it refuses the token that {_JUST_GIVEN}, and wants another")
         return self._needs_consent()
 
     async def _forbidden(self, challenge: Challenge) -> Denied | None:

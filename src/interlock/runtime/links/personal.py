@@ -60,7 +60,7 @@ class PersonalLinks:
 
     def ready(self, principal: str) -> Link | None:
         keeper = self._keepers.get(principal)
-        if keeper is None or keeper.link.standing.state not in USABLE:
+        if keeper is None or keeper.link.standing.state not in USABLE or keeper.own.waits_for_consent:
             return None
         keeper.used_at = self._workshop.clock.now()
         return keeper.link
