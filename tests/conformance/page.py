@@ -40,7 +40,8 @@ def markdown(kept: dict[str, Any]) -> str:
         parts += [f"### Clients of {REQUIREMENTS[era]}", table(cells, [heading(cell) for cell in cells], trials)]
     parts += [
         "## Interlock as the client",
-        "The suite's servers, a node in front of them, and an SDK client of either era in front of the node.",
+        "The suite's servers, a node in front of them, and an SDK client of either era in front of the node. In auth/* "
+        "the suite plays the authorization server too, and somebody opens every page that the node asks for.",
     ]
     for era in ERAS:
         legs = [leg for leg in LEGS if leg.server == era]

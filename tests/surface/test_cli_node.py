@@ -37,6 +37,7 @@ TOKEN = "ilo_" + "k" * 43
         (("link", "logs", "time"), lambda ops: ops.link_logs("time", 200)),
         (("links", "restart", "time"), lambda ops: {"segment": "time", "state": "connecting"}),
         (("access", "list"), lambda ops: {"tokens": ops.token_list}),
+        (("secrets", "list"), lambda ops: {"secrets": [{"kind": "client", "name": "https://login.example.com/x"}]}),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -58,6 +59,7 @@ DRAWN = [
     ("links", "list"),
     ("audit", "tail"),
     ("access", "list"),
+    ("secrets", "list"),
     ("explain", "--all"),
     ("explain", "tool_degraded"),
 ]
@@ -496,3 +498,25 @@ def test_a_reader_that_has_seen_enough_is_no_failure_to_explain(interlock: Inter
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait(20) == 141
+
+
+def test_restarting_a_server_that_wants_somebody_to_agree_shows_the_page(inline: Inline, node: FakeOperations) -> None:
+    done = inline("links", "restart", "notes", "--authorize")
+    assert (done.code, done.out) == (0, "https://login.example.com/authorize?state=x\n")
+    assert "agree to a token for notes, for a b" in done.err
+    assert node.restarted == []
+    refused = inline("links", "restart", "time", "--authorize")
+    assert refused.code == 1 and "without OAuth" in refused.err
+
+
+def test_a_secret_is_piped_in_and_said_to_nobody(interlock: Interlock, node: FakeOperations) -> None:
+    done = interlock("secrets", "set", "GITHUB_TOKEN", stdin="hush\n")
+    assert (done.code, done.out) == (0, "kept github-token\nnotes restarted\n")
+    assert node.kept["secret", "github-token"] == "hush"
+    assert "hush" not in done.out + done.err
+    listed = interlock("secret", "list")
+    assert "github-token" in listed.out and "hush" not in listed.out
+    assert interlock("secrets", "remove", "github-token").out == "removed secret github-token\n"
+    assert interlock("secrets", "remove", "github-token").code == 1
+    assert interlock("secrets", "set", "bad", stdin="x").code == 1
+    assert interlock("secrets", "set", "key", stdin="").code == 2

@@ -154,6 +154,14 @@ class Audience:
         for member in list(self.members):
             member.tell_legacy(message)
 
+    def page_visited(self, principal: str, elicitation: str) -> None:
+        """A page that this node itself sent somebody to: their legacy sessions are told."""
+        params = encode_value({"elicitationId": elicitation})
+        message = encode_notification(ELICITATION_COMPLETE.encode(), params)
+        for member in list(self.members):
+            if member.caller.principal.name == principal:
+                member.tell_legacy(message)
+
     def roots_changed(self) -> None:
         """A client's roots changed: servers that care will ask again, and `roots` decides whom."""
         for keeper in self._keepers.values():

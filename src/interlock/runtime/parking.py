@@ -23,6 +23,7 @@ from interlock.protocol.jsonrpc.codec import (
     decode_untrusted,
     encode_error,
     encode_result,
+    encode_value,
     maybe_string,
 )
 from interlock.protocol.jsonrpc.errors import (
@@ -222,7 +223,8 @@ class Parking:
         ticket = unseal_untrusted(state, self._key)
         if ticket is None:
             return None  # another node's, further down the tree, or changed: whoever serves the request will say
-        if ticket.principal != caller.principal.name or ticket.digest != request_digest(method, params):
+        foreign = ticket.digest != b"" and ticket.digest != request_digest(method, params)
+        if ticket.principal != caller.principal.name or foreign:
             return _refused("state_foreign", "this requestState belongs to another request")
         if self._clock.wall() > ticket.expires_at:
             return _refused("state_expired", "this requestState has expired; send the request anew")
@@ -335,9 +337,19 @@ class Parking:
                 {"requiredCapabilities": {"elicitation": {"url": {}}}},
             )
             return encode_error(call.client_id, error_body(fault)), HTTP_STATUS[MISSING_CAPABILITY]
-        questions = {str(number): Question(ELICIT, raw) for number, raw in enumerate(wanted[:QUESTIONS_MAX], 1)}
-        ticket = Ticket("", 0, call.caller.principal.name, _digest(call), self._clock.wall() + PARKED_S)
-        return encode_result(call.client_id, encode_input_required(questions, seal(ticket, self._key))), 200
+        return self._visit(call, wanted[:QUESTIONS_MAX], _digest(call)), 200
+
+    def ask_to_visit(self, call: Call, asked: dict[str, str]) -> bytes | None:
+        """A page of ours that has to be visited first; None when the client cannot be asked that."""
+        able = declares(call.meta.get(META_CAPABILITIES, RAW_EMPTY), "elicitation", "url")
+        if not able or call.method not in RESUMABLE:
+            return None
+        return self._visit(call, [Raw(encode_value(asked))], b"")  # nothing waits: the retry is a call like any other
+
+    def _visit(self, call: Call, pages: list[Raw], digest: bytes) -> bytes:
+        questions = {str(number): Question(ELICIT, raw) for number, raw in enumerate(pages, 1)}
+        ticket = Ticket("", 0, call.caller.principal.name, digest, self._clock.wall() + PARKED_S)
+        return encode_result(call.client_id, encode_input_required(questions, seal(ticket, self._key)))
 
 
 def _digest(call: Call) -> bytes:

@@ -36,6 +36,7 @@ class HttpClient:
     """All connections to one origin. Used from one event loop."""
 
     __slots__ = (
+        "_address",
         "_closed",
         "_connect_timeout_s",
         "_connections",
@@ -66,7 +67,9 @@ class HttpClient:
         idle_s: float = IDLE_S,
         max_waiting: int = WAITING_MAX,
         tls: ssl.SSLContext | None = None,
+        address: str | None = None,
     ) -> None:
+        """`address` is connected to instead of whatever the host's name leads to; the name still has to be proven."""
         is_tls, self._host, self._port = _split_origin(url)
         host = f"[{self._host}]" if ":" in self._host else self._host
         is_default_port = self._port == (443 if is_tls else 80)
@@ -75,6 +78,7 @@ class HttpClient:
         if is_tls:
             self._tls = tls or ssl.create_default_context()
             self._tls.set_alpn_protocols(["http/1.1"])
+        self._address = address or self._host
         self._max_connections = max_connections
         self._max_body_bytes = max_body_bytes
         self._connect_timeout_s = connect_timeout_s
@@ -192,7 +196,7 @@ class HttpClient:
             async with asyncio.timeout(self._connect_timeout_s):
                 _, connection = await self._loop.create_connection(
                     self._new_connection,
-                    self._host,
+                    self._address,
                     self._port,
                     ssl=self._tls,
                     server_hostname=self._host if is_tls else None,

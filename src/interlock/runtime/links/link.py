@@ -54,6 +54,7 @@ from interlock.protocol.mcp.methods import (
 from interlock.protocol.mcp.tasks import offers_tasks
 from interlock.runtime.calls import Call, Inquiry, Outcome, Pending
 from interlock.runtime.clock import Clock, rfc3339
+from interlock.runtime.grants.consents import Consent
 from interlock.runtime.guard import BUSY, Admitted
 from interlock.runtime.links.listener import Listener, subscription_id
 from interlock.runtime.links.pipes import Pipe, Trouble, Undelivered
@@ -104,7 +105,8 @@ class LinkWatcher(Protocol):
 
     def on_session_lost(self, link: "Link") -> None: ...
 
-    def on_unauthorised(self, link: "Link", reason: str) -> None: ...
+    def on_unauthorised(self, link: "Link", what: Undelivered) -> None:
+        """The server refuses the credential. Calls that could be sent again with another wait in `link.refused`."""
 
     def on_unreachable(self, link: "Link") -> None:
         """A request could not be sent at all."""
@@ -113,6 +115,19 @@ class LinkWatcher(Protocol):
 
     def on_acknowledged(self, link: "Link", params: Raw) -> None:
         """A modern server says what it will tell us."""
+
+
+class Personal(Protocol):
+    """Every user's own link to a server that wants to know them."""
+
+    def ready(self, principal: str) -> "Link | None":
+        """The user's link, when it can be used at once."""
+
+    async def open(self, principal: str) -> "Link | Consent":
+        """The same, however long it takes; or what the user has to agree to first. Raises Unobtainable, StoreError."""
+
+    @property
+    def links(self) -> "list[Link]": ...
 
 
 class Link:
@@ -149,6 +164,9 @@ class Link:
         self._aside_of: dict[str, int] = {}  # principal -> how many of them
         self._asks: dict[bytes, Asking] = {}  # the server's questions under way, and on whose behalf each is
         self._parked: list[Call] = []
+        self.renewable = False  # whether another credential can be had when the server refuses ours
+        self.refused: list[tuple[Call, Undelivered]] = []
+        self.personal: Personal | None = None  # each user's own link to the same server, where they have their own
 
     # What goes out
 
@@ -464,7 +482,12 @@ class Link:
 
     def on_undelivered(self, origin: Pending | None, what: Undelivered) -> None:
         if what.trouble is Trouble.UNAUTHORISED:
-            self._watcher.on_unauthorised(self, what.detail)
+            if self.renewable and isinstance(origin, Call) and not origin.renewed and self.waits(origin):
+                self._no_longer(origin.upstream_id)
+                origin.renewed = True
+                self.refused.append((origin, what))  # not looked at by the server: it may be sent again
+                origin = None
+            self._watcher.on_unauthorised(self, what)
         elif what.trouble is Trouble.SESSION_LOST:
             self._watcher.on_session_lost(self)
         elif what.trouble is Trouble.UNREACHABLE:
@@ -484,6 +507,8 @@ class Link:
                 origin.on_failed(fault, Outcome.ERROR)
             case Trouble.BUSY:
                 origin.on_failed(BUSY, Outcome.REFUSED)
+            case Trouble.UNAUTHORISED:
+                origin.on_failed(self._unauthorised(what), Outcome.ERROR)
             case Trouble.LOST | Trouble.MALFORMED:
                 origin.on_failed(self._lost(what.detail, "unknown", what), Outcome.LOST)
             case _:
@@ -506,6 +531,9 @@ class Link:
             pending.on_failed(self._lost(reason, "unknown"), Outcome.LOST)
         parked, self._parked = self._parked, []
         for call in parked:
+            call.on_failed(self._lost(reason, "not_sent"), Outcome.LOST)
+        refused, self.refused = self.refused, []
+        for call, _ in refused:
             call.on_failed(self._lost(reason, "not_sent"), Outcome.LOST)
         for upstream_id in list(self._asks):
             self._withdraw(upstream_id, RAW_EMPTY)
@@ -537,6 +565,10 @@ class Link:
             "mcpax_code": -32002,
         }
         return LostFault(TOOL_DEGRADED, "tool_degraded", data, detail, what)
+
+    def _unauthorised(self, what: Undelivered) -> "LostFault":
+        data = {"reason": "unauthorised", "outcome": "not_sent", "mcpax_code": -32002}
+        return LostFault(TOOL_DEGRADED, "tool_degraded", data, what.detail, what)
 
     # What the keeper sets
 

@@ -39,6 +39,30 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
     stderr_lines: int = 0
     latency_ms: float | None = None
+    token: "HeldToken | None" = None
+    users: int | None = None
+
+
+class Consent(msgspec.Struct, frozen=True, kw_only=True):
+    """The page where a person agrees to a token."""
+
+    url: str
+    issuer: str
+    scopes: tuple[str, ...] = ()
+    expires_at: str
+
+
+class Secret(msgspec.Struct, frozen=True, kw_only=True):
+    kind: str
+    name: str
+
+
+class Secrets(msgspec.Struct, frozen=True, kw_only=True):
+    secrets: tuple[Secret, ...]
+
+
+class HeldToken(msgspec.Struct, frozen=True, kw_only=True):
+    expires_at: str | None = None
 
 
 class Links(msgspec.Struct, frozen=True, kw_only=True):
