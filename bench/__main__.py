@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench import contestants
+from bench import cells, contestants, crowds
 from bench.load import Job
 from bench.measure import compete
 from bench.processes import CACHE, ROOT
-from bench.report import BUSY_LOAD, Report, Section, markdown, missed, table
+from bench.report import BUSY_LOAD, Report, Section, markdown, missed, tables
 
-SECTIONS = ("calls", "legacy", "latency", "lists", "others")
+SECTIONS = ("calls", "legacy", "latency", "lists", "cells", "crowds", "others")
 MANY_TOOLS = 10_000
 
 
@@ -28,11 +28,14 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
     def calls(count: int) -> int:
         return max(int(count * scale), 20)
 
+    def say(line: str) -> None:
+        console.print(line, highlight=False)
+
     def section(name: str, title: str, starts: dict[str, contestants.Start], job: Job, **more: int) -> None:
         if name in options.only:
             console.print(f"[bold]{title}[/bold]")
             turns = {"rounds": rounds, **more}
-            figures = compete(starts, job, say=lambda line: console.print(line, highlight=False), **turns)
+            figures = compete(starts, job, say=say, **turns)
             sections.append(Section(name=name, title=title, job=job, figures=list(figures.values())))
 
     sections: list[Section] = []
@@ -56,6 +59,12 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
         Job(port=0, method="tools/list", connections=1, warmup=2, count=calls(100)),
         tools=MANY_TOOLS,
     )
+    if "cells" in options.only:
+        title, job = "the four cells", Job(port=0, warmup=calls(500), count=calls(10000))
+        console.print(f"[bold]{title}[/bold]")
+        turns = cells.take_turns(job, rounds, say)
+        sections.append(Section(name="cells", title=title, job=job, figures=turns))
+    stayed = crowds.measure(options.quick, say) if "crowds" in options.only else []
     slow = {
         "nginx": contestants.nginx,
         "create_proxy(url)": contestants.fastmcp(contestants.FASTMCP),
@@ -70,6 +79,7 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
         python=platform.python_version(),
         pinned=len(os.sched_getaffinity(0)) > 1,
         sections=sections,
+        crowds=stayed,
     )
 
 
@@ -89,7 +99,8 @@ def main() -> int:
         )
     report = measure(options, console)
     report.load_before = busy
-    console.print(table(report), no_wrap=True, crop=False)
+    for drawn in tables(report):
+        console.print(drawn, no_wrap=True, crop=False)
     CACHE.mkdir(exist_ok=True)
     (CACHE / "bench.json").write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
     if options.write:

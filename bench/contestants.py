@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench import environments
@@ -53,9 +53,6 @@ operator_listen = "127.0.0.1:{operator}"
 
 [auth]
 anonymous = "never"
-
-[servers.fast]
-url = "http://127.0.0.1:{server}/mcp"
 """
 
 FASTMCP = """
@@ -86,6 +83,7 @@ class Ready:
     tool: str = "echo"
     token: str | None = None
     path: str = "/mcp"
+    data: Path | None = None  # the folder of a node
 
 
 Start = Callable[[int, set[int]], contextlib.AbstractContextManager[Ready]]
@@ -111,16 +109,28 @@ def nginx(server: int, on: set[int]) -> Iterator[Ready]:
 
 @contextlib.contextmanager
 def interlock(server: int, on: set[int], program: Sequence[str] = ("-m", "interlock")) -> Iterator[Ready]:
+    with node({"fast": dialled(server)}, on, program) as ready:
+        yield replace(ready, tool="fast__echo")
+
+
+def dialled(port: int) -> str:
+    return f'url = "http://127.0.0.1:{port}/mcp"'
+
+
+@contextlib.contextmanager
+def node(servers: Mapping[str, str], on: set[int], program: Sequence[str] = ("-m", "interlock")) -> Iterator[Ready]:
+    """A node with its default limits in front of these servers: segment -> how to reach it, in TOML."""
     listen, operator, log = free_port(), free_port(), LOGS / "interlock.log"
     with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "workspace" / "interlock.toml"
+        config, data = Path(folder) / "workspace" / "interlock.toml", Path(folder) / "data"
         config.parent.mkdir()
-        config.write_text(NODE.format(listen=listen, operator=operator, server=server))
-        where = ["--config", str(config), "--data", str(Path(folder) / "data")]
+        tables = [f"[servers.{segment}]\n{reach}\n" for segment, reach in servers.items()]
+        config.write_text("\n".join([NODE.format(listen=listen, operator=operator), *tables]))
+        where = ["--config", str(config), "--data", str(data)]
         paths = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])}
         with running(python(*program, "serve", *where), on, log, paths) as process:
             wait_for_ok(f"http://127.0.0.1:{listen}/readyz", process, log)
-            yield Ready(listen, process.pid, "fast__echo", issue_token(where, paths))
+            yield Ready(listen, process.pid, token=issue_token(where, paths), data=data)
 
 
 def issue_token(where: list[str], environment: dict[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import select
 import signal
 import socket
@@ -26,6 +27,13 @@ def cores() -> tuple[set[int], set[int]]:
     """The core of the load generator and the server, and that of the contestant; the same one where there is one."""
     allowed = sorted(os.sched_getaffinity(0))
     return {allowed[0]}, {allowed[-1]}
+
+
+def raise_descriptors() -> None:
+    """As many connections as the system grants, for a process that holds thousands."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def free_port() -> int:

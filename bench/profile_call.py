@@ -46,6 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=20_000)
     parser.add_argument("--era", choices=("modern", "legacy"), default="modern")
+    parser.add_argument("--server", choices=("modern", "legacy"), help="the server's era, where it is another")
     parser.add_argument("--sort", default="tottime")
     parser.add_argument("--lines", type=int, default=40)
     parser.add_argument("--flame", type=Path, metavar="FILE.svg")
@@ -55,7 +56,10 @@ def main() -> None:
         into = Path(folder) / "profile"
         os.environ[PROFILED] = str(into)
         program = ("-m", "interlock") if options.flame else ("-m", "bench.profile_call", "--node")
-        with fast_server(options.era) as server, contestants.interlock(server, cores()[1], program) as node:
+        with (
+            fast_server(options.server or options.era) as server,
+            contestants.interlock(server, cores()[1], program) as node,
+        ):
             assert node.pid is not None
             if options.flame:
                 flame(options.flame, node, job)

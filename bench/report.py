@@ -1,21 +1,28 @@
-"""What is said about a run: the table, the page, and which limits were missed."""
+"""What is said about a run: the tables, the page, and which limits were missed."""
 
+import itertools
 from collections.abc import Iterator
 
 import msgspec
 from rich.table import Table
 
+from bench.cells import ACROSS, SAME, crossing
+from bench.crowds import Crowd
 from bench.load import Job
 from bench.measure import Figures, Sample, Spread, added, ratio
 
 CPU_RATIO_MAX = 2.5  # CPU time per call, of nginx's
 ADDED_P50_MAX_US = 200.0
 IDLE_MAX_MB = 60.0
+CROSSING_RATIO_MAX = 1.5  # CPU time per call, of the cheaper same-era cell's
+GROWTH_MAX_MB = 2.0  # of all cycles after the second: 70 bytes kept of each of 10,000 calls would be more
 BUSY_LOAD = 0.5  # a load average before the run above which the figures are rough
 NOTES = {
     "FastMCP 4.1.2": "Given a URL, `create_proxy` makes new HTTP clients for every call and reads the certificate "
     "store each time, though the connection is plain HTTP: about two thirds of its CPU time when profiled. Given a "
     "connected client it keeps that one.",
+    "the four cells": "One node in front of a server of each era. A call across the eras is compared with the cheaper "
+    "of the two cells of one era, in the same round.",
     "mcp-proxy 0.13.0, in front of the same server over stdio": "It serves stdio servers only, so the server is its "
     "child here; the child's CPU time is not counted. nginx is in front of the HTTP server as everywhere.",
 }
@@ -37,6 +44,7 @@ class Report(msgspec.Struct, kw_only=True):
     pinned: bool
     load_before: float = 0.0
     sections: list[Section]
+    crowds: list[Crowd] = []
 
 
 class Limit(msgspec.Struct, kw_only=True):
@@ -62,7 +70,23 @@ def limits(report: Report) -> list[Limit]:
             idle = node.idle_mb if node else None
             memory = Spread(idle, idle, idle) if idle is not None else None
             found.append(limit(f"an idle node resident in at most {IDLE_MAX_MB:.0f} MB", memory, IDLE_MAX_MB, "MB"))
-    return found
+        if section.name == "cells":
+            for cell in ACROSS:
+                promise = f"CPU time of a call at most {CROSSING_RATIO_MAX} times a call's within one era ({cell})"
+                found.append(limit(promise, crossing(section.figures, cell), CROSSING_RATIO_MAX, "times"))
+    return found + [stay(crowd) for crowd in report.crowds]
+
+
+def stay(crowd: Crowd) -> Limit:
+    promise = (
+        f"{crowd.count:,} {crowd.title}: nothing alive after they ended, and no growth, within "
+        f"{GROWTH_MAX_MB:.0f} MB, from the second cycle to the last"
+    )
+    if not crowd.cycles:
+        return Limit(promise=promise, measured=None, kept=None)
+    left = "nothing alive" if crowd.gone else f"alive: {crowd.cycles[-1].ended.said}"
+    measured = f"{crowd.each_kb:.1f} KB each; {left}, {crowd.grown_mb:+.1f} MB in {len(crowd.cycles) - 2} cycles"
+    return Limit(promise=promise, measured=measured, kept=crowd.gone and crowd.grown_mb <= GROWTH_MAX_MB)
 
 
 def limit(promise: str, value: Spread | None, most: float, unit: str) -> Limit:
@@ -126,16 +150,87 @@ def about(section: Section) -> str:
     return f"{connections}, {job.count:,} requests in each of {rounds} rounds after {job.warmup:,} to warm up"
 
 
-def table(report: Report) -> Table:
-    drawn = Table(title=f"{report.machine}, Python {report.python}", title_justify="left")
-    for column in COLUMNS:
-        drawn.add_column(column)
+CELL_COLUMNS = ("cell", "CPU per call", "of the cheaper same-era cell's", "p50", "p99", "requests/s", "answer")
+
+
+def cell_rows(section: Section) -> Iterator[list[str]]:
+    for one in section.figures:
+        if not one.samples:
+            yield [one.name, f"no part: {one.absent}", *[""] * (len(CELL_COLUMNS) - 2)]
+            continue
+        cost = crossing(section.figures, one.name)
+        yield [
+            one.name,
+            time(one.median("cpu_us")),
+            shown(cost, "times") if cost is not None and one.name not in SAME else "",
+            time(one.median("p50_us")),
+            time(one.median("p99_us")),
+            f"{one.median('per_second'):,.0f}",
+            answer(one.samples[-1]),
+        ]
+
+
+CROWD_COLUMNS = ("clients", "memory of one", "before", "cycle", "all there", "all gone", "alive there", "alive gone")
+ABOUT_CROWDS = (
+    "The clients come, stay and leave, cycle after cycle. A session has a connection for its requests and one for its "
+    "stream. A parked call is one of a modern client whose legacy server asked something in mid-call: the client was "
+    "answered `input_required` and keeps nothing open, the node holds the connection on which the server asked, and in "
+    "the end each is taken up again and answered. The node has its default limits."
+)
+ON_MEMORY = (
+    "The memory of one is what the resident memory of the node grew by in the first cycle, divided by their number. "
+    "What is alive is what the node counts itself, and its descriptors; up to 256 of them are idle connections to the "
+    "server, kept for half a minute. Resident memory does not fall back when all are gone: Python's allocator gives an "
+    "arena of 1 MB back only when nothing in it is used, the C library's only what lies at the end of its heap, and "
+    "neither is asked to tidy up here (no `malloc_trim`, no `gc.collect`). What was freed is used by the next cycle: "
+    "when the most that a cycle takes does not grow from the second on, nothing is kept."
+)
+
+
+def crowd_rows(crowds: list[Crowd]) -> Iterator[list[str]]:
+    for crowd in crowds:
+        if not crowd.cycles:
+            yield [f"{crowd.count:,} {crowd.title}", "not measured here", *[""] * (len(CROWD_COLUMNS) - 2)]
+        for number, cycle in enumerate(crowd.cycles, 1):
+            first = [f"{crowd.count:,} {crowd.title}", f"{crowd.each_kb:.1f} KB", f"{crowd.before_mb:.1f} MB"]
+            memory = [f"{cycle.open_mb:.1f} MB", f"{cycle.ended_mb:.1f} MB"]
+            head = first if number == 1 else [""] * 3
+            yield [*head, str(number), *memory, cycle.open.said, cycle.ended.said]
+
+
+class Part(msgspec.Struct):
+    title: str
+    words: list[str]
+    columns: tuple[str, ...]
+    rows: list[list[str]]
+
+
+def parts(report: Report) -> list[Part]:
+    found = []
     for section in report.sections:
-        drawn.add_row(f"[bold]{section.title}[/bold]")
-        for row in rows(section):
-            drawn.add_row(*row)
-        drawn.add_section()
-    return drawn
+        words = [about(section) + ".", *([NOTES[section.title]] if section.title in NOTES else [])]
+        if section.name == "cells":
+            found.append(Part(section.title, words, CELL_COLUMNS, list(cell_rows(section))))
+        else:
+            found.append(Part(section.title, words, COLUMNS, list(rows(section))))
+    if report.crowds:
+        listed = list(crowd_rows(report.crowds))
+        found.append(Part("clients that stay", [ABOUT_CROWDS, ON_MEMORY], CROWD_COLUMNS, listed))
+    return found
+
+
+def tables(report: Report) -> Iterator[Table]:
+    """Parts with the same columns share a table."""
+    for columns, group in itertools.groupby(parts(report), key=lambda part: part.columns):
+        drawn = Table(title=f"{report.machine}, Python {report.python}", title_justify="left")
+        for column in columns:
+            drawn.add_column(column)
+        for part in group:
+            drawn.add_row(f"[bold]{part.title}[/bold]")
+            for row in part.rows:
+                drawn.add_row(*row)
+            drawn.add_section()
+        yield drawn
 
 
 def markdown(report: Report) -> str:
@@ -151,7 +246,7 @@ def markdown(report: Report) -> str:
         if report.load_before > BUSY_LOAD
         else ""
     )
-    parts = [
+    page = [
         "# Benchmarks",
         "Written by `python -m bench --write`. Do not edit.",
         f"{report.machine}, Python {report.python}. {cores} Contestants take turns round by round; ratios and "
@@ -162,9 +257,8 @@ def markdown(report: Report) -> str:
         "## Promises",
         "\n".join(["| promise | measured | |", "|---|---|---|", *promised]),
     ]
-    for section in report.sections:
-        lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
-        lines += [f"| {' | '.join(row)} |" for row in rows(section)]
-        note = [NOTES[section.title]] if section.title in NOTES else []
-        parts += [f"## {section.title}", about(section) + ".", *note, "\n".join(lines)]
-    return "\n\n".join(parts) + "\n"
+    for part in parts(report):
+        lines = [f"| {' | '.join(part.columns)} |", "|" + "---|" * len(part.columns)]
+        lines += [f"| {' | '.join(row)} |" for row in part.rows]
+        page += [f"## {part.title}", *part.words, "\n".join(lines)]
+    return "\n\n".join(page) + "\n"

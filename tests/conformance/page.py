@@ -32,7 +32,7 @@ def markdown(kept: dict[str, Any]) -> str:
         "The suite's clients, a node, and `tests/servers/everything.py` behind it: as `/mcp/only/fixture` over HTTP "
         "and over stdio, and under `/mcp`, where its names are prefixed and a renaming proxy puts them back for the "
         "suite. Left out: scenarios of an extension that the fixture does not offer (skills), and of tasks "
-        "across eras, where the node refuses them by name.",
+        "across eras, which the node refuses by name.",
         totals(trials),
     ]
     for era in ERAS:
@@ -40,7 +40,8 @@ def markdown(kept: dict[str, Any]) -> str:
         parts += [f"### Clients of {REQUIREMENTS[era]}", table(cells, [heading(cell) for cell in cells], trials)]
     parts += [
         "## Interlock as the client",
-        "The suite's servers, a node in front of them, and an SDK client of either era in front of the node.",
+        "The suite's servers, a node in front of them, and an SDK client of either era in front of the node. In auth/* "
+        "the suite plays the authorization server too, and somebody opens every page that the node asks for.",
     ]
     for era in ERAS:
         legs = [leg for leg in LEGS if leg.server == era]
@@ -79,7 +80,9 @@ def table(columns: Sequence[Trial], titles: list[str], trials: Results) -> str:
         judged = [verdict.is_judged(trial, scenario) for trial in columns]
         if any(judged):
             shown = scenario if any(one[scenario]["scored"] for one in results) else f"*{scenario}*"
-            scores = [score(one[scenario]) if said else "refused" for one, said in zip(results, judged, strict=True)]
+            scores = [
+                score(one[scenario]) if said else "across eras" for one, said in zip(results, judged, strict=True)
+            ]
             lines.append(f"| {shown} | {' | '.join(scores)} |")
     return "\n".join(lines)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from mcp import Client, MCPError, types
-from tests.conformance import page, suite, verdict
+from tests.conformance import agreeing, page, suite, verdict
 from tests.conformance.trials import ALONE, CELLS, LEGS, TRIALS, Cell, Leg
 from tests.conformance.upstream import MODES, SCENARIOS
 
@@ -86,7 +86,9 @@ def test_the_suite_finds_nothing_behind_a_node_that_is_not_expected(leg: Leg) ->
 
 def test_every_client_scenario_is_run_or_stands_among_those_that_are_not() -> None:
     required = {one for revision in suite.REQUIREMENTS.values() for one in suite.client_scenarios(revision)}
-    assert {one for one in required if suite.is_run(one)} == SCENARIOS.keys()
+    run = {one for one in required if suite.is_run(one)}
+    assert {one for one in run if not one.startswith(agreeing.PREFIX)} == SCENARIOS.keys()
+    assert agreeing.REFUSED.keys() | {agreeing.STEPPING_UP} <= run
     for beginning in suite.NOT_RUN:
         assert any(one.startswith(beginning) for one in required), f"no scenario begins with {beginning} any more"
 

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from mcp import Client, types
+from tests.conformance import agreeing
 from tests.conformance.gateway import node
 
 MODES = {"legacy": "legacy", "modern": "2026-07-28"}
@@ -104,13 +105,20 @@ async def answer(context: Any, params: types.ElicitRequestParams) -> types.Elici
     )
 
 
-async def drive(era: str, url: str, scenario: str) -> None:
+async def drive(era: str, url: str, scenario: Scenario) -> None:
     async with Client(url, mode=MODES[era], elicitation_callback=answer) as client:
-        await SCENARIOS[scenario](client)
+        await scenario(client)
+
+
+def main(era: str, url: str, scenario: str) -> None:
+    if scenario.startswith(agreeing.PREFIX):
+        agreeing.run(url, scenario, lambda url, scenario: asyncio.run(drive(era, url, scenario)))
+        return
+    with node({SEGMENT: url}) as running:
+        modern = os.environ["MCP_CONFORMANCE_PROTOCOL_VERSION"] == MODES["modern"]
+        assert running.link(SEGMENT)["era"] == ("modern" if modern else "legacy")
+        asyncio.run(drive(era, f"{running.url}/mcp/only/{SEGMENT}", SCENARIOS[scenario]))
 
 
 if __name__ == "__main__":
-    with node({SEGMENT: sys.argv[2]}) as running:
-        modern = os.environ["MCP_CONFORMANCE_PROTOCOL_VERSION"] == MODES["modern"]
-        assert running.link(SEGMENT)["era"] == ("modern" if modern else "legacy")
-        asyncio.run(drive(sys.argv[1], f"{running.url}/mcp/only/{SEGMENT}", os.environ["MCP_CONFORMANCE_SCENARIO"]))
+    main(sys.argv[1], sys.argv[2], os.environ["MCP_CONFORMANCE_SCENARIO"])

@@ -2,7 +2,7 @@
 
 What is known to fail stands with its reason in expected/. A failure that does not stand there and one that stands there
 but does not happen both make the run red, and a warning is a failure. Scenarios of extensions that the fixture does not
-offer, and of tasks across eras, where the node refuses them, are never judged.
+offer, and of tasks across eras, which the node refuses, are never judged.
 """
 
 import json

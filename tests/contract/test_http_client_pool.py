@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from http_client_peer import BOUND_S, OK, STREAM, Peer, Server, Sink, all_of, chunk, client_of, post, serving, turns
 
+from interlock.transport import http
 from interlock.transport.http import Failure, FailureKind, Handle, HttpClient
 
 
@@ -219,6 +220,30 @@ async def test_a_full_queue_refuses_and_says_that_nothing_was_sent() -> None:
         assert (failure.kind, failure.retry_safe) == (FailureKind.BUSY, True)
         await peer.serve(OK, OK, OK)
         assert [await sink.answer() for sink in sinks] == [(200, b"ok")] * 3
+
+
+async def test_after_many_streams_no_more_connections_stay_than_are_worth_keeping(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Streams may have waited for people; that many connections at once is nothing that calls will need."""
+    monkeypatch.setattr(http, "IDLE_AFTER_STREAMS_MAX", 3)
+    async with serving() as server, client_of(server) as client:
+        sinks = [post(client) for _ in range(10)]
+        peers = [await server.peer() for _ in sinks]
+        for peer in peers:
+            await peer.serve(STREAM + chunk(b"data: 1\n\n") + b"0\r\n\r\n")
+        await all_of(sink.end() for sink in sinks)
+        assert len(client._idle) == 3
+        assert await all_of(peer.eof() for peer in peers[3:]) == [b""] * 7
+        await answered_all(client, peers[:3])
+        assert len(client._idle) == 3
+
+
+async def answered_all(client: HttpClient, peers: list[Peer]) -> None:
+    sinks = [post(client) for _ in peers]
+    for peer in peers:
+        await peer.serve(OK)
+    assert await all_of(sink.answer() for sink in sinks) == [(200, b"ok")] * len(peers)
 
 
 async def test_five_hundred_requests_at_once_each_get_their_own_answer() -> None:

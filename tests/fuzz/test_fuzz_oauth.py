@@ -11,10 +11,24 @@ from tests.servers.minting import b64, key, mint
 
 from interlock.protocol.oauth.challenge import challenge, maybe_bearer
 from interlock.protocol.oauth.claims import check, principal_name, role_principals
+from interlock.protocol.oauth.client import BadRegistration, read_registration_untrusted
+from interlock.protocol.oauth.discovery import (
+    covers,
+    is_issuer,
+    read_authorization_server_untrusted,
+    read_protected_resource_untrusted,
+)
 from interlock.protocol.oauth.errors import Invalid
+from interlock.protocol.oauth.exchange import (
+    BadAnswer,
+    error_code_untrusted,
+    read_callback_untrusted,
+    read_token_untrusted,
+)
 from interlock.protocol.oauth.introspection import BadIntrospection, read_introspection_untrusted, request_body
 from interlock.protocol.oauth.jwks import BadKeySet, read_jwks_untrusted, select
 from interlock.protocol.oauth.jwt import Jwt, read_jwt_untrusted
+from interlock.protocol.oauth.refusal import is_scope, read_challenge_untrusted
 from interlock.protocol.oauth.resource import BadMetadata, is_protected, read_metadata_untrusted
 from interlock.runtime.oauth.signatures import check_signature
 
@@ -76,6 +90,10 @@ def test_any_document_is_read_or_raises_its_one_error(data: bytes) -> None:
         (read_jwks_untrusted, BadKeySet),
         (lambda data: read_metadata_untrusted(data, "i"), BadMetadata),
         (lambda data: read_introspection_untrusted(data, "i"), BadIntrospection),
+        (lambda data: read_protected_resource_untrusted(data, "https://h/mcp"), BadMetadata),
+        (lambda data: read_authorization_server_untrusted(data, "i"), BadMetadata),
+        (lambda data: read_registration_untrusted(data, "i", "none", "https://h"), BadRegistration),
+        (read_token_untrusted, BadAnswer),
     ):
         try:
             read(data)  # type: ignore[operator]
@@ -83,3 +101,34 @@ def test_any_document_is_read_or_raises_its_one_error(data: bytes) -> None:
             continue
         except Exception as other:
             pytest.fail(f"{other!r} instead of {error.__name__}")
+
+
+GRANTED = b'{"access_token":"abc","token_type":"Bearer","expires_in":3600,"refresh_token":"r","scope":"a b"}'
+
+
+@given(st.integers(0, 2**32))
+def test_a_damaged_token_answer_never_makes_a_header_that_ends_early(seed: int) -> None:
+    try:
+        token = read_token_untrusted(damaged(GRANTED, random.Random(seed)))
+    except BadAnswer:
+        return
+    assert token.access_token.isascii() and token.access_token.isprintable() and " " not in token.access_token
+
+
+@given(
+    st.lists(
+        st.binary() | st.text(alphabet='Bearer,="\\ scope_ resource_metadata').map(lambda text: text.encode("latin-1"))
+    )
+)
+def test_any_challenge_is_read_and_its_scopes_are_scopes(values: list[bytes]) -> None:
+    assert all(is_scope(scope) for scope in read_challenge_untrusted(values).scope)
+
+
+@given(st.text(), st.lists(st.tuples(st.sampled_from(["state", "code", "error", "iss"]), st.text())))
+def test_any_url_and_any_callback_do_no_harm(text: str, parameters: list[tuple[str, str]]) -> None:
+    is_issuer(text)
+    assert covers(text, "https://h/mcp") is False or text.lower().startswith("https://h")
+    returned = read_callback_untrusted(parameters)
+    assert returned is None or returned.error is None or returned.error.isprintable()
+    code = error_code_untrusted(text.encode("utf-8", "surrogatepass"))
+    assert code is None or code.isascii()

@@ -79,6 +79,10 @@ class Tree:
     def calls_in_flight(self) -> int:
         return self.node.admin("/admin/status")["calls"]["in_flight"]
 
+    def calls_parked(self, link: str) -> int:
+        """Whose server waits for the client's answer."""
+        return self.node.link(link)["parked"]
+
     def token(self, name: str) -> str:
         return self.node.admin("/admin/tokens", "POST", {"name": name, "for": "client"})["token"]
 

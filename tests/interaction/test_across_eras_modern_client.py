@@ -353,10 +353,10 @@ async def test_a_server_that_dies_while_its_call_waits_is_told_to_the_client(tre
 @pytest.mark.parametrize("link", LEGACY_LINKS)
 async def test_a_server_that_answers_while_its_client_thinks_is_heard_in_the_end(tree: Tree, link: str) -> None:
     async with tree.peer("http-modern") as witness, tree.peer("http-modern") as peer:
-        before, gate = tree.calls_in_flight(), label()
+        before, gate = tree.calls_parked(link), label()
         given, asked = await parked(peer, link, {"send": {"q": question(ELICIT)}}, {"gate": gate})
-        assert tree.calls_in_flight() == before + 1
+        assert tree.calls_parked(link) == before + 1
         await open_gate(witness, link, gate)
-        wait_for(lambda: tree.calls_in_flight() == before)
+        wait_for(lambda: tree.calls_parked(link) == before)
         reply = await again(peer, tool(link, "interview"), given, asked, filled(asked))
         assert (reply.result["resultType"], answers(reply)) == ("complete", [])

@@ -225,6 +225,27 @@ async def test_who_stops_listening_hears_no_more_and_the_server_is_told(tree: Tr
         assert one.heard(NEWS) == []
 
 
+@pytest.mark.parametrize("link", SERVERS["modern"])
+async def test_nobody_misses_anything_while_others_come_to_listen_and_go(tree: Tree, link: str) -> None:
+    theirs, hesitating = label(), label()
+    async with tree.peer("http-modern", DECLARED) as first, tree.peer("http-modern", DECLARED) as other:
+        ours = await made_by(first, link, id=theirs)
+        more = await made_by(other, link, id=hesitating, hesitates=True)
+        await listen(first, ours, agreed=[ours])
+        coming = other.begin("subscriptions/listen", {"notifications": {"taskIds": [more]}})
+        async with asyncio.timeout(10):
+            while hesitating not in (await book(first, link))["hesitating"]:
+                pass
+        await drive(first, link, "news", task=theirs, what="status")  # before the server agrees to the newer
+        assert (await first.hear(NEWS))["params"]["taskId"] == ours
+        await drive(first, link, "agree", task=hesitating)
+        await other.hear(ACKNOWLEDGED)
+        await other.cancel(coming)
+        await drive(first, link, "news", task=theirs, what="status")
+        assert (await first.hear(NEWS))["params"]["taskId"] == ours
+        assert other.heard(NEWS) == []
+
+
 async def test_only_a_client_that_takes_tasks_can_listen_for_them(tree: Tree) -> None:
     async with tree.peer("http-modern", DECLARED) as peer:
         ours = await made_by(peer, "new_stdio", id=label())

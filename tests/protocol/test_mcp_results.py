@@ -154,3 +154,42 @@ def test_an_error_that_is_no_object_becomes_one(error: bytes) -> None:
     for text in (error_to_modern(Raw(error)), error_to_legacy(Raw(error), TOOLS_CALL)):
         assert complaints(MODERN, "Error", text) == []
         assert json.loads(text)["code"] == INTERNAL_ERROR
+
+
+# The short way: a first member written or taken away, and nothing read
+
+PLAIN = rb'"content":[{"type":"text","text":"t, \"resultType\": x"}],"x": { "z" : 1.0 }, "isError" : false '
+
+
+@pytest.mark.parametrize("blank", [b"", b" ", b"\r\n\t"])
+def test_a_plain_legacy_result_keeps_every_byte(blank: bytes) -> None:
+    plain = PLAIN.replace(b'resultType\\"', b'other\\"')
+    expected = b'{"resultType":"complete",%b%b}' % (blank, plain)
+    assert result_to_modern(Raw(b"{%b%b}" % (blank, plain)), TOOLS_CALL) == expected
+
+
+def test_a_plain_modern_result_keeps_every_byte() -> None:
+    assert result_to_legacy(Raw(b'{"resultType":"complete",%b}' % PLAIN)) == b"{%b}" % PLAIN
+
+
+@pytest.mark.parametrize("empty", [b"{}", b"{ }", b"{\n}"])
+def test_an_empty_legacy_result_becomes_a_complete_one(empty: bytes) -> None:
+    assert result_to_modern(Raw(empty), TOOLS_CALL) == b'{"resultType":"complete"}'
+
+
+@pytest.mark.parametrize("hidden", [rb"result\u0054ype", rb"\u0072esultType"])
+def test_a_name_hidden_by_an_escape_is_found(hidden: bytes) -> None:
+    kind = b'"%b":"complete"' % hidden
+    assert result_to_modern(Raw(b'{"content":[],%b}' % kind), TOOLS_CALL) == b'{"content":[],"resultType":"complete"}'
+    twice = b'{"resultType":"complete","content":[],"%b":"input_required"}' % hidden
+    assert isinstance(result_to_legacy(Raw(twice)), Fault)
+
+
+def test_a_second_type_counts_as_the_last_member_of_a_name_does() -> None:
+    twice = b'{"resultType":"complete","content":[],"resultType":"input_required"}'
+    assert isinstance(result_to_legacy(Raw(twice)), Fault)
+
+
+@pytest.mark.parametrize("member", [rb'"ttl\u004ds":1', rb'"cache\u0053cope":"public"', rb'"structured\u0043ontent":1'])
+def test_a_modern_member_hidden_by_an_escape_is_left_out(member: bytes) -> None:
+    assert result_to_legacy(Raw(b'{"resultType":"complete","content":[],%b}' % member)) == b'{"content":[]}'

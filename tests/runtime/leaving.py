@@ -1,4 +1,4 @@
-"""A node in a process of its own, over real sockets: prints what its calls left for the garbage collector alone."""
+"""A node in a process of its own, over real sockets: prints what its clients left for the garbage collector alone."""
 
 import asyncio
 import gc
@@ -18,6 +18,7 @@ from interlock.surface.admin.app import operator_app
 
 CALLS = 40
 META = "io.modelcontextprotocol/"
+ACCEPT = "accept: application/json, text/event-stream\r\n"
 STAMP = {META + "protocolVersion": "2026-07-28", META + "clientCapabilities": {}}
 
 
@@ -27,19 +28,28 @@ def free_ports() -> tuple[int, int]:
 
 
 async def post(client: tuple[asyncio.StreamReader, asyncio.StreamWriter], head: str, message: Any) -> str:
+    answer, _ = await exchanged(client, head, message)
+    return answer
+
+
+async def said(client: Any, head: str, message: Any) -> Any:
+    return (await exchanged(client, head, message))[1]["result"]
+
+
+async def exchanged(client: Any, head: str, message: Any) -> tuple[str, Any]:
     reader, writer = client
     body = json.dumps(message).encode()
     lines = f"POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{head}"
     writer.write(f"{lines}content-length: {len(body)}\r\n\r\n".encode() + body)
     answer = (await reader.readuntil(b"\r\n\r\n")).decode()
     length = int(answer.partition("content-length: ")[2].partition("\r\n")[0])
-    said = json.loads(await reader.readexactly(length)) if length else {"result": None}
-    assert "result" in said, said
-    return answer
+    told = json.loads(await reader.readexactly(length)) if length else {"result": None}
+    assert "result" in told, told
+    return answer, told
 
 
-def call(number: int, **meta: Any) -> dict[str, Any]:
-    params = {"name": "web__tally", "arguments": {}, **meta}
+def call(number: int, **more: Any) -> dict[str, Any]:
+    params = {"name": "web__tally", "arguments": {}, **more}
     return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
 
 
@@ -57,8 +67,68 @@ async def legacy(client: Any) -> None:
         await post(client, head, call(number))
 
 
-async def main(folder: Path, era: str) -> None:
-    calls = modern if era == "modern" else legacy
+async def streams(client: Any) -> None:
+    """Sessions, each with a stream of its own, that end in words; the stream ends with its connection."""
+    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    for _ in range(CALLS):
+        answer = await post(client, "", {"jsonrpc": "2.0", "id": "i", "method": "initialize", "params": params})
+        session = f"mcp-session-id: {answer.partition('mcp-session-id: ')[2].partition(chr(13))[0]}\r\n"
+        stream = await opened(client, f"GET /mcp HTTP/1.1\r\nhost: localhost\r\n{ACCEPT}{session}\r\n".encode())
+        client[1].write(f"DELETE /mcp HTTP/1.1\r\nhost: localhost\r\n{session}\r\n".encode())
+        assert (await client[0].readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
+        stream.close()
+
+
+async def listeners(client: Any) -> None:
+    head = f"mcp-protocol-version: 2026-07-28\r\nmcp-method: subscriptions/listen\r\n{ACCEPT}"
+    for number in range(CALLS):
+        params = {"notifications": {"toolsListChanged": True}, "_meta": STAMP}
+        message = {"jsonrpc": "2.0", "id": number, "method": "subscriptions/listen", "params": params}
+        body = json.dumps(message).encode()
+        lines = f"POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{head}"
+        (await opened(client, f"{lines}content-length: {len(body)}\r\n\r\n".encode() + body)).close()
+
+
+async def opened(client: Any, request: bytes) -> asyncio.StreamWriter:
+    """Another connection, with a stream on it."""
+    reader, writer = await asyncio.open_connection(*client[1].get_extra_info("peername"))
+    writer.write(request)
+    assert b"text/event-stream" in await reader.readuntil(b"\r\n\r\n")
+    return writer
+
+
+async def parked(client: Any) -> None:
+    """Calls that a legacy server asks something of, taken up again."""
+    head = "mcp-protocol-version: 2026-07-28\r\nmcp-method: tools/call\r\nmcp-name: web__interview\r\n"
+    form = {"message": "Which?", "requestedSchema": {"type": "object", "properties": {}}}
+    asked = {"label": "x", "steps": [{"ask": {"q": {"method": "elicitation/create", "params": form}}}]}
+    able = {**STAMP, META + "clientCapabilities": {"elicitation": {"form": {}}}}
+    for number in range(CALLS):
+        told = await said(client, head, call(number, name="web__interview", arguments=asked, _meta=able))
+        answers = {key: {"action": "accept", "content": {}} for key in told["inputRequests"]}
+        more = {"requestState": told["requestState"], "inputResponses": answers}
+        told = await said(client, head, call(number, name="web__interview", arguments=asked, _meta=able, **more))
+        assert told["resultType"] == "complete"
+
+
+CLIENTS = {
+    "legacy": ("legacy", legacy),
+    "modern": ("modern", modern),
+    "streams": ("legacy", streams),
+    "listeners": ("modern", listeners),
+    "parked": ("legacy", parked),
+}
+
+
+async def alone(node: Node) -> None:
+    """Until the node has noticed who left: one connection is ours and stays."""
+    async with asyncio.timeout(15.0):
+        while len(node.door.protocols) > 1:  # noqa: ASYNC110  (what is waited for is the node's own state)
+            await asyncio.sleep(0.01)
+
+
+async def main(folder: Path, kind: str) -> None:
+    era, calls = CLIENTS[kind]
     with serving(command(era)) as url:
         config = folder / "interlock.toml"
         port, operators = free_ports()
@@ -75,10 +145,12 @@ async def main(folder: Path, era: str) -> None:
             await node.settle(15.0)
             client = await asyncio.open_connection("127.0.0.1", port)
             await calls(client)
+            await alone(node)
             gc.collect()
             gc.disable()
             gc.set_debug(gc.DEBUG_SAVEALL)
             await calls(client)
+            await alone(node)
             gc.collect()
             print(
                 json.dumps([type(one).__name__ for one in gc.garbage if type(one).__module__.startswith("interlock.")])

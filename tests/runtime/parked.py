@@ -143,7 +143,12 @@ class Place:
             "handles": len(self.parking._handles),
             "in flight": len(self.node.dispatch.in_flight),
             "on links": sum(isinstance(p, Call) for link in links for p in link.in_flight.values()),
+            "aside": sum(len(link.aside) for link in links),
+            "aside by principal": sum(len(link._aside_of) for link in links),
+            "booked": sum(link.booked for link in links),
             "questions": sum(len(link._asks) for link in links),
+            "principals": len(self.parking._of),
+            "bytes": self.parking._bytes,
         }
 
 

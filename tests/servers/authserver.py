@@ -3,7 +3,8 @@
     python authserver.py --http PORT
 
 Prints its URL, which is its issuer. /token gives access tokens by client credentials to anybody, for the resource and
-scope they ask for; /introspect answers for opaque ones. POST /control makes tokens and trouble, see `Control`.
+scope they ask for; /introspect answers for opaque ones. Under /flows there is a second issuer, for the flows of
+clients and people (flows.py). POST /control makes tokens and trouble, see `Control`.
 """
 
 import argparse
@@ -17,12 +18,14 @@ from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote_plus
+from urllib.parse import parse_qsl, unquote_plus, urlsplit
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from tests.servers.flows import Flows
 from tests.servers.minting import SigningKey, confused, key, mint, tampered, unsigned
 
+FLOWS = "/flows"
 INTROSPECTION_CLIENT = ("node", "s3cr%t /:é")
 PATIENCE_SECONDS = 20.0
 
@@ -42,6 +45,8 @@ class Authority:
         self.failing: dict[str, int] = {}  # path -> status
         self.counts: Counter[str] = Counter()
         self.granted: list[str] = []  # scopes asked for at /token
+        self.flows = Flows(self.issuer + FLOWS)
+        self.documents: dict[str, Any] = {}  # path -> what stands there; a number: so many bytes; a URL: go there
         self.gate = threading.Event()  # answers wait until it is set
         self.gate.set()
 
@@ -61,6 +66,22 @@ class Authority:
             "response_types_supported": ["code"],
             "token_endpoint_auth_methods_supported": ["client_secret_basic"],
             "code_challenge_methods_supported": ["S256"],
+        }
+        return {name: value for name, value in (made | self.metadata_changes).items() if value is not None}
+
+    @property
+    def flows_metadata(self) -> dict[str, Any]:
+        flows = self.flows
+        made = {
+            "issuer": flows.issuer,
+            "authorization_endpoint": f"{flows.issuer}/authorize",
+            "token_endpoint": f"{flows.issuer}/token",
+            "registration_endpoint": f"{flows.issuer}/register",
+            "response_types_supported": ["code"],
+            "grant_types_supported": ["authorization_code", "refresh_token", "client_credentials"],
+            "token_endpoint_auth_methods_supported": ["none", "client_secret_basic", "private_key_jwt"],
+            "code_challenge_methods_supported": ["S256"],
+            "authorization_response_iss_parameter_supported": True,
         }
         return {name: value for name, value in (made | self.metadata_changes).items() if value is not None}
 
@@ -128,6 +149,27 @@ class Control:
             self._authority.metadata_at = set(at)
         self._authority.metadata_changes = changes or {}
 
+    def flows(self, **changes: Any) -> None:
+        for name, value in changes.items():
+            setattr(self._authority.flows, name, value)
+
+    def client(self, client_id: str, **known: Any) -> None:
+        self._authority.flows.clients[client_id] = known
+
+    def seen(self, of: str) -> list[Any]:
+        """What was asked at `authorize`, `register` or `token`."""
+        return self._authority.flows.seen[of]
+
+    def judge(self, token: str) -> dict[str, Any] | None:
+        return self._authority.flows.judge(token)
+
+    def forget(self, of: str) -> None:
+        """All `tokens`, `refreshes` or `clients` are unknown from now on."""
+        getattr(self._authority.flows, of).clear()
+
+    def document(self, path: str, stands: Any) -> None:
+        self._authority.documents[path] = stands
+
     def fail(self, path: str, status: int | None) -> None:
         if status is None:
             self._authority.failing.pop(path, None)
@@ -153,9 +195,17 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         authority, path = self.authority, self.path
+        if path.startswith(FLOWS + "/authorize?"):
+            asked = dict(parse_qsl(urlsplit(path).query))
+            self._send_to(authority.flows.authorize(asked, self.headers.get("x-user", "somebody")))
+            return
         if self._is_in_trouble(path):
             return
-        if path in authority.metadata_at:
+        if path in authority.documents:
+            self._stands(authority.documents[path])
+        elif path == f"/.well-known/oauth-authorization-server{FLOWS}":
+            self._answer(200, authority.flows_metadata)
+        elif path in authority.metadata_at:
             self._answer(200, authority.metadata)
         elif path == "/jwks":
             self._answer(200, {"keys": authority.published})
@@ -170,8 +220,13 @@ class Handler(BaseHTTPRequestHandler):
             return
         if self._is_in_trouble(self.path):
             return
+        if self.path == f"{FLOWS}/register":
+            self._answer(*self.authority.flows.register(body))
+            return
         form, authorization = dict(parse_qsl(body.decode())), self.headers.get("authorization", "")
-        if self.path == "/introspect":
+        if self.path == f"{FLOWS}/token":
+            self._answer(*self.authority.flows.token(form, authorization))
+        elif self.path == "/introspect":
             self._answer(*self.authority.introspect(form, authorization))
         elif self.path == "/token":
             pair = base64.b64decode(authorization.partition(" ")[2]).decode()
@@ -186,6 +241,20 @@ class Handler(BaseHTTPRequestHandler):
         if status is not None:
             self._answer(status, {"error": "trouble"})
         return status is not None
+
+    def _stands(self, what: Any) -> None:
+        if isinstance(what, int):
+            self._answer(200, "x" * what)
+        elif isinstance(what, str) and what.startswith("http"):
+            self._send_to(what)
+        else:
+            self._answer(200, what)
+
+    def _send_to(self, url: str) -> None:
+        self.send_response(302)
+        self.send_header("location", url)
+        self.send_header("content-length", "0")
+        self.end_headers()
 
     def _answer(self, status: int, value: Any) -> None:
         data = json.dumps(value).encode()

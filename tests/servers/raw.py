@@ -17,6 +17,7 @@ import sys
 from rawserver import http, stdio
 from rawserver.faults import faults
 from rawserver.features import ALL, FEATURES, USUAL
+from rawserver.guard import Guard, add_arguments
 from rawserver.server import Server
 
 
@@ -42,6 +43,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--stream", action="store_true", help="HTTP: answer with an event stream even when one is needless"
     )
+    add_arguments(parser)
     return parser.parse_args()
 
 
@@ -80,6 +82,9 @@ async def run(options: argparse.Namespace) -> None:
             await asyncio.Event().wait()
         return
     pipe = http.HttpPipe(server, token=options.token, always_stream=options.stream, forget_after=options.forget_after)
+    if options.guard is not None:
+        pipe.guard = Guard(options)
+        pipe.guard.offer(server)
     await http.serve(pipe, options.http)
 
 

@@ -110,6 +110,8 @@ class FakeOperations:
             tool("time.convert_time"),
             tool("time.get_current_time", title="Current time"),
         ]
+        self.returned: list[list[tuple[str, str]]] = []
+        self.kept: dict[tuple[str, str], str] = {("client", "https://login.example.com/x"): "hush"}
         self.log_lines = [
             {"at": "2026-11-15T10:00:01Z", "text": "server started"},
             {"at": "2026-11-15T10:00:02Z", "text": "\x1b[2J\x1b[31mred\x1b[0m \x07bell \u202egnihton"},
@@ -162,7 +164,7 @@ class FakeOperations:
             "links": self.link_list,
             "catalog": {"version": 3, "tools": 145, "prompts": 1, "resources": 0, "templates": 0},
             "clients": {"sessions": 2, "streams": 1},
-            "calls": {"total": 120, "failed": 3, "in_flight": 1},
+            "calls": {"total": 120, "failed": 3, "in_flight": 1, "parked": 7},
         }
 
     def links(self) -> dict[str, Any]:
@@ -184,6 +186,36 @@ class FakeOperations:
             raise Refused("draining", "the node is shutting down")
         self.restarted.append(segment)
         return {"segment": segment, "state": "connecting"}
+
+    async def authorize_link(self, segment: str) -> dict[str, Any]:
+        self.link(segment)
+        if segment != "notes":
+            raise Refused("no_oauth", f"{segment} is reached without OAuth", {"segment": segment})
+        return {
+            "segment": segment,
+            "url": "https://login.example.com/authorize?state=x",
+            "issuer": "https://login.example.com",
+            "scopes": ["a", "b"],
+            "expires_at": "2026-11-15T10:10:00Z",
+        }
+
+    async def oauth_returned(self, parameters: list[tuple[str, str]]) -> dict[str, Any]:
+        self.returned.append(parameters)
+        return {"status": 400, "title": "<i>No</i>", "text": "a & b <script>"}
+
+    async def secrets(self) -> dict[str, Any]:
+        return {"secrets": [{"kind": kind, "name": name} for kind, name in self.kept]}
+
+    async def set_secret(self, name: str, value: str) -> dict[str, Any]:
+        if name == "bad":
+            raise Refused("bad_secret_name", "no")
+        self.kept[("secret", name)] = value
+        return {"name": name, "restarted": ["notes"]}
+
+    async def remove_secret(self, kind: str, name: str) -> dict[str, Any]:
+        if self.kept.pop((kind, name), None) is None:
+            raise NotFound("secret", name, [known for _, known in self.kept])
+        return {"removed": {"kind": kind, "name": name}}
 
     def tools(self) -> dict[str, Any]:
         return {"tools": self.tool_list}

@@ -24,6 +24,10 @@ COMMANDS = [
     ("links", "list"),
     ("links", "logs"),
     ("links", "restart"),
+    ("secrets",),
+    ("secrets", "list"),
+    ("secrets", "set"),
+    ("secrets", "remove"),
     ("access",),
     ("access", "token"),
     ("access", "list"),
@@ -35,7 +39,7 @@ COMMANDS = [
     ("explain",),
     ("version",),
 ]
-GROUPS = {("tools",), ("links",), ("access",), ("audit",)}
+GROUPS = {("tools",), ("links",), ("secrets",), ("access",), ("audit",)}
 
 
 def test_the_list_above_holds_every_verb() -> None:

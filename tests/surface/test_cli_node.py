@@ -37,6 +37,7 @@ TOKEN = "ilo_" + "k" * 43
         (("link", "logs", "time"), lambda ops: ops.link_logs("time", 200)),
         (("links", "restart", "time"), lambda ops: {"segment": "time", "state": "connecting"}),
         (("access", "list"), lambda ops: {"tokens": ops.token_list}),
+        (("secrets", "list"), lambda ops: {"secrets": [{"kind": "client", "name": "https://login.example.com/x"}]}),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -58,6 +59,7 @@ DRAWN = [
     ("links", "list"),
     ("audit", "tail"),
     ("access", "list"),
+    ("secrets", "list"),
     ("explain", "--all"),
     ("explain", "tool_degraded"),
 ]
@@ -81,7 +83,7 @@ def test_status_shows_each_server_with_its_state_and_reason(inline: Inline, node
     assert "mcp-server-git: not found (for " in out
     assert re.search(r"└─ ! notes +unauthorised", out)
     assert "withheld delete all: two tools have this name after normalisation" in out
-    assert "145 tools · 1 prompt · 120 calls · 3 failed · 1 in flight · 2 sessions" in out
+    assert "145 tools · 1 prompt · 120 calls · 3 failed · 1 in flight · 7 wait for their clients · 2 sessions" in out
     assert "http://127.0.0.1:7411/mcp" in out
 
 
@@ -496,3 +498,25 @@ def test_a_reader_that_has_seen_enough_is_no_failure_to_explain(interlock: Inter
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait(20) == 141
+
+
+def test_restarting_a_server_that_wants_somebody_to_agree_shows_the_page(inline: Inline, node: FakeOperations) -> None:
+    done = inline("links", "restart", "notes", "--authorize")
+    assert (done.code, done.out) == (0, "https://login.example.com/authorize?state=x\n")
+    assert "agree to a token for notes, for a b" in done.err
+    assert node.restarted == []
+    refused = inline("links", "restart", "time", "--authorize")
+    assert refused.code == 1 and "without OAuth" in refused.err
+
+
+def test_a_secret_is_piped_in_and_said_to_nobody(interlock: Interlock, node: FakeOperations) -> None:
+    done = interlock("secrets", "set", "GITHUB_TOKEN", stdin="hush\n")
+    assert (done.code, done.out) == (0, "kept github-token\nnotes restarted\n")
+    assert node.kept["secret", "github-token"] == "hush"
+    assert "hush" not in done.out + done.err
+    listed = interlock("secret", "list")
+    assert "github-token" in listed.out and "hush" not in listed.out
+    assert interlock("secrets", "remove", "github-token").out == "removed secret github-token\n"
+    assert interlock("secrets", "remove", "github-token").code == 1
+    assert interlock("secrets", "set", "bad", stdin="x").code == 1
+    assert interlock("secrets", "set", "key", stdin="").code == 2

@@ -106,6 +106,7 @@ def json_body(**fields: Any) -> bytes:
         ("/admin/tools/time__convert_time", lambda ops: ops.tool("time.convert_time")),
         ("/admin/config", lambda ops: ops.config()),
         ("/admin/tokens", lambda ops: {"tokens": ops.token_list}),
+        ("/admin/secrets", lambda ops: {"secrets": [{"kind": kind, "name": name} for kind, name in ops.kept]}),
     ],
 )
 def test_a_path_answers_with_what_the_operation_says(
@@ -124,6 +125,51 @@ def test_audit_pages_follow_after_and_limit(door: Door) -> None:
 def test_restarting_a_link_takes_a_post(door: Door, operations: FakeOperations) -> None:
     assert door("POST", "/admin/links/time/restart").body == {"segment": "time", "state": "connecting"}
     assert operations.restarted == ["time"]
+
+
+def test_agreeing_takes_a_post_and_is_refused_where_there_is_nothing_to_agree_to(door: Door) -> None:
+    assert door("POST", "/admin/links/notes/authorize").body["url"].startswith("https://login.example.com/")
+    assert door("POST", "/admin/links/time/authorize").body["error"] == "no_oauth"
+    assert door("POST", "/admin/links/nowhere/authorize").status == 404
+    assert door("GET", "/admin/links/notes/authorize").status == 405
+
+
+def test_a_secret_is_set_listed_and_removed_and_never_answered(door: Door, operations: FakeOperations) -> None:
+    made = door("POST", "/admin/secrets", json_body(name="key", value="hush"), Content_Type="application/json")
+    assert (made.status, made.body) == (201, {"name": "key", "restarted": ["notes"]})
+    assert b"hush" not in door("GET", "/admin/secrets").raw
+    assert door("DELETE", "/admin/secrets/secret/key").status == 200
+    assert door("DELETE", "/admin/secrets/secret/key").status == 404
+    assert door("DELETE", "/admin/secrets/client/https%3A%2F%2Flogin.example.com%2Fx").status == 200
+    assert door("DELETE", "/admin/secrets/other/key").status == 404
+    assert operations.kept == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"name": "bad", "value": "x"}, 409),
+        ({"name": "key"}, 400),
+        ({"name": "key", "value": ""}, 400),
+        ({"name": "key", "value": 7}, 400),
+        ({"name": "x" * 100, "value": "x"}, 400),
+        ({"name": "key", "value": "x", "more": 1}, 400),
+        ({"name": "key", "value": "x" * 70_000}, 413),
+    ],
+)
+def test_a_secret_of_another_shape_is_refused(door: Door, body: dict[str, Any], status: int) -> None:
+    assert door("POST", "/admin/secrets", json_body(**body), Content_Type="application/json").status == status
+
+
+def test_a_browser_that_comes_back_is_heard_without_a_token_and_shown_a_safe_page(
+    guarded_door: Door, operations: FakeOperations
+) -> None:
+    reply = guarded_door("GET", "/oauth/callback?state=a%20b&code=c&code=d")
+    assert reply.status == 400 and reply.headers.get_content_type() == "text/html"
+    assert b"&lt;i&gt;No" in reply.raw and b"a &amp; b &lt;script&gt;" in reply.raw
+    assert operations.returned == [[("state", "a b"), ("code", "c"), ("code", "d")]]
+    assert guarded_door("GET", "/oauth/callback/").status == 401
+    assert guarded_door("GET", "/oauth").status == 401
 
 
 def test_a_token_is_issued_listed_and_revoked(door: Door) -> None:

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from interlock.config.plan import Dial, IssuerPlan, ParentPlan, Plan, ServerPlan, Spawn, ToolRule
+from interlock.config.plan import Dial, IssuerPlan, OAuthPlan, ParentPlan, Plan, ServerPlan, Spawn, ToolRule
 
 MASK: Final = "***"
 
@@ -60,7 +60,13 @@ def _server(server: ServerPlan) -> dict[str, Any]:
         case Dial():
             made["url"] = _masked_url(reach.url, server.secrets)
             made |= {"headers": dict.fromkeys(reach.headers, MASK), "transport": reach.transport}
+            made["auth"] = None if reach.auth is None else _auth(reach.auth)
     return made | {"tools": dict(server.classes)}
+
+
+def _auth(auth: OAuthPlan) -> dict[str, Any]:
+    made = _plain(auth)
+    return made | ({"client_secret": MASK} if auth.client_secret is not None else {})
 
 
 def _tool(rule: ToolRule) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from interlock.config.kinds import Kind, Text
 from interlock.config.place import WRONG, At, Wrong
 
 _NAME: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110 5.6.2
-_VALUE: Final = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?", re.ASCII)
+HEADER_VALUE: Final = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?", re.ASCII)
 # They frame a message, or repeat what is in it.
 _OF_THE_LINK: Final = re.compile(
     "accept|connection|content-(?:encoding|length|type)|expect|host|keep-alive|last-event-id|te|trailer"
@@ -37,8 +37,8 @@ class Headers(Kind, frozen=True, kw_only=True):
             return at.wrong(f"{at.name} is a header Interlock writes itself", "leave it out")
         if again:
             return at.wrong(f"{at.name} is there twice", "upper and lower case are the same header")
-        value = Text(references=True, empty=True).read(text, at)
-        if isinstance(value, Wrong) or _VALUE.fullmatch(value):
+        value = Text(references=True, empty=True, stored=True).read(text, at)
+        if isinstance(value, Wrong) or HEADER_VALUE.fullmatch(value):
             return value
         return at.wrong(
             f"{at.name} is not a value a header can carry", "no line breaks, only ASCII, no space at its ends"

@@ -10,7 +10,7 @@ from interlock.config.records import Record
 from interlock.protocol.oauth.resource import is_protected
 
 
-class _Protected(Kind, frozen=True, kw_only=True):
+class Protected(Kind, frozen=True, kw_only=True):
     """A URL whose answers nobody on the way can change, kept to the letter: an issuer is compared as a string."""
 
     def read(self, value: object, at: At) -> str | Wrong:
@@ -27,17 +27,17 @@ class _Protected(Kind, frozen=True, kw_only=True):
 
 
 _VISIBLE: Final = r"[!-~]+"
-_OAUTH_SCOPE: Final = r"[\x21\x23-\x5b\x5d-\x7e]+"  # RFC 6749 3.3
+OAUTH_SCOPE: Final = r"[\x21\x23-\x5b\x5d-\x7e]+"  # RFC 6749 3.3
 _NAME: Final = Text(pattern=r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", what="1 to 63 of the characters A-Z a-z 0-9 . _ -")
 _FIELDS: Final[dict[str, Kind]] = {
     "name": _NAME,
-    "url": _Protected(),
+    "url": Protected(),
     "audience": Text(),
-    "jwks_url": _Protected(),
-    "introspection_url": _Protected(),
+    "jwks_url": Protected(),
+    "introspection_url": Protected(),
     "client_id": Text(references=True),
     "client_secret": Text(references=True),
-    "scopes": Table(names=_OAUTH_SCOPE, names_are="an OAuth scope", item=Choice(values=("read", "write", "admin"))),
+    "scopes": Table(names=OAUTH_SCOPE, names_are="an OAuth scope", item=Choice(values=("read", "write", "admin"))),
 }
 ISSUER: Final = Record(
     what="an issuer",

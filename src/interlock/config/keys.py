@@ -26,6 +26,7 @@ from interlock.config.kinds import (
     Version,
     Whole,
 )
+from interlock.config.server_auth import SERVER_AUTH
 from interlock.config.tree import AUTHORITY, CHILD, GLOB_URLS, PARENT
 from interlock.protocol.ax.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass, Transport
 
@@ -58,6 +59,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
 _GLOBS = Many(item=Text())
 _TEXT = Text(references=True, empty=True)
+_SECRET_TEXT = Text(references=True, empty=True, stored=True)
 _TOOL_CLASS = Choice(values=("read_only", "reversible", "irreversible"))
 _NAME_FORM = Choice(values=("auto", "qualified", "safe"))
 
@@ -135,7 +137,7 @@ _NODE = _keys(
         kind=Many(item=Network()),
         default=[],
         example=["10.0.0.0/8"],
-        help="Proxies whose word on the caller's address and scheme is believed.",
+        help="Proxies whose word on the caller's address is believed (Forwarded, X-Forwarded-For).",
     ),
 )
 
@@ -378,12 +380,12 @@ _SERVERS = _keys(
         kind=Table(
             names=r"[^=\x00]+",
             names_are="a name an environment variable can have",
-            item=_TEXT,
+            item=_SECRET_TEXT,
             reserved="INTERLOCK_",  # a node started as a server would take them for its own settings
         ),
         default={},
         example={"LOG_LEVEL": "info"},
-        help="Environment variables of the program. ${env:NAME} is replaced.",
+        help="Environment variables of the program. ${env:NAME} and ${secrets.NAME} are replaced.",
     ),
     Key(name="cwd", kind=FilePath(), example="servers", help="The folder the program starts in. Default: workspace."),
     Key(
@@ -391,7 +393,13 @@ _SERVERS = _keys(
         kind=Headers(),
         default={},
         example={"X-Team": "blue"},
-        help="Headers sent with every request. ${env:NAME} is replaced.",
+        help="Headers sent with every request. ${env:NAME} and ${secrets.NAME} are replaced.",
+    ),
+    Key(
+        name="auth",
+        kind=SERVER_AUTH,
+        example={"grant": "client_credentials", "client_id": "node", "client_secret": "${secrets.CRM}"},
+        help="How OAuth tokens for the server are had. Default: a person agrees on the page the server names.",
     ),
     Key(
         name="transport",

@@ -51,20 +51,22 @@ def read_text(value: object, at: At, what: str = "a string", *, empty: bool = Fa
 
 
 class Text(Kind, frozen=True, kw_only=True):
-    """A string; of one form when `pattern` is given. `references`: `${env:NAME}` is replaced, so no form is asked."""
+    """A string; of one form when `pattern` is given. `references`: `${env:NAME}` is replaced, so no form is asked.
+    `stored`: `${secrets.NAME}` may stand in it."""
 
     pattern: str | None = None
     what: str = "a string"
     hint: str | None = None
     empty: bool = False
     references: bool = False
+    stored: bool = False
 
     def read(self, value: object, at: At) -> str | Wrong:
         text = read_text(value, at, self.what, empty=self.empty)
         if isinstance(text, Wrong):
             return WRONG
         if self.references:
-            text = expand(text, at)
+            text = expand(text, at, stored=self.stored)
             return text if isinstance(text, Wrong) else read_text(text, at, empty=True)
         if self.pattern is not None and not re.fullmatch(self.pattern, text, re.ASCII):
             return at.wrong(f"{at.name} must be {self.what}", self.hint)

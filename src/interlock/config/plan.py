@@ -112,7 +112,7 @@ class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn"):
     """A server that is a child process speaking over stdio. `package` is installed first when given."""
 
     command: tuple[str, ...]
-    env: dict[str, str] = {}
+    env: dict[str, str] = {}  # may hold ${secrets.NAME}
     cwd: Path | None = None
     package: "Package | None" = None
 
@@ -124,12 +124,25 @@ class Package(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # with an optional version: "mcp-server-time==2026.10.19", "@scope/server@1.2.3"
 
 
+class OAuthPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How tokens for one server are had; without one, as the server's own answers say."""
+
+    grant: Literal["authorization_code", "client_credentials"] = "authorization_code"
+    issuer: str | None = None  # the one authorization server that may give them
+    client_id: str | None = None
+    client_secret: str | None = None  # may hold ${secrets.NAME}; never shown
+    private_key: Path | None = None
+    scopes: tuple[str, ...] = ()  # empty: what the server asks for
+    per: Literal["server", "user"] = "server"
+
+
 class Dial(msgspec.Struct, frozen=True, kw_only=True, tag="dial"):
     """A server reached over HTTP."""
 
     url: str
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = {}  # may hold ${secrets.NAME}
     transport: Literal["auto", "http", "sse"] = "auto"
+    auth: OAuthPlan | None = None
 
 
 ToolClass = Literal["read_only", "reversible", "irreversible"]

@@ -1,6 +1,11 @@
-"""`${env:NAME}` inside a value: how a secret stays out of the file. What was put in is remembered, never shown."""
+"""`${env:NAME}` and `${secrets.NAME}` inside a value: how a secret stays out of the file.
+
+What the environment put in is remembered, never shown. What stands in the node's own store is not read here: the
+reference stays in the plan as it is written, and whoever dials or launches the server puts the value in its place.
+"""
 
 import re
+from typing import Final
 
 from interlock.config.place import WRONG, At, Wrong
 from interlock.config.problems import shown
@@ -8,27 +13,45 @@ from interlock.config.problems import shown
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _KIND = "env:"
+_STORED = "secrets."
+SECRET_REFERENCE: Final = re.compile(r"\$\{secrets\.([A-Za-z][A-Za-z0-9_-]*)\}", re.ASCII)
+SLUG: Final = re.compile(r"(?:[a-z][a-z0-9-]*[a-z0-9]/)?[a-z][a-z0-9-]*[a-z0-9]", re.ASCII)  # AIP-19
+SLUG_CHARS_MAX: Final = 80
 
 
-def expand(text: str, at: At) -> str | Wrong:
+def secret_slug(name: str) -> str:
+    """The name a secret is kept under: STRIPE_API_KEY is stripe-api-key (AIP-19)."""
+    return name.lower().replace("_", "-")
+
+
+def is_slug(text: str) -> bool:
+    return SLUG.fullmatch(text) is not None and len(text) <= SLUG_CHARS_MAX
+
+
+def expand(text: str, at: At, *, stored: bool = False) -> str | Wrong:
+    """`stored`: a secret of the node's own store may stand here."""
     pieces: list[str] = []
     end = 0
     sound = True
     for match in _REFERENCE.finditer(text):
-        value = _value_of(match[1], at)
+        value = _value_of(match[1], at, stored=stored)
         if isinstance(value, Wrong):
             sound = False
             continue
         pieces += (text[end : match.start()], match[0] if value is None else value)
         end = match.end()
-    if "${" + _KIND in _REFERENCE.sub("", text):
-        return at.wrong(f"{at.name} has '${{env:' without the closing brace", "write ${env:NAME}")
+    rest = _REFERENCE.sub("", text)
+    for kind in (_KIND, _STORED):
+        if "${" + kind in rest:
+            return at.wrong(f"{at.name} has '${{{kind}' without the closing brace", f"write ${{{kind}NAME}}")
     pieces.append(text[end:])
     return "".join(pieces) if sound else WRONG
 
 
-def _value_of(body: str, at: At) -> str | Wrong | None:
-    """What the reference stands for; None when it is none of ours and stays as it is written."""
+def _value_of(body: str, at: At, *, stored: bool) -> str | Wrong | None:
+    """What the reference stands for; None when it stays as it is written."""
+    if body.startswith(_STORED):
+        return _stored(body.removeprefix(_STORED), at, stored=stored)
     if not body.startswith(_KIND):
         if _NAME.fullmatch(body):
             at.warn(
@@ -47,3 +70,14 @@ def _value_of(body: str, at: At) -> str | Wrong | None:
     if value:
         at.substituted.append(value)
     return value
+
+
+def _stored(name: str, at: At, *, stored: bool) -> Wrong | None:
+    if not SECRET_REFERENCE.fullmatch(f"${{{_STORED}{name}}}") or not is_slug(secret_slug(name)):
+        return at.wrong(f"{at.name} names the secret {shown(name)}", "write ${secrets.NAME}, in letters and digits")
+    if not stored:
+        return at.wrong(
+            f"{at.name} is no place for ${{secrets.{name}}}",
+            "a stored secret can stand in headers, env and auth.client_secret of a server",
+        )
+    return None

@@ -4,7 +4,8 @@ from typing import Any, Final
 
 from interlock.config.keys import SECTIONS
 from interlock.config.place import WRONG, At, Wrong
-from interlock.config.plan import Dial, Package, ServerPlan, Spawn
+from interlock.config.plan import Dial, OAuthPlan, Package, ServerPlan, Spawn
+from interlock.protocol.oauth.resource import is_protected
 
 _PROGRAM: Final = ("args", "env", "cwd", "transport", "tools")
 REACHES: Final = {  # the key that says how a server is reached -> the keys that may stand beside it
@@ -12,7 +13,7 @@ REACHES: Final = {  # the key that says how a server is reached -> the keys that
     "npm": _PROGRAM,
     "pypi": _PROGRAM,
     "docker": ("args", "env", "transport", "tools"),
-    "url": ("headers", "transport", "tools"),
+    "url": ("headers", "transport", "tools", "auth"),
 }
 TRANSPORTS: Final = {reach: ("auto", "http", "sse") if reach == "url" else ("auto", "stdio") for reach in REACHES}
 
@@ -23,7 +24,7 @@ def server_plan(segment: str, written: dict[str, Any], values: dict[str, Any], a
     if isinstance(reach, Wrong):
         return WRONG
     faults = [_misfit(reach, name, at) for name in written if name != reach]
-    faults.append(_transport_fault(reach, values, at))
+    faults += (_transport_fault(reach, values, at), _auth_fault(values, at))
     if any(faults) or len(values) < len(written):
         return WRONG
     return ServerPlan(
@@ -60,8 +61,28 @@ def _transport_fault(reach: str, values: dict[str, Any], at: At) -> bool:
     return True
 
 
+def _auth_fault(values: dict[str, Any], at: At) -> bool:
+    auth: OAuthPlan | None = values.get("auth")
+    if auth is None or "url" not in values:
+        return False
+    inside = at.inside("auth")
+    if any(name.lower() == "authorization" for name in values.get("headers", {})):
+        inside.wrong(f"{at.title} has 'auth' and an Authorization header", "keep one of them")
+        return True
+    if not is_protected(values["url"]):
+        inside.wrong(f"'auth' in {at.title} needs an https:// url", "a token must not travel where others can read it")
+        return True
+    if auth.client_secret is not None and auth.issuer is None:
+        inside.warn(
+            f"the client_secret in {at.title} goes to whatever authorization server the MCP server names first",
+            'name the one it belongs to: issuer = "https://..."',
+        )
+    return False
+
+
 def _dial(values: dict[str, Any]) -> Dial:
-    return Dial(url=values["url"], headers=values.get("headers", {}), transport=values.get("transport", "auto"))
+    given = {name: values[name] for name in ("headers", "transport", "auth") if name in values}
+    return Dial(url=values["url"], **given)
 
 
 def _spawn(reach: str, values: dict[str, Any]) -> Spawn:

@@ -17,7 +17,6 @@ from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import ELICITATION_COMPLETE, LOG_RANK, ROOTS_CHANGED, ROOTS_LIST
 from interlock.runtime.callers import Caller
-from interlock.runtime.calls import Call
 from interlock.runtime.links.keeper import Heard, Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.shelves import RESOURCE_SCHEME
@@ -141,7 +140,7 @@ class Audience:
 
     def log(self, link: Link, params: Raw, with_tasks: set[str]) -> None:
         """Whoever asked for logs hears it, unless it may belong to another principal's call or task."""
-        callers = {p.caller.principal.name for p in link.in_flight.values() if isinstance(p, Call)} | with_tasks
+        callers = link.principals() | with_tasks
         if len(callers) > 1:
             self.unplaced_logs += 1
             return
@@ -164,6 +163,14 @@ class Audience:
         message = encode_notification(ELICITATION_COMPLETE.encode(), bytes(params))
         for member in list(self.members):
             member.tell_legacy(message)
+
+    def page_visited(self, principal: str, elicitation: str) -> None:
+        """A page that this node itself sent somebody to: their legacy sessions are told."""
+        params = encode_value({"elicitationId": elicitation})
+        message = encode_notification(ELICITATION_COMPLETE.encode(), params)
+        for member in list(self.members):
+            if member.caller.principal.name == principal:
+                member.tell_legacy(message)
 
     def roots_changed(self) -> None:
         """A client's roots changed: servers that care will ask again, and `roots` decides whom."""

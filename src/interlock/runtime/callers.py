@@ -7,7 +7,9 @@ import msgspec
 from msgspec import Raw
 
 from interlock.config.plan import AccessRule, NameForm, Scope
+from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.meta import stamp_modern
 from interlock.runtime.ax.hop import Hop
 
 
@@ -81,6 +83,8 @@ class Caller:
     """The client side of a call. A legacy caller lives as long as its session; a modern one is shared by requests."""
 
     __slots__ = (
+        "_stamp",
+        "_stamped_level",
         "asker",
         "calls",
         "capabilities",
@@ -110,8 +114,23 @@ class Caller:
         self.capabilities: dict[str, Raw] = {}  # of a legacy client
         self.modern_capabilities = Raw(b"{}")  # the same, as a 2026-07-28 server reads them
         self.log_level: str | None = None
+        self._stamp: Raw | None = None
+        self._stamped_level: str | None = None
         self.seen: Any = None  # the namespace `view` belongs to
         self.view: Any = None
+
+    def stamp(self, meta: dict[str, Raw]) -> None:
+        """What a 2026-07-28 server is told with each request of a legacy client."""
+        level = None if self.log_level is None else Raw(encode_value(self.log_level))
+        stamp_modern(meta, capabilities=self.modern_capabilities, client=self.client, log_level=level)
+
+    def stamped(self) -> Raw:
+        """The same where it is all there is: written once, and again when the client wants other logs."""
+        if self._stamp is None or self._stamped_level is not self.log_level:
+            meta: dict[str, Raw] = {}
+            self.stamp(meta)
+            self._stamp, self._stamped_level = Raw(encode_value(meta)), self.log_level
+        return self._stamp
 
     def act_as(self, principal: Principal) -> None:
         """The same client with another credential: what that one may do counts from now on."""

@@ -39,6 +39,7 @@ from interlock.protocol.mcp.meta import PROGRESS_TOKEN
 from interlock.protocol.mcp.methods import LOG_MESSAGE, LOG_RANK, META_LOG_LEVEL, PROGRESS
 from interlock.protocol.mcp.results import error_to_legacy, error_to_modern, result_to_legacy, result_to_modern
 from interlock.runtime.callers import Asked, Caller, Sink
+from interlock.runtime.grants.consents import Consent
 
 
 class Outcome(Enum):
@@ -84,8 +85,17 @@ class House(Protocol):
     def returned(self, call: "Call") -> asyncio.Future[Any] | None:
         """A parked call's client came back, perhaps with other wishes. What its server must have heard first."""
 
+    def set_aside(self, call: "Call") -> None:
+        """It waits for its client, not for its server: it takes no room there, and no deadline runs."""
+
+    def take_up(self, call: "Call") -> None:
+        """... and goes on."""
+
     def input_required(self, call: "Call", result: Raw) -> bool:
         """The modern server of a legacy client's call asks something. False when the result asks nothing."""
+
+    def consent_needed(self, call: "Call", segment: str, consent: Consent) -> None:
+        """The caller has to agree on a page before this server takes calls of theirs: end the call with that."""
 
     def refused(self, call: "Call", error: Raw) -> tuple[bytes, int] | None:
         """A legacy server's error that a modern client hears as something else: the whole message and its status."""
@@ -102,6 +112,10 @@ class Carrier(Protocol):
     def cancel(self, pending: Pending, reason: str) -> None: ...
 
     def send_again(self, call: "Call") -> None: ...
+
+    def set_aside(self, call: "Call") -> None: ...
+
+    def take_up(self, call: "Call") -> None: ...
 
 
 class Call(msgspec.Struct, eq=False):
@@ -130,11 +144,14 @@ class Call(msgspec.Struct, eq=False):
     deadline: float = inf
     asking: int = 0  # questions to the client under way: no deadline meanwhile
     unhurried: bool = False  # it waits for as long as it takes, and loses nothing when it is asked again
+    renewed: bool = False  # it was refused for its credential once, and sent again with another
     in_one_breath: bool = False  # the server has just asked for it and may ask more
     lacked: dict[str, Any] | None = None  # the capability for a question that the client does not have
     rounds: int = 0  # of input_required
     interview: Any = None
-    request_digest: bytes = b""  # what a retry must repeat
+    wished: Raw | None = None  # the name or URI as its client wrote it, where a retry may have to repeat it
+    request_digest: bytes = b""  # what a retry must repeat, once one is asked for
+    questions: tuple[bytes, ...] = ()  # of its server, open; by the server's ids
     after: asyncio.Future[Any] | None = None  # what its server must have heard before it
 
     @property
@@ -183,6 +200,11 @@ class Call(msgspec.Struct, eq=False):
         if not self.done:
             self.reason = _reason(fault)
             self._end(encode_fault(self.client_id, self._shown(fault)), outcome, 200)
+
+    def answer(self, message: bytes, outcome: Outcome) -> None:
+        """End it with an answer of our own."""
+        if not self.done:
+            self._end(message, outcome, 200)
 
     def refuse(self, fault: Fault, status: int) -> None:
         self.reason = _reason(fault)

@@ -5,6 +5,7 @@ goes from the front to the link without a task, a future or a timer of its own.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -20,31 +21,48 @@ from interlock.protocol.jsonrpc.errors import (
     INVALID_PARAMS,
     MISSING_CAPABILITY,
     RESOURCE_NOT_FOUND,
+    TOOL_DEGRADED,
+    URL_ELICITATION_REQUIRED,
     CodecError,
     Fault,
 )
 from interlock.protocol.jsonrpc.messages import Request
+from interlock.protocol.mcp.capabilities import declares
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.headers import encode_header, mirror_headers, mirror_mismatch
 from interlock.protocol.mcp.ladder import HTTP_STATUS
-from interlock.protocol.mcp.methods import COMPLETE, LOG_RANK, META_LOG_LEVEL, PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
-from interlock.protocol.mcp.mrtr import RESUMABLE, read_input_required, request_digest
+from interlock.protocol.mcp.methods import (
+    COMPLETE,
+    LOG_RANK,
+    META_LOG_LEVEL,
+    NAMED_BY,
+    PROMPTS_GET,
+    RESOURCES_READ,
+    TOOLS_CALL,
+)
+from interlock.protocol.mcp.mrtr import RESUMABLE, read_input_required
 from interlock.protocol.mcp.tasks import tool_across_eras
 from interlock.runtime.ax.hop import OUT_OF_SCOPE, Hop
 from interlock.runtime.callers import Asked, Caller, Sink, ViewKey
 from interlock.runtime.calls import Call, Carrier, Outcome
 from interlock.runtime.catalog import Catalog, View
 from interlock.runtime.clock import Clock
+from interlock.runtime.grants.consents import Consent
+from interlock.runtime.grants.errors import Unobtainable
 from interlock.runtime.guard import BUSY, NOT_FOUND, Guard, Refuse, Rung
 from interlock.runtime.interviews import Interview
 from interlock.runtime.links.greeting import modern_head
 from interlock.runtime.links.keeper import Heard, Keeper
-from interlock.runtime.links.link import Link
+from interlock.runtime.links.link import Link, Personal
+from interlock.runtime.links.renewal import unauthorised
 from interlock.runtime.parking import Parking
 from interlock.runtime.recorder import Recorder
 from interlock.runtime.shelves import Route
 from interlock.runtime.task_calls import TaskMaking
 from interlock.runtime.tasks import Tasks
+from interlock.store.ports import StoreError
+
+log = logging.getLogger("interlock.dispatch")
 
 SWEEP_S: Final = 0.1
 RESPAWN_WAIT_S: Final = 5.0  # how long a call waits for a server that is being started again
@@ -249,6 +267,11 @@ class Dispatch:
         return Call(caller, client_id, method, params, meta, sink, self._clock.now(), self)
 
     def go(self, call: Call, link: Link) -> Call:
+        if link.personal is not None:
+            own = link.personal.ready(call.caller.principal.name)
+            if own is None:
+                return self._go_personally(call, link, link.personal)
+            link = own
         if link.booked >= self._calls_max:  # per link: one server that never answers must not starve others
             return self.refuse(call, BUSY)
         if call.after is not None:
@@ -303,6 +326,32 @@ class Dispatch:
         else:
             link.send(verdict)
 
+    def _go_personally(self, call: Call, link: Link, personal: Personal) -> Call:
+        self._register(call, link)
+        task = asyncio.get_running_loop().create_task(self._send_personally(call, link, personal))
+        self._holds.add(task)
+        task.add_done_callback(self._holds.discard)
+        return call
+
+    async def _send_personally(self, call: Call, link: Link, personal: Personal) -> None:
+        """The user's link is not up: bring it up, or send the user to the page where they can agree to it."""
+        try:
+            found = await personal.open(call.caller.principal.name)
+        except (Unobtainable, StoreError) as error:
+            log.warning("link %s: no token for %s: %s", link.segment, call.caller.principal.name, error)
+            call.on_failed(unauthorised(link.segment), Outcome.REFUSED)
+            return
+        if call.done:
+            return
+        if isinstance(found, Consent):
+            self.consent_needed(call, link.segment, found)
+            return
+        verdict = self._guard.admit(call, found.standing)
+        if isinstance(verdict, Refuse):
+            call.on_failed(verdict.fault, Outcome.REFUSED)
+        else:
+            found.send(verdict)
+
     def _mirror(
         self, call: Call, route: Route, arguments: Raw | None, headers: Mapping[bytes, bytes] | None
     ) -> Fault | None:
@@ -338,7 +387,7 @@ class Dispatch:
             return Fault(INVALID_PARAMS, "this requestState was not made here, or was changed", data)
         if tool is not None and tool.needs_task:
             return tool_across_eras(Era.MODERN)
-        call.request_digest = request_digest(call.method, call.params)
+        call.wished = call.params.get(NAMED_BY[call.method])
         call.params.pop("inputResponses", None)  # of no round that this server knows
         call.params.pop("task", None)  # a wish of 2025-11-25, which servers of 2026-07-28 overlook
         call.after = self._tell_level(call, link)
@@ -369,6 +418,22 @@ class Dispatch:
     def withdrawn(self, call: Call, upstream_id: bytes) -> None:
         self.parking.withdrawn(call, upstream_id)
 
+    def set_aside(self, call: Call) -> None:
+        self.in_flight.discard(call)
+        if call.booked is not None:
+            call.booked.set_aside(call)
+            call.booked.booked -= 1
+            call.booked = None
+
+    def take_up(self, call: Call) -> None:
+        if call.booked is None and call.link is not None and not call.done:
+            call.booked = call.link
+            call.booked.booked += 1
+            call.booked.take_up(call)
+            self.in_flight.add(call)
+            if call.timeout_s is not None:  # the time its client took is not the server's
+                call.deadline = self._clock.now() + call.timeout_s
+
     def input_required(self, call: Call, result: Raw) -> bool:
         if b'"input_required"' not in bytes(result) or call.method not in RESUMABLE:
             return False
@@ -380,6 +445,23 @@ class Dispatch:
         else:
             Interview(call, wanted).start()
         return True
+
+    def consent_needed(self, call: Call, segment: str, consent: Consent) -> None:
+        said = f"{segment} takes calls of yours once you have agreed on this page. Open it, then call again."
+        asked = {"mode": "url", "url": consent.url, "message": said}
+        caller = call.caller
+        if caller.era is Era.MODERN:
+            answer = self.parking.ask_to_visit(call, asked)
+            if answer is not None:
+                call.reason = "auth_required"
+                call.answer(answer, Outcome.REFUSED)
+                return
+        elif declares(caller.modern_capabilities, "elicitation", "url"):
+            data: dict[str, Any] = {"reason": "auth_required", "elicitations": [{**asked, "elicitationId": consent.id}]}
+            call.on_failed(Fault(URL_ELICITATION_REQUIRED, said, data), Outcome.REFUSED)
+            return
+        data = {"reason": "auth_required", "url": consent.url, "next": said, "mcpax_code": -32002}
+        call.on_failed(Fault(TOOL_DEGRADED, "tool_degraded", data), Outcome.REFUSED)
 
     def refused(self, call: Call, error: Raw) -> tuple[bytes, int] | None:
         if call.lacked is not None:  # the server's error is what came of a question the client cannot answer

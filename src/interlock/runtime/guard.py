@@ -69,12 +69,15 @@ _REASONS: Final = {LinkState.UNAUTHORISED: "unauthorised", LinkState.CONNECTING:
 
 
 def degraded(standing: Standing) -> Fault:
+    unauthorised = standing.state is LinkState.UNAUTHORISED
     data: dict[str, Any] = {
         "reason": _REASONS.get(standing.state, "subserver_unreachable"),
         "since": rfc3339(standing.since_wall),
         "retry_after_ms": standing.retry_after_ms,
         "mcpax_code": -32002,  # the draft's own number, which 2026-07-28 does not let us send as the code
     }
+    if unauthorised:  # why exactly is for the operator: it may name hosts
+        data["next"] = "an operator looks at it: interlock status"
     return Fault(TOOL_DEGRADED, "tool_degraded", data)
 
 

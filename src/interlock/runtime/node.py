@@ -5,6 +5,7 @@ Here, and only here, the parts meet. The node watches its links and passes on wh
 
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 import signal
@@ -18,11 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 from msgspec import Raw
 
-from interlock.config.plan import Address, Plan
+from interlock.config.plan import Address, Dial, Plan
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.oauth.resource import metadata_paths, resource_of
+from interlock.runtime import descriptors
 from interlock.runtime.access import TokenBook
 from interlock.runtime.asked_tasks import AskedTasks
 from interlock.runtime.audience import Audience
@@ -42,14 +44,19 @@ from interlock.runtime.fronts.health import public_app
 from interlock.runtime.fronts.http import McpProtocol
 from interlock.runtime.fronts.legacy import LegacyDesk
 from interlock.runtime.fronts.modern import ModernDesk
+from interlock.runtime.fronts.refusals import Refusals
 from interlock.runtime.fronts.sessions import Session, Sessions
 from interlock.runtime.fronts.stdio import LineFront, stdio_front
 from interlock.runtime.fronts.stock import Stock
+from interlock.runtime.grants.consents import Pending
+from interlock.runtime.grants.desk import GrantDesk
 from interlock.runtime.identity import own_identity
 from interlock.runtime.links.connecting import Workshop
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
+from interlock.runtime.links.personal import PersonalLinks
+from interlock.runtime.links.pipes import Undelivered
 from interlock.runtime.operations import NodeOperations
 from interlock.runtime.recorder import Recorder
 from interlock.runtime.task_desk import TaskDesk
@@ -100,6 +107,7 @@ class Node:
         self.audience = Audience(self.keepers)
         self.catalog = Catalog(plan, self.audience.lists_changed)
         self.dispatch = Dispatch(self.catalog, self.keepers, self.recorder, self.clock, plan.limits.calls_in_flight)
+        self.dispatch.parking.room = descriptors.limit() * 2 // 3  # the rest is for those who are at work
         self.stock = Stock(self.catalog, self.keepers, self.clock, plan.ax.list_ttl_s)
         self.sessions = Sessions(self.clock, plan.mcp.session_idle_s, self._session_ended)
         self._asked_tasks = AskedTasks()
@@ -107,7 +115,10 @@ class Node:
         task_desk = TaskDesk(self.dispatch, self.tasks, self.keepers, self.clock)
         self.legacy = LegacyDesk(self.dispatch, self.stock, self.sessions, self.audience, task_desk, self._asked_tasks)
         self.modern = ModernDesk(self.dispatch, self.stock, self.audience, task_desk)
-        self.door = PublicDoor(plan, self.tokens, self.legacy, self.modern)
+        self.refusals = Refusals(self.recorder, self.clock)
+        self.door = PublicDoor(plan, self.tokens, self.legacy, self.modern, self.refusals)
+        self.desk = GrantDesk(plan.data, self.clock, plan.node.name)
+        self.personal: dict[str, PersonalLinks] = {}
         self.operations = NodeOperations(self)
         self._operator_app = operator_app
         self._warden = Warden()
@@ -118,6 +129,7 @@ class Node:
             warden=self._warden,
             eras=self._eras,
             clock=self.clock,
+            revealer=self.desk.revealer,
         )
         fittings = Fittings(
             clock=self.clock,
@@ -151,6 +163,8 @@ class Node:
         self.recorder.start()
         self._stack.push_async_callback(self.recorder.stop)
         await self.tokens.open()
+        await self.desk.open()
+        self._stack.push_async_callback(self.desk.close)
         await self._eras.open(self.store.kv, self.clock)
         if listen:
             await self._open_doors()
@@ -188,11 +202,18 @@ class Node:
         vendor_meta = self.plan.mcp.meta_pass == "vendor"  # noqa: S105  (a choice, not a password)
         for server in self.plan.servers:
             link = Link(server, self, self.clock, vendor_meta=vendor_meta)
-            self.keepers[server.segment] = Keeper(link, self._workshop, self._stock)
+            reach = server.reach
+            holder = self.desk.holder(server.segment, reach) if isinstance(reach, Dial) else None
+            self.keepers[server.segment] = Keeper(link, self._workshop, self._stock, holder)
+            if isinstance(reach, Dial) and holder is not None and reach.auth is not None and reach.auth.per == "user":
+                holder_for = functools.partial(self.desk.holder_for, holder, reach)
+                personal = PersonalLinks(server, self._workshop, self, holder_for, vendor_meta=vendor_meta)
+                link.personal = self.personal[server.segment] = personal
         for keeper in self.keepers.values():
             keeper.start()
 
     async def _stop_links(self) -> None:
+        await asyncio.gather(*(personal.stop() for personal in self.personal.values()))
         await asyncio.gather(*(keeper.stop() for keeper in self.keepers.values()))
 
     async def settle(self, seconds: float | None) -> None:
@@ -237,7 +258,7 @@ class Node:
             self.operator_url = f"{scheme}://{_reachable(operator, node.operator_listen)}"
         protocol = type("PublicProtocol", (McpProtocol,), {"door": self.door})
         tls = {"ssl_certfile": node.tls_cert, "ssl_keyfile": node.tls_key} if node.tls_cert is not None else {}
-        documents = self._open_to_oauth()
+        documents = self._open_to_oauth() | self.desk.settle(self.url, self.operator_url)
         subservers = AxDoor(self.plan, self.tokens, self.registrar)
         sockets = {
             "ws_max_size": self.plan.limits.message_bytes,
@@ -303,6 +324,7 @@ class Node:
             access_log=False,
             lifespan="off",
             ws="none",
+            proxy_headers=False,  # node.trusted_proxies decides whose word counts
             server_header=False,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=DRAIN_S,
@@ -336,6 +358,7 @@ class Node:
         for task in sweeps:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.refusals.settle(closing=True)
         self._tasks.clear()
         self._servers.clear()
 
@@ -350,7 +373,11 @@ class Node:
 
     async def _authenticate_operator(self, request: Any) -> str | None:
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        return self.tokens.operator(bearer.strip().encode("latin-1")) if scheme.lower() == "bearer" else None
+        who = self.tokens.operator(bearer.strip().encode("latin-1")) if scheme.lower() == "bearer" else None
+        if who is None:
+            peer = request.client.host if request.client is not None else None
+            self.refusals.note(f"peer:{peer}", "operator", request.method[:20], "unauthorised")
+        return who
 
     # What the links say (LinkWatcher)
 
@@ -381,8 +408,9 @@ class Node:
     def on_session_lost(self, link: Link) -> None:
         self.keepers[link.segment].regreet()
 
-    def on_unauthorised(self, link: Link, reason: str) -> None:
-        log.warning("link %s: %s", link.segment, reason)
+    def on_unauthorised(self, link: Link, what: Undelivered) -> None:
+        log.warning("link %s: %s", link.segment, what.detail)
+        self.keepers[link.segment].refused(what)
 
     def on_unreachable(self, link: Link) -> None:
         self.keepers[link.segment].probe()
@@ -392,6 +420,28 @@ class Node:
 
     def on_acknowledged(self, link: Link, params: Raw) -> None:
         self.keepers[link.segment].task_listening.on_acknowledged(params)
+
+    def on_consented(self, pending: Pending) -> None:
+        """Somebody agreed: it goes on record, and a client that sent them to the page is told."""
+        holder = pending.asker
+        who = holder.principal or "operator"
+        at = self.clock.wall()
+        self.recorder.add((at, who, "oauth", "oauth/consent", holder.segment, None, "admitted", "ok", 0.0, None))
+        if holder.principal:
+            self.audience.page_visited(holder.principal, pending.consent.id)
+
+    async def forget_token(self, name: str) -> None:
+        """A stored token was removed: it is not used from memory either."""
+        segment, _, principal = name.partition(" ")
+        keeper = self.keepers.get(segment)
+        if keeper is None or keeper.holder is None:
+            return
+        if principal:
+            if segment in self.personal:
+                await self.personal[segment].forget(principal)
+            return
+        await keeper.holder.forget()
+        await keeper.restart()
 
     def _session_ended(self, session: Session) -> None:
         self.audience.leave(session)
@@ -488,6 +538,7 @@ def serve(
     operator_app: OperatorApp,
 ) -> None:
     """Run a node until SIGTERM, SIGINT or, on stdio, the end of input. Blocks."""
+    descriptors.raise_limit()
     runner = _loop_runner()
     runner(_run(plan, stdio=stdio, only=only, on_ready=on_ready, operator_app=operator_app))
 

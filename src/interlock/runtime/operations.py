@@ -20,6 +20,8 @@ from interlock.protocol.mcp.items import maybe_value
 from interlock.protocol.oauth.resource import resource_of
 from interlock.runtime.callers import ViewKey
 from interlock.runtime.clock import rfc3339
+from interlock.runtime.grants.desk import BadSecretName, named_by
+from interlock.runtime.grants.errors import Unobtainable
 from interlock.runtime.guard import Rung
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
@@ -102,6 +104,7 @@ class NodeOperations:
                 "total": node.dispatch.total,
                 "failed": node.dispatch.failed,
                 "in_flight": len(node.dispatch.in_flight),
+                "parked": node.dispatch.parking.waiting,
             },
         }
 
@@ -127,6 +130,31 @@ class NodeOperations:
         kept = self._keeper(segment).stderr.tail(lines)
         return {"segment": segment, "lines": [{"at": rfc3339(line.at), "text": line.text} for line in kept]}
 
+    async def authorize_link(self, segment: str) -> JsonObject:
+        """The page on which a person agrees to a token for this server."""
+        holder = self._keeper(segment).holder
+        if holder is None:
+            raise Refused("no_oauth", f"{segment} is reached without OAuth", {"segment": segment})
+        try:
+            consent = await holder.consent(anew=True)
+        except Unobtainable as error:
+            raise Refused("auth_failed", str(error), {"segment": segment}) from None
+        left_s = consent.expires_at - self._node.clock.now()
+        return {
+            "segment": segment,
+            "url": consent.url,
+            "issuer": consent.issuer,
+            "scopes": list(consent.scopes),
+            "expires_at": rfc3339(self._node.clock.wall() + left_s),
+        }
+
+    async def oauth_returned(self, parameters: list[tuple[str, str]]) -> JsonObject:
+        """A person's browser came back: what to show them. The state in the parameters is the only credential."""
+        page, pending = await self._node.desk.returned(parameters)
+        if pending is not None:
+            self._node.on_consented(pending)
+        return {"status": page.status, "title": page.title, "text": page.text}
+
     async def restart_link(self, segment: str) -> JsonObject:
         keeper = self._keeper(segment)
         await keeper.restart()
@@ -138,6 +166,33 @@ class NodeOperations:
             raise NotFound("owner", segment, [record.segment for record in await registrar.owners.all()], few=True)
         return {"segment": segment, "held": registrar.engine.maybe_standing(segment) is not None}
 
+    # Secrets
+
+    async def secrets(self) -> JsonObject:
+        return {"secrets": [{"kind": kind, "name": name} for kind, name in await self._node.desk.secret_names()]}
+
+    async def set_secret(self, name: str, value: str) -> JsonObject:
+        """Servers that name it are started or dialled anew with it."""
+        try:
+            await self._node.desk.set_secret(name, value)
+        except BadSecretName as error:
+            raise Refused("bad_secret_name", str(error)) from None
+        return {"name": name, "restarted": await self._restart_users_of(name)}
+
+    async def remove_secret(self, kind: str, name: str) -> JsonObject:
+        if not await self._node.desk.remove_secret(kind, name):
+            known = [known for _, known in await self._node.desk.secret_names()]
+            raise NotFound("secret", name, known)
+        if kind == "token":
+            await self._node.forget_token(name)
+        return {"removed": {"kind": kind, "name": name}}
+
+    async def _restart_users_of(self, slug: str) -> list[str]:
+        users = [keeper for keeper in self._node.keepers.values() if slug in named_by(keeper.link.plan)]
+        for keeper in users:
+            await keeper.restart()
+        return [keeper.link.segment for keeper in users]
+
     def _keeper(self, segment: str) -> Keeper:
         keeper = self._node.keepers.get(segment)
         if keeper is None:
@@ -146,6 +201,7 @@ class NodeOperations:
 
     def _link(self, keeper: Keeper) -> JsonObject:
         link = keeper.link
+        links = [link, *(link.personal.links if link.personal is not None else ())]
         facts = link.facts
         namespace = self._node.catalog.namespace
         shelf = next((s for s in namespace.shelves if s.link is link), None)
@@ -164,9 +220,10 @@ class NodeOperations:
             "prompts": len(namespace.listed(shelf.prompts)) if shelf else 0,
             "resources": len(shelf.resources) if shelf else 0,
             "withheld": [{"name": one.name, "reason": one.reason} for one in withheld],
-            "in_flight": len(link.in_flight),
-            "calls": link.calls,
-            "errors": link.errors,
+            "in_flight": sum(len(one.in_flight) for one in links),
+            "parked": sum(len(one.aside) for one in links),
+            "calls": sum(one.calls for one in links),
+            "errors": sum(one.errors for one in links),
             "restarts": link.restarts,
             "stray": link.stray,  # answers nobody waited for
             "unsent": link.unsent,  # answers, cancellations and notices of ours that did not arrive
@@ -175,6 +232,9 @@ class NodeOperations:
             "hops": max((route.hops for route in shelf.tools), default=1) if shelf else 1,
             **self._registration(link),
             "latency_ms": round(statistics.median(link.latencies) * 1000, 3) if link.latencies else None,
+            "token": _held(keeper),
+            "consent": keeper.holder is not None and keeper.holder.waits_for_consent,
+            "users": len(link.personal.links) if link.personal is not None else None,
         }
 
     def _registration(self, link: Link) -> JsonObject:
@@ -374,6 +434,14 @@ def _token(record: TokenRecord) -> JsonObject:
         "expires_at": rfc3339(record.expires_at) if record.expires_at else None,
         "last_used_at": None,
     }
+
+
+def _held(keeper: Keeper) -> JsonObject | None:
+    """What may be seen of the token towards a server."""
+    holder = keeper.holder
+    if holder is None or not holder.line:
+        return None
+    return {"expires_at": rfc3339(holder.expires_at) if holder.expires_at is not None else None}
 
 
 def _text(value: Any) -> str | None:

@@ -3,11 +3,16 @@ answered `input_required`; its retry brings the answers and takes the call up ag
 
 The call stays under way at the server meanwhile. Who holds the state may go on with it: the principal that began, the
 same request, once, until it expires. An abandoned call is cancelled at the server.
+
+A parked call is not in flight: it takes no room at its link, no deadline runs, and of the request nothing is kept but
+what the retry and the record need. Over HTTP it holds the connection that the server asked on; there is no other way to
+hear the server's answer.
 """
 
 import asyncio
 import secrets
 from collections.abc import Callable
+from math import inf
 from typing import Any, Final
 
 from msgspec import Raw
@@ -18,6 +23,7 @@ from interlock.protocol.jsonrpc.codec import (
     decode_untrusted,
     encode_error,
     encode_result,
+    encode_value,
     maybe_string,
 )
 from interlock.protocol.jsonrpc.errors import (
@@ -33,7 +39,7 @@ from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.protocol.mcp.capabilities import declares, may_be_asked, needed_to_be_asked
 from interlock.protocol.mcp.ladder import HTTP_STATUS
 from interlock.protocol.mcp.meta import RAW_EMPTY
-from interlock.protocol.mcp.methods import ELICIT, META_CAPABILITIES
+from interlock.protocol.mcp.methods import ELICIT, META_CAPABILITIES, NAMED_BY
 from interlock.protocol.mcp.mrtr import (
     QUESTIONS_MAX,
     RESUMABLE,
@@ -48,20 +54,23 @@ from interlock.protocol.mcp.mrtr import (
 from interlock.runtime.callers import Asked, Caller, Sink
 from interlock.runtime.calls import Call
 from interlock.runtime.clock import Clock
+from interlock.runtime.recorder import digest_of
 
 PARKED_S: Final = 300.0  # how long a client may think
 PARKED_MAX: Final = 20_000
+PARKED_BYTES_MAX: Final = 256 * 1024 * 1024  # of questions, and of answers that came before their clients
+EXPIRED_AT_ONCE: Final = 100  # of ten times a second: each is a message to its server
 GATHER_S: Final = 0.01  # questions asked in one breath reach the client in one round
 
 
 class Space:
     """One parked call: its open questions, and its answer should it come meanwhile."""
 
-    __slots__ = ("answer", "call", "digest", "expires_at", "next_key", "questions", "round", "status", "waiting")
+    __slots__ = ("answer", "bytes", "call", "expires_at", "next_key", "questions", "round", "status", "waiting")
 
-    def __init__(self, call: Call, digest: bytes) -> None:
+    def __init__(self, call: Call) -> None:
         self.call = call
-        self.digest = digest
+        self.bytes = 0  # of what is kept here
         self.round = 0
         self.expires_at = 0.0
         self.questions: dict[str, tuple[Asked, bytes, Question]] = {}
@@ -101,8 +110,17 @@ class Parking:
         self._clock = clock
         self._later = later or _on_the_loop
         self._key = secrets.token_bytes(32)  # parked calls end with the process, so does the key
+        self.room = PARKED_MAX  # for so many there are descriptors
         self.spaces: dict[str, Space] = {}
         self._handles: dict[Call, str] = {}
+        self._of: dict[str, dict[str, Space]] = {}  # principal -> handle -> space, oldest first
+        self._bytes = 0
+        self._look_again = inf  # nothing expires before
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for their clients."""
+        return sum(space.waiting for space in self.spaces.values())
 
     # The server asks
 
@@ -115,14 +133,12 @@ class Parking:
             return
         handle = self._handles.get(call)
         space = self.spaces.get(handle) if handle is not None else None
+        size = len(request.params)
+        if self._bytes + size > PARKED_BYTES_MAX or (space is None and not self._make_room(call.caller.principal.name)):
+            _decline(link, request.id, "too many calls wait for their clients")
+            return
         if space is None:
-            if len(self.spaces) >= PARKED_MAX:
-                _decline(link, request.id, "too many calls wait for their clients")
-                return
-            handle = secrets.token_urlsafe(16)
-            space = Space(call, call.request_digest)
-            self.spaces[handle] = space
-            self._handles[call] = handle
+            handle, space = self._begin(call)
         if len(space.questions) >= QUESTIONS_MAX:
             _decline(link, request.id, f"more than {QUESTIONS_MAX} questions at once")
             return
@@ -130,9 +146,37 @@ class Parking:
         space.next_key += 1
         space.questions[str(space.next_key)] = (link, request.id, Question(request.method, request.params))
         call.asking += 1
-        if not space.waiting and not call.in_one_breath:
+        self._count(space, size)
+        if space.waiting:
+            call.house.set_aside(call)
+        elif not call.in_one_breath:
             call.in_one_breath = True
             self._later(GATHER_S, lambda: self._gathered(handle or "", space))
+
+    def _begin(self, call: Call) -> tuple[str, Space]:
+        handle, space = secrets.token_urlsafe(16), Space(call)
+        call.request_digest = _digest(call)
+        self.spaces[handle] = space
+        self._handles[call] = handle
+        self._of.setdefault(call.caller.principal.name, {})[handle] = space
+        return handle, space
+
+    def _make_room(self, principal: str) -> bool:
+        """Whether another call of this principal may wait. When all is full, whoever has most gives way to others."""
+        if len(self.spaces) < min(PARKED_MAX, self.room):
+            return True
+        most = max(self._of.values(), key=len, default={})
+        if len(most) <= len(self._of.get(principal, ())) + 1:
+            return False
+        handle = next((handle for handle, space in most.items() if space.waiting), None)
+        if handle is None:
+            return False
+        self._abandon(handle, most[handle], "it gave way to another client's call")
+        return True
+
+    def _count(self, space: Space, size: int) -> None:
+        space.bytes += size
+        self._bytes += size
 
     def _gathered(self, handle: str, space: Space) -> None:
         space.call.in_one_breath = False
@@ -143,10 +187,13 @@ class Parking:
         """The server no longer wants an answer."""
         space = self.spaces.get(self._handles.get(call, ""))
         if space is not None:
-            for key, (_, theirs, _) in list(space.questions.items()):
+            for key, (_, theirs, question) in list(space.questions.items()):
                 if theirs == upstream_id:
                     del space.questions[key]
                     call.asking -= 1
+                    self._count(space, -len(question.params))
+            if not space.questions:
+                call.house.take_up(call)  # its server is at work again, and may ask anew
 
     def _tell(self, handle: str, space: Space) -> None:
         """Answer the client: these questions, and come back with this."""
@@ -154,11 +201,12 @@ class Parking:
         space.round += 1
         space.waiting = True
         space.expires_at = self._clock.now() + PARKED_S
+        self._look_again = min(self._look_again, space.expires_at)
         sink, call.sink = call.sink, _Away(space)
-        state = seal(
-            Ticket(handle, space.round, call.caller.principal.name, space.digest, self._clock.wall() + PARKED_S),
-            self._key,
-        )
+        call.house.set_aside(call)
+        _lighten(call)
+        digest, until = call.request_digest, self._clock.wall() + PARKED_S
+        state = seal(Ticket(handle, space.round, call.caller.principal.name, digest, until), self._key)
         asked = {key: question for key, (_, _, question) in space.questions.items()}
         sink.answer(encode_result(call.client_id, encode_input_required(asked, state)))
 
@@ -175,7 +223,8 @@ class Parking:
         ticket = unseal_untrusted(state, self._key)
         if ticket is None:
             return None  # another node's, further down the tree, or changed: whoever serves the request will say
-        if ticket.principal != caller.principal.name or ticket.digest != request_digest(method, params):
+        foreign = ticket.digest != b"" and ticket.digest != request_digest(method, params)
+        if ticket.principal != caller.principal.name or foreign:
             return _refused("state_foreign", "this requestState belongs to another request")
         if self._clock.wall() > ticket.expires_at:
             return _refused("state_expired", "this requestState has expired; send the request anew")
@@ -200,12 +249,14 @@ class Parking:
         call = space.call
         space.waiting = False
         call.return_to(client_id, meta, sink)
+        call.house.take_up(call)
         given = decode_object(params["inputResponses"]) if "inputResponses" in params else {}
         answers = []
         for key, answer in (given or {}).items():
             if key in space.questions and bytes(answer)[:1] == b"{":  # a result is an object; else it is asked again
-                link, upstream_id, _ = space.questions.pop(key)
+                link, upstream_id, question = space.questions.pop(key)
                 call.asking -= 1
+                self._count(space, -len(question.params))
                 answers.append((link, upstream_id, b'"result":' + bytes(answer)))
         _answer_after(call.house.returned(call), call, answers)
         if call.done:
@@ -240,15 +291,33 @@ class Parking:
             _decline(link, upstream_id, "the call of this question has ended")
         if not (space.waiting and space.answer is not None):
             self._forget(handle, space)
+        else:
+            self._count(space, len(space.answer) - space.bytes)
 
     def sweep(self, now: float) -> None:
-        for handle, space in [(h, s) for h, s in self.spaces.items() if s.waiting and s.expires_at <= now]:
-            self._forget(handle, space)
-            space.call.cancel("the client did not come back")
+        if now < self._look_again:
+            return
+        waiting = [(handle, space) for handle, space in self.spaces.items() if space.waiting]
+        expired = [(handle, space) for handle, space in waiting if space.expires_at <= now]
+        for handle, space in expired[:EXPIRED_AT_ONCE]:
+            self._abandon(handle, space, "the client did not come back")
+        if len(expired) <= EXPIRED_AT_ONCE:
+            self._look_again = min((space.expires_at for _, space in waiting if space.expires_at > now), default=inf)
+
+    def _abandon(self, handle: str, space: Space, reason: str) -> None:
+        self._forget(handle, space)
+        space.call.cancel(reason)
 
     def _forget(self, handle: str, space: Space) -> None:
-        self.spaces.pop(handle, None)
+        if self.spaces.pop(handle, None) is None:
+            return
+        self._count(space, -space.bytes)
         self._handles.pop(space.call, None)
+        principal = space.call.caller.principal.name
+        theirs = self._of[principal]
+        del theirs[handle]
+        if not theirs:
+            del self._of[principal]
 
     # A legacy server that refuses until a page was visited
 
@@ -268,17 +337,44 @@ class Parking:
                 {"requiredCapabilities": {"elicitation": {"url": {}}}},
             )
             return encode_error(call.client_id, error_body(fault)), HTTP_STATUS[MISSING_CAPABILITY]
-        questions = {str(number): Question(ELICIT, raw) for number, raw in enumerate(wanted[:QUESTIONS_MAX], 1)}
-        ticket = Ticket("", 0, call.caller.principal.name, call.request_digest, self._clock.wall() + PARKED_S)
-        return encode_result(call.client_id, encode_input_required(questions, seal(ticket, self._key))), 200
+        return self._visit(call, wanted[:QUESTIONS_MAX], _digest(call)), 200
+
+    def ask_to_visit(self, call: Call, asked: dict[str, str]) -> bytes | None:
+        """A page of ours that has to be visited first; None when the client cannot be asked that."""
+        able = declares(call.meta.get(META_CAPABILITIES, RAW_EMPTY), "elicitation", "url")
+        if not able or call.method not in RESUMABLE:
+            return None
+        return self._visit(call, [Raw(encode_value(asked))], b"")  # nothing waits: the retry is a call like any other
+
+    def _visit(self, call: Call, pages: list[Raw], digest: bytes) -> bytes:
+        questions = {str(number): Question(ELICIT, raw) for number, raw in enumerate(pages, 1)}
+        ticket = Ticket("", 0, call.caller.principal.name, digest, self._clock.wall() + PARKED_S)
+        return encode_result(call.client_id, encode_input_required(questions, seal(ticket, self._key)))
+
+
+def _digest(call: Call) -> bytes:
+    """What a retry must repeat: the request as its client wrote it."""
+    if call.request_digest or call.wished is None:
+        return call.request_digest
+    return request_digest(call.method, {**call.params, NAMED_BY[call.method]: call.wished})
+
+
+def _lighten(call: Call) -> None:
+    """The server has the request, and it is never sent again: of what it said only the record's digest stays."""
+    if call.ticket is not None:
+        call.ticket = call.wished = None
+        call.params = {"arguments": digest_of(call.params.get("arguments"))}
 
 
 def _answer_after(first: asyncio.Future[Any] | None, call: Call, answers: list[tuple[Asked, bytes, bytes]]) -> None:
     if first is not None:
         first.add_done_callback(lambda _: _answer_after(None, call, answers))
-    elif not call.done:
+    else:
         for link, upstream_id, answer in answers:
-            link.respond(upstream_id, answer)
+            if not call.done:
+                link.respond(upstream_id, answer)
+            else:
+                _decline(link, upstream_id, "the call of this question has ended")
 
 
 def _decline(link: Asked, upstream_id: bytes, why: str) -> None:

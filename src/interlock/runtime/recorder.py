@@ -21,8 +21,15 @@ log = logging.getLogger("interlock.audit")
 FLUSH_S: Final = 0.5
 WAITING_MAX: Final = 200_000  # records kept in memory while the disk refuses
 
+
+class Digest(str):
+    """The SHA-256 of arguments that nobody keeps any more."""
+
+    __slots__ = ()
+
+
 # at, who, via, method, tool, arguments, verdict, outcome, seconds, reason
-Entry = tuple[float, str, str, str, str, Raw | None, str, str, float, str | None]
+Entry = tuple[float, str, str, str, str, Raw | Digest | None, str, str, float, str | None]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -80,6 +87,10 @@ def _encode_all(batch: list[Entry]) -> list[bytes]:
     return [_encode_one(entry) for entry in batch]
 
 
+def digest_of(arguments: Raw | None) -> Digest:
+    return _NO_ARGUMENTS if arguments is None else Digest(hashlib.sha256(arguments).hexdigest())
+
+
 _TEMPLATE: Final = (
     b'{"at":"%b","who":%b,"via":"%b","method":"%b","tool":%b,"args_sha256":"%b","verdict":"%b","outcome":"%b","ms":%.3f'
 )
@@ -87,7 +98,10 @@ _TEMPLATE: Final = (
 
 def _encode_one(entry: Entry) -> bytes:
     at, who, via, method, tool, arguments, verdict, outcome, seconds, reason = entry
-    digest = _NO_ARGUMENTS if arguments is None else hashlib.sha256(arguments).hexdigest()
+    if arguments is None:
+        digest: str = _NO_ARGUMENTS
+    else:
+        digest = arguments if isinstance(arguments, Digest) else hashlib.sha256(arguments).hexdigest()
     record = _TEMPLATE % (
         _second(int(at)).encode(),
         _quoted(who),
@@ -102,6 +116,6 @@ def _encode_one(entry: Entry) -> bytes:
     return record + b"}" if reason is None else b'%b,"reason":%b}' % (record, _quoted(reason))
 
 
-_NO_ARGUMENTS: Final = hashlib.sha256(b"{}").hexdigest()
+_NO_ARGUMENTS: Final = Digest(hashlib.sha256(b"{}").hexdigest())
 _second = functools.lru_cache(maxsize=64)(rfc3339)
 _quoted = functools.lru_cache(maxsize=4096)(_encode)

@@ -39,8 +39,15 @@ PURGED_PER_WRITE_MAX = 100  # each write adds at most one entry, so this keeps u
 
 
 class SqliteStore:
-    def __init__(self, data: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        self._file = _StoreFile(data / STORE_FILE, busy_timeout_s)
+    def __init__(
+        self,
+        data: Path,
+        *,
+        file: str = STORE_FILE,
+        schema: Schema = STORE_SCHEMA,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
+    ) -> None:
+        self._file = _StoreFile(data / file, schema, busy_timeout_s)
         self.kv = SqliteKeyValue(self._file)
         self.streams = SqliteStreams(self._file)
         self.leases = SqliteLeases(self._file)
@@ -55,10 +62,11 @@ class SqliteStore:
 
 
 class _StoreFile:
-    """The connection to store.db and the thread that it lives on."""
+    """The connection to a file and the thread that it lives on."""
 
-    def __init__(self, path: Path, busy_timeout_s: float) -> None:
+    def __init__(self, path: Path, schema: Schema, busy_timeout_s: float) -> None:
         self._path = path
+        self._schema = schema
         self._busy_timeout_s = busy_timeout_s
         self._thread = SqliteThread(path)
         self._db: sqlite3.Connection | None = None
@@ -91,7 +99,7 @@ class _StoreFile:
 
     def _open(self) -> None:
         if self._db is None:
-            self._db = open_database(self._path, STORE_SCHEMA, "FULL", self._busy_timeout_s)
+            self._db = open_database(self._path, self._schema, "FULL", self._busy_timeout_s)
 
     def _close(self) -> None:
         db, self._db = self._db, None

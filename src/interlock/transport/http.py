@@ -21,6 +21,9 @@ from interlock.transport.http_connection import HEAD_BYTES_MAX, IDLE_S, Connecti
 __all__ = ["HEAD_BYTES_MAX", "Failure", "FailureKind", "Handle", "Headers", "HttpClient", "ResponseSink", "header"]
 
 WAITING_MAX = 1024  # requests without a connection; as many as a node has calls in flight by default
+# A connection that carried a stream is given back only while fewer are idle: streams that waited for people end in
+# numbers that calls never need at once.
+IDLE_AFTER_STREAMS_MAX = 256
 TLS_SHUTDOWN_S = 2.0  # a server that does not answer close_notify is left after this
 
 _METHOD = re.compile(rb"[A-Z]+")
@@ -33,6 +36,7 @@ class HttpClient:
     """All connections to one origin. Used from one event loop."""
 
     __slots__ = (
+        "_address",
         "_closed",
         "_connect_timeout_s",
         "_connections",
@@ -63,7 +67,9 @@ class HttpClient:
         idle_s: float = IDLE_S,
         max_waiting: int = WAITING_MAX,
         tls: ssl.SSLContext | None = None,
+        address: str | None = None,
     ) -> None:
+        """`address` is connected to instead of whatever the host's name leads to; the name still has to be proven."""
         is_tls, self._host, self._port = _split_origin(url)
         host = f"[{self._host}]" if ":" in self._host else self._host
         is_default_port = self._port == (443 if is_tls else 80)
@@ -72,6 +78,7 @@ class HttpClient:
         if is_tls:
             self._tls = tls or ssl.create_default_context()
             self._tls.set_alpn_protocols(["http/1.1"])
+        self._address = address or self._host
         self._max_connections = max_connections
         self._max_body_bytes = max_body_bytes
         self._connect_timeout_s = connect_timeout_s
@@ -149,6 +156,10 @@ class HttpClient:
         if self._sweeper is None:
             self._sweeper = self._loop.call_at(connection.expires_at, self._sweep)
 
+    @property
+    def has_plenty(self) -> bool:
+        return len(self._idle) >= IDLE_AFTER_STREAMS_MAX
+
     def gone(self, connection: Connection) -> None:
         self._connections.discard(connection)
         if not self._closed:
@@ -185,7 +196,7 @@ class HttpClient:
             async with asyncio.timeout(self._connect_timeout_s):
                 _, connection = await self._loop.create_connection(
                     self._new_connection,
-                    self._host,
+                    self._address,
                     self._port,
                     ssl=self._tls,
                     server_hostname=self._host if is_tls else None,

@@ -69,6 +69,10 @@ class Owner(Protocol):
     # Head bytes -> status, headers and length of the body behind them, or None: seen once, and perhaps never again.
     known_heads: dict[bytes, tuple[int, Headers, int] | None]
 
+    @property
+    def has_plenty(self) -> bool:
+        """Whether enough connections are idle: one more need not be kept."""
+
     def ready(self, connection: "Connection") -> None:
         """The connection can carry a request now."""
 
@@ -179,7 +183,7 @@ class Connection(asyncio.Protocol):
             end = data.find(b"\r\n\r\n", 0, KNOWN_HEAD_BYTES_MAX)
             known = self._owner.known_heads.get(data[:end]) if end > 0 else None
             if known is not None and len(data) == end + 4 + known[2] and not call.head_only:
-                sink, call.sink = call.sink, None
+                sink = call.sink
                 self._finish(call, True)
                 if sink is not None:
                     sink.on_answer(known[0], known[1], data[end + 4 :])
@@ -299,8 +303,11 @@ class Connection(asyncio.Protocol):
         return call
 
     def _finish(self, call: Handle, persistent: bool) -> None:
-        """Give the connection back before the sink is told: what waits is sent first, and the sink may raise."""
-        self._call = call.connection = None
+        """Give the connection back before the sink is told: what waits is sent first, and the sink may raise.
+
+        The call lets go of its sink, which holds it: no circles, else every request would wait for the collector.
+        """
+        self._call = call.connection = call.sink = None
         if self._paused:
             self.resume()
         if self._unsent_possible and self._transport.get_write_buffer_size():
@@ -312,7 +319,6 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, call: Handle, persistent: bool) -> None:
         status, headers, body, sink = self._status, self.headers, self._body, call.sink
-        call.sink = None
         self._finish(call, persistent)
         if sink is not None:
             sink.on_answer(status, headers, body if isinstance(body, bytes) else bytes(body))
@@ -331,7 +337,7 @@ class Connection(asyncio.Protocol):
         if self._call is not call:
             return
         if self._complete:
-            self._finish(call, self._persistent and malformed is None)
+            self._finish(call, self._persistent and malformed is None and not self._owner.has_plenty)
             sink.on_stream_end()
         elif malformed is not None:
             self._fail_malformed(malformed)
@@ -348,9 +354,10 @@ class Connection(asyncio.Protocol):
             self._status = self._unproductive = 0  # what is noted there is of the answer before
         if self._status and exc is None and ends_with_connection(self.headers):
             if self._streaming:
+                sink = call.sink
                 self._finish(call, False)
-                if call.sink is not None:
-                    call.sink.on_stream_end()
+                if sink is not None:
+                    sink.on_stream_end()
             else:
                 self._answer(call, False)
         elif self._status or self._unproductive:

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from .guard import Guard
 from .server import (
     LEGACY_VERSIONS,
     META,
@@ -107,6 +108,7 @@ class HttpPipe:
         self.server, self.token, self.always_stream = server, token, always_stream
         self.forget_after = forget_after  # calls a session lives for
         self.calls: dict[str, int] = {}
+        self.guard: Guard | None = None
 
     async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert isinstance(reader, Reader)
@@ -128,6 +130,8 @@ class HttpPipe:
             writer.close()
 
     async def _answer(self, request: Request, response: Response, reader: Reader) -> None:
+        if self.guard is not None and await self._is_guarded(self.guard, request, response):
+            return
         if self.token is not None and request.folded.get("authorization") != f"Bearer {self.token}":
             await response.plain(401, www_authenticate='Bearer realm="raw", error="invalid_token"')
         elif request.path == "/sse" and request.method == "GET":
@@ -142,6 +146,19 @@ class HttpPipe:
             await response.plain(405, allow="POST")
         else:
             await self._legacy_stream(request, response)
+
+    async def _is_guarded(self, guard: Guard, request: Request, response: Response) -> bool:
+        document = guard.document(request.path) if request.method == "GET" else None
+        if document is not None:
+            await response.plain(200, document)
+            return True
+        if request.path not in ("/mcp", "/sse", "/messages"):
+            return False
+        refusal = await guard.refusal(request.folded, request.body)
+        if refusal is not None:
+            status, challenge = refusal
+            await response.plain(status, **({"www_authenticate": challenge} if challenge else {}))
+        return refusal is not None
 
     async def _post(self, request: Request, response: Response) -> None:
         try:
@@ -328,6 +345,8 @@ async def serve(pipe: HttpPipe, port: int) -> None:
         lambda: asyncio.StreamReaderProtocol(Reader(), pipe.connection), "127.0.0.1", port
     )
     host, bound = listener.sockets[0].getsockname()[:2]
+    if pipe.guard is not None:
+        pipe.guard.url = f"http://{host}:{bound}/mcp"
     print(f"http://{host}:{bound}/mcp", flush=True)
 
     async def to_streams(data: bytes) -> None:

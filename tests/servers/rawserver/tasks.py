@@ -35,6 +35,7 @@ class Task:
     answers: list[str] = field(default_factory=list)
     waiting: list[Channel] = field(default_factory=list)  # tasks/result under way
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    agreed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def state(self) -> list[tuple[str, str]]:
@@ -68,6 +69,7 @@ def tasks(server: Server, options: Namespace) -> None:
     """`job` and `must` become tasks; `end`, `news`, `question`, `book` and `client_task` drive and look at them."""
     made: dict[str, Task] = {}
     calls: list[str] = []  # "method id" of every request about a task
+    hesitating: list[str] = []  # tasks whose listeners wait for `agree`
     counter = [0]
     server.capabilities["tools"] = '{"listChanged":true}'
     if server.serves("legacy"):
@@ -248,7 +250,10 @@ def tasks(server: Server, options: Namespace) -> None:
         return obj(
             [
                 ("content", "[]"),
-                ("structuredContent", json.dumps({"tasks": found, "calls": calls, "heard": heard})),
+                (
+                    "structuredContent",
+                    json.dumps({"tasks": found, "calls": calls, "heard": heard, "hesitating": hesitating}),
+                ),
             ]
         )
 
@@ -260,6 +265,10 @@ def tasks(server: Server, options: Namespace) -> None:
         for method in json.loads(given.get("then", "[]")):
             answers.append(await exchange.ask(method, obj([("taskId", given.get("id", string(kept)))])))
         return obj([("content", "[]"), ("structuredContent", obj([("answers", array(answers))]))])
+
+    async def agree(exchange: Exchange, arguments: str) -> str:
+        named(arguments)[0].agreed.set()
+        return '{"content":[]}'
 
     async def greeted(exchange: Exchange, arguments: str) -> str:
         """What the client said of itself in `initialize`."""
@@ -278,6 +287,10 @@ def tasks(server: Server, options: Namespace) -> None:
         if "taskIds" in filters:
             if any("unlistenable" in made[one].arguments for one in json.loads(filters["taskIds"]) if one in made):
                 raise Refusal(-32602, "not this one")
+            for one in json.loads(filters["taskIds"]):
+                if one in made and "hesitates" in made[one].arguments:
+                    hesitating.append(one)
+                    await made[one].agreed.wait()
             shy = {task.id for task in made.values() if "untold" in task.arguments}
             filters["taskIds"] = json.dumps([one for one in json.loads(filters["taskIds"]) if one not in shy])
         exchange.message.params["notifications"] = obj(filters.items())
@@ -296,5 +309,5 @@ def tasks(server: Server, options: Namespace) -> None:
     legacy = server.serves("legacy")
     server.tool("job", job, SUPPORT % "optional" if legacy else '"inputSchema":{"type":"object"}')
     server.tool("must", must, SUPPORT % "required" if legacy else '"inputSchema":{"type":"object"}')
-    for handler in (end, news, question, withdraw, book, client_task, greeted, die):
+    for handler in (end, news, question, withdraw, book, agree, client_task, greeted, die):
         server.tool(handler.__name__, handler)

@@ -22,7 +22,7 @@ from interlock.protocol.mcp.methods import (
 
 PROGRESS_TOKEN: Final = "progressToken"  # noqa: S105  (a correlation id, not a secret)
 
-_ERA_KEYS: Final = frozenset((META_VERSION, META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_SUBSCRIPTION))
+ERA_KEYS: Final = frozenset((META_VERSION, META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_SUBSCRIPTION))
 _TRACE_KEYS: Final = frozenset(("traceparent", "tracestate"))
 _CREDENTIAL_WORDS: Final = (
     "token",
@@ -62,7 +62,7 @@ def fate(key: str) -> Fate:
 
 
 def _judge(key: str) -> Fate:
-    if key in _ERA_KEYS:
+    if key in ERA_KEYS:
         return Fate.ERA
     if key in _TRACE_KEYS:
         return Fate.PASS

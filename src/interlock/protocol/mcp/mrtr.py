@@ -24,7 +24,7 @@ ROUNDS_MAX: Final = 10
 QUESTIONS_MAX: Final = 32  # in one round
 
 _PREFIX: Final = "il1."
-_NOT_THE_REQUEST: Final = ("_meta", "inputResponses", "requestState")
+_NOT_THE_REQUEST: Final = ("_meta", "inputResponses", "requestState", "task")  # a task: 2026-07-28 overlooks it
 _sorted_json = msgspec.json.Encoder(order="sorted").encode
 
 
@@ -72,7 +72,7 @@ def encode_input_required(questions: dict[str, Question], state: str) -> bytes:
 
 
 def request_digest(method: str, params: dict[str, Any]) -> bytes:
-    """What a retry must repeat: everything of the request but its answers, its state and its `_meta`."""
+    """What a retry must repeat: all of the request but its answers, its state, its `_meta` and what is overlooked."""
     kept = {key: raw for key, raw in params.items() if key not in _NOT_THE_REQUEST}
     try:
         body = _sorted_json({key: decode_value(raw) for key, raw in kept.items()})

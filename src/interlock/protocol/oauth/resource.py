@@ -15,6 +15,7 @@ ENDPOINT: Final = "/mcp"
 WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
 _OAUTH: Final = "/.well-known/oauth-authorization-server"
 _OPENID: Final = "/.well-known/openid-configuration"
+_VISIBLE = re.compile(r"[!-~]+", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+", re.ASCII)
 
 
@@ -86,11 +87,16 @@ def read_metadata_untrusted(data: bytes, issuer: str) -> ServerMetadata:
 
 def is_protected(url: str) -> bool:
     """Whether what is fetched there cannot be changed on the way: https, or http within this machine."""
-    parts = _maybe_split(url)
+    parts = _maybe_split(url) if _VISIBLE.fullmatch(url) else None  # `urlsplit` drops line breaks
     host = (parts.hostname if parts is not None else None) or ""
     if parts is None or not _HOST.fullmatch(host) or parts.username is not None or "#" in url:
         return False
     return parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host))
+
+
+def is_loopback_url(url: str) -> bool:
+    parts = _maybe_split(url)
+    return parts is not None and _is_loopback(parts.hostname or "")
 
 
 def _is_loopback(host: str) -> bool:

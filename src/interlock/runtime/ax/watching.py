@@ -1,10 +1,15 @@
 """What a registered link says and any other link would say too: it is the house's business, whoever the link is."""
 
+import logging
+
 from msgspec import Raw
 
 from interlock.protocol.jsonrpc.messages import Request
 from interlock.runtime.links.link import Link, LinkWatcher
+from interlock.runtime.links.pipes import Undelivered
 from interlock.runtime.links.task_watcher import TaskWatcher
+
+log = logging.getLogger("interlock.ax")
 
 
 class InTheHouse:
@@ -27,8 +32,9 @@ class InTheHouse:
     def on_orphan_request(self, link: Link, request: Request) -> bool:
         return self._house.on_orphan_request(link, request)
 
-    def on_unauthorised(self, link: Link, reason: str) -> None:
-        self._house.on_unauthorised(link, reason)
+    def on_unauthorised(self, link: Link, what: Undelivered) -> None:
+        """The node has no credential for a subserver: it is the subserver that shows one."""
+        log.warning("link %s: %s", link.segment, what.detail)
 
     def on_elicitation_complete(self, link: Link, params: Raw) -> None:
         self._house.on_elicitation_complete(link, params)

@@ -5,7 +5,6 @@ need none either. No client token opens it. What is said inside is the visitor's
 """
 
 import asyncio
-import ipaddress
 import logging
 from collections.abc import Callable, Coroutine, MutableMapping
 from typing import Any, Final
@@ -27,6 +26,7 @@ from interlock.runtime.ax.visitor import Visitor
 from interlock.runtime.fronts.door import PROXY_HEADERS
 from interlock.runtime.fronts.exchange import Head, Refusal
 from interlock.runtime.fronts.passports import Inspector
+from interlock.runtime.fronts.proxies import Proxies, address_of
 from interlock.transport.websocket_accepted import AcceptedPipe
 
 log = logging.getLogger("interlock.ax")
@@ -56,6 +56,7 @@ class AxDoor:
         self._tokens = tokens
         self._registrar = registrar
         self._inspector = Inspector(plan)
+        self._proxies = Proxies(plan.node.trusted_proxies)
         self._visitors: set[Visitor] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,8 +129,7 @@ class AxDoor:
             return stranger
         if b"access_token=" in scope["query_string"]:
             return _UNAUTHORISED
-        local = _is_loopback(scope["client"]) and PROXY_HEADERS.isdisjoint(head.headers)
-        tls = scope.get("state", {}).get("tls")
+        local, tls = self._whence(scope, head)
         rules = self._plan.access
         if head.credential is None:
             anonymous = self._plan.auth.anonymous
@@ -140,6 +140,17 @@ class AxDoor:
         if record is None:
             return _UNAUTHORISED
         return guest(f"subserver:{record.name}", rules, token_scope=record.scope, on_this_machine=local, tls=tls)
+
+    def _whence(self, scope: Scope, head: Head) -> tuple[bool, str | None]:
+        """Whether it comes from this machine, and over which TLS. A trusted proxy speaks for whom it passes on."""
+        peer = address_of(scope["client"][0] if scope["client"] else None)
+        if self._proxies.trusts(peer):
+            client = self._proxies.client(head.raw_headers)
+            local = client is not None and client.is_loopback and peer is not None and peer.is_loopback
+            # Which version the proxy spoke is not said: enough for a leaf, not for an aggregator (10.4).
+            return local, "TLS" if head.headers.get(b"x-forwarded-proto") == b"https" else None
+        local = peer is not None and peer.is_loopback and PROXY_HEADERS.isdisjoint(head.headers)
+        return local, scope.get("state", {}).get("tls")
 
 
 async def _answer(send: Send, refusal: Refusal, kind: str = "http.response") -> None:
@@ -168,13 +179,6 @@ async def _read(receive: Receive) -> bytes | None:
             return None
         if not message.get("more_body", False):
             return body
-
-
-def _is_loopback(client: tuple[str, int] | None) -> bool:
-    try:
-        return client is not None and ipaddress.ip_address(client[0].partition("%")[0]).is_loopback
-    except ValueError:
-        return False
 
 
 _UNAUTHORISED: Final = Refusal(

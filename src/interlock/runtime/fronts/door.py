@@ -27,6 +27,8 @@ from interlock.runtime.fronts.http import McpProtocol
 from interlock.runtime.fronts.legacy import LegacyDesk
 from interlock.runtime.fronts.modern import ModernDesk
 from interlock.runtime.fronts.passports import NOT_FOUND, Endpoint, Inspector, Passport
+from interlock.runtime.fronts.proxies import Proxies
+from interlock.runtime.fronts.refusals import Refusals
 from interlock.runtime.fronts.sessions import Session
 from interlock.runtime.fronts.sse import SseStream
 
@@ -66,14 +68,16 @@ class Bearers(Protocol):
 
 
 class PublicDoor:
-    def __init__(self, plan: Plan, tokens: Tokens, legacy: LegacyDesk, modern: ModernDesk) -> None:
+    def __init__(self, plan: Plan, tokens: Tokens, legacy: LegacyDesk, modern: ModernDesk, refusals: Refusals) -> None:
         self._tokens = tokens
         self._legacy = legacy
         self._modern = modern
+        self._refusals = refusals
+        self.proxies = Proxies(plan.node.trusted_proxies)
         self.max_body_bytes = plan.limits.message_bytes
         self._who_needs_none = plan.auth.anonymous
         self._local = principal_for("local", None, plan.access)
-        self.known_heads: dict[bytes, tuple[Head, int]] = {}
+        self.known_heads: dict[bytes, tuple[Head, int] | None] = {}
         self._inspector = Inspector(plan)
         self.protocols: set[McpProtocol] = set()
         self.sse_streams: dict[str, SseStream] = {}
@@ -94,7 +98,7 @@ class PublicDoor:
             if passport.extra:
                 exchange.extra = passport.extra
             if passport.at_once is not None:
-                _refuse(exchange, passport.at_once)
+                self._turn_away(exchange, passport.at_once)
                 return
             credential = head.credential
             principal = self._anonymous(exchange) if credential is None else self._tokens.principal(credential)
@@ -103,7 +107,7 @@ class PublicDoor:
             elif self.bearers is not None:
                 self._ask_about(exchange, passport, self.bearers)
             else:
-                _refuse(exchange, _UNAUTHORISED)
+                self._turn_away(exchange, _UNAUTHORISED)
         except Exception:
             _fail(exchange)
 
@@ -111,9 +115,9 @@ class PublicDoor:
         """A credential that nobody here knows (yet): the request waits, with its body, until somebody has judged it."""
         credential = exchange.head.credential
         if credential is None:
-            _refuse(exchange, bearers.without)
+            self._turn_away(exchange, bearers.without)
         elif self._waiting_bytes + len(exchange.body) > WAITING_BYTES_MAX:
-            _refuse(exchange, _BUSY)
+            self._turn_away(exchange, _BUSY)
         else:
             self._waiting_bytes += len(exchange.body)
             waiting = self._admit_later(exchange, passport, bearers, credential)
@@ -125,7 +129,7 @@ class PublicDoor:
         try:
             who = await bearers.admit(credential)
             if not isinstance(who, Principal):
-                _refuse(exchange, who)
+                self._turn_away(exchange, who)
             elif not exchange.ended:  # the client may not have waited
                 self._admit(exchange, passport, who)
         except Exception:
@@ -154,9 +158,29 @@ class PublicDoor:
         """Who a request without a credential is from, where that may come in."""
         if self._who_needs_none == "any":
             return self._local
-        if self._who_needs_none == "loopback" and exchange.protocol.is_loopback and not _was_forwarded(exchange):
-            return self._local
+        if self._who_needs_none == "loopback":
+            protocol = exchange.protocol
+            if protocol.is_loopback and not _was_forwarded(exchange):
+                return self._local
+            if protocol.is_proxy and self._speaks_for_us(protocol, exchange.head):
+                return self._local
         return None
+
+    def _speaks_for_us(self, proxy: McpProtocol, head: Head) -> bool:
+        """A trusted proxy on this machine passes on a program of this machine. What it does not say is not so."""
+        client = self.proxies.client(head.raw_headers)
+        return proxy.peer is not None and proxy.peer.is_loopback and client is not None and client.is_loopback
+
+    # Refusals
+
+    def _turn_away(self, exchange: Exchange, refusal: Refusal) -> None:
+        if refusal.status >= 400:
+            self.turned_away(exchange.protocol, exchange.head, refusal.error)
+        _refuse(exchange, refusal)
+
+    def turned_away(self, protocol: McpProtocol, head: Head, reason: str) -> None:
+        client = self.proxies.client(head.raw_headers) if protocol.is_proxy else None
+        self._refusals.note(f"peer:{client or protocol.peer}", "http", head.method.decode("ascii") or "-", reason)
 
     # Rung 2: envelope and era
 
@@ -319,6 +343,7 @@ class PublicDoor:
                 self._sweep(protocol, now)
             self._legacy.sessions.expire()
             self.dismiss_unwelcome()
+            self._refusals.settle()
 
     def _sweep(self, protocol: McpProtocol, now: float) -> None:
         exchange = protocol.exchange

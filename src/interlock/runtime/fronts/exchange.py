@@ -175,7 +175,9 @@ class Exchange(msgspec.Struct, eq=False):
         if self.ended:
             return
         self.ended = True
-        if self.running is not None:
-            self.running.cancel("the client disconnected")
-        if self.on_gone is not None:
-            self.on_gone()
+        running, on_gone = self.running, self.on_gone
+        self.running = self.on_gone = None  # no circles: what is gone must not wait for the collector
+        if running is not None:
+            running.cancel("the client disconnected")
+        if on_gone is not None:
+            on_gone()

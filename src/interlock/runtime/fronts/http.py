@@ -9,14 +9,15 @@ is remembered by those bytes, and a request that comes whole behind a known head
 """
 
 import asyncio
-import ipaddress
 from collections import deque
 from typing import Any, ClassVar, Final, Protocol
 
 import httptools
+import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from interlock.runtime.fronts.exchange import Exchange, Head
+from interlock.runtime.fronts.proxies import IpAddress, Proxies, address_of
 
 HEAD_BYTES_MAX: Final = 64 * 1024
 HEADERS_MAX: Final = 200
@@ -29,9 +30,15 @@ OWN_PATHS: Final = (b"/mcp", b"/sse", b"/messages")
 class Door(Protocol):
     max_body_bytes: int
     protocols: "set[McpProtocol]"
-    known_heads: dict[bytes, tuple[Head, int]]  # head bytes -> what they mean, and the length of the body behind them
+    # Head bytes -> what they mean and the length of the body behind them, or None: seen once, and perhaps never again.
+    known_heads: dict[bytes, tuple[Head, int] | None]
+
+    proxies: Proxies
 
     def serve(self, exchange: Exchange) -> None: ...
+
+    def turned_away(self, protocol: "McpProtocol", head: Head, reason: str) -> None:
+        """A request is refused, perhaps before its head was read."""
 
 
 class McpProtocol(HttpToolsProtocol):
@@ -55,13 +62,17 @@ class McpProtocol(HttpToolsProtocol):
         self._body_bytes = 0
         self._chunks: list[bytes] = []
         self._head = _NO_HEAD
-        self.is_loopback = False
+        self.peer: IpAddress | None = None
+        self.is_proxy = False  # one of node.trusted_proxies
+        self.is_loopback = False  # a program on this machine, which speaks for nobody else
         self.url = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.busy_since = self.idle_since = self.loop.time()
-        self.is_loopback = _is_loopback(self.client[0] if self.client else None)
+        self.peer = address_of(self.client[0] if self.client else None)
+        self.is_proxy = self.door.proxies.trusts(self.peer)
+        self.is_loopback = self.peer is not None and self.peer.is_loopback and not self.is_proxy
         tls = transport.get_extra_info("ssl_object")
         if tls is not None:
             self.app_state = {**self.app_state, "tls": tls.version()}
@@ -80,6 +91,7 @@ class McpProtocol(HttpToolsProtocol):
         self.headers = []
         self.expect_100_continue = False
         self._own = False
+        self._head = _NO_HEAD
         self._mid_message = True
         self._in_head = True
         self._head_bytes = 0
@@ -193,6 +205,7 @@ class McpProtocol(HttpToolsProtocol):
             return
         self._refused = True
         self.busy_since = None
+        self.door.turned_away(self, self._head, _WORDS[status])
         if self.exchange is not None:
             self.exchange.keep = False
             return
@@ -262,14 +275,21 @@ class McpProtocol(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def _learn(self, data: bytes, end: int) -> None:
-        """Remember a head whose whole request came in one piece and needed nothing special of the parser."""
+        """Remember a head whose whole request came in one piece and needed nothing special of the parser.
+
+        At its second coming: the first heads of a session, and those with a trace id, come once.
+        """
         head = self._head
         length = head.headers.get(b"content-length", b"")
         plain = head.method == b"POST" and head.keep and b"transfer-encoding" not in head.headers
         if plain and length.isdigit() and len(data) == end + 4 + int(length) and b"expect" not in head.headers:
-            if len(self.door.known_heads) >= KNOWN_HEADS_MAX:
-                self.door.known_heads.clear()
-            self.door.known_heads[data[:end]] = (head, int(length))
+            known, written = self.door.known_heads, data[:end]
+            if written in known:
+                known[written] = (head, int(length))
+            else:
+                if len(known) >= KNOWN_HEADS_MAX:
+                    known.clear()
+                known[written] = None
 
     @property
     def is_idle(self) -> bool:
@@ -303,13 +323,6 @@ def _size(headers: list[tuple[bytes, bytes]]) -> int:
     return sum(len(name) + len(value) for name, value in headers)
 
 
-def _is_loopback(host: str | None) -> bool:
-    try:
-        return host is not None and ipaddress.ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return False
-
-
 REFUSALS: Final = {
     400: b'{"error":"bad_request","message":"this is not HTTP as it is spoken here","details":{}}',
     408: b'{"error":"request_timeout","message":"the request did not arrive in time","details":{}}',
@@ -317,3 +330,4 @@ REFUSALS: Final = {
     431: b'{"error":"headers_too_large","message":"the request line or headers are too large","details":{}}',
     503: b'{"error":"too_many_pipelined","message":"too many requests on one connection at once","details":{}}',
 }
+_WORDS: Final = {status: msgspec.json.decode(body)["error"] for status, body in REFUSALS.items()}

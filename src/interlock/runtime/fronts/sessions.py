@@ -157,6 +157,7 @@ class Session:
         asks, self._asks = self._asks, {}
         for link, upstream_id, _ in asks.values():
             self._answer_for(link, upstream_id, "the client has gone")
+        self.caller.asker = None  # no circles: a session must not wait for the collector
 
 
 class Sessions:

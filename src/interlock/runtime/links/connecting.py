@@ -15,9 +15,13 @@ from interlock.config.plan import Dial, Package, Spawn
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import INITIALIZED
 from interlock.runtime.clock import Clock
+from interlock.runtime.grants.errors import Unobtainable
+from interlock.runtime.grants.holder import Holder
+from interlock.runtime.grants.revealing import Revealer
 from interlock.runtime.links.greeting import GreetingFailed, greet
 from interlock.runtime.links.link import Link, ServerFacts
-from interlock.runtime.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble
+from interlock.runtime.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble, Undelivered
+from interlock.store.ports import StoreError
 from interlock.transport.launch import ChildStartFailed, child_environment
 from interlock.transport.packages import PackageUnavailable, ensure
 from interlock.transport.stderr import StderrRing
@@ -43,15 +47,17 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
     warden: Warden | None
     eras: Eras
     clock: Clock
+    revealer: Revealer
 
 
 class ConnectFailed(Exception):
     """The server was not reached, or did not greet us; the message says why."""
 
-    def __init__(self, reason: str, *, unauthorised: bool = False) -> None:
+    def __init__(self, reason: str, *, refusal: Undelivered | None = None, unauthorised: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.unauthorised = unauthorised  # it refused our credential
+        self.refusal = refusal  # in which it refused our credential
+        self.unauthorised = unauthorised or refusal is not None  # or we have none
 
 
 class Loss:
@@ -74,8 +80,11 @@ class Loss:
 
 
 class Connector:
-    def __init__(self, link: Link, workshop: Workshop, stderr: StderrRing, loss: Loss) -> None:
+    def __init__(
+        self, link: Link, workshop: Workshop, stderr: StderrRing, loss: Loss, holder: Holder | None = None
+    ) -> None:
         self._link = link
+        self._holder = holder
         self._workshop = workshop
         self._stderr = stderr
         self._loss = loss
@@ -93,7 +102,9 @@ class Connector:
                 facts = await self._dial(reach, remembered)
         except GreetingFailed as failed:
             unauthorised = failed.what is not None and failed.what.trouble is Trouble.UNAUTHORISED
-            raise ConnectFailed(failed.reason, unauthorised=unauthorised) from failed
+            raise ConnectFailed(failed.reason, refusal=failed.what if unauthorised else None) from failed
+        except (Unobtainable, StoreError) as failed:  # a secret that is not set, or cannot be read
+            raise ConnectFailed(str(failed), unauthorised=True) from failed
         except TimeoutError as failed:
             raise ConnectFailed(f"it did not start within {LAUNCH_S:g} s") from failed
         except (PackageUnavailable, ChildStartFailed, OSError) as failed:
@@ -110,6 +121,12 @@ class Connector:
         except GreetingFailed as failed:
             raise ConnectFailed(failed.reason) from failed
 
+    def show_credential(self) -> None:
+        """Whatever token there is now goes out with every request from now on."""
+        pipe = self._link.pipe
+        if self._holder is not None and isinstance(pipe, HttpPipe | SsePipe):
+            pipe.adopt_credential(self._holder.line)
+
     def _welcome(self, facts: ServerFacts) -> None:
         link = self._link
         if facts.era is Era.LEGACY:
@@ -124,11 +141,12 @@ class Connector:
         argv: tuple[str, ...] = reach.command
         if reach.package is not None:
             argv = (*await self._install(reach.package), *argv)
+        env = await self._workshop.revealer.table(reach.env)
         pipe = StdioPipe(self._link)
         self._link.pipe = pipe
         pipe.child = Child(
             argv,
-            child_environment(reach.env, os.environ),
+            child_environment(env, os.environ),
             reach.cwd,
             max_message_bytes=self._workshop.message_bytes,
             sink=pipe,
@@ -149,10 +167,14 @@ class Connector:
 
     async def _dial(self, reach: Dial, remembered: Era | None) -> ServerFacts:
         link, size = self._link, self._workshop.message_bytes
+        headers = await self._workshop.revealer.headers(reach.headers)
+        if self._holder is not None:
+            await self._holder.ready()
         if reach.transport != "sse":
             link.session = b""
-            link.pipe = HttpPipe(link, reach.url, reach.headers, size)
+            link.pipe = HttpPipe(link, reach.url, headers, size)
             link.transport = "http"
+            self.show_credential()
             try:
                 return await self._greet_or_lose(remembered)
             except GreetingFailed as failed:
@@ -163,8 +185,9 @@ class Connector:
                 reason = failed
         else:
             reason = None
-        pipe = SsePipe(link, reach.url, reach.headers, size)
+        pipe = SsePipe(link, reach.url, headers, size)
         link.pipe, link.transport = pipe, "sse"
+        self.show_credential()
         trouble = await pipe.open(LAUNCH_S)
         if trouble is not None:
             raise reason or GreetingFailed(trouble.detail, trouble)

@@ -26,12 +26,15 @@ from interlock.protocol.mcp.methods import (
     TEMPLATES_LIST,
     TOOLS_LIST,
 )
+from interlock.protocol.oauth.refusal import read_challenge_untrusted
 from interlock.runtime.calls import Inquiry, Outcome
+from interlock.runtime.grants.holder import Denied, Holder
 from interlock.runtime.links.connecting import ConnectFailed, Connector, Loss, Workshop
 from interlock.runtime.links.greeting import MODERN_META, PROBE_S, modern_head
 from interlock.runtime.links.link import Link, LostFault
 from interlock.runtime.links.listing import FIELD, Items, ListFailed, Listing, read_list
-from interlock.runtime.links.pipes import HttpPipe, Pipe
+from interlock.runtime.links.pipes import HttpPipe, Pipe, Undelivered
+from interlock.runtime.links.renewal import Renewal
 from interlock.runtime.links.state import LinkState
 from interlock.runtime.links.subscriptions import Subscriptions, has
 from interlock.runtime.links.task_listening import TaskListening
@@ -46,6 +49,7 @@ UNAUTHORISED_RETRY_S: Final = 60.0
 GRACE_S: Final = 300.0  # MCP-AX 13.2: how long a lost server's tools stay listed
 STOP_S: Final = 6.0
 QUICK_RETURNS_MAX: Final = 3
+RENEWALS_MAX: Final = 3  # credentials in a row that the server refuses when greeted
 LOG_LEVEL_S: Final = 2.0  # a log line is worth no longer wait
 
 Heard = asyncio.Future[Response | Fault]
@@ -59,9 +63,15 @@ LISTS_OF: Final = {
 
 class Keeper:
     def __init__(
-        self, link: Link, workshop: Workshop, stock: Callable[[Link, Listing | None], Awaitable[None]]
+        self,
+        link: Link,
+        workshop: Workshop,
+        stock: Callable[[Link, Listing | None], Awaitable[None]],
+        holder: Holder | None = None,
     ) -> None:
+        """`holder`: whoever has the token for a server that may want one."""
         self.link = link
+        self.holder = holder
         self.listing: Listing | None = None
         self.listed_at = dict.fromkeys(LISTS_OF, 0.0)  # when each kind of list was last read
         self.settled = asyncio.Event()  # the first attempt has ended, well or not
@@ -73,7 +83,7 @@ class Keeper:
         self._workshop = workshop
         self._stock_catalog = stock
         self._loss = Loss()
-        self._connector = Connector(link, workshop, self.stderr, self._loss)
+        self._connector = Connector(link, workshop, self.stderr, self._loss, holder)
         self._wake = asyncio.Event()
         self._usable = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -82,6 +92,11 @@ class Keeper:
         self._regreeting: asyncio.Task[None] | None = None
         self._probing: asyncio.Task[None] | None = None
         self._closing: Pipe | None = None
+        self._renewal = Renewal(link, holder, workshop.clock, self.probe) if holder is not None else None
+        self._renewals = 0
+        if holder is not None:
+            link.renewable = True
+            holder.on_line = self._on_credential
         self._attempts = 0
         self._stopping = False
 
@@ -100,6 +115,8 @@ class Keeper:
             await asyncio.wait_for(self._hang_up("the node is stopping"), STOP_S)
         except TimeoutError:
             log.warning("link %s: did not stop within %g s", self.link.segment, STOP_S)
+        if self.holder is not None:
+            await self.holder.close()
         self.link.stand(LinkState.STOPPED, None)
 
     async def restart(self) -> None:
@@ -173,10 +190,17 @@ class Keeper:
                 await self._connect()
                 self.settled.set()
                 self._usable.set()
+                self._renewals = 0
                 reason = await self._loss.wait()
             except ConnectFailed as failed:
                 reason = failed.reason
-                if failed.unauthorised:
+                if failed.refusal is not None:
+                    denied = await self._another_credential(failed.refusal, began)
+                    if denied is None:
+                        await self._hang_up(reason)
+                        continue
+                    reason, retry_s = denied.reason, denied.retry_s
+                elif failed.unauthorised:
                     retry_s = UNAUTHORISED_RETRY_S
             except Exception:
                 ref = secrets.token_hex(6)
@@ -196,11 +220,38 @@ class Keeper:
     def _stand_lost(self, reason: str, wait_s: float, *, unauthorised: bool) -> None:
         log.warning("link %s: %s; next attempt in %.1f s", self.link.segment, reason, wait_s)
         if unauthorised:
-            self.link.stand(LinkState.UNAUTHORISED, f"{reason}; check its headers in [servers.{self.link.segment}]")
+            self.link.stand(LinkState.UNAUTHORISED, reason)
         elif self.listing is not None:
             self.link.stand(LinkState.DEGRADED, reason)
         else:
             self.link.stand(LinkState.FAILED, reason)
+
+    # Credentials
+
+    def refused(self, what: Undelivered) -> None:
+        """The server refuses our credential, and calls may be waiting for another."""
+        if self._renewal is not None:
+            probing = self._probing is not None and not self._probing.done()
+            if self.link.refused or (self._usable.is_set() and not probing):
+                self._renewal.begin(what)
+        elif what.status == 401:
+            self.probe()
+
+    async def _another_credential(self, what: Undelivered, began: float) -> Denied | None:
+        """None when it is worth greeting the server again, with another one."""
+        if self.holder is None:
+            reason = f"{what.detail}; check its headers in [servers.{self.link.segment}]"
+            return Denied(reason=reason, retry_s=UNAUTHORISED_RETRY_S)
+        if self._renewals >= RENEWALS_MAX:
+            self._renewals = 0
+            return Denied(reason="it refuses every token that it is shown", retry_s=UNAUTHORISED_RETRY_S)
+        self._renewals += 1
+        return await self.holder.refused(what.status, read_challenge_untrusted(what.challenges), sent_at=began)
+
+    def _on_credential(self) -> None:
+        self._connector.show_credential()
+        if self.link.standing.state is LinkState.UNAUTHORISED:
+            self._wake.set()
 
     async def _pause(self, wait_s: float) -> None:
         """Wait for the next attempt; a degraded link's tools leave when their grace is over."""
@@ -262,7 +313,10 @@ class Keeper:
         """Read all lists. A list that does not come leaves the link usable but slow."""
         methods = (TOOLS_LIST, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST)
         outcomes = await asyncio.gather(*(self._read(method) for method in methods))
-        troubles = [text for _, text in outcomes if text is not None]
+        refusal = next((failed.what for _, failed in outcomes if failed is not None and failed.unauthorised), None)
+        if refusal is not None:
+            raise ConnectFailed(refusal.detail, refusal=refusal)
+        troubles = [str(failed) for _, failed in outcomes if failed is not None]
         old = self.listing or Listing()
         fields = {
             FIELD[method]: items if items is not None else getattr(old, FIELD[method])
@@ -287,15 +341,15 @@ class Keeper:
                 listing = msgspec.structs.replace(self.listing or listing, **{FIELD[method]: items})
                 await self._publish(listing, (kind,))
             elif trouble is not None:
-                troubles.append(trouble)
+                troubles.append(str(trouble))
         if self.link.standing.state in (LinkState.READY, LinkState.SLOW):
             self._stand_listed(troubles)
 
-    async def _read(self, method: str) -> tuple[Items | None, str | None]:
+    async def _read(self, method: str) -> tuple[Items | None, ListFailed | None]:
         try:
             return await read_list(self.link, method), None
         except ListFailed as failed:
-            return None, str(failed)
+            return None, failed
 
     async def _publish(self, listing: Listing, kinds: Iterable[str]) -> None:
         self.listing = listing
@@ -315,6 +369,8 @@ class Keeper:
             if task is not None:
                 task.cancel()
         self._relists.clear()
+        if self._renewal is not None:
+            self._renewal.cancel()
         self.link.fail_all(reason)
         if self._closing is not None:
             await self._closing.close()

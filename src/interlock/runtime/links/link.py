@@ -33,7 +33,7 @@ from interlock.protocol.jsonrpc.errors import (
 )
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
 from interlock.protocol.mcp.eras import LATEST_MODERN, Era
-from interlock.protocol.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEYS, crossing, stamp_modern
+from interlock.protocol.mcp.meta import ERA_KEYS, PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEYS, crossing, stamp_modern
 from interlock.protocol.mcp.methods import (
     ACKNOWLEDGED,
     CANCELLED,
@@ -55,6 +55,7 @@ from interlock.protocol.mcp.methods import (
 from interlock.protocol.mcp.tasks import offers_tasks
 from interlock.runtime.calls import Call, Inquiry, Outcome, Pending
 from interlock.runtime.clock import Clock, rfc3339
+from interlock.runtime.grants.consents import Consent
 from interlock.runtime.guard import BUSY, Admitted
 from interlock.runtime.links.listener import Listener, subscription_id
 from interlock.runtime.links.pipes import Pipe, Trouble, Undelivered
@@ -106,7 +107,8 @@ class LinkWatcher(Protocol):
 
     def on_session_lost(self, link: "Link") -> None: ...
 
-    def on_unauthorised(self, link: "Link", reason: str) -> None: ...
+    def on_unauthorised(self, link: "Link", what: Undelivered) -> None:
+        """The server refuses the credential. Calls that could be sent again with another wait in `link.refused`."""
 
     def on_unreachable(self, link: "Link") -> None:
         """A request could not be sent at all."""
@@ -115,6 +117,19 @@ class LinkWatcher(Protocol):
 
     def on_acknowledged(self, link: "Link", params: Raw) -> None:
         """A modern server says what it will tell us."""
+
+
+class Personal(Protocol):
+    """Every user's own link to a server that wants to know them."""
+
+    def ready(self, principal: str) -> "Link | None":
+        """The user's link, when it can be used at once."""
+
+    async def open(self, principal: str) -> "Link | Consent":
+        """The same, however long it takes; or what the user has to agree to first. Raises Unobtainable, StoreError."""
+
+    @property
+    def links(self) -> "list[Link]": ...
 
 
 class Link:
@@ -150,8 +165,13 @@ class Link:
         self._garbage = 0
         self._chatter = 0
         self._chatter_since = 0.0
+        self.aside: dict[int, Call] = {}  # calls that wait for their clients, by their ids here
+        self._aside_of: dict[str, int] = {}  # principal -> how many of them
         self._asks: dict[bytes, Asking] = {}  # the server's questions under way, and on whose behalf each is
         self._parked: list[Call] = []
+        self.renewable = False  # whether another credential can be had when the server refuses ours
+        self.refused: list[tuple[Call, Undelivered]] = []
+        self.personal: Personal | None = None  # each user's own link to the same server, where they have their own
 
     # What goes out
 
@@ -177,8 +197,14 @@ class Link:
         call.handle = pipe.send(message, call.head if modern else b"", call)
 
     def _rewrite_meta(self, call: Call, uid: int) -> None:
+        if not call.meta:
+            if self.modern:
+                call.params["_meta"] = call.caller.stamped()
+            else:
+                call.params.pop("_meta", None)
+            return
         meta = {}
-        if call.meta:
+        if not ERA_KEYS.issuperset(call.meta):
             meta = crossing(call.meta, vendor=self._vendor_meta)
             if META_TASK in call.meta:
                 self._name_task(call, meta)
@@ -207,13 +233,7 @@ class Link:
                 log_level=said.get(META_LOG_LEVEL),
             )
         else:
-            level = caller.log_level
-            stamp_modern(
-                meta,
-                capabilities=caller.modern_capabilities,
-                client=caller.client,
-                log_level=None if level is None else Raw(encode_value(level)),
-            )
+            caller.stamp(meta)
 
     def ask(self, method: str, params: dict[str, Any], head: bytes = b"") -> Inquiry:
         """A question of our own. Await `inquiry.future`; `forget` it when you give up."""
@@ -249,7 +269,7 @@ class Link:
             self.send(call.ticket)
 
     def respond(self, upstream_id: bytes, payload: bytes) -> None:
-        call = self._asks.pop(upstream_id, None)
+        call = self._answered(upstream_id)
         if call is not None and call.caller.asker is not None:
             call.asking -= 1
             call.progressed = True
@@ -259,21 +279,49 @@ class Link:
 
     def cancel(self, pending: Pending, reason: str) -> None:
         """Tell the server that nobody waits any more: by closing the stream, and in words where words are spoken."""
-        if self.in_flight.pop(pending.upstream_id, None) is None or self.pipe is None:
+        if self._no_longer(pending.upstream_id) is None or self.pipe is None:
             return
         if not self.modern or self.transport in ONE_FOR_ALL:
             self.notify(CANCELLED, {"requestId": pending.upstream_id, "reason": reason})
         self.pipe.abort(pending.handle)
         # Its open questions end with it, unanswered: a refusal that overtakes the cancellation could be acted upon.
-        for upstream_id in [
-            one for one, asking in self._asks.items() if isinstance(asking, Call) and asking is pending
-        ]:
-            self._withdraw(upstream_id, RAW_EMPTY)
+        if isinstance(pending, Call):
+            for upstream_id in pending.questions:
+                if self._asks.get(upstream_id) is pending:
+                    self._withdraw(upstream_id, RAW_EMPTY)
+
+    def set_aside(self, call: Call) -> None:
+        """Its client is asked: the server does nothing for it until the answer."""
+        if self.in_flight.pop(call.upstream_id, None) is not None:
+            self.aside[call.upstream_id] = call
+            principal = call.caller.principal.name
+            self._aside_of[principal] = self._aside_of.get(principal, 0) + 1
+
+    def take_up(self, call: Call) -> None:
+        if self._from_aside(call.upstream_id) is not None:
+            self.in_flight[call.upstream_id] = call
+
+    def _from_aside(self, uid: int) -> Call | None:
+        call = self.aside.pop(uid, None)
+        if call is not None:
+            principal = call.caller.principal.name
+            self._aside_of[principal] -= 1
+            if not self._aside_of[principal]:
+                del self._aside_of[principal]
+        return call
+
+    def _no_longer(self, uid: int) -> Pending | None:
+        return self.in_flight.pop(uid, None) or self._from_aside(uid)
+
+    def principals(self) -> set[str]:
+        """Whose calls are under way here."""
+        calls = {pending.caller.principal.name for pending in self.in_flight.values() if isinstance(pending, Call)}
+        return calls | self._aside_of.keys()
 
     # What comes in
 
     def waits(self, origin: Pending) -> bool:
-        return origin.upstream_id in self.in_flight
+        return origin.upstream_id in self.in_flight or origin.upstream_id in self.aside
 
     def on_session(self, session: bytes) -> None:
         self.session = session
@@ -287,7 +335,10 @@ class Link:
         if type(message) is Response:
             try:
                 pending = self.in_flight.pop(int(message.id))
-            except (KeyError, ValueError):
+            except KeyError:
+                self._on_response_aside(message)
+                return
+            except ValueError:
                 self.stray += 1
                 return
             pending.on_response(message, self.era)
@@ -295,6 +346,14 @@ class Link:
             self._on_notification(message, origin)
         elif type(message) is Request:
             self._on_request(message, origin)
+
+    def _on_response_aside(self, response: Response) -> None:
+        """A server that did not wait for its client's answer; or nobody waits."""
+        call = self._from_aside(int(response.id))
+        if call is None:
+            self.stray += 1
+        else:
+            call.on_response(response, self.era)
 
     def _on_notification(self, message: Notification, origin: Pending | None) -> None:
         self._count_chatter()
@@ -374,6 +433,8 @@ class Link:
     def entrust(self, request: Request, asking: Asking) -> None:
         """Let a client be asked; its answer comes back as `respond`."""
         self._asks[request.id] = asking
+        if isinstance(asking, Call):
+            asking.questions += (request.id,)
         asking.on_request(self, request)
 
     def awaits(self, upstream_id: bytes, asking: Asking) -> bool:
@@ -393,12 +454,12 @@ class Link:
         if isinstance(origin, Call):
             return origin
         calls = [pending for pending in self.in_flight.values() if isinstance(pending, Call)]
-        if self.tasks and self._watcher.tasks.of_others(self, {call.caller.principal.name for call in calls}):
+        if self.tasks and self._watcher.tasks.of_others(self, self.principals()):
             return None  # a task of theirs may be speaking
         clients = {id(call.caller) if call.caller.asker is not None else id(call): call for call in calls}
-        if len(clients) <= 1:
-            return calls[-1] if calls else None
-        if len({call.caller.principal.name for call in calls}) > 1:
+        if len(clients) + len(self.aside) <= 1:
+            return calls[-1] if calls else next(iter(self.aside.values()), None)
+        if len(self.principals()) > 1:
             return None
         may_ask = [call for call in clients.values() if call.in_one_breath or not call.asking]
         return may_ask[0] if len(may_ask) == 1 else None
@@ -415,7 +476,8 @@ class Link:
         """Noise is skipped and counted. An answer nobody can read is still somebody's: it must not time out."""
         self._garbage += 1
         found = _ANSWER_ID.search(data, 0, 256) if _LOOKS_LIKE_ANSWER.match(data) is not None else None
-        origin = self.in_flight.get(int(found[1])) if found is not None else None
+        uid = int(found[1]) if found is not None else 0
+        origin = self.in_flight.get(uid) or self.aside.get(uid)
         if origin is not None:
             self.on_undelivered(origin, Undelivered(Trouble.MALFORMED, f"its answer cannot be read: {error}"))
         elif self._garbage > GARBAGE_MAX:
@@ -425,7 +487,12 @@ class Link:
 
     def on_undelivered(self, origin: Pending | None, what: Undelivered) -> None:
         if what.trouble is Trouble.UNAUTHORISED:
-            self._watcher.on_unauthorised(self, what.detail)
+            if self.renewable and isinstance(origin, Call) and not origin.renewed and self.waits(origin):
+                self._no_longer(origin.upstream_id)
+                origin.renewed = True
+                self.refused.append((origin, what))  # not looked at by the server: it may be sent again
+                origin = None
+            self._watcher.on_unauthorised(self, what)
         elif what.trouble is Trouble.SESSION_LOST:
             self._watcher.on_session_lost(self)
         elif what.trouble is Trouble.UNREACHABLE:
@@ -433,16 +500,20 @@ class Link:
         if origin is None:
             self._note_unsent(what)
             return
-        if self.in_flight.pop(origin.upstream_id, None) is None:
+        if self._no_longer(origin.upstream_id) is None:
             return
         match what.trouble:
-            case Trouble.SESSION_LOST if isinstance(origin, Call):
+            case Trouble.SESSION_LOST if isinstance(origin, Call) and origin.ticket is not None:
                 self._parked.append(origin)  # refused before it was looked at: sent again once greeted
+            case Trouble.SESSION_LOST if isinstance(origin, Call):
+                origin.on_failed(self._lost(what.detail, "unknown", what), Outcome.LOST)
             case Trouble.MALFORMED if isinstance(origin, Call):
                 fault = Fault(INTERNAL_ERROR, "the server's answer cannot be used", {"reason": "malformed_answer"})
                 origin.on_failed(fault, Outcome.ERROR)
             case Trouble.BUSY:
                 origin.on_failed(BUSY, Outcome.REFUSED)
+            case Trouble.UNAUTHORISED:
+                origin.on_failed(self._unauthorised(what), Outcome.ERROR)
             case Trouble.LOST | Trouble.MALFORMED:
                 origin.on_failed(self._lost(what.detail, "unknown", what), Outcome.LOST)
             case _:
@@ -459,18 +530,22 @@ class Link:
 
     def fail_all(self, reason: str) -> None:
         """The connection is gone: everybody waiting is told, and every question to a client is taken back."""
-        waiting, self.in_flight = self.in_flight, {}
+        waiting: dict[int, Pending] = {**self.in_flight, **self.aside}
+        self.in_flight, self.aside, self._aside_of = {}, {}, {}
         for pending in waiting.values():
             pending.on_failed(self._lost(reason, "unknown"), Outcome.LOST)
         parked, self._parked = self._parked, []
         for call in parked:
+            call.on_failed(self._lost(reason, "not_sent"), Outcome.LOST)
+        refused, self.refused = self.refused, []
+        for call, _ in refused:
             call.on_failed(self._lost(reason, "not_sent"), Outcome.LOST)
         for upstream_id in list(self._asks):
             self._withdraw(upstream_id, RAW_EMPTY)
 
     def _withdraw(self, upstream_id: bytes, params: Raw) -> None:
         """The server no longer wants this answer, or is no longer there."""
-        call = self._asks.pop(upstream_id, None)
+        call = self._answered(upstream_id)
         if call is None:
             return
         if call.caller.asker is not None:
@@ -478,6 +553,13 @@ class Link:
             call.caller.asker.withdraw(self, upstream_id, params)
         elif isinstance(call, Call):
             call.house.withdrawn(call, upstream_id)
+
+    def _answered(self, upstream_id: bytes) -> Asking | None:
+        """On whose behalf a question was asked that is open no more."""
+        asking = self._asks.pop(upstream_id, None)
+        if isinstance(asking, Call):
+            asking.questions = tuple(one for one in asking.questions if one != upstream_id)
+        return asking
 
     def _lost(self, detail: str, outcome: str, what: Undelivered | None = None) -> "LostFault":
         data = {
@@ -488,6 +570,10 @@ class Link:
             "mcpax_code": -32002,
         }
         return LostFault(TOOL_DEGRADED, "tool_degraded", data, detail, what)
+
+    def _unauthorised(self, what: Undelivered) -> "LostFault":
+        data = {"reason": "unauthorised", "outcome": "not_sent", "mcpax_code": -32002}
+        return LostFault(TOOL_DEGRADED, "tool_degraded", data, what.detail, what)
 
     # What the keeper sets
 

@@ -13,6 +13,7 @@ from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import LISTS, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
 from interlock.runtime.links.greeting import MODERN_META, modern_head
 from interlock.runtime.links.link import Link, LostFault
+from interlock.runtime.links.pipes import Trouble, Undelivered
 
 LIST_S: Final = 5.0  # MCP-AX 5.1: one slow server does not hold up the list
 PAGES_MAX: Final = 100
@@ -51,6 +52,14 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
 class ListFailed(Exception):
     """A list that could not be read; the message says why."""
+
+    def __init__(self, message: str, what: Undelivered | None = None) -> None:
+        super().__init__(message)
+        self.what = what
+
+    @property
+    def unauthorised(self) -> bool:
+        return self.what is not None and self.what.trouble is Trouble.UNAUTHORISED
 
 
 FIELD: Final = {TOOLS_LIST: "tools", PROMPTS_LIST: "prompts", RESOURCES_LIST: "resources", TEMPLATES_LIST: "templates"}
@@ -116,7 +125,7 @@ async def _read_page(link: Link, method: str, cursor: Raw | None) -> tuple[dict[
         link.cancel(inquiry, "timeout")
         raise ListFailed(f"{method} was not answered within {LIST_S:g} s") from None
     if isinstance(reply, LostFault):
-        raise ListFailed(f"{method}: {reply.detail}")
+        raise ListFailed(f"{method}: {reply.detail}", reply.what)
     if isinstance(reply, Fault):
         raise ListFailed(f"{method}: {reply.message}")
     if reply.error:

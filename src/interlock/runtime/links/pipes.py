@@ -14,13 +14,16 @@ import msgspec
 from interlock.protocol.mcp.sse import SseMalformed, SseParser
 from interlock.runtime.calls import Inquiry, Pending
 from interlock.runtime.links.aside import Aside
+from interlock.runtime.parking import PARKED_MAX
 from interlock.transport.http import Failure, FailureKind, Handle, Headers, HttpClient, header
 from interlock.transport.stdio import Child
 
 EVENT_STREAM_HEAD = b"accept: text/event-stream\r\n"
 POST_HEAD = b"content-type: application/json\r\naccept: application/json, text/event-stream\r\n"
 RESUME_TRIES_MAX = 5
-CALL_CONNECTIONS_MAX = 1024  # as many as calls under way at one server, by default
+# As many as calls under way at one server, by default, and calls that wait for their clients: each keeps the connection
+# on which its server asked.
+CALL_CONNECTIONS_MAX = 1024 + PARKED_MAX
 RESUME_DELAY_S = 1.0  # when the server named no `retry`
 
 
@@ -38,6 +41,7 @@ class Undelivered(msgspec.Struct, frozen=True):
     trouble: Trouble
     detail: str
     status: int = 0
+    challenges: tuple[bytes, ...] = ()  # what a refusal says about the credential it wants (WWW-Authenticate)
 
 
 ASIDE_FULL = Undelivered(Trouble.BUSY, "too many messages to it wait already")
@@ -66,6 +70,11 @@ class Pipe(Protocol):
         """Stop reading for a while: the server talks too much."""
 
     async def close(self) -> None: ...
+
+
+def unauthorised(status: int, headers: Headers) -> Undelivered:
+    said = tuple(value for name, value in headers if name.lower() == b"www-authenticate")
+    return Undelivered(Trouble.UNAUTHORISED, f"it refuses our credential (HTTP {status})", status, said)
 
 
 class StdioPipe:
@@ -116,11 +125,19 @@ class HttpPipe:
         self.client = HttpClient(place, max_body_bytes=max_bytes, max_connections=CALL_CONNECTIONS_MAX)
         self._aside = Aside(place, max_bytes)
         self.max_bytes = max_bytes
-        self._custom = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())
+        self._written = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())
+        self._custom = self._written
         self._session = b""
         self._post = self.client.start(b"POST", self.target, POST_HEAD + self._custom)
         self._stream: _Exchange | None = None
         self._closed = False
+
+    def adopt_credential(self, line: bytes) -> None:
+        """The Authorization header that every request has from now on."""
+        self._custom = self._written + line
+        self._post = self.client.start(b"POST", self.target, POST_HEAD + self._custom + self._session)
+        if self._stream is not None and self._stream.refused:
+            self.open_stream()
 
     def adopt_session(self, session: bytes, version: str) -> None:
         """Legacy: what every later request repeats."""
@@ -219,6 +236,7 @@ class _Exchange:
     _retry_s = RESUME_DELAY_S
     _tries = 0
     _aborted = False
+    refused = False  # the stream, for its credential
     handle: Handle | None = None
 
     def __init__(self, pipe: HttpPipe, origin: Pending | None, listening: bool = False) -> None:
@@ -256,15 +274,17 @@ class _Exchange:
                 owner.on_undelivered(origin, Undelivered(Trouble.MALFORMED, "its answer was not for this request"))
             return
         if self._listening:
+            self.refused = status == 401
             return  # 405 and others: the server offers no stream
         if 200 <= status < 300:
             if origin is not None and self._awaited():
                 owner.on_undelivered(origin, Undelivered(Trouble.MALFORMED, f"HTTP {status} instead of an answer"))
             return
         if status in (401, 403):
-            owner.on_undelivered(
-                origin, Undelivered(Trouble.UNAUTHORISED, f"it refuses our credential (HTTP {status})", status)
-            )
+            owner.on_undelivered(origin, unauthorised(status, headers))
+            return
+        if self._last_id is not None:  # of a stream that was taken up again: its request was looked at long ago
+            self._fail(Undelivered(Trouble.LOST, f"its stream could not be taken up again (HTTP {status})", status))
             return
         if status == 404 and self._pipe.has_session:  # whatever its body says: the request was not looked at
             owner.on_undelivered(origin, Undelivered(Trouble.SESSION_LOST, "it forgot our session", status))
@@ -338,11 +358,15 @@ class SsePipe:
         self._aside = Aside(f"{parts.scheme}://{parts.netloc}", max_bytes)
         self._closed = False
         self._target = (parts.path or "/").encode() + (b"?" + parts.query.encode() if parts.query else b"")
-        self._custom = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())
+        self._written = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())
+        self._custom = self._written
         self._parser = SseParser(max_bytes)
         self._post_target: bytes | None = None
         self._opened: asyncio.Future[Undelivered | None] = asyncio.get_running_loop().create_future()
         self._handle: Handle | None = None
+
+    def adopt_credential(self, line: bytes) -> None:
+        self._custom = self._written + line
 
     async def open(self, timeout_s: float) -> Undelivered | None:
         """None when the endpoint is known; otherwise why not."""
@@ -380,8 +404,8 @@ class SsePipe:
         await self._client.close()
 
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
-        trouble = Trouble.UNAUTHORISED if status in (401, 403) else Trouble.REFUSED
-        self._lost(Undelivered(trouble, f"HTTP {status}", status))
+        refused = status in (401, 403)
+        self._lost(unauthorised(status, headers) if refused else Undelivered(Trouble.REFUSED, f"HTTP {status}", status))
 
     def on_stream(self, status: int, headers: Headers) -> None:
         pass
@@ -430,7 +454,9 @@ class _Posted:
         self._origin = origin
 
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
-        if not 200 <= status < 300:
+        if status in (401, 403):
+            self._pipe._owner.on_undelivered(self._origin, unauthorised(status, headers))
+        elif not 200 <= status < 300:
             self._pipe._owner.on_undelivered(self._origin, Undelivered(Trouble.REFUSED, f"HTTP {status}", status))
 
     def on_stream(self, status: int, headers: Any) -> None:

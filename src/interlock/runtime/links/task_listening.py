@@ -1,7 +1,8 @@
 """One `subscriptions/listen` at a modern server for all the tasks that clients want to hear of.
 
 It stands apart from the one for lists and resources: a server that refuses to tell of a task must not fall silent about
-those. It is replaced when the tasks change, and said again when the server comes back.
+those. It is replaced when the tasks change, and said again when the server comes back. The older one stays open until
+the server has spoken about the newer, so that nothing happens unheard in between.
 """
 
 import asyncio
@@ -27,21 +28,19 @@ AGAIN_S: Final = 2.0  # until a stream that ended is opened again
 class _Listening:
     """The open request."""
 
-    def __init__(self, on_end: Callable[["_Listening"], None]) -> None:
+    def __init__(self, older: "_Listening | None", on_end: Callable[["_Listening", bool], None]) -> None:
         self.upstream_id = 0
         self.handle: object = None
+        self.older = older
         self.settled = asyncio.Event()  # acknowledged, refused, or replaced by another
         self.agreed: set[str] = set()
         self._on_end = on_end
 
     def on_response(self, response: Response, era: Era) -> None:
-        self.settled.set()
-        if not response.error:
-            self._on_end(self)
+        self._on_end(self, bool(response.error))
 
     def on_failed(self, fault: Fault, outcome: Outcome) -> None:
-        self.settled.set()
-        self._on_end(self)
+        self._on_end(self, False)
 
     def on_progress(self, params: dict[str, Raw]) -> None:
         pass
@@ -83,12 +82,15 @@ class TaskListening:
         link, old = self._link, self._open
         self._open = None
         if self._ids and link.modern and link.pipe is not None:
-            self._open = _Listening(self._ended)
+            self._open = newer = _Listening(old, self._ended)
             params = {"_meta": TASKS_META, "notifications": {"taskIds": sorted(self._ids)}}
-            link.attach(self._open, LISTEN, params, modern_head(LISTEN))
-        if old is not None:
+            link.attach(newer, LISTEN, params, modern_head(LISTEN))
+            asyncio.get_running_loop().call_later(AGREE_S, self._settle, newer)
+            if old is not None:
+                old.settled.set()  # whoever waits for it waits for the newer one
+        elif old is not None:
+            self._settle(old)
             link.cancel(old, "replaced")
-            old.settled.set()
 
     def on_acknowledged(self, params: Raw) -> None:
         members = decode_object(params) or {}
@@ -99,11 +101,19 @@ class TaskListening:
         agreed = decode_object(members["notifications"]) if "notifications" in members else None
         ids = decode_array((agreed or {}).get("taskIds", Raw(b"[]"))) or []
         listening.agreed = {told for raw in ids if (told := maybe_string(raw)) is not None}
-        listening.settled.set()
+        self._settle(listening)
 
-    def _ended(self, listening: _Listening) -> None:
+    def _settle(self, listening: _Listening) -> None:
+        """The server has spoken about it, or had the time to: those it replaces are no longer needed."""
+        listening.settled.set()
+        while (older := listening.older) is not None:
+            self._link.cancel(older, "replaced")
+            listening.older, older.older = older.older, None
+
+    def _ended(self, listening: _Listening, refused: bool) -> None:
         """Its stream ended. A lost server is told again by its keeper; one that is there after a pause."""
-        if listening is self._open:
+        self._settle(listening)
+        if listening is self._open and not refused:
             self._open = None
             if self._link.pipe is not None:
                 asyncio.get_running_loop().call_later(AGAIN_S, self._say_if_silent)

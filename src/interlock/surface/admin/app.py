@@ -8,7 +8,7 @@ failure leaves an id that the log repeats.
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_args
 
 import msgspec
 from starlette.applications import Starlette
@@ -19,14 +19,26 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from interlock.protocol.oauth.client import CALLBACK_PATH
 from interlock.store.ports import StoreError
+from interlock.store.secrets import SealMissing
 from interlock.store.tokens import token_name_fault
-from interlock.surface.admin.operations import JsonObject, NotFound, Operations, Refused, TokenDoor, TokenScope
+from interlock.surface.admin.callback import callback_page
+from interlock.surface.admin.operations import (
+    JsonObject,
+    NotFound,
+    Operations,
+    Refused,
+    SecretKind,
+    TokenDoor,
+    TokenScope,
+)
 
+Shape = TypeVar("Shape")
 Authenticate = Callable[[Request], Awaitable[str | None]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-BODY_BYTES_MAX = 64 * 1024  # the largest request, a token's, stays below 1 KiB
+BODY_BYTES_MAX = 64 * 1024  # a secret may be a key; a token's request stays below 1 KiB
 LOG_LINES_DEFAULT = 200
 LOG_LINES_MAX = 10_000
 AUDIT_RECORDS_DEFAULT = 100
@@ -41,6 +53,11 @@ class IssueToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     door: TokenDoor = msgspec.field(name="for")
     scope: TokenScope | None = None
     days: Annotated[int, msgspec.Meta(ge=1, le=3650)] | None = None
+
+
+class SetSecret(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=80)]
+    value: Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class _Rejected(Exception):
@@ -72,6 +89,26 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
     async def release_link(request: Request) -> Response:
         return _json(await operations.release_link(request.path_params["segment"]))
 
+    async def authorize_link(request: Request) -> Response:
+        return _json(await operations.authorize_link(request.path_params["segment"]))
+
+    async def oauth_callback(request: Request) -> Response:
+        return callback_page(await operations.oauth_returned(request.query_params.multi_items()))
+
+    async def secrets_kept(request: Request) -> Response:
+        _refuse_unknown_parameters(request, ())
+        return _json(await operations.secrets())
+
+    async def set_secret(request: Request) -> Response:
+        wanted = await _body(request, SetSecret)
+        return _json(await operations.set_secret(wanted.name, wanted.value), status=201)
+
+    async def remove_secret(request: Request) -> Response:
+        kind = request.path_params["kind"]
+        if kind not in get_args(SecretKind):
+            raise HTTPException(404)
+        return _json(await operations.remove_secret(kind, request.path_params["name"]))
+
     async def audit(request: Request) -> Response:
         _refuse_unknown_parameters(request, ("after", "limit"))
         after = _integer(request, "after", default=0, minimum=0, maximum=SEQUENCE_MAX)
@@ -98,6 +135,10 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
         Route("/admin/links/{segment}/logs", link_logs, methods=["GET"]),
         Route("/admin/links/{segment}/restart", restart_link, methods=["POST"]),
         Route("/admin/links/{segment}/release", release_link, methods=["POST"]),
+        Route("/admin/links/{segment}/authorize", authorize_link, methods=["POST"]),
+        Route(CALLBACK_PATH, oauth_callback, methods=["GET"]),
+        Route("/admin/secrets", _by_method({"GET": secrets_kept, "POST": set_secret}), methods=["GET", "POST"]),
+        Route("/admin/secrets/{kind}/{name:path}", remove_secret, methods=["DELETE"]),
         get("/admin/tools", lambda _: operations.tools()),
         get("/admin/tools/routes", lambda _: operations.routes()),
         get("/admin/tools/{name}", lambda request: operations.tool(request.path_params["name"])),
@@ -128,7 +169,8 @@ class _Door:
             return
         request = Request(scope, receive)
         try:
-            if self._authenticate is not None:
+            # A browser that comes back from an authorization server has no token; its state is checked instead.
+            if self._authenticate is not None and scope["path"] != CALLBACK_PATH:
                 principal = await self._authenticate(request)
                 if principal is None:
                     raise _Rejected(
@@ -162,6 +204,8 @@ def _refusal(error: Exception) -> Response:
             return _error(404, "not_found", f"there is no {error.what} {_quoted(error.name)}", details)
         case Refused():
             return _error(409, error.error, error.message, error.details)
+        case SealMissing():
+            return _error(503, "extra_missing", str(error))
         case StoreError():
             return _error(503, "unavailable", "the store cannot answer; nothing was done")
         case HTTPException(status_code=405):
@@ -219,7 +263,7 @@ def _integer(request: Request, name: str, *, default: int, minimum: int, maximum
     raise _Rejected(400, "invalid_parameter", message, {"parameter": name})
 
 
-async def _body(request: Request, shape: type[IssueToken]) -> IssueToken:
+async def _body(request: Request, shape: type[Shape]) -> Shape:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
         raise _Rejected(415, "unsupported_media_type", "send JSON with Content-Type: application/json")

@@ -9,12 +9,13 @@ from typing import Any, Literal, Protocol
 
 from interlock.runtime.operations import NotFound, Refused
 
-__all__ = ["JsonObject", "NotFound", "Operations", "Refused", "TokenDoor", "TokenScope"]
+__all__ = ["JsonObject", "NotFound", "Operations", "Refused", "SecretKind", "TokenDoor", "TokenScope"]
 
 JsonObject = dict[str, Any]
 
 TokenDoor = Literal["client", "subserver", "operator"]
 TokenScope = Literal["read", "write", "admin"]
+SecretKind = Literal["secret", "token", "client"]
 
 
 class Operations(Protocol):
@@ -33,6 +34,20 @@ class Operations(Protocol):
 
     async def release_link(self, segment: str) -> JsonObject:
         """Forget who owns a segment, and what is kept for a subserver that is lost. Raises NotFound."""
+
+    async def authorize_link(self, segment: str) -> JsonObject:
+        """The page on which a person agrees to a token for this server. Raises NotFound, Refused."""
+
+    async def oauth_returned(self, parameters: list[tuple[str, str]]) -> JsonObject:
+        """What a browser brought back from such a page; gives the status, title and text to show."""
+
+    async def secrets(self) -> JsonObject: ...
+
+    async def set_secret(self, name: str, value: str) -> JsonObject:
+        """May raise Refused."""
+
+    async def remove_secret(self, kind: str, name: str) -> JsonObject:
+        """Raises NotFound."""
 
     def tools(self) -> JsonObject: ...
 

@@ -25,13 +25,20 @@ VERBS = {
         "status",
         "tools",
         "links",
+        "secrets",
         "access",
         "audit",
         "explain",
         "version",
     )
 }
-OTHER_NUMBER = {"tool": "tools", "link": "links", "accesses": "access", "audits": "audit"}  # nouns, singular or plural
+OTHER_NUMBER = {  # nouns, singular or plural
+    "tool": "tools",
+    "link": "links",
+    "secret": "secrets",
+    "accesses": "access",
+    "audits": "audit",
+}
 
 SHARED_OPTIONS = ("--config", "--data", "--url", "--json", "--debug")  # of every verb, none of the program's own
 

@@ -41,9 +41,16 @@ def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> 
     offers = [count(link.tools, "tool"), count(link.prompts, "prompt"), count(link.resources, "resource")]
     lines += labelled("offers", ", ".join(offers), width)
     usage = f"{link.calls}, {link.errors} failed, {link.in_flight} in flight"
+    if link.parked:
+        usage += f", {link.parked} wait for their clients"
     lines += labelled("calls", usage, width)
     if link.latency_ms is not None:
         lines += labelled("latency", f"{latency(link.latency_ms)} (median)", width)
+    if link.token is not None:
+        ends = f"until {local_time(link.token.expires_at)}" if link.token.expires_at else "without a known end"
+        lines += labelled("token", ends, width)
+    if link.users is not None:
+        lines += labelled("users", f"{count(link.users, 'user')} connected, each with their own token", width)
     if link.restarts:
         lines += labelled("restarts", str(link.restarts), width)
     if link.stderr_lines:

@@ -9,6 +9,7 @@ from interlock.surface.cli.completion import segments
 from interlock.surface.cli.failures import Unreachable
 
 if TYPE_CHECKING:
+    from interlock.surface.cli.node import Answer
     from interlock.surface.cli.shapes import LogLine
 
 REASON_WIDTH_MIN = 24  # less says nothing; interlock status shows it whole
@@ -158,18 +159,51 @@ def _print_lines(invocation: Invocation, lines: "tuple[LogLine, ...]") -> None:
     "restart",
     examples="""
     interlock links restart github
+    interlock links restart github --authorize
     """,
 )
-def restart(invocation: Invocation, segment: Segment) -> None:
-    """End a server's process or connection and start it afresh."""
-    answer = invocation.node.post("links", segment, "restart", timeout=RESTART_TIMEOUT_S)
-    if invocation.out.as_json:
-        invocation.out.raw_json(answer.raw)
+def restart(
+    invocation: Invocation,
+    segment: Segment,
+    authorize: Annotated[
+        bool, typer.Option("--authorize", help="Show the page to agree to a new token, also when there is one.")
+    ] = False,
+) -> None:
+    """End a server's process or connection and start it afresh.
+
+    A server that wants a token somebody has to agree to: show the page to open.
+    """
+    node, out = invocation.node, invocation.out
+    if not authorize:
+        answer = node.post("links", segment, "restart", timeout=RESTART_TIMEOUT_S)
+        state = str(answer.value.get("state", "unknown"))
+        if state != "unauthorised" or node.get("links", segment).value.get("consent") is not True:
+            _restarted(invocation, segment, state, answer)
+            return
+    answer = node.post("links", segment, "authorize", timeout=RESTART_TIMEOUT_S)
+    if out.as_json:
+        out.raw_json(answer.raw)
         return
-    state = str(answer.value.get("state", "unknown"))
-    invocation.out.line(f"{segment} restarted, now {state}")
+    from interlock.surface.cli.shapes import Consent
+    from interlock.surface.cli.text import local_time, printable
+
+    asked = answer.as_(Consent)
+    out.line(printable(asked.url))
+    scopes = f", for {printable(' '.join(asked.scopes))}" if asked.scopes else ""
+    out.remark(f"open this page of {printable(asked.issuer)} and agree to a token for {segment}{scopes}")
+    out.remark(
+        f"it is good once, until {local_time(asked.expires_at, '%H:%M')}; interlock status --watch shows the rest"
+    )
+
+
+def _restarted(invocation: Invocation, segment: str, state: str, answer: "Answer") -> None:
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    out.line(f"{segment} restarted, now {state}")
     if state != "ready":
-        invocation.out.remark("interlock status --watch shows how it comes up")
+        out.remark("interlock status --watch shows how it comes up")
 
 
 @verb(

@@ -54,6 +54,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     resources: int = 0
     withheld: tuple[Withheld, ...] = ()
     in_flight: int = 0
+    parked: int = 0
     calls: int = 0
     errors: int = 0
     restarts: int = 0
@@ -62,6 +63,30 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     latency_ms: float | None = None
     hops: int = 1
     registration: Registration | None = None
+    token: "HeldToken | None" = None
+    users: int | None = None
+
+
+class Consent(msgspec.Struct, frozen=True, kw_only=True):
+    """The page where a person agrees to a token."""
+
+    url: str
+    issuer: str
+    scopes: tuple[str, ...] = ()
+    expires_at: str
+
+
+class Secret(msgspec.Struct, frozen=True, kw_only=True):
+    kind: str
+    name: str
+
+
+class Secrets(msgspec.Struct, frozen=True, kw_only=True):
+    secrets: tuple[Secret, ...]
+
+
+class HeldToken(msgspec.Struct, frozen=True, kw_only=True):
+    expires_at: str | None = None
 
 
 class Links(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +122,7 @@ class Calls(msgspec.Struct, frozen=True, kw_only=True):
     total: int = 0
     failed: int = 0
     in_flight: int = 0
+    parked: int = 0
 
 
 class Parent(msgspec.Struct, frozen=True, kw_only=True):

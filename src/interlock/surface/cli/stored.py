@@ -65,7 +65,7 @@ class StoredTokens:
                 await store.close()
 
         try:
-            return _run(with_book())
+            return run_stored(with_book())
         except BadTokenName as error:
             raise Refused("bad_token_name", str(error)) from None
 
@@ -118,10 +118,10 @@ class StoredAudit:
             finally:
                 await audit.close()
 
-        return _run(with_log())
+        return run_stored(with_log())
 
 
-def _run(job: Coroutine[Any, Any, T]) -> T:
+def run_stored(job: Coroutine[Any, Any, T]) -> T:
     try:
         return asyncio.run(job)
     except StoreError as error:

@@ -127,6 +127,8 @@ def _totals(status: Status, separator: str) -> Text:
         parts.append(f"{calls.failed} failed")
     if calls.in_flight:
         parts.append(f"{calls.in_flight} in flight")
+    if calls.parked:
+        parts.append(f"{calls.parked} wait for their clients")
     if status.clients.sessions:
         parts.append(count(status.clients.sessions, "session"))
     return Text(separator.join(parts), style="dim")

@@ -1,0 +1,80 @@
+"""What a server says when it refuses a request for its token: the WWW-Authenticate header of a 401 or 403, read.
+
+RFC 9110 11.6.1 for the form, RFC 6750 3 and RFC 9728 5.1 for what stands in it. Whatever cannot be read says nothing.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+CHALLENGE_BYTES_MAX: Final = 8192
+SCOPES_MAX: Final = 64  # of one challenge, one document, one token
+_TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105  (RFC 9110 5.6.2)
+_PARAMETER = re.compile(rf'({_TOKEN})[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|({_TOKEN})(?=[ \t]*(?:,|$)))')
+_SCHEME = re.compile(rf"({_TOKEN})(?=[ \t]|,|$)")
+_SKIPPED = re.compile(r"[ \t,]*")
+_TO_COMMA = re.compile(r"[^,]*")
+_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749 3.3
+
+INSUFFICIENT_SCOPE: Final = "insufficient_scope"
+
+
+class Challenge(msgspec.Struct, frozen=True, kw_only=True):
+    resource_metadata: str | None = None
+    scope: tuple[str, ...] = ()
+    error: str | None = None
+
+
+NO_CHALLENGE: Final = Challenge()
+
+
+def read_challenge_untrusted(values: Iterable[bytes]) -> Challenge:
+    """The Bearer challenge among all that the server offers; the first, if it offers several."""
+    for value in values:
+        for scheme, parameters in _challenges(value[:CHALLENGE_BYTES_MAX].decode("latin-1")):
+            if scheme == "bearer":
+                return Challenge(
+                    resource_metadata=parameters.get("resource_metadata"),
+                    scope=scopes(parameters.get("scope", "")),
+                    error=parameters.get("error"),
+                )
+    return NO_CHALLENGE
+
+
+def scopes(text: str) -> tuple[str, ...]:
+    """A scope string cut into its scopes, each once; what could not be one is left out."""
+    return tuple(dict.fromkeys(one for one in text.split(" ") if _SCOPE.fullmatch(one)))[:SCOPES_MAX]
+
+
+def is_scope(text: str) -> bool:
+    return _SCOPE.fullmatch(text) is not None
+
+
+def _challenges(text: str) -> Iterator[tuple[str, dict[str, str]]]:
+    scheme, parameters = "", dict[str, str]()
+    at = 0
+    while at < len(text):
+        at = _end(_SKIPPED.match(text, at), at)
+        found = _PARAMETER.match(text, at)
+        if found is not None:
+            quoted = found[2]
+            value = found[3] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+            parameters.setdefault(found[1].lower(), value)
+            at = found.end()
+            continue
+        begun = _SCHEME.match(text, at)
+        if begun is None:  # a token68, or nothing that could be read
+            at = max(at + 1, _end(_TO_COMMA.match(text, at), at))
+            continue
+        if scheme:
+            yield scheme, parameters
+        scheme, parameters = begun[1].lower(), {}
+        at = begun.end()
+    if scheme:
+        yield scheme, parameters
+
+
+def _end(found: re.Match[str] | None, otherwise: int) -> int:
+    return otherwise if found is None else found.end()

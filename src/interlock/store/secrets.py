@@ -1,0 +1,155 @@
+"""What nobody may read: passwords and tokens for servers, in secrets.db, each sealed with AES-256-GCM.
+
+The key is a file of its own, secrets.key (0600), made with the first secret; it may be a link to one kept elsewhere. A
+sealed value is bound to its name, so that no entry can be put in another's place. What is called what stands in the
+clear: `names` needs no key. Neither file exists before the first secret, and `cryptography` is not imported before it.
+
+Like `tokens`, this room draws randomness, and takes the time as an argument.
+"""
+
+import asyncio
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, get_args
+
+import msgspec
+
+from interlock.store.ports import Damaged, FolderUnusable, Refused
+from interlock.store.sqlite import STORE_SCHEMA, SqliteStore
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+SECRETS_FILE: Final = "secrets.db"
+KEY_FILE: Final = "secrets.key"
+KEY_BYTES: Final = 32
+NONCE_BYTES: Final = 12
+VALUE_BYTES_MAX: Final = 64 * 1024
+_SCHEMA: Final = msgspec.structs.replace(STORE_SCHEMA, application_id=0x494C5345)  # "ILSE"
+_VERSION: Final = b"\x01"
+
+Kind = Literal["secret", "token", "client"]  # a person's own; a server's access token; our registration at an issuer
+
+
+class SealMissing(Refused):
+    """`cryptography` is not installed."""
+
+
+class Secrets:
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._store: SqliteStore | None = None
+        self._cipher: AESGCM | None = None
+        self._opening = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Opens what there is; a first secret makes the rest."""
+        if (self._data / SECRETS_FILE).exists():
+            await self._opened()
+
+    async def close(self) -> None:
+        store, self._store, self._cipher = self._store, None, None
+        if store is not None:
+            await store.close()
+
+    def check(self) -> None:
+        """Raises SealMissing when nothing could be kept."""
+        _aesgcm()
+
+    async def names(self, kind: Kind, now: float) -> list[str]:
+        return [] if self._store is None else [entry.key for entry in await self._store.kv.entries(kind, now)]
+
+    async def get(self, kind: Kind, name: str, now: float) -> bytes | None:
+        entry = None if self._store is None else await self._store.kv.get(kind, name, now)
+        return None if entry is None else self._unsealed(kind, name, entry.value)
+
+    async def put(self, kind: Kind, name: str, value: bytes, now: float) -> None:
+        if len(value) > VALUE_BYTES_MAX:
+            raise Refused(f"a secret has at most {VALUE_BYTES_MAX} bytes")
+        store = await self._opened()
+        nonce = os.urandom(NONCE_BYTES)
+        sealer = self._cipher or self._sealer(make=await self._is_empty(now))
+        sealed = sealer.encrypt(nonce, value, _bound_to(kind, name))
+        await store.kv.put(kind, name, _VERSION + nonce + sealed, now)
+
+    async def remove(self, kind: Kind, name: str) -> bool:
+        return False if self._store is None else await self._store.kv.delete(kind, name)
+
+    async def _opened(self) -> SqliteStore:
+        async with self._opening:
+            if self._store is None:
+                store = SqliteStore(self._data, file=SECRETS_FILE, schema=_SCHEMA)
+                await store.open()
+                self._store = store
+            return self._store
+
+    async def _is_empty(self, now: float) -> bool:
+        """A key is made for an empty store only: one that was lost is not replaced behind the operator's back."""
+        return not any([await self.names(kind, now) for kind in get_args(Kind)])
+
+    def _unsealed(self, kind: Kind, name: str, sealed: bytes) -> bytes:
+        cipher = self._sealer(make=False)
+        from cryptography.exceptions import InvalidTag
+
+        nonce, rest = sealed[1 : 1 + NONCE_BYTES], sealed[1 + NONCE_BYTES :]
+        try:
+            if sealed[:1] != _VERSION:
+                raise InvalidTag
+            return cipher.decrypt(nonce, rest, _bound_to(kind, name))
+        except (InvalidTag, ValueError):
+            raise Damaged(
+                f"{SECRETS_FILE} holds an entry that {KEY_FILE} does not open. Put the right key in its place, "
+                f"or remove the entry with `interlock secrets remove`."
+            ) from None
+
+    def _sealer(self, *, make: bool) -> "AESGCM":
+        if self._cipher is None:
+            self._cipher = _aesgcm()(_key(self._data / KEY_FILE, make=make))
+        return self._cipher
+
+
+def _aesgcm() -> "type[AESGCM]":
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ModuleNotFoundError:
+        raise SealMissing("a token or secret needs the package cryptography: install interlock[oauth]") from None
+    return AESGCM
+
+
+def _bound_to(kind: Kind, name: str) -> bytes:
+    return f"interlock\0{kind}\0{name}".encode()
+
+
+def _key(path: Path, *, make: bool) -> bytes:
+    try:
+        if make and not path.exists():
+            _make_key(path)
+        key = path.read_bytes()
+        if path.stat().st_mode & 0o077:
+            path.chmod(0o600)
+    except FileNotFoundError:
+        raise Damaged(
+            f"{path.name} is gone, and without it {SECRETS_FILE} cannot be read. Put it back, or remove "
+            f"{SECRETS_FILE} and set the secrets anew."
+        ) from None
+    except OSError as error:
+        raise FolderUnusable(f"{path} cannot be used ({error.strerror}).") from error
+    if len(key) != KEY_BYTES:
+        raise Damaged(f"{path.name} is not a key of {KEY_BYTES} bytes. Put the right one in its place.")
+    return key
+
+
+def _make_key(path: Path) -> None:
+    """Whole or not at all, and once: another process may be making it."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(os.urandom(KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(name, path)
+    finally:
+        os.unlink(name)  # noqa: PTH108

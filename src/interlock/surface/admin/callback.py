@@ -1,0 +1,23 @@
+"""The page a person sees when they come back from an authorization server. Plain, and safe to show whatever it says."""
+
+from html import escape
+from typing import Any, Final
+
+from starlette.responses import HTMLResponse, Response
+
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",  # the address holds the code
+    "X-Content-Type-Options": "nosniff",
+}
+_PAGE: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
+<style>body{{font:1rem/1.5 system-ui,sans-serif;max-width:34rem;margin:4rem auto;padding:0 1rem}}</style></head>
+<body><h1>{title}</h1><p>{text}</p><p>Interlock</p></body></html>
+"""
+
+
+def callback_page(shown: dict[str, Any]) -> Response:
+    text = _PAGE.format(title=escape(shown["title"]), text=escape(shown["text"]))
+    return HTMLResponse(text, shown["status"], headers=_HEADERS)

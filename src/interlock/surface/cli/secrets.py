@@ -1,0 +1,141 @@
+"""interlock secrets list | set | remove"""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from interlock.surface.cli.command import Invocation, verb, verb_app
+from interlock.surface.cli.failures import BadUsage, Unreachable
+
+if TYPE_CHECKING:
+    from interlock.surface.cli.stored_secrets import StoredSecrets
+
+VALUE_CHARS_MAX = 60_000
+KINDS = {
+    "secret": "what you set, for ${secrets.NAME}",
+    "token": "for a server, and for whom",
+    "client": "this node at an authorization server",
+}
+
+app = verb_app(
+    "Keep what servers want to know, sealed.",
+    examples="""
+    interlock secrets set github-token
+    interlock secrets list
+    interlock secrets remove github-token
+    """,
+)
+
+
+@verb(
+    app,
+    "list",
+    examples="""
+    interlock secrets list
+    interlock secrets list --json | jq -r '.secrets[].name'
+    """,
+)
+def list_secrets(invocation: Invocation) -> None:
+    """List the names of all that is kept, never what it is."""
+    try:
+        answer = invocation.node.get("secrets")
+    except Unreachable as away:
+        answer = _from_store(invocation, away).list()
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    from rich.text import Text
+
+    from interlock.surface.cli.columns import in_columns
+    from interlock.surface.cli.shapes import Secrets
+    from interlock.surface.cli.text import one_line
+
+    kept = answer.as_(Secrets).secrets
+    if not kept:
+        out.remark("no secrets; interlock secrets set NAME keeps one")
+        return
+    rows = [[Text(head, style="dim") for head in ("KIND", "NAME", "")]]
+    rows += [
+        [Text(one.kind), Text(one_line(one.name), style="bold"), Text(KINDS.get(one.kind, ""), style="dim")]
+        for one in kept
+    ]
+    out.draw(*in_columns(rows, width=out.console.width, shrink={2: 8, 1: 16}))
+
+
+@verb(
+    app,
+    "set",
+    examples="""
+    interlock secrets set github-token
+    pass show github | interlock secrets set github-token
+    """,
+)
+def set_secret(
+    invocation: Invocation,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="github-token, used as ${secrets.GITHUB_TOKEN}.")],
+) -> None:
+    """Keep a secret. It is asked for, or read from stdin.
+
+    Servers that name it are started afresh with it.
+    """
+    value = _value(name)
+    slug = name.lower().replace("_", "-")
+    try:
+        answer = invocation.node.post("secrets", body={"name": slug, "value": value})
+    except Unreachable as away:
+        answer = _from_store(invocation, away).set(slug, value)
+    if invocation.out.as_json:
+        invocation.out.raw_json(answer.raw)
+        return
+    invocation.out.line(f"kept {slug}")
+    for segment in answer.value.get("restarted", ()):
+        invocation.out.line(f"{segment} restarted")
+
+
+@verb(
+    app,
+    "remove",
+    examples="""
+    interlock secrets remove github-token
+    interlock secrets remove github --kind token
+    """,
+)
+def remove(
+    invocation: Invocation,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As interlock secrets list shows it.")],
+    kind: Annotated[Literal["secret", "token", "client"], typer.Option("--kind", help="What it is.")] = "secret",
+) -> None:
+    """Forget a secret, a token or a registration."""
+    try:
+        answer = invocation.node.delete("secrets", kind, name)
+    except Unreachable as away:
+        answer = _from_store(invocation, away).remove(kind, name)
+    if invocation.out.as_json:
+        invocation.out.raw_json(answer.raw)
+        return
+    invocation.out.line(f"removed {kind} {name}")
+
+
+def _value(name: str) -> str:
+    """Never an argument: other users of the machine could read it there."""
+    import sys
+    from getpass import getpass
+
+    if sys.stdin.isatty():
+        value = getpass(f"{name}: ")
+    else:
+        value = sys.stdin.read(VALUE_CHARS_MAX + 1).removesuffix("\n").removesuffix("\r")
+    if not value or len(value) > VALUE_CHARS_MAX:
+        what = "nothing was given" if not value else f"it is longer than {VALUE_CHARS_MAX} characters"
+        raise BadUsage("bad_secret", what, hint=f"type it, or pipe it: … | interlock secrets set {name}")
+    return value
+
+
+def _from_store(invocation: Invocation, away: Unreachable) -> "StoredSecrets":
+    """The store itself, when no node runs on this data folder; another node's is out of reach."""
+    if invocation.remote_url is not None or away.error != "not_running":
+        raise away
+    from interlock.surface.cli.stored_secrets import StoredSecrets
+
+    return StoredSecrets(invocation.loaded.plan, invocation.data_folder)

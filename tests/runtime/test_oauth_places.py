@@ -1,0 +1,132 @@
+"""A server may send us no nearer than it stands itself: what is fetched for it, and from which address."""
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from interlock.protocol.oauth.places import Place
+from interlock.protocol.oauth.refusal import Challenge
+from interlock.runtime.clock import SystemClock
+from interlock.runtime.grants.authority import Authority
+from interlock.runtime.grants.errors import NoOAuth, Unobtainable
+from interlock.runtime.oauth.fetching import Fetcher, FetchFailed, place_of_url
+
+ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+
+
+class Knocked:
+    """Something that listens on this machine and counts who comes."""
+
+    def __init__(self) -> None:
+        self.hosts: list[str] = []
+
+    async def __aenter__(self) -> "Knocked":
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        lines = head.decode().split("\r\n")
+        self.hosts.append(next(line[6:] for line in lines if line.startswith("host: ")))
+        writer.write(ANSWER)
+        await writer.drain()
+        writer.close()
+
+
+def names_lead_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    """Every name leads to these addresses, as if its owner had said so."""
+
+    async def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo, raising=False)
+
+
+@pytest.mark.parametrize("within", [Place.WORLD, Place.SITE])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
+async def test_nothing_on_this_machine_is_knocked_at_for_a_server_elsewhere(within: Place, host: str) -> None:
+    async with Knocked() as knocked:
+        fetcher = Fetcher(within)
+        for fetch in (fetcher.get, lambda url: fetcher.exchange(url, b"", b"x")):
+            with pytest.raises(FetchFailed, match="no business"):
+                await fetch(f"http://{host}:{knocked.port}/")  # type: ignore[operator]
+        await fetcher.close()
+    assert knocked.hosts == []
+
+
+@pytest.mark.parametrize("within", [None, Place.MACHINE])
+async def test_a_server_on_this_machine_may_send_us_anywhere_on_it(within: Place | None) -> None:
+    async with Knocked() as knocked:
+        fetcher = Fetcher(within)
+        assert await fetcher.get(f"http://localhost:{knocked.port}/") == b"{}"
+        await fetcher.close()
+    assert knocked.hosts == [f"localhost:{knocked.port}"]
+
+
+@pytest.mark.parametrize(
+    ("addresses", "within"),
+    [
+        (["10.0.0.1"], Place.WORLD),
+        (["93.184.215.14", "10.0.0.1"], Place.WORLD),
+        (["127.0.0.1"], Place.SITE),
+        (["169.254.169.254"], Place.SITE),
+        (["10.0.0.1", "::ffff:127.0.0.1"], Place.SITE),
+    ],
+)
+async def test_a_name_that_leads_nearer_by_any_of_its_addresses_is_refused(
+    monkeypatch: pytest.MonkeyPatch, addresses: list[str], within: Place
+) -> None:
+    names_lead_to(monkeypatch, *addresses)
+    fetcher = Fetcher(within)
+    with pytest.raises(FetchFailed, match="no business"):
+        await fetcher.get("https://login.example.com/x")
+    await fetcher.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "addresses", "place"),
+    [
+        ("https://mcp.example.com/mcp", ["93.184.215.14"], Place.WORLD),
+        ("https://mcp.example.com/mcp", ["10.0.0.1"], Place.SITE),
+        ("https://mcp.example.com/mcp", ["10.0.0.1", "93.184.215.14"], Place.WORLD),
+        ("https://mcp.example.com/mcp", ["127.0.0.1"], Place.SITE),  # its owner says so, not we
+        ("https://mcp.example.com/mcp", [], Place.WORLD),
+        ("http://127.0.0.1:1/mcp", [], Place.MACHINE),
+        ("http://localhost:1/mcp", [], Place.MACHINE),
+        ("https://10.0.0.1/mcp", [], Place.SITE),
+    ],
+)
+async def test_where_a_server_stands(
+    monkeypatch: pytest.MonkeyPatch, url: str, addresses: list[str], place: Place
+) -> None:
+    names_lead_to(monkeypatch, *addresses)
+    assert await place_of_url(url) is place
+
+
+async def test_a_server_in_the_world_cannot_have_this_machine_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Knocked() as knocked:
+        names_lead_to(monkeypatch, "93.184.215.14")
+        authority = Authority("https://mcp.example.com/mcp", None, SystemClock())
+        await authority._fetching()
+        names_lead_to(monkeypatch, "127.0.0.1")  # from now on the name leads here
+        for named in (f"http://127.0.0.1:{knocked.port}/", f"https://mcp.example.com:{knocked.port}/"):
+            with pytest.raises(Unobtainable, match="no business"):
+                await authority.find(Challenge(resource_metadata=named))
+        with pytest.raises(NoOAuth):
+            await authority.find(Challenge())
+        await authority.close()
+    assert knocked.hosts == []
+
+
+async def test_no_token_is_asked_for_where_others_could_read_it() -> None:
+    authority = Authority("http://mcp.example.com/mcp", None, SystemClock())
+    with pytest.raises(Unobtainable, match="plain http"):
+        await authority.find(Challenge(resource_metadata="https://mcp.example.com/x"))
+    await authority.close()

@@ -1,0 +1,65 @@
+"""Does the benchmark report call a promise kept only when it was?"""
+
+import pytest
+from bench.cells import ACROSS, CELLS, SAME, crossing
+from bench.crowds import Crowd, Cycle, Live
+from bench.load import Job
+from bench.measure import Figures, Sample
+from bench.report import Report, Section, limits, markdown, missed
+
+
+def live(parked: int = 0, in_flight: int = 0) -> Live:
+    return Live(sessions=0, streams=0, in_flight=in_flight, parked=parked, descriptors=30)
+
+
+def crowd(*most_mb: float, left: Live | None = None) -> Crowd:
+    cycles = [Cycle(open_mb=mb, ended_mb=mb - 1, open=live(100), ended=left or live()) for mb in most_mb]
+    return Crowd(title="parked calls", count=100, before_mb=50.0, before=live(), cycles=cycles)
+
+
+def section(*rounds: dict[str, float]) -> Section:
+    """Rounds of CPU time per cell."""
+
+    def taken(cpu_us: float) -> Sample:
+        return Sample(cpu_us=cpu_us, p50_us=1.0, p99_us=1.0, per_second=1.0, answer_bytes=1)
+
+    figures = [Figures(name=cell, samples=[taken(one[cell]) for one in rounds]) for cell in CELLS]
+    return Section(name="cells", title="the four cells", job=Job(port=0), figures=figures)
+
+
+def report(*crowds: Crowd, sections: tuple[Section, ...] = ()) -> Report:
+    return Report(machine="m", python="3", pinned=True, sections=list(sections), crowds=list(crowds))
+
+
+@pytest.mark.parametrize(
+    ("one", "kept"),
+    [
+        (crowd(60.0, 62.0, 62.0, 63.9), True),
+        (crowd(60.0, 62.0, 63.0, 64.1), False),
+        (crowd(60.0, 62.0, 62.0, left=live(parked=1)), False),
+        (crowd(60.0, 62.0, 62.0, left=live(in_flight=1)), False),
+        (crowd(), None),
+    ],
+    ids=["flat", "growing", "one still parked", "one in flight", "not measured"],
+)
+def test_a_crowd_that_left_something_did_not_keep_the_promise(one: Crowd, kept: bool | None) -> None:
+    (promise,) = limits(report(one))
+    assert promise.kept is kept
+    assert bool(missed(report(one))) is (kept is not True)
+
+
+def test_what_one_takes_is_the_growth_of_the_first_cycle() -> None:
+    assert crowd(60.0, 90.0, 90.0).each_kb == pytest.approx(10 * 1024 / 100)
+    assert "102.4 KB" in markdown(report(crowd(60.0, 90.0, 90.0)))
+
+
+@pytest.mark.parametrize(("across", "kept"), [(60.0, True), (60.1, False)])
+def test_crossing_is_judged_by_the_cheaper_cell_of_the_same_round(across: float, kept: bool) -> None:
+    """The median of the rounds; a slow round is slow for all."""
+    usual = dict.fromkeys(CELLS, 100.0) | {SAME[0]: 40.0, ACROSS[0]: across, ACROSS[1]: across}
+    slow = {cell: 10 * cpu_us for cell, cpu_us in usual.items()}
+    cells = section(usual, slow, usual)
+    found = crossing(cells.figures, ACROSS[0])
+    assert found is not None
+    assert found.median == pytest.approx(across / 40.0)
+    assert [one.kept for one in limits(report(sections=(cells,)))] == [kept, kept]
