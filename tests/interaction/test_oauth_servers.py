@@ -159,6 +159,16 @@ def test_calls_whose_token_the_server_refuses_are_sent_again_with_one_new_token(
         assert leaked(tmp_path) == []
 
 
+def test_a_token_that_another_process_renewed_is_taken_from_the_store(corp: Authority, tmp_path: Path) -> None:
+    with guarded(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
+        agree(node, "crm", "ada")
+        corp.do("forget", of="tokens")
+        assert node.cli("check", "--upstream").returncode == 0  # it uses the refresh token up
+        assert refreshed(corp) == 1
+        assert whoami(node, "crm") == "ada"
+        assert refreshed(corp) == 1
+
+
 @pytest.mark.parametrize("rotates", [True, False])
 def test_whether_refresh_tokens_change_or_stay_they_go_on_working(
     corp: Authority, tmp_path: Path, rotates: bool

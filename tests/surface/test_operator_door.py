@@ -168,6 +168,8 @@ def test_a_browser_that_comes_back_is_heard_without_a_token_and_shown_a_safe_pag
     assert reply.status == 400 and reply.headers.get_content_type() == "text/html"
     assert b"&lt;i&gt;No" in reply.raw and b"a &amp; b &lt;script&gt;" in reply.raw
     assert operations.returned == [[("state", "a b"), ("code", "c"), ("code", "d")]]
+    assert guarded_door("HEAD", "/oauth/callback?state=a&code=c").status == 405
+    assert len(operations.returned) == 1
     assert guarded_door("GET", "/oauth/callback/").status == 401
     assert guarded_door("GET", "/oauth").status == 401
 

@@ -36,7 +36,7 @@ _TAIL: Final = """\
 #
 # [servers.remote]
 # url = "https://mcp.example.com/mcp"
-# headers = { Authorization = "Bearer ${env:REMOTE_TOKEN}" }
+# headers = { Authorization = "Bearer ${env:REMOTE_TOKEN}" }   # not needed for OAuth: interlock status says what is
 """
 
 

@@ -18,7 +18,7 @@ from interlock.protocol.oauth.discovery import AuthorizationServer, server_resou
 from interlock.protocol.oauth.exchange import Token, credentials_form, refresh_form
 from interlock.protocol.oauth.refusal import INSUFFICIENT_SCOPE, NO_CHALLENGE, Challenge
 from interlock.runtime.clock import Clock
-from interlock.runtime.grants.authority import Authority, Found, union
+from interlock.runtime.grants.authority import Authority, Found, printable, union
 from interlock.runtime.grants.clients import Clients
 from interlock.runtime.grants.consents import Consent, Consents, Pending
 from interlock.runtime.grants.errors import NoOAuth, TokenRefused, Unobtainable
@@ -153,7 +153,7 @@ class Holder:
         self._found = found
         self._office.records.check()
         if before is not None and before.issuer != found.server.issuer:
-            log.info("link %s: its authorization server is now %s", self.segment, found.server.issuer)
+            log.info("link %s: its authorization server is now %s", self.segment, printable(found.server.issuer))
             await self._forget()
             before = None
         now = self._office.clock.now()
@@ -255,6 +255,14 @@ class Holder:
         await self._keep(token, client.client_id, found.server.issuer, found.resource, self._wanted)
 
     async def _refresh(self, grant: Grant) -> None:
+        kept = await self._office.records.grant(self.segment, self.principal, self._server)
+        if kept is None:
+            raise TokenRefused("it was removed")
+        if kept.access_token != grant.access_token:  # another process was first, and a refresh token is good once
+            grant = kept
+            if not self._has_ended(kept):
+                self._adopt(kept, given=True)
+                return
         server = await self._authority.server(grant.issuer)
         client = await self._office.clients.of_grant(self._plan, grant, server)
         form = refresh_form(grant.refresh_token or "", grant.resource)

@@ -93,6 +93,8 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
         return _json(await operations.authorize_link(request.path_params["segment"]))
 
     async def oauth_callback(request: Request) -> Response:
+        if request.method == "HEAD":  # a look must not use the state up
+            raise HTTPException(405, headers={"Allow": "GET"})
         return callback_page(await operations.oauth_returned(request.query_params.multi_items()))
 
     async def secrets_kept(request: Request) -> Response:
