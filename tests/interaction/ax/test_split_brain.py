@@ -84,6 +84,7 @@ async def test_a_subserver_of_one_aggregator_is_refused_by_the_other(tmp_path: P
         await shared.close()
 
 
+@pytest.mark.req("AX-13.4-3")
 async def test_without_the_store_new_registrations_wait_and_old_ones_go_on(tmp_path: Path) -> None:
     shared = build_store("sqlite", tmp_path / "shared")
     await shared.open()
