@@ -372,3 +372,11 @@ def test_refused_tools_are_named_with_a_reason_up_to_a_limit() -> None:
     assert len(body["tools"]) == 100
     assert body["tools"][0] == {"name": "n" * 128, "reason": "authority_unverified", "detail": "why"}
     assert body["tools"][1]["reason"] == "name_refused"
+
+
+@pytest.mark.parametrize(
+    "method",
+    ['x","id":9,"method":"elicitation/create","y":"', "a\\b", "a b", "", "x" * 129, "größe", "a\n"],
+)
+def test_a_method_that_could_write_members_of_its_own_is_malformed(method: str) -> None:
+    assert prefixed(Notice(method, Raw(b"{}")), "s", aggregator=False) is None

@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from interlock.runtime.links.pipes import HttpPipe, Trouble, Undelivered
 
 SECONDS = 10.0
@@ -27,7 +29,8 @@ class Owner:
         self.messages.append(data)
 
     def on_undelivered(self, origin: Any, what: Undelivered) -> None:
-        self.told.set_result(what)
+        if origin is not None:
+            self.told.set_result(what)
 
     def waits(self, origin: Any) -> bool:
         return not self.told.done()
@@ -62,14 +65,15 @@ async def served(answer: Callable[[str], bytes]) -> AsyncIterator[tuple[HttpPipe
         await server.wait_closed()
 
 
-async def test_a_call_whose_stream_cannot_be_taken_up_is_lost_and_not_sent_again() -> None:
+@pytest.mark.parametrize("status", [401, 403, 404, 500])
+async def test_a_call_whose_stream_cannot_be_taken_up_is_lost_and_not_sent_again(status: int) -> None:
     def answer(head: str) -> bytes:
-        return STREAM if head.startswith("POST") else b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
+        return STREAM if head.startswith("POST") else b"HTTP/1.1 %d No\r\ncontent-length: 0\r\n\r\n" % status
 
     async with served(answer) as (pipe, owner, heads):
         pipe.send(b"{}", b"", Origin())  # type: ignore[arg-type]
         what = await asyncio.wait_for(owner.told, SECONDS)
-        assert what.trouble is Trouble.LOST, "SESSION_LOST would send it again"
+        assert what.trouble is Trouble.LOST, "SESSION_LOST or UNAUTHORISED would send it again"
         assert [head.split(" ")[0] for head in heads] == ["POST", "GET"]
         assert "last-event-id: 1" in heads[1].lower()
 

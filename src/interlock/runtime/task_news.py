@@ -31,6 +31,7 @@ from interlock.runtime.task_calls import TaskAsking
 from interlock.runtime.tasks import Task, Tasks
 
 HELD_MAX: Final = 32  # questions of one task that wait for their client
+HELD_BYTES_MAX: Final = 64 * 1024 * 1024  # of all of them
 _WHOSE: Final = "the client this is for cannot be told from others with calls or tasks under way"
 _ABOUT_TASKS: Final = frozenset((TASKS_GET, TASKS_RESULT, TASKS_CANCEL))
 
@@ -163,7 +164,8 @@ class TaskNews:
         wanted = {of: [one for one in held if of.link.awaits(one[0].id, one[1])] for of, held in self._held.items()}
         self._held = {of: held for of, held in wanted.items() if held}
         held = self._held.setdefault(task, [])
-        if len(held) >= HELD_MAX:
+        size = len(request.params) + sum(len(one.params) for kept in self._held.values() for one, _ in kept)
+        if len(held) >= HELD_MAX or size > HELD_BYTES_MAX:
             why = "the client cannot be reached, and too many questions wait for it"
             link.respond(request.id, b'"error":' + error_body(Fault(METHOD_NOT_FOUND, why)))
         else:

@@ -6,6 +6,7 @@ have to change stays the bytes it came in. Notices of overflow that come from be
 were they exempt, a flood could be dressed as them.
 """
 
+import re
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -146,13 +147,17 @@ class NoticeGate:
         return self._gap_since_ns if self._told_ns is None else self._told_ns + _ns(OVERFLOW_S)
 
 
+# A method is written on as it is: what could end its string would write members of its own beside it.
+_METHOD: Final = re.compile(r"[A-Za-z0-9_./$-]{1,128}", re.ASCII)
+
+
 def prefixed(notice: Notice, segment: str, *, aggregator: bool) -> Notice | None:
     """The notification as it goes on: one hop more in its origin, logger, URI and segment. None if it is malformed.
 
     Only an aggregator can have anything below it, so only from one is an origin believed, and then below its own.
     """
     params = decode_object(notice.params) if notice.params else {}
-    if params is None:
+    if params is None or not _METHOD.fullmatch(notice.method):
         return None
     meta = (decode_object(params["_meta"]) if "_meta" in params else None) or {}
     said = maybe_string(meta.get(ORIGIN)) if aggregator else None

@@ -280,11 +280,13 @@ class _Exchange:
             if origin is not None and self._awaited():
                 owner.on_undelivered(origin, Undelivered(Trouble.MALFORMED, f"HTTP {status} instead of an answer"))
             return
+        if self._last_id is not None:  # of a stream that was taken up again: its request was looked at long ago
+            if status in (401, 403):
+                owner.on_undelivered(None, unauthorised(status, headers))
+            self._fail(Undelivered(Trouble.LOST, f"its stream could not be taken up again (HTTP {status})", status))
+            return
         if status in (401, 403):
             owner.on_undelivered(origin, unauthorised(status, headers))
-            return
-        if self._last_id is not None:  # of a stream that was taken up again: its request was looked at long ago
-            self._fail(Undelivered(Trouble.LOST, f"its stream could not be taken up again (HTTP {status})", status))
             return
         if status == 404 and self._pipe.has_session:  # whatever its body says: the request was not looked at
             owner.on_undelivered(origin, Undelivered(Trouble.SESSION_LOST, "it forgot our session", status))

@@ -27,6 +27,8 @@ from interlock.protocol.mcp.methods import (
     LOG_MESSAGE,
     PROGRESS,
     RESOURCE_UPDATED,
+    TASK_NEWS,
+    TASK_STATUS,
 )
 from interlock.runtime.calls import Call, Pending
 from interlock.runtime.clock import Clock, rfc3339
@@ -41,7 +43,8 @@ from interlock.runtime.links.state import LinkState
 from interlock.transport.messages import GOING_AWAY, MessagePipe
 
 AX_PREFIX: Final = "mcpax/"
-_OF_A_CALL: Final = frozenset((PROGRESS, ACKNOWLEDGED, CANCELLED))  # for one caller, or about one question
+# For one caller, or about one question: nobody else's business.
+_OF_A_CALL: Final = frozenset((PROGRESS, ACKNOWLEDGED, CANCELLED, TASK_STATUS, TASK_NEWS))
 _PLAIN: Final = frozenset((*CHANGES, RESOURCE_UPDATED, ELICITATION_COMPLETE))
 _CAPABILITIES: Final = ("tools", "resources", "prompts", "completions")
 
