@@ -98,3 +98,12 @@ def test_values_out_of_bounds_are_refused(tmp_path: Path, line: str) -> None:
 def test_a_child_has_no_root_segment_of_its_own(tmp_path: Path) -> None:
     text = '[ax]\nroot_segment = "infra"\n[[ax.parents]]\nurl = "wss://hub.example.com/ax"\nsegment = "edge"\n'
     assert "'root_segment' in [ax] names a root" in refused(tmp_path, text)
+
+
+def test_a_command_that_starts_nothing_needs_no_secret_from_the_environment(tmp_path: Path) -> None:
+    path = tmp_path / "interlock.toml"
+    path.write_text('[[ax.parents]]\nurl = "wss://hub.example.com/ax"\nsegment = "e"\nsecret = "${env:NOT_SET}"\n')
+    env, flags = {"HOME": str(tmp_path)}, {"data": str(tmp_path / "data")}
+    assert load(path, env, flags, starting=False).plan.data == tmp_path / "data"
+    with pytest.raises(ConfigInvalid, match="NOT_SET"):
+        load(path, env, flags)

@@ -43,13 +43,16 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     written: dict[tuple[str, str], At] = {}  # as `Settings.written`: where to report what is found out later
 
 
-def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, str]) -> Loaded:
-    """`flags` by dotted key: {"data": "...", "node.listen": "..."}. Raises ConfigInvalid."""
+def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, str], *, starting: bool = True) -> Loaded:
+    """`flags` by dotted key: {"data": "...", "node.listen": "..."}. Raises ConfigInvalid.
+
+    Without `starting` the plan is not for a node, and what the environment should hold for one may be missing.
+    """
     try:
         here = Path.cwd()
     except OSError:
         raise ConfigInvalid((Problem(message="the current folder is gone", hint="change to another"),)) from None
-    around = Surroundings(env=env, home=home_folder(env))
+    around = Surroundings(env=env, home=home_folder(env), starting=starting)
     findings = Findings()
     named, looked_for = _files(path, around)
     files: list[tuple[Path, Layer]] = []

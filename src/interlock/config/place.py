@@ -33,6 +33,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     env: Mapping[str, str]
     home: Path
+    starting: bool = True  # whether what `${env:NAME}` stands for will be used
 
 
 class At:

@@ -62,7 +62,7 @@ def _value_of(body: str, at: At, *, stored: bool) -> str | Wrong | None:
     name = body.removeprefix(_KIND)
     if not _NAME.fullmatch(name):
         return at.wrong(f"{at.name} names the environment variable {shown(name)}", "write ${env:NAME}")
-    value = at.around.env.get(name)
+    value = at.around.env.get(name, None if at.around.starting else "")
     if value is None:
         return at.wrong(
             f"{at.name} needs the environment variable {name}, which is not set", "set it before starting interlock"

@@ -287,7 +287,11 @@ class Uplink:
     def closed(self, link: "_Link", code: int, reason: str) -> None:
         if link is not self._link:
             return
-        self._lost(f"the link was closed: {reason or code}")
+        if reason == "superseded":  # two that take turns would throw each other out for ever
+            said = "another process registered with our subserver_id: stop one, or give each a state folder of its own"
+            self._lost(said, mendable=False)
+        else:
+            self._lost(f"the link was closed: {reason or code}")
 
 
 class _Link:

@@ -84,9 +84,10 @@ class Invocation:
 
     @cached_property
     def loaded(self) -> "Loaded":
+        """The configuration as a command needs it that asks a node or looks at its folder."""
         from interlock.surface.cli.configuration import load_configuration
 
-        return load_configuration(self)
+        return load_configuration(self, starting=False)
 
     @cached_property
     def node(self) -> "Node":

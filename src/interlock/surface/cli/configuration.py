@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from interlock.surface.cli.command import Invocation
 
 
-def read_configuration(invocation: "Invocation") -> "Loaded":
+def read_configuration(invocation: "Invocation", *, starting: bool = True) -> "Loaded":
     """Raises ConfigInvalid."""
     from interlock.config.load import load
 
     path = Path(invocation.config) if invocation.config else None
     flags = {"data": invocation.data} if invocation.data else {}
-    return load(path, os.environ, flags)
+    return load(path, os.environ, flags, starting=starting)
 
 
-def load_configuration(invocation: "Invocation") -> "Loaded":
+def load_configuration(invocation: "Invocation", *, starting: bool) -> "Loaded":
     """Raises Refused, with the first problem and how many more there are."""
     from interlock.config.load import ConfigInvalid
 
     try:
-        return read_configuration(invocation)
+        return read_configuration(invocation, starting=starting)
     except ConfigInvalid as invalid:
         first, *rest = invalid.problems
         more = f" (and {len(rest)} more)" if rest else ""

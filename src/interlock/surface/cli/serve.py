@@ -35,7 +35,9 @@ def serve(
     """Run the node and print how to connect a client."""
     if invocation.url:
         raise BadUsage("usage", "serve runs a node here and takes no --url")
-    loaded = invocation.loaded
+    from interlock.surface.cli.configuration import load_configuration
+
+    loaded = load_configuration(invocation, starting=True)
     plan = loaded.plan
     _warn(invocation, loaded.warnings)
     if only is not None:
