@@ -383,6 +383,22 @@ async def test_a_parent_that_cuts_every_link_is_not_hammered(state: Path) -> Non
             assert asyncio.get_running_loop().time() - started >= 0.4
 
 
+async def test_one_that_another_took_the_place_of_says_so_and_does_not_fight_back(state: Path) -> None:
+    told = Told()
+    logging.getLogger("interlock.subserver").addHandler(told)
+    try:
+        async with aggregator() as parent, serving(leaf(state, parent)):
+            session = await parent.joined()
+            await session.hears("mcpax/heartbeat")
+            await session.socket.close(1008, "superseded")
+            words = await asyncio.wait_for(told.errors.get(), PATIENCE_S)
+    finally:
+        logging.getLogger("interlock.subserver").removeHandler(told)
+    found = re.search(r"another process registered with our subserver_id.* trying again in (\d+) s", words)
+    assert found is not None, words
+    assert int(found[1]) >= 30
+
+
 async def test_before_it_is_registered_nobody_is_served(state: Path) -> None:
     async with aggregator() as parent:
         parent.answers["mcpax/register"] = silent
