@@ -7,6 +7,7 @@ The operator named them, so what they claim counts as proved (MCP-AX 4.2).
 import asyncio
 import logging
 import os
+import secrets
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Final
@@ -82,6 +83,8 @@ class _Life(Visitor):
         return keeper
 
     async def stop(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
         self.close()
         if self._stopping is not None:
             await asyncio.wait((self._stopping,), timeout=STOP_S)
@@ -132,6 +135,10 @@ class Nursery:
                 reason = life.reason
             except (ChildStartFailed, OSError, TimeoutError) as failed:
                 reason = str(failed) or "it did not start in time"
+            except Exception:
+                ref = secrets.token_hex(6)
+                log.exception("child %s: internal error %s", child.segment, ref)
+                reason = f"internal error {ref}"
             finally:
                 await life.stop()
             attempts = 1 if self._workshop.clock.now() - began > STEADY_S else attempts + 1
@@ -155,6 +162,8 @@ class Nursery:
             stderr=life.stderr,
             warden=self._workshop.warden,
         )
-        await asyncio.wait_for(life.child.start(), LAUNCH_S)
-        life.begin(life)
+        life.begin(life)  # first: its lines may come before `start` returns
+        # Not wait_for: in 3.11 it loses a cancellation that comes in the moment the child has started.
+        async with asyncio.timeout(LAUNCH_S):
+            await life.child.start()
         await life.over.wait()

@@ -74,6 +74,7 @@ class Visitor:
         self._late: asyncio.TimerHandle | None = None
 
     def begin(self, pipe: MessagePipe) -> None:
+        """Before the first message."""
         self._pipe = pipe
         self._late = asyncio.get_running_loop().call_later(REGISTER_WITHIN_S, self._too_late)
 
