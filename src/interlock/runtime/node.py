@@ -259,7 +259,7 @@ class Node:
         protocol = type("PublicProtocol", (McpProtocol,), {"door": self.door})
         tls = {"ssl_certfile": node.tls_cert, "ssl_keyfile": node.tls_key} if node.tls_cert is not None else {}
         documents = self._open_to_oauth() | self.desk.settle(self.url, self.operator_url)
-        subservers = AxDoor(self.plan, self.tokens, self.registrar)
+        subservers = AxDoor(self.plan, self.tokens, self.registrar, self.refusals)
         sockets = {
             "ws_max_size": self.plan.limits.message_bytes,
             "ws_ping_interval": PING_EVERY_S,

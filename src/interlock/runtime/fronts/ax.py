@@ -1,11 +1,14 @@
 """The door for subservers: WS /ax, and POST /ax for those that are dialled back (MCP-AX 3.1, 10.1).
 
 An ASGI application. Who comes in is asked before anything is accepted: a subserver token, or this machine where clients
-need none either. No client token opens it. What is said inside is the visitor's matter.
+need none either. No client token opens it, and nobody from elsewhere comes in without a token, whatever auth.anonymous
+says: `local` may be entitled to more than any client. Who is turned away is on record. What is said inside is the
+visitor's matter.
 """
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable, Coroutine, MutableMapping
 from typing import Any, Final
 
@@ -23,10 +26,12 @@ from interlock.runtime.ax.dial_back import DialBack, check_endpoint
 from interlock.runtime.ax.peers import Guest, guest
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.ax.visitor import Visitor
+from interlock.runtime.calls import internal
 from interlock.runtime.fronts.door import PROXY_HEADERS
 from interlock.runtime.fronts.exchange import Head, Refusal
 from interlock.runtime.fronts.passports import Inspector
 from interlock.runtime.fronts.proxies import Proxies, address_of
+from interlock.runtime.fronts.refusals import Refusals
 from interlock.transport.websocket_accepted import AcceptedPipe
 
 log = logging.getLogger("interlock.ax")
@@ -34,6 +39,7 @@ log = logging.getLogger("interlock.ax")
 PATH: Final = "/ax"
 PING_EVERY_S: Final = 20.0  # MCP-AX 6.3, ours
 PONG_WITHIN_S: Final = 10.0
+METHOD_CHARS_MAX: Final = 20  # of a method that a stranger made up, on record
 WAITING_MAX: Final = 1000  # connections that have not registered; each has ten seconds
 
 Scope = MutableMapping[str, Any]
@@ -51,8 +57,9 @@ class _Socket:
 
 
 class AxDoor:
-    def __init__(self, plan: Plan, tokens: TokenBook, registrar: Registrar) -> None:
+    def __init__(self, plan: Plan, tokens: TokenBook, registrar: Registrar, refusals: Refusals) -> None:
         self._plan = plan
+        self._refusals = refusals
         self._tokens = tokens
         self._registrar = registrar
         self._inspector = Inspector(plan)
@@ -64,15 +71,23 @@ class AxDoor:
         if scope["type"] == "websocket":
             await self._socket(scope, receive, send, who)
         elif isinstance(who, Refusal):
-            await _answer(send, who)
+            await self._turn_away(scope, send, who)
         elif scope["method"] != "POST":
-            await _answer(send, _ONLY_SOCKETS)
+            await _answer(send, _ONLY_SOCKETS, "http.response")  # as at the public door, no refusal of access
         else:
             body = await _read(receive)
             if body is None:
-                await _answer(send, _TOO_LARGE)
+                await self._turn_away(scope, send, _TOO_LARGE)
             else:
                 await _say(send, await self._post(body, who))
+
+    async def _turn_away(self, scope: Scope, send: Send, refusal: Refusal) -> None:
+        peer = address_of(scope["client"][0] if scope["client"] else None)
+        client = self._proxies.client(_head(scope).raw_headers) if self._proxies.trusts(peer) else None
+        method = str(scope.get("method", "GET"))[:METHOD_CHARS_MAX]
+        self._refusals.note(f"peer:{client or peer}", "ax", method, refusal.error)
+        kind = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
+        await _answer(send, refusal, kind)
 
     async def _post(self, body: bytes, who: Guest) -> bytes:
         """The answer to one message, empty to a notification."""
@@ -82,11 +97,16 @@ class AxDoor:
             return encode_fault(error.message_id, error.fault)
         if isinstance(message, Response):
             return encode_fault(b"null", Fault(INVALID_REQUEST, "nothing was asked"))
-        if isinstance(message, Request) and message.method == REGISTER:
-            return await self._register_back(message, who)
         request = message if isinstance(message, Request) else Request(b"null", message.method, message.params)
-        answer, events = self._registrar.answer(request, Peer(principal=who.principal))
-        self._registrar.happened(events)
+        try:
+            if isinstance(message, Request) and message.method == REGISTER:
+                return await self._register_back(message, who)
+            answer, events = self._registrar.answer(request, Peer(principal=who.principal))
+            self._registrar.happened(events)
+        except Exception:
+            ref = secrets.token_hex(6)
+            log.exception("a message by POST from %s: internal error %s", who.principal, ref)
+            answer = encode_fault(request.id, internal(ref))
         return answer if isinstance(message, Request) else b""
 
     async def _register_back(self, request: Request, who: Guest) -> bytes:
@@ -110,7 +130,7 @@ class AxDoor:
         if not isinstance(who, Refusal) and sum(one.is_waiting for one in self._visitors) >= WAITING_MAX:
             who = _CROWDED
         if isinstance(who, Refusal):
-            await _answer(send, who, "websocket.http.response")
+            await self._turn_away(scope, send, who)
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL, "headers": []})
         visitor = Visitor(self._registrar, who, transport="websocket", heartbeat_min_ms=self._plan.ax.heartbeat_min_ms)
@@ -123,7 +143,7 @@ class AxDoor:
             self._visitors.discard(visitor)
 
     def _admit(self, scope: Scope) -> Guest | Refusal:
-        head = Head(scope.get("method", "GET").encode(), b"/ax", list(scope["headers"]), False, True)
+        head = _head(scope)
         stranger = self._inspector.stranger(head)
         if stranger is not None:
             return stranger
@@ -132,8 +152,7 @@ class AxDoor:
         local, tls = self._whence(scope, head)
         rules = self._plan.access
         if head.credential is None:
-            anonymous = self._plan.auth.anonymous
-            if anonymous == "any" or (anonymous == "loopback" and local):
+            if local and self._plan.auth.anonymous != "never":
                 return guest("local", rules, on_this_machine=local, tls=tls)
             return _UNAUTHORISED
         record = self._tokens.subserver(head.credential)
@@ -153,7 +172,11 @@ class AxDoor:
         return local, scope.get("state", {}).get("tls")
 
 
-async def _answer(send: Send, refusal: Refusal, kind: str = "http.response") -> None:
+def _head(scope: Scope) -> Head:
+    return Head(scope.get("method", "GET").encode(), b"/ax", list(scope["headers"]), False, True)
+
+
+async def _answer(send: Send, refusal: Refusal, kind: str) -> None:
     body = msgspec.json.encode({"error": refusal.error, "message": refusal.message, "details": {}})
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     for line in refusal.extra.split(b"\r\n"):
