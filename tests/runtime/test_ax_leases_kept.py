@@ -90,7 +90,7 @@ async def test_a_holder_is_named_a_release_swaps_and_the_slow_one_finds_out(tmp_
         assert await two.claim(_register(subserver, released="first"), "second") is None
         assert not await one.renew(_session("first", subserver))
         assert await two.renew(_session("second", subserver))
-        await two.give_up(_session("second", subserver))
+        await two.give_up(subserver, "second")
         assert await one.claim(_register(subserver), "third") is None
     finally:
         await store.close()

@@ -42,6 +42,12 @@ def _request(key: Any = KEY, **claims: Any) -> Register:
     )
 
 
+async def _judge(proofs: Proofs, request: Register) -> Fault | None:
+    proved = proofs.judge(request)
+    assert proved is not None
+    return proved if isinstance(proved, Fault) else await proofs.spend(proved)
+
+
 @pytest.mark.parametrize("anchored", [True, False])
 async def test_a_proof_holds_once_and_only_under_an_anchor(tmp_path: Path, anchored: bool) -> None:
     store = build_store("sqlite", tmp_path)
@@ -50,20 +56,20 @@ async def test_a_proof_holds_once_and_only_under_an_anchor(tmp_path: Path, ancho
     proofs = Proofs(store.kv, SystemClock(), audiences=lambda: (OWN_ID,), anchors=anchors)
     try:
         request = _request()
-        first, again = await proofs.judge(request), await proofs.judge(request)
+        first, again = await _judge(proofs, request), await _judge(proofs, request)
         assert isinstance(again, Fault)
         if not anchored:
             assert isinstance(first, Fault)
             assert (first.data or {})["reason"] == "key_unknown"
             return
-        assert first is True
+        assert first is None
         assert (again.data or {})["reason"] == "replayed"
-        forged = await proofs.judge(_request(Ed25519PrivateKey.generate()))
+        forged = await _judge(proofs, _request(Ed25519PrivateKey.generate()))
         assert isinstance(forged, Fault)
         assert (forged.message, (forged.data or {})["reason"]) == ("authority_unverified", "signature")
-        elsewhere = await proofs.judge(_request(aud=str(uuid.uuid4())))
+        elsewhere = await _judge(proofs, _request(aud=str(uuid.uuid4())))
         assert isinstance(elsewhere, Fault)
         assert (elsewhere.data or {})["reason"] == "audience"
-        assert await proofs.judge(Register(subserver_id=str(uuid.uuid4()), segment="plant")) is False
+        assert proofs.judge(Register(subserver_id=str(uuid.uuid4()), segment="plant")) is None
     finally:
         await store.close()

@@ -22,6 +22,7 @@ from interlock.protocol.ax.messages import (
     REGISTER,
     SUBSERVER_LOST,
     Parent,
+    Register,
 )
 from interlock.protocol.ax.names import Withheld
 from interlock.protocol.ax.notices import Drops, Notice, NoticeGate, lost, refused
@@ -118,7 +119,6 @@ class Members(InTheHouse, ABC):
         self.engine.keep((OWN_TOOL, *(server.segment for server in plan.servers)))
         self.drops = Drops()
         self.on_subtree: list[Callable[[tuple[str, ...]], None]] = []  # our own parents are told (5.3)
-        self.on_notice_up: list[Callable[[Notice], None]] = []
         self._plan = plan
         self._clock = fittings.clock
         self._workshop = fittings.workshop
@@ -249,7 +249,7 @@ class Members(InTheHouse, ABC):
         log.info("link %s: its registration ended: %s", session.segment, event.reason)
         self._record(session.peer.principal, DEREGISTER, session.segment, None, 0.0, "ok", event.reason)
         if self._leases is not None and event.reason != "split_brain":
-            self._begin(self._give_up(self._leases, session))
+            self._begin(self._give_up(self._leases, session.register, session.session_id))
 
     def _vanish(self, event: Vanished) -> None:
         keeper = self._keepers.get(event.segment)
@@ -289,11 +289,11 @@ class Members(InTheHouse, ABC):
         finally:
             member.renewing = False
 
-    async def _give_up(self, leases: Leases, session: Session) -> None:
+    async def _give_up(self, leases: Leases, register: Register, session_id: str) -> None:
         try:
-            await leases.give_up(session)
+            await leases.give_up(register.subserver_id, session_id)
         except StoreError as away:
-            log.warning("link %s: its lease is left to lapse: %s", session.segment, away)
+            log.warning("link %s: its lease is left to lapse: %s", register.segment, away)
 
     # What it lists
 
@@ -358,8 +358,6 @@ class Members(InTheHouse, ABC):
 
     def _tell(self, notice: Notice) -> None:
         self._audience.notice(notice)
-        for tell in self.on_notice_up:
-            tell(notice)
 
     # The end
 
@@ -388,7 +386,8 @@ class Members(InTheHouse, ABC):
         for member in list(self._members.values()):
             member.keeper.cut(LinkState.STOPPED, "the node is stopping")
             if self._leases is not None:
-                await self._give_up(self._leases, member.keeper.link.registration)
+                session = member.keeper.link.registration
+                await self._give_up(self._leases, session.register, session.session_id)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from interlock.protocol.ax.authority import Anchor, judge_proof, replayed
+from interlock.protocol.ax.authority import Anchor, Proved, judge_proof, replayed
 from interlock.protocol.ax.messages import Register
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.oauth.errors import Invalid
@@ -25,27 +25,28 @@ class Proofs:
         self._audiences = audiences
         self._anchors = anchors
 
-    async def judge(self, request: Register) -> bool | Fault:
-        """False: no proof was sent. Raises StoreError."""
+    def judge(self, request: Register) -> Proved | Fault | None:
+        """None: no proof was sent. What is proved counts once it is spent."""
         if request.authority_proof is None or request.authority is None:
-            return False
-        now = self._clock.wall()
-        proved = judge_proof(
+            return None
+        return judge_proof(
             request.authority_proof,
             request.authority,
             audiences=self._audiences(),
             anchors=self._anchors,
-            now=now,
+            now=self._clock.wall(),
             verify=_verify,
         )
-        if isinstance(proved, Fault):
-            return proved
+
+    async def spend(self, proved: Proved) -> Fault | None:
+        """The refusal of a proof that was used before. Raises StoreError."""
+        now = self._clock.wall()
         key = f"{proved.anchor}/{proved.jti}"
         try:
             await self._kv.create(USED, key, b"", now, ttl_s=max(1.0, proved.expires_at - now))
         except Conflict:
             return replayed()
-        return True
+        return None
 
 
 def _verify(token: Jwt, key: Jwk) -> Invalid | None:

@@ -104,9 +104,9 @@ class Leases:
                 return True
         return False
 
-    async def give_up(self, session: Session) -> None:
-        own = lease_of(self._own_id, session.session_id)
-        key = self._key(session.register.subserver_id)
+    async def give_up(self, subserver_id: str, session_id: str) -> None:
+        own = lease_of(self._own_id, session_id)
+        key = self._key(subserver_id)
         entry = await self._kv.get(LEASES, key, self._clock.wall())
         if may_remove(_held(entry), own):
             await self._kv.delete(LEASES, key)

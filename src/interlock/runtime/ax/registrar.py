@@ -4,6 +4,7 @@ In come messages that doors have read, with who sent them; out go answers. What 
 `Registrations`, with what the store remembers; what then happens is done by `Members`.
 """
 
+import asyncio
 import logging
 import secrets
 from typing import Final
@@ -28,6 +29,7 @@ from interlock.protocol.ax.messages import (
 from interlock.protocol.ax.sessions import (
     Event,
     Joined,
+    Owner,
     Peer,
 )
 from interlock.protocol.jsonrpc.codec import encode_fault, encode_result
@@ -75,16 +77,26 @@ class Registrar(Members):
         if guest.segment is not None and request.segment != guest.segment:
             why = f"the configuration gives this child the segment {guest.segment}"
             return refusal(NAMESPACE_CONFLICT, why, segment=request.segment)
-        proved = await self._proofs.judge(request)
+        proved = self._proofs.judge(request)
         if isinstance(proved, Fault):
             return proved
-        peer = guest.peer(request, link_id, proved=proved)
+        peer = guest.peer(request, link_id, proved=proved is not None)
         owner = await self.owners.maybe_owner(request.segment)
         if fault := self.engine.check(request, peer, owner):
+            return fault
+        if proved is not None and (fault := await self._proofs.spend(proved)):
             return fault
         session_id = secrets.token_urlsafe(SESSION_ID_BYTES)
         if fault := await self._check_holder(request, session_id, way):
             return fault
+        answer = await self._seat(request, peer, owner, session_id, way)
+        if isinstance(answer, Fault) and self._leases is not None:
+            await self._give_up(self._leases, request, session_id)
+        return answer
+
+    async def _seat(
+        self, request: Register, peer: Peer, owner: Owner | None, session_id: str, way: Way
+    ) -> Registered | Fault:
         if self._stopping:
             return Fault(UNAVAILABLE, "unavailable", {"reason": "stopping"})
         step = self.engine.register(request, peer, session_id=session_id, owner=owner, now=self._clock.now())
@@ -94,9 +106,13 @@ class Registrar(Members):
             try:
                 await self.owners.keep(joined.owner)
             except StoreError:
-                self.happened(self.engine.end(session_id, "removed", now=self._clock.now()))
+                # In a turn of its own: it closes the link, behind the answer.
+                asyncio.get_running_loop().call_soon(self._remove, session_id)
                 raise
         return step.answer
+
+    def _remove(self, session_id: str) -> None:
+        self.happened(self.engine.end(session_id, "removed", now=self._clock.now()))
 
     async def _check_holder(self, request: Register, session_id: str, way: Way) -> Fault | None:
         """13.4: by the store where one is shared, else by asking."""

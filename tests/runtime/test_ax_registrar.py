@@ -1,0 +1,156 @@
+"""What a registration that is refused half way leaves behind: nothing (MCP-AX 4.2, 13.4)."""
+
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from interlock.config.plan import AccessRule, AxPlan, DegradedPlan, McpPlan
+from interlock.protocol.ax.authority import Proved
+from interlock.protocol.ax.codec import MESSAGE_BYTES_MAX
+from interlock.protocol.ax.messages import Register, Registered
+from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
+from interlock.runtime.ax.members import Fittings
+from interlock.runtime.ax.peers import Guest
+from interlock.runtime.ax.proofs import Proofs
+from interlock.runtime.ax.records import Leases, Owners
+from interlock.runtime.ax.registrar import Registrar
+from interlock.runtime.ax.visitor import Visitor
+from interlock.runtime.clock import SystemClock
+from interlock.runtime.links.connecting import Workshop
+from interlock.store.ports import Store, Unavailable
+from interlock.store.registry import build_store
+
+OWN_ID, ELSEWHERE_ID = str(uuid.uuid4()), str(uuid.uuid4())
+AUTHORITY = "dns:edge.example.com"
+RULE = AccessRule(who=("*",), authority=AUTHORITY)
+
+
+class _Plan:
+    ax = AxPlan()
+    degraded = DegradedPlan()
+    mcp = McpPlan()
+    servers = ()
+    access = ()
+
+
+class _Quiet:
+    """Of the house: nobody listens to what is listed and recorded."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+class _Once(Proofs):
+    """Every signature holds."""
+
+    def judge(self, request: Register) -> Proved | Fault | None:
+        return Proved(authority=AUTHORITY, anchor="plant", jti="j1", expires_at=SystemClock.wall() + 60)
+
+
+class _Away(Owners):
+    async def keep(self, owner: object) -> None:
+        raise Unavailable("the store is away")
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    built = build_store("sqlite", tmp_path)
+    await built.open()
+    yield built
+    await built.close()
+
+
+def _registrar(store: Store, *, leases: Leases | None = None, owners: type[Owners] = Owners) -> Registrar:
+    quiet = cast(Any, _Quiet())
+    clock = SystemClock()
+    workshop = Workshop(
+        packages=Path(), message_bytes=MESSAGE_BYTES_MAX, warden=None, eras=quiet, clock=clock, revealer=quiet
+    )
+    fittings = Fittings(
+        clock=clock,
+        workshop=workshop,
+        catalog=quiet,
+        keepers={},
+        audience=quiet,
+        house=quiet,
+        recorder=quiet,
+        leases=leases,
+    )
+    proofs = _Once(store.kv, clock, audiences=lambda: (OWN_ID,))
+    return Registrar(cast(Any, _Plan()), OWN_ID, fittings, owners(store.kv, clock), proofs)
+
+
+class _Pipe:
+    def __init__(self) -> None:
+        self.happened: list[str] = []
+
+    def send(self, message: bytes) -> bool:
+        self.happened.append(f"sent {message.decode()}")
+        return True
+
+    def close(self, code: int, reason: str) -> None:
+        self.happened.append("closed")
+
+
+def _visitor(registrar: Registrar) -> tuple[Visitor, _Pipe]:
+    guest = Guest(principal="local", rule=RULE)
+    visitor, pipe = Visitor(registrar, guest, transport="websocket", heartbeat_min_ms=100), _Pipe()
+    visitor.begin(cast(Any, pipe))
+    return visitor, pipe
+
+
+def _register(segment: str) -> Register:
+    return Register(subserver_id=str(uuid.uuid4()), segment=segment, parent_id=None, authority=AUTHORITY)
+
+
+async def test_a_proof_is_not_spent_on_a_registration_that_is_refused_anyway(store: Store) -> None:
+    registrar = _registrar(store)
+    registrar.engine.keep(("taken",))
+    visitor, _ = _visitor(registrar)
+    try:
+        assert isinstance(await registrar.register(_register("taken"), "a", visitor), Fault)
+        assert isinstance(await registrar.register(_register("free"), "a", visitor), Registered)
+        again = await registrar.register(_register("more"), "b", visitor)
+        assert isinstance(again, Fault)
+        assert (again.data or {})["reason"] == "replayed"
+    finally:
+        visitor.on_closed(1000, "")
+        await registrar.stop()
+
+
+async def test_a_lease_is_given_up_when_the_registration_fails_after_it(store: Store) -> None:
+    clock = SystemClock()
+    ours, theirs = (Leases(store.kv, clock, one, "default") for one in (OWN_ID, ELSEWHERE_ID))
+    registrar = _registrar(store, leases=ours)
+    visitor, _ = _visitor(registrar)
+    await registrar.stop()
+    request = _register("plant")
+    refused = await registrar.register(request, "a", visitor)
+    visitor.on_closed(1000, "")
+    assert isinstance(refused, Fault)
+    assert (refused.data or {})["reason"] == "stopping"
+    assert await theirs.claim(request, "elsewhere") is None
+
+
+async def test_one_whose_ownership_cannot_be_kept_is_told_so_before_its_link_is_closed(store: Store) -> None:
+    registrar = _registrar(store, owners=_Away)
+    visitor, pipe = _visitor(registrar)
+    params = (
+        b'{"subserver_id":"%b","segment":"plant","parent_id":null,"tree":"default","authority":"%b","capabilities":{}}'
+    )
+    said = params % (str(uuid.uuid4()).encode(), AUTHORITY.encode())
+    visitor.on_message(b'{"jsonrpc":"2.0","id":1,"method":"mcpax/register","params":%b}' % said)
+    registering = visitor._registering
+    assert registering is not None
+    await registering
+    visitor.on_closed(1000, "")
+    try:
+        assert pipe.happened[0].startswith("sent ")
+        assert f'"code":{UNAVAILABLE}' in pipe.happened[0]
+        assert pipe.happened[1] == "closed"
+    finally:
+        await registrar.stop()
+    assert registrar.engine.maybe_standing("plant") is None
