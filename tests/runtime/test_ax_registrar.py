@@ -1,5 +1,6 @@
 """What a registration that is refused half way leaves behind: nothing (MCP-AX 4.2, 13.4)."""
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from interlock.protocol.ax.authority import Proved
 from interlock.protocol.ax.codec import MESSAGE_BYTES_MAX
 from interlock.protocol.ax.messages import Register, Registered
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
+from interlock.runtime.ax.dial_back import DialBack
 from interlock.runtime.ax.members import Fittings
 from interlock.runtime.ax.peers import Guest
 from interlock.runtime.ax.proofs import Proofs
@@ -154,3 +156,22 @@ async def test_one_whose_ownership_cannot_be_kept_is_told_so_before_its_link_is_
     finally:
         await registrar.stop()
     assert registrar.engine.maybe_standing("plant") is None
+
+
+class _SlowPipe:
+    closed = False
+
+    async def close(self) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        self.closed = True
+
+
+async def test_a_connection_that_the_node_opened_is_closed_when_the_registrar_has_stopped(store: Store) -> None:
+    registrar = _registrar(store)
+    answer = await registrar.register(_register("plant"), "", DialBack(Guest(principal="local", rule=RULE), ()))
+    assert isinstance(answer, Registered)
+    pipe = _SlowPipe()
+    registrar._keepers["plant"].link.pipe = cast(Any, pipe)
+    await registrar.stop()
+    assert pipe.closed

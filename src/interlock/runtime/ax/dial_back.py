@@ -1,11 +1,13 @@
 """Subservers that register by POST and name their endpoint: the node connects there as an MCP client (MCP-AX 3.1).
 
 Where it may connect to is the operator's list: a URL of ax.dial_back, whose parts are compared one by one, and never
-an address of a private network unless the entry names that very host.
+an address of a private network unless the entry names that very host. Where a name leads may change, so that is judged
+before every connection, and the very address that was judged is connected to.
 """
 
 import asyncio
 import ipaddress
+import re
 import socket
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
@@ -18,18 +20,20 @@ from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import DISCOVER, PING
 from interlock.runtime.ax.peers import Guest
-from interlock.runtime.links.connecting import Connector, Workshop
+from interlock.runtime.links.connecting import ConnectFailed, Connector, Loss, Workshop
 from interlock.runtime.links.greeting import MODERN_META, modern_head
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import LostFault
 from interlock.runtime.links.pipes import Pipe
 from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, StockCatalog
 from interlock.runtime.links.state import LinkState
+from interlock.transport.stderr import StderrRing
 
 PROBE_EVERY_S: Final = 30.0  # MCP-AX 6.3, ours: where no heartbeats are promised
 PROBE_S: Final = 10.0
 PROBES_FAILED_MAX: Final = 2
 RESOLVE_S: Final = 5.0
+_LEADS_AWAY: Final = re.compile(r"\.\.|//|\\|%(?:2e|2f|5c|25)", re.IGNORECASE)  # from what an entry's path says
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -37,7 +41,15 @@ async def check_endpoint(register: Register, allowed: Iterable[str], guest: Gues
     """Why the node does not connect there, or None."""
     if register.endpoint is None:
         return _refuse("named when registering by POST; without one, open a WebSocket at /ax")
-    asked = urlsplit(register.endpoint)
+    verdict = await judge(register.endpoint, allowed, guest)
+    return verdict if isinstance(verdict, Fault) else None
+
+
+async def judge(endpoint: str, allowed: Iterable[str], guest: Guest) -> tuple[str, ...] | Fault:
+    """The addresses to connect to, or why there are none. Empty: wherever the name leads, as the operator named it."""
+    asked = urlsplit(endpoint)
+    if _LEADS_AWAY.search(asked.path):
+        return _refuse("a URL whose path has no '..', '//', '\\' and no such character encoded")
     entries = [urlsplit(entry) for entry in allowed]
     matching = [entry for entry in entries if _matches(asked, entry)]
     if not matching:
@@ -49,10 +61,10 @@ async def check_endpoint(register: Register, allowed: Iterable[str], guest: Gues
     if not named and not all(address.is_global for address in addresses):
         return _refuse("on no private network, unless ax.dial_back names its host")
     on_this_machine = all(address.is_loopback for address in addresses)
-    secured = guest.rule is not None and guest.rule.secure_by is not None
-    if asked.scheme != "https" and not on_this_machine and not secured:
+    protected = asked.scheme == "https" or (guest.rule is not None and guest.rule.secure_by is not None)
+    if not protected and not on_this_machine:
         return refusal(LINK_INSECURE, "an endpoint beyond this machine is dialled over TLS", member="endpoint")
-    return None
+    return () if named and protected else tuple(map(str, addresses))
 
 
 def _matches(asked: SplitResult, entry: SplitResult) -> bool:
@@ -82,25 +94,64 @@ class DialBack:
 
     transport = "http"
 
-    def __init__(self, guest: Guest) -> None:
+    def __init__(self, guest: Guest, allowed: Iterable[str]) -> None:
         self.guest = guest
+        self._allowed = tuple(allowed)
 
     async def ask_parent(self) -> Parent | Fault | None:
         return None  # there is no link yet to ask on; what it says in the registration counts
 
     def keeper_for(self, link: RegisteredLink, workshop: Workshop, stock: StockCatalog) -> RegisteredKeeper:
-        return DialledBackKeeper(link, workshop, stock)
+        return DialledBackKeeper(link, workshop, stock, self._allowed, self.guest)
 
     def close(self, code: int, reason: str) -> None:
         """Nothing of the subserver's is open here; the keeper hangs up."""
 
 
+class _Judging(Connector):
+    """Dials only where the operator's list leads at the time."""
+
+    def __init__(
+        self,
+        link: RegisteredLink,
+        workshop: Workshop,
+        stderr: StderrRing,
+        loss: Loss,
+        allowed: tuple[str, ...],
+        guest: Guest,
+    ) -> None:
+        super().__init__(link, workshop, stderr, loss)
+        self._endpoint = link.registration.register.endpoint or ""
+        self._allowed = allowed
+        self._guest = guest
+        self._failures = 0
+
+    async def connect(self) -> None:
+        try:
+            await super().connect()
+        except ConnectFailed:
+            self._failures += 1
+            raise
+
+    async def _maybe_address(self) -> str | None:
+        verdict = await judge(self._endpoint, self._allowed, self._guest)
+        if isinstance(verdict, Fault):
+            raise ConnectFailed(f"it is not dialled: {verdict.message}")
+        return verdict[self._failures % len(verdict)] if verdict else None
+
+
 class DialledBackKeeper(RegisteredKeeper):
-    def __init__(self, link: RegisteredLink, workshop: Workshop, stock: StockCatalog) -> None:
+    def __init__(
+        self,
+        link: RegisteredLink,
+        workshop: Workshop,
+        stock: StockCatalog,
+        allowed: tuple[str, ...],
+        guest: Guest,
+    ) -> None:
         super().__init__(link, workshop, stock)
-        self._connector = Connector(link, workshop, self.stderr, self._loss)
+        self._connector = _Judging(link, workshop, self.stderr, self._loss, allowed, guest)
         self._watching: asyncio.Task[None] | None = None
-        self._hanging_up: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         super().start()
@@ -119,7 +170,7 @@ class DialledBackKeeper(RegisteredKeeper):
         if self._watching is not None and self._watching is not asyncio.current_task():
             self._watching.cancel()
         if pipe is not None:
-            self._hanging_up = asyncio.get_running_loop().create_task(_close(pipe))
+            self.hanging_up = asyncio.get_running_loop().create_task(_close(pipe))
 
     async def _watch(self) -> None:
         failed = 0

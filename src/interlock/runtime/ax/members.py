@@ -52,7 +52,7 @@ from interlock.runtime.ax.watching import InTheHouse
 from interlock.runtime.catalog import Catalog
 from interlock.runtime.clock import Clock, rfc3339
 from interlock.runtime.links.connecting import Workshop
-from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.keeper import STOP_S, Keeper
 from interlock.runtime.links.link import Link, LinkWatcher
 from interlock.runtime.links.listing import Listing
 from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, StockCatalog
@@ -130,6 +130,7 @@ class Members(InTheHouse, ABC):
         self._members: dict[str, _Member] = {}  # by session id, also of a lost one while its names are listed
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._hanging_up: set[asyncio.Task[None]] = set()
         self._own_tool_shown = False
         self._stopping = False
 
@@ -233,7 +234,7 @@ class Members(InTheHouse, ABC):
         session = event.session
         member = self._members[session.session_id]
         why = detail or _LOSSES[event.reason]
-        member.keeper.cut(LinkState.DEGRADED, why)
+        self._cut(member, LinkState.DEGRADED, why)
         self._degrade(member.keeper.link)
         member.way.close(POLICY, event.reason)
         log.warning("link %s: lost: %s", session.segment, why)
@@ -244,12 +245,19 @@ class Members(InTheHouse, ABC):
     def _end(self, event: Ended) -> None:
         session = event.session
         member = self._members[session.session_id]
-        member.keeper.cut(LinkState.STOPPED, event.reason)
+        self._cut(member, LinkState.STOPPED, event.reason)
         member.way.close(_CLOSE_CODES.get(event.reason, POLICY), event.reason)
         log.info("link %s: its registration ended: %s", session.segment, event.reason)
         self._record(session.peer.principal, DEREGISTER, session.segment, None, 0.0, "ok", event.reason)
         if self._leases is not None and event.reason != "split_brain":
             self._begin(self._give_up(self._leases, session.register, session.session_id))
+
+    def _cut(self, member: _Member, state: LinkState, reason: str) -> None:
+        member.keeper.cut(state, reason)
+        hanging_up = member.keeper.hanging_up
+        if hanging_up is not None:
+            self._hanging_up.add(hanging_up)
+            hanging_up.add_done_callback(self._hanging_up.discard)
 
     def _vanish(self, event: Vanished) -> None:
         keeper = self._keepers.get(event.segment)
@@ -384,13 +392,15 @@ class Members(InTheHouse, ABC):
     async def stop(self) -> None:
         self.hang_up()
         for member in list(self._members.values()):
-            member.keeper.cut(LinkState.STOPPED, "the node is stopping")
+            self._cut(member, LinkState.STOPPED, "the node is stopping")
             if self._leases is not None:
                 session = member.keeper.link.registration
                 await self._give_up(self._leases, session.register, session.session_id)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._hanging_up:
+            await asyncio.wait(self._hanging_up, timeout=STOP_S)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

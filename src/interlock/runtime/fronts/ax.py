@@ -116,7 +116,7 @@ class AxDoor:
             fault = await check_endpoint(register, self._plan.ax.dial_back, who)
         if fault is not None or isinstance(register, Fault):
             return encode_fault(request.id, fault or Fault(INVALID_REQUEST, ""))
-        answer = await self._registrar.register(register, "", DialBack(who))
+        answer = await self._registrar.register(register, "", DialBack(who, self._plan.ax.dial_back))
         if isinstance(answer, Fault):
             return encode_fault(request.id, answer)
         # The keeper dials in a turn of its own, so the subserver has this answer before it is greeted.

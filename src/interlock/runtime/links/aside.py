@@ -18,9 +18,13 @@ SWEEP_S: Final = 5.0
 
 
 class Aside:
-    def __init__(self, place: str, max_bytes: int) -> None:
+    def __init__(self, place: str, max_bytes: int, address: str | None = None) -> None:
         self._client = HttpClient(
-            place, max_body_bytes=max_bytes, max_connections=CONNECTIONS_MAX, max_waiting=WAITING_MAX
+            place,
+            max_body_bytes=max_bytes,
+            max_connections=CONNECTIONS_MAX,
+            max_waiting=WAITING_MAX,
+            address=address,
         )
         self._under_way: dict[_Letter, None] = {}  # the oldest first
         self._bytes = 0

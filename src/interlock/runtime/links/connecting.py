@@ -167,12 +167,13 @@ class Connector:
 
     async def _dial(self, reach: Dial, remembered: Era | None) -> ServerFacts:
         link, size = self._link, self._workshop.message_bytes
+        address = await self._maybe_address()
         headers = await self._workshop.revealer.headers(reach.headers)
         if self._holder is not None:
             await self._holder.ready()
         if reach.transport != "sse":
             link.session = b""
-            link.pipe = HttpPipe(link, reach.url, headers, size)
+            link.pipe = HttpPipe(link, reach.url, headers, size, address)
             link.transport = "http"
             self.show_credential()
             try:
@@ -185,13 +186,17 @@ class Connector:
                 reason = failed
         else:
             reason = None
-        pipe = SsePipe(link, reach.url, headers, size)
+        pipe = SsePipe(link, reach.url, headers, size, address)
         link.pipe, link.transport = pipe, "sse"
         self.show_credential()
         trouble = await pipe.open(LAUNCH_S)
         if trouble is not None:
             raise reason or GreetingFailed(trouble.detail, trouble)
         return await self._greet_or_lose(Era.LEGACY)
+
+    async def _maybe_address(self) -> str | None:
+        """The one address to dial; None: wherever the host's name leads. Raises ConnectFailed."""
+        return None
 
     async def _greet_or_lose(self, remembered: Era | None) -> ServerFacts:
         """Greet, unless the connection goes first: then its own words say why."""

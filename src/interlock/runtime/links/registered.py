@@ -200,6 +200,7 @@ class RegisteredKeeper(Keeper):
     def __init__(self, link: RegisteredLink, workshop: Workshop, stock: StockCatalog) -> None:
         super().__init__(link, workshop, stock)
         self._connector: Any = _Accepted(link, workshop, self.stderr, self._loss)
+        self.hanging_up: asyncio.Task[None] | None = None  # after `cut`, where the node has something to close
 
     @property
     def may_return_soon(self) -> bool:

@@ -1,0 +1,104 @@
+"""Where the node connects to for a subserver that asks for it, and where not (MCP-AX 3.1)."""
+
+import asyncio
+import ipaddress
+import uuid
+from typing import Any, cast
+
+import pytest
+
+from interlock.config.plan import AccessRule
+from interlock.protocol.ax.messages import Register
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.runtime.ax import dial_back
+from interlock.runtime.ax.dial_back import check_endpoint, judge
+from interlock.runtime.ax.peers import Guest
+from interlock.runtime.links.connecting import ConnectFailed, Loss
+from interlock.runtime.links.pipes import HttpPipe
+
+GUEST = Guest(principal="local")
+NAMED = "http://sub.example.invalid:8080/mcp"
+
+
+class _Session:
+    register = Register(subserver_id=str(uuid.uuid4()), segment="plant", endpoint=NAMED)
+
+
+class _Link:
+    registration = _Session()
+
+
+def _leads_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    async def found(url: object) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+        return [ipaddress.ip_address(address) for address in addresses]
+
+    monkeypatch.setattr(dial_back, "_addresses", found)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/mcp/../admin",
+        "/mcp/..",
+        "/mcp/%2e%2e/admin",
+        "/mcp/.%2E/admin",
+        "/mcp/%252e%252e/admin",
+        "/mcp//admin",
+        "/mcp/\\admin",
+        "/mcp/..%2fadmin",
+        "/mcp/a%5Cb",
+    ],
+)
+async def test_a_path_that_leads_elsewhere_than_it_reads_is_refused(path: str) -> None:
+    allowed = ("http://127.0.0.1:9/mcp/*",)
+    request = Register(subserver_id=str(uuid.uuid4()), segment="plant", endpoint=f"http://127.0.0.1:9{path}")
+    refused = await check_endpoint(request, allowed, GUEST)
+    assert refused is not None
+    assert refused.data == {"member": "endpoint"}
+    assert await judge("http://127.0.0.1:9/mcp/a.b/c%20d", allowed, GUEST) == ("127.0.0.1",)
+
+
+async def test_a_name_that_leads_elsewhere_later_is_not_dialled(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = cast(Any, None)
+    dialling = dial_back._Judging(cast(Any, _Link()), nothing, nothing, Loss(), (NAMED,), GUEST)
+    _leads_to(monkeypatch, "127.0.0.1")
+    assert await dialling._maybe_address() == "127.0.0.1"
+    _leads_to(monkeypatch, "127.0.0.1", "10.0.0.1")
+    with pytest.raises(ConnectFailed, match="not dialled"):
+        await dialling._maybe_address()
+
+
+async def test_a_name_under_a_star_never_leads_into_a_private_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    star, asked = ("https://*.example.invalid/mcp",), "https://sub.example.invalid/mcp"
+    _leads_to(monkeypatch, "1.1.1.1")
+    assert await judge(asked, star, GUEST) == ("1.1.1.1",)
+    for private in ("10.0.0.1", "127.0.0.1", "169.254.169.254", "::1", "::ffff:10.0.0.1"):
+        _leads_to(monkeypatch, "1.1.1.1", private)
+        assert isinstance(await judge(asked, star, GUEST), Fault), private
+    tunnelled = Guest(principal="local", rule=AccessRule(who=("*",), secure_by="a tunnel"))
+    assert await judge(NAMED, (NAMED,), tunnelled) == (), "what the operator names may move"
+
+
+async def test_the_address_that_was_judged_is_the_one_connected_to() -> None:
+    came = asyncio.Event()
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert b"host: sub.example.invalid" in await reader.readuntil(b"\r\n\r\n")
+        came.set()
+        writer.close()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    pipe = HttpPipe(cast(Any, _Owner()), f"http://sub.example.invalid:{port}/mcp", {}, 1 << 20, "127.0.0.1")
+    try:
+        pipe.send(b"{}", b"", None)
+        await asyncio.wait_for(came.wait(), 10)
+    finally:
+        await pipe.close()
+        server.close()
+        await server.wait_closed()
+
+
+class _Owner:
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
