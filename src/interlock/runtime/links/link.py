@@ -487,7 +487,7 @@ class Link:
 
     def on_undelivered(self, origin: Pending | None, what: Undelivered) -> None:
         if what.trouble is Trouble.UNAUTHORISED:
-            if self.renewable and isinstance(origin, Call) and not origin.renewed and self.waits(origin):
+            if self.renewable and isinstance(origin, Call) and self._may_be_renewed(origin):
                 self._no_longer(origin.upstream_id)
                 origin.renewed = True
                 self.refused.append((origin, what))  # not looked at by the server: it may be sent again
@@ -506,7 +506,9 @@ class Link:
             case Trouble.SESSION_LOST if isinstance(origin, Call) and origin.ticket is not None:
                 self._parked.append(origin)  # refused before it was looked at: sent again once greeted
             case Trouble.SESSION_LOST if isinstance(origin, Call):
-                origin.on_failed(self._lost(what.detail, "unknown", what), Outcome.LOST)
+                self.lose(origin, what)
+            case Trouble.UNAUTHORISED if isinstance(origin, Call) and origin.ticket is None:
+                self.lose(origin, what)
             case Trouble.MALFORMED if isinstance(origin, Call):
                 fault = Fault(INTERNAL_ERROR, "the server's answer cannot be used", {"reason": "malformed_answer"})
                 origin.on_failed(fault, Outcome.ERROR)
@@ -518,6 +520,14 @@ class Link:
                 origin.on_failed(self._lost(what.detail, "unknown", what), Outcome.LOST)
             case _:
                 origin.on_failed(self._lost(what.detail, "not_sent", what), Outcome.LOST)
+
+    def _may_be_renewed(self, call: Call) -> bool:
+        """A call without a ticket was parked: the server has had it, and it is never sent again."""
+        return call.ticket is not None and not call.renewed and self.waits(call)
+
+    def lose(self, call: Call, what: Undelivered) -> None:
+        """The server had it and will not answer it any more."""
+        call.on_failed(self._lost(what.detail, "unknown", what), Outcome.LOST)
 
     def _note_unsent(self, what: Undelivered) -> None:
         """An answer, a cancellation or a notice of ours did not arrive; nobody waits for it, so it is said here."""
