@@ -119,6 +119,10 @@ class LinkWatcher(Protocol):
         """A modern server says what it will tell us."""
 
 
+class Crowded(Exception):
+    """There is no room for another user's link: all that could make room have calls under way."""
+
+
 class Personal(Protocol):
     """Every user's own link to a server that wants to know them."""
 
@@ -126,7 +130,10 @@ class Personal(Protocol):
         """The user's link, when it can be used at once."""
 
     async def open(self, principal: str) -> "Link | Consent":
-        """The same, however long it takes; or what the user has to agree to first. Raises Unobtainable, StoreError."""
+        """The same, however long it takes; or what the user has to agree to first.
+
+        Raises Unobtainable, StoreError, Crowded.
+        """
 
     @property
     def links(self) -> "list[Link]": ...
@@ -312,6 +319,11 @@ class Link:
 
     def _no_longer(self, uid: int) -> Pending | None:
         return self.in_flight.pop(uid, None) or self._from_aside(uid)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether anybody would lose something if it ended now."""
+        return bool(self.in_flight or self.aside or self.booked)
 
     def principals(self) -> set[str]:
         """Whose calls are under way here."""
