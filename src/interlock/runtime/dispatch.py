@@ -58,7 +58,7 @@ from interlock.runtime.links.renewal import unauthorised
 from interlock.runtime.parking import Parking
 from interlock.runtime.recorder import Recorder
 from interlock.runtime.shelves import Route
-from interlock.runtime.task_calls import TaskMaking
+from interlock.runtime.task_calls import Taskless, TaskMaking
 from interlock.runtime.tasks import Tasks
 from interlock.store.ports import StoreError
 
@@ -143,6 +143,8 @@ class Dispatch:
                 return self.refuse(call, fault)
         elif link.tasks:
             call = TaskMaking.instead_of(call, self.tasks, route)
+        elif link.personal is not None:
+            call = Taskless.instead_of(call)
         params["name"] = route.wire_name
         return self.go(call, link)
 

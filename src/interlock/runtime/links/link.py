@@ -606,7 +606,8 @@ class Link:
         self.facts = facts
         self.era = facts.era
         self.modern = facts.era is Era.MODERN
-        self.tasks = offers_tasks(facts.capabilities, facts.era)
+        # A task is asked about over the link it was made on, and a user's link ends when it is idle.
+        self.tasks = self.personal is None and offers_tasks(facts.capabilities, facts.era)
         self.connection += 1
         self._garbage = 0
         self._unsent_told = self.unsent
