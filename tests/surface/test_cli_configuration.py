@@ -179,7 +179,8 @@ topic_required wrong_topic unknown_topic room_full id_in_use bad_origin protocol
 4401 4403 4409 4429 input_invalid input_unsupported contract_mismatch upstream_error output_parse_failed
 auth_required auth_failed access_denied no_route pinned_provider_unavailable policy_violation region_mismatch
 tool_unavailable egress_denied resource_uri_denied resource_unavailable ref_invalid internal self_approval
-role_required proof_required task_unknown task_forgotten task_lost task_across_eras too_many_tasks node_stopping
+role_required proof_required task_unknown task_forgotten task_lost task_across_eras task_per_user too_many_tasks
+node_stopping
 """
 
 

@@ -53,12 +53,12 @@ from interlock.runtime.guard import BUSY, NOT_FOUND, Guard, Refuse, Rung
 from interlock.runtime.interviews import Interview
 from interlock.runtime.links.greeting import modern_head
 from interlock.runtime.links.keeper import Heard, Keeper
-from interlock.runtime.links.link import Link, Personal
+from interlock.runtime.links.link import Crowded, Link, Personal
 from interlock.runtime.links.renewal import unauthorised
 from interlock.runtime.parking import Parking
 from interlock.runtime.recorder import Recorder
 from interlock.runtime.shelves import Route
-from interlock.runtime.task_calls import TaskMaking
+from interlock.runtime.task_calls import Taskless, TaskMaking
 from interlock.runtime.tasks import Tasks
 from interlock.store.ports import StoreError
 
@@ -143,6 +143,8 @@ class Dispatch:
                 return self.refuse(call, fault)
         elif link.tasks:
             call = TaskMaking.instead_of(call, self.tasks, route)
+        elif link.personal is not None:
+            call = Taskless.instead_of(call)
         params["name"] = route.wire_name
         return self.go(call, link)
 
@@ -327,6 +329,8 @@ class Dispatch:
             link.send(verdict)
 
     def _go_personally(self, call: Call, link: Link, personal: Personal) -> Call:
+        if link.booked >= self._calls_max:
+            return self.refuse(call, BUSY)
         self._register(call, link)
         task = asyncio.get_running_loop().create_task(self._send_personally(call, link, personal))
         self._holds.add(task)
@@ -341,11 +345,20 @@ class Dispatch:
             log.warning("link %s: no token for %s: %s", link.segment, call.caller.principal.name, error)
             call.on_failed(unauthorised(link.segment), Outcome.REFUSED)
             return
+        except Crowded:
+            call.on_failed(BUSY, Outcome.REFUSED)
+            return
         if call.done:
             return
         if isinstance(found, Consent):
             self.consent_needed(call, link.segment, found)
             return
+        if found.booked >= self._calls_max:
+            call.on_failed(BUSY, Outcome.REFUSED)
+            return
+        link.booked -= 1
+        found.booked += 1
+        call.booked = found
         verdict = self._guard.admit(call, found.standing)
         if isinstance(verdict, Refuse):
             call.on_failed(verdict.fault, Outcome.REFUSED)
@@ -421,7 +434,8 @@ class Dispatch:
     def set_aside(self, call: Call) -> None:
         self.in_flight.discard(call)
         if call.booked is not None:
-            call.booked.set_aside(call)
+            if call.link is not None:
+                call.link.set_aside(call)
             call.booked.booked -= 1
             call.booked = None
 

@@ -15,6 +15,7 @@ from interlock.protocol.mcp.headers import encode_header
 from interlock.protocol.mcp.methods import META_CAPABILITIES, TASKS_CANCEL
 from interlock.protocol.mcp.tasks import (
     NO_ROOM,
+    TASK_PER_USER,
     Made,
     bad_task,
     declares_tasks,
@@ -22,6 +23,8 @@ from interlock.protocol.mcp.tasks import (
     read_made,
     read_task,
     renamed_answer,
+    requires_tasks,
+    undeclared,
 )
 from interlock.runtime.calls import Call, Outcome
 from interlock.runtime.links.greeting import TASKS_META, modern_head
@@ -67,6 +70,32 @@ class TaskMaking(Call, eq=False, kw_only=True):
         result = Raw(made.renamed(task.id, lambda theirs: self.tasks.maybe_ours(task, theirs)))
         self.tasks.heard(task, made.facts, made.task if era is Era.LEGACY else None)
         return result
+
+
+class Taskless(Call, eq=False, kw_only=True):
+    """A tools/call over a user's own link, of which no task may come: nobody could ask about it."""
+
+    @classmethod
+    def instead_of(cls, call: Call) -> "Taskless":
+        """The call of a modern server that was begun as a plain one."""
+        said = {name: getattr(call, name) for name in Call.__struct_fields__}
+        made = cls(**said)
+        if META_CAPABILITIES in made.meta and declares_tasks(made.meta[META_CAPABILITIES]):
+            made.meta = {**made.meta, META_CAPABILITIES: undeclared(made.meta[META_CAPABILITIES])}
+            made.params["_meta"] = made.meta
+        return made
+
+    def on_response(self, response: Response, era: Era) -> None:
+        if not self.done and response.error and requires_tasks(response.error):
+            self.on_failed(TASK_PER_USER, Outcome.ERROR)
+            return
+        made = read_made(response.result, era) if not self.done and not response.error else None
+        if made is None:
+            super().on_response(response, era)
+            return
+        if isinstance(made, Made) and isinstance(self.link, Link):
+            cancel_task(self.link, made.facts.id)
+        self.on_failed(bad_task("a task that nobody asked for"), Outcome.ERROR)
 
 
 class TaskAsking(Call, eq=False, kw_only=True):

@@ -22,10 +22,12 @@ from interlock.protocol.mcp.methods import (
 from interlock.protocol.mcp.tasks import (
     NO_ROOM,
     NOT_DECLARED,
+    TASK_PER_USER,
     TASK_UNKNOWN,
     call_across_eras,
     declares_tasks,
     lost_task,
+    offers_tasks,
     read_task,
     renamed_answer,
     task_across_eras,
@@ -37,10 +39,11 @@ from interlock.runtime.clock import Clock
 from interlock.runtime.dispatch import STANDARD_S, Dispatch
 from interlock.runtime.guard import BUSY
 from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import LIST_S
 from interlock.runtime.links.state import USABLE
 from interlock.runtime.shelves import Route
-from interlock.runtime.task_calls import TaskAsking, TaskMaking, code_of, task_head
+from interlock.runtime.task_calls import TaskAsking, Taskless, TaskMaking, code_of, task_head
 from interlock.runtime.task_news import TaskListener, TaskNews
 from interlock.runtime.tasks import Task
 
@@ -82,13 +85,15 @@ class TaskDesk:
             started, target = self._clock.now(), route.qualified
             call = Call(caller, client_id, TOOLS_CALL, params, meta, sink, started, dispatch, target)
             return dispatch.refuse(call, fault)
-        return dispatch.call_tool(
-            caller, client_id, params, meta, sink, kind=partial(TaskMaking, tasks=self._tasks, route=route)
-        )
+        making = partial(TaskMaking, tasks=self._tasks, route=route)
+        kind = making if route.link.personal is None else Taskless
+        return dispatch.call_tool(caller, client_id, params, meta, sink, kind=kind)
 
     def _unmakeable(self, caller: Caller, route: Route) -> Fault | None:
         if route.link.modern:
             return call_across_eras(caller.era)
+        if _makes_tasks_for_users(route.link):
+            return TASK_PER_USER
         if route.link.tasks and not self._tasks.has_room(caller.principal.name):
             return NO_ROOM  # before anything was begun that nobody could ask for
         return None
@@ -255,6 +260,11 @@ class Answer(Protocol):
 def offers(view: View, era: Era) -> bool:
     """Whether a server of this era, among those a caller sees, makes tasks."""
     return any(link.tasks and link.modern == (era is Era.MODERN) for link in view.links)
+
+
+def _makes_tasks_for_users(link: Link) -> bool:
+    facts = link.facts if link.personal is not None else None
+    return facts is not None and offers_tasks(facts.capabilities, facts.era)
 
 
 def _after(params: dict[str, Raw]) -> int | None:

@@ -103,7 +103,7 @@ def tasks(server: Server, options: Namespace) -> None:
         task.over.set()
 
     async def job(exchange: Exchange, arguments: str) -> str:
-        if wanted(exchange):
+        if wanted(exchange) or "unasked" in members(arguments):
             return begin(exchange, arguments)
         return obj([("content", "[]"), ("structuredContent", obj([("plain", obj(exchange.message.params.items()))]))])
 

@@ -197,6 +197,15 @@ def declares_tasks(capabilities: Raw) -> bool:
     return _is_object(_inside(decode_object(capabilities) or {}, "extensions", TASKS_EXTENSION))
 
 
+def undeclared(capabilities: Raw) -> Raw:
+    """A modern client's capabilities, without its word that it takes tasks."""
+    members: dict[str, Any] = decode_object(capabilities) or {}
+    extensions = decode_object(members["extensions"]) if "extensions" in members else None
+    if extensions is None or extensions.pop(TASKS_EXTENSION, None) is None:
+        return capabilities
+    return Raw(encode_value({**members, "extensions": extensions}))
+
+
 def requires_tasks(error: Raw) -> bool:
     """Whether a modern server refused because it would answer only with a task."""
     if TASKS_EXTENSION.encode() not in bytes(error):
@@ -253,6 +262,11 @@ TASK_REPLACED: Final = Fault(
     INVALID_PARAMS,
     "the server gave this task's id to a newer task, so it can no longer be asked for; call the tool again",
     {"reason": "task_lost"},
+)
+TASK_PER_USER: Final = Fault(
+    METHOD_NOT_FOUND,
+    'this server knows each user (auth per = "user"), and no task of it can be had here; call the tool without a task',
+    {"reason": "task_per_user"},
 )
 NO_ROOM: Final = Fault(UNAVAILABLE, "unavailable", {"reason": "too_many_tasks"})
 NOT_DECLARED: Final = Fault(

@@ -119,6 +119,10 @@ class LinkWatcher(Protocol):
         """A modern server says what it will tell us."""
 
 
+class Crowded(Exception):
+    """There is no room for another user's link: all that could make room have calls under way."""
+
+
 class Personal(Protocol):
     """Every user's own link to a server that wants to know them."""
 
@@ -126,7 +130,10 @@ class Personal(Protocol):
         """The user's link, when it can be used at once."""
 
     async def open(self, principal: str) -> "Link | Consent":
-        """The same, however long it takes; or what the user has to agree to first. Raises Unobtainable, StoreError."""
+        """The same, however long it takes; or what the user has to agree to first.
+
+        Raises Unobtainable, StoreError, Crowded.
+        """
 
     @property
     def links(self) -> "list[Link]": ...
@@ -313,6 +320,11 @@ class Link:
     def _no_longer(self, uid: int) -> Pending | None:
         return self.in_flight.pop(uid, None) or self._from_aside(uid)
 
+    @property
+    def in_use(self) -> bool:
+        """Whether anybody would lose something if it ended now."""
+        return bool(self.in_flight or self.aside or self.booked)
+
     def principals(self) -> set[str]:
         """Whose calls are under way here."""
         calls = {pending.caller.principal.name for pending in self.in_flight.values() if isinstance(pending, Call)}
@@ -487,7 +499,7 @@ class Link:
 
     def on_undelivered(self, origin: Pending | None, what: Undelivered) -> None:
         if what.trouble is Trouble.UNAUTHORISED:
-            if self.renewable and isinstance(origin, Call) and not origin.renewed and self.waits(origin):
+            if self.renewable and isinstance(origin, Call) and self._may_be_renewed(origin):
                 self._no_longer(origin.upstream_id)
                 origin.renewed = True
                 self.refused.append((origin, what))  # not looked at by the server: it may be sent again
@@ -506,7 +518,9 @@ class Link:
             case Trouble.SESSION_LOST if isinstance(origin, Call) and origin.ticket is not None:
                 self._parked.append(origin)  # refused before it was looked at: sent again once greeted
             case Trouble.SESSION_LOST if isinstance(origin, Call):
-                origin.on_failed(self._lost(what.detail, "unknown", what), Outcome.LOST)
+                self.lose(origin, what)
+            case Trouble.UNAUTHORISED if isinstance(origin, Call) and origin.ticket is None:
+                self.lose(origin, what)
             case Trouble.MALFORMED if isinstance(origin, Call):
                 fault = Fault(INTERNAL_ERROR, "the server's answer cannot be used", {"reason": "malformed_answer"})
                 origin.on_failed(fault, Outcome.ERROR)
@@ -518,6 +532,14 @@ class Link:
                 origin.on_failed(self._lost(what.detail, "unknown", what), Outcome.LOST)
             case _:
                 origin.on_failed(self._lost(what.detail, "not_sent", what), Outcome.LOST)
+
+    def _may_be_renewed(self, call: Call) -> bool:
+        """A call without a ticket was parked: the server has had it, and it is never sent again."""
+        return call.ticket is not None and not call.renewed and self.waits(call)
+
+    def lose(self, call: Call, what: Undelivered) -> None:
+        """The server had it and will not answer it any more."""
+        call.on_failed(self._lost(what.detail, "unknown", what), Outcome.LOST)
 
     def _note_unsent(self, what: Undelivered) -> None:
         """An answer, a cancellation or a notice of ours did not arrive; nobody waits for it, so it is said here."""
@@ -584,7 +606,8 @@ class Link:
         self.facts = facts
         self.era = facts.era
         self.modern = facts.era is Era.MODERN
-        self.tasks = offers_tasks(facts.capabilities, facts.era)
+        # A task is asked about over the link it was made on, and a user's link ends when it is idle.
+        self.tasks = self.personal is None and offers_tasks(facts.capabilities, facts.era)
         self.connection += 1
         self._garbage = 0
         self._unsent_told = self.unsent

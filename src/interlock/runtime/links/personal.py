@@ -17,7 +17,7 @@ from interlock.runtime.grants.consents import Consent
 from interlock.runtime.grants.holder import Holder
 from interlock.runtime.links.connecting import Workshop
 from interlock.runtime.links.keeper import Keeper
-from interlock.runtime.links.link import Link, LinkWatcher
+from interlock.runtime.links.link import Crowded, Link, LinkWatcher
 from interlock.runtime.links.listing import Listing
 from interlock.runtime.links.pipes import Undelivered
 from interlock.runtime.links.state import USABLE, LinkState
@@ -25,7 +25,7 @@ from interlock.runtime.links.task_watcher import TaskWatcher
 
 IDLE_S: Final = 1800.0
 SWEEP_S: Final = 60.0
-USERS_MAX: Final = 1000  # links to one server; the one idle longest makes room
+USERS_MAX: Final = 1000  # links to one server; of those without calls the one idle longest makes room
 OPEN_S: Final = 15.0  # how long a call waits for its user's link
 
 
@@ -66,14 +66,18 @@ class PersonalLinks:
         return keeper.link
 
     async def open(self, principal: str) -> Link | Consent:
-        """The user's link, or what they have to agree to first. Raises Unobtainable, StoreError."""
+        """The user's link, or what they have to agree to first. Raises Unobtainable, StoreError, Crowded."""
         keeper = self._keepers.get(principal) or self._make(principal)
         holder = keeper.own
-        await holder.ready()
-        if holder.granted:
-            keeper.used_at = self._workshop.clock.now()
-            await keeper.come_up(OPEN_S)
-        return keeper.link if holder.granted else await holder.consent()
+        keeper.opening += 1
+        try:
+            await holder.ready()
+            if holder.granted:
+                keeper.used_at = self._workshop.clock.now()
+                await keeper.come_up(OPEN_S)
+            return keeper.link if holder.granted else await holder.consent()
+        finally:
+            keeper.opening -= 1
 
     async def forget(self, principal: str) -> None:
         keeper = self._keepers.pop(principal, None)
@@ -81,20 +85,27 @@ class PersonalLinks:
             await keeper.stop()
 
     def _make(self, principal: str) -> "_PersonalKeeper":
+        self._make_room()
         watching = _Watching(self._watcher)
         link = Link(self._plan, watching, self._workshop.clock, vendor_meta=self._vendor_meta)
         keeper = watching.keeper = _PersonalKeeper(link, self._workshop, self._holder_for(principal))
-        while len(self._keepers) >= USERS_MAX:
-            self._end(min(self._keepers, key=lambda one: self._keepers[one].used_at))
         self._keepers[principal] = keeper
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
         return keeper
 
+    def _make_room(self) -> None:
+        if len(self._keepers) < USERS_MAX:
+            return
+        idle = [(keeper.used_at, principal) for principal, keeper in self._keepers.items() if keeper.idle]
+        if not idle:
+            raise Crowded
+        self._end(min(idle)[1])
+
     def _sweep(self) -> None:
         now = self._workshop.clock.now()
         for principal, keeper in list(self._keepers.items()):
-            if now - keeper.used_at > IDLE_S and not keeper.link.in_flight:
+            if now - keeper.used_at > IDLE_S and keeper.idle:
                 self._end(principal)
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep) if self._keepers else None
 
@@ -112,6 +123,11 @@ class _PersonalKeeper(Keeper):
         self.own = own
         self.used_at = workshop.clock.now()
         self.fell = asyncio.Event()
+        self.opening = 0  # calls that wait for it to come up
+
+    @property
+    def idle(self) -> bool:
+        return not self.opening and not self.link.in_use
 
     async def come_up(self, seconds: float) -> None:
         """Until it can be used, or it is plain that it cannot."""

@@ -5,6 +5,7 @@ is told so, with the way out.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from interlock.protocol.jsonrpc.errors import TOOL_DEGRADED, Fault
@@ -17,6 +18,8 @@ from interlock.runtime.links.link import Link
 from interlock.runtime.links.pipes import Undelivered
 from interlock.store.ports import StoreError
 
+log = logging.getLogger("interlock.links")
+
 
 class Renewal:
     def __init__(self, link: Link, holder: Holder, clock: Clock, doubt: Callable[[], None]) -> None:
@@ -26,7 +29,7 @@ class Renewal:
         self._clock = clock
         self._doubt = doubt
         self._task: asyncio.Task[None] | None = None
-        self._held: list[Call] = []
+        self._held: dict[Call, None] = {}  # not sent again yet, and not told why not
 
     @property
     def under_way(self) -> bool:
@@ -40,20 +43,32 @@ class Renewal:
         """The link is going away. Nobody is left waiting."""
         if self._task is not None:
             self._task.cancel()
-        held, self._held = self._held, []
+        self._give_up()
+
+    def _give_up(self) -> None:
+        held, self._held = self._held, {}
         for call in held:
             call.on_failed(unauthorised(self._link.segment), Outcome.ERROR)
 
     async def _run(self, what: Undelivered) -> None:
+        try:
+            await self._settle_all(what)
+        except Exception:
+            log.exception("link %s: its credential could not be renewed", self._link.segment)
+        finally:
+            refused, self._link.refused = self._link.refused, []
+            self._held.update((call, None) for call, _ in refused)
+            self._give_up()
+
+    async def _settle_all(self, what: Undelivered) -> None:
         waiting: dict[Undelivered, list[Call]] = {what: []}
         while waiting:
             refused, self._link.refused = self._link.refused, []
-            self._held = [call for call, _ in refused]
+            self._held = {call: None for call, _ in refused}
             for call, why in refused:
                 waiting.setdefault(why, []).append(call)
             for why, calls in waiting.items():
                 await self._settle(why, calls)
-            self._held = []
             waiting = {why: [] for _, why in self._link.refused}
 
     async def _settle(self, what: Undelivered, calls: list[Call]) -> None:
@@ -61,12 +76,14 @@ class Renewal:
         challenge = read_challenge_untrusted(what.challenges)
         denied = await self._holder.refused(what.status, challenge, sent_at=sent_at)
         for call in calls:
-            if call.done:
-                continue
-            if denied is None:
-                self._link.send(call.ticket)
-            else:
-                await self._tell(call, denied)
+            if not call.done:
+                if denied is not None:
+                    await self._tell(call, denied)
+                elif call.ticket is not None:
+                    self._link.send(call.ticket)
+                else:
+                    self._link.lose(call, what)
+            self._held.pop(call, None)
         if denied is not None and denied.standing:
             self._doubt()
 

@@ -1,0 +1,124 @@
+"""Users' own links to one server: whose room does a call take, and whose link makes room for another's?"""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from tests.runtime.parked import Asked, Place, filled, park, place, steps
+
+from interlock.runtime.grants.holder import Holder
+from interlock.runtime.links import personal
+from interlock.runtime.links.link import Link
+from interlock.runtime.links.personal import PersonalLinks
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+class Granted(Holder):
+    """A user who has agreed, to a server that looks at no token."""
+
+    granted = True
+
+    def __init__(self, principal: str) -> None:
+        self.principal = principal
+        self.line = b""
+        self.waits_for_consent = False
+
+    async def ready(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
+    async with place(tmp_path_factory.mktemp("personal")) as here:
+        yield here
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def own(here: Place) -> AsyncIterator[PersonalLinks]:
+    link = here.node.keepers["web"].link
+    links = PersonalLinks(link.plan, here.node._workshop, here.node, Granted, vendor_meta=False)
+    link.personal = links
+    yield links
+    link.personal = None
+    await links.stop()
+
+
+def gated(here: Place, who: str, gate: str) -> Asked:
+    return here.call("web__interview", steps(gate, {"gate": gate}), who=who)
+
+
+async def opened(here: Place, who: str, gate: str, asked: Asked) -> Any:
+    await here.call("web__open", {"gate": gate}, who=who).result()
+    return await asked.result()
+
+
+def of(own: PersonalLinks, who: str) -> Link:
+    return own._keepers[who].link
+
+
+async def sent(here: Place, asked: Asked) -> None:
+    await here.until(lambda: asked.running.link is not None)
+
+
+async def test_the_first_call_of_a_user_takes_room_on_their_link_and_not_on_the_nodes(
+    here: Place, own: PersonalLinks
+) -> None:
+    node_link = here.node.keepers["web"].link
+    asked = gated(here, "ada", "first")
+    assert node_link.booked == 1
+    await sent(here, asked)
+    assert (node_link.booked, of(own, "ada").booked) == (0, 1)
+    assert (await opened(here, "ada", "first", asked))["resultType"] == "complete"
+    assert (node_link.booked, of(own, "ada").booked) == (0, 0)
+
+
+async def test_the_first_call_of_a_user_is_set_aside_on_their_link_when_it_is_parked(
+    here: Place, own: PersonalLinks
+) -> None:
+    arguments, said = await park(here, "aside", name="web__interview", who="ada")
+    link = of(own, "ada")
+    assert (len(link.aside), link.in_flight, link.booked) == (1, {}, 0)
+    answered = here.again("web__interview", arguments, said, filled(said), who="ada")
+    assert (await answered.result())["resultType"] == "complete"
+    assert (link.aside, link.in_flight, link.booked, here.node.keepers["web"].link.booked) == ({}, {}, 0, 0)
+
+
+async def test_a_users_link_that_has_no_room_takes_no_first_call_either(
+    here: Place, own: PersonalLinks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(here.node.dispatch, "_calls_max", 1)
+    first, second = gated(here, "ada", "room"), gated(here, "ada", "no room")
+    assert (await second.error())["data"]["reason"] == "link_busy"
+    monkeypatch.undo()
+    await sent(here, first)
+    assert (await opened(here, "ada", "room", first))["resultType"] == "complete"
+
+
+async def test_a_link_with_a_call_under_way_makes_no_room_for_another_user(
+    here: Place, own: PersonalLinks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(personal, "USERS_MAX", 2)
+    asked = gated(here, "ada", "kept")
+    await sent(here, asked)
+    await here.call("web__tally", who="bob").result()
+    await here.call("web__tally", who="eve").result()
+    assert set(own._keepers) == {"ada", "eve"}
+    assert (await opened(here, "ada", "kept", asked))["resultType"] == "complete"
+
+
+async def test_a_link_whose_call_waits_for_its_user_makes_no_room_and_the_next_user_is_told_to_wait(
+    here: Place, own: PersonalLinks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(personal, "USERS_MAX", 1)
+    arguments, said = await park(here, "waits", name="web__interview", who="ada")
+    error = await here.call("web__tally", who="bob").error()
+    assert error["data"]["reason"] == "link_busy"
+    answered = here.again("web__interview", arguments, said, filled(said), who="ada")
+    assert (await answered.result())["resultType"] == "complete"
+    await here.call("web__tally", who="bob").result()
+    assert set(own._keepers) == {"bob"}
