@@ -178,6 +178,7 @@ class Link:
         self._parked: list[Call] = []
         self.renewable = False  # whether another credential can be had when the server refuses ours
         self.refused: list[tuple[Call, Undelivered]] = []
+        self.doubled: dict[bytes, dict[int, int]] | None = None  # resource -> updates told by each of two subscriptions
         self.personal: Personal | None = None  # each user's own link to the same server, where they have their own
 
     # What goes out
@@ -393,7 +394,8 @@ class Link:
             if not self._is_old_news(message.params):
                 self._watcher.on_changed(self, CHANGES[method])
         elif method == RESOURCE_UPDATED:
-            if not self._is_old_news(message.params):
+            doubled = self.doubled
+            if not self._is_old_news(message.params) and (doubled is None or _is_new(message.params, origin, doubled)):
                 self._watcher.on_resource_updated(self, message.params)
         elif method == ELICITATION_COMPLETE:
             self._watcher.on_elicitation_complete(self, message.params)
@@ -621,6 +623,14 @@ class Link:
             since = self._clock.wall() if self.standing.state is not state else self.standing.since_wall
             self.standing = Standing(state, reason, since, self.retry_after_ms)
             self._watcher.on_standing(self)
+
+
+def _is_new(params: Raw, origin: Pending | None, doubled: dict[bytes, dict[int, int]]) -> bool:
+    """While a subscription and its successor are both open, each tells the same news; who is first is heard."""
+    listener = subscription_id(params) or (origin.upstream_id if origin is not None else 0)
+    told = doubled.setdefault(bytes((decode_object(params) or {}).get("uri", b"")), {})
+    told[listener] = told.get(listener, 0) + 1
+    return told[listener] > max((count for one, count in told.items() if one != listener), default=0)
 
 
 class LostFault(Fault, frozen=True):

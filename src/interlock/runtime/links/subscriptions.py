@@ -26,6 +26,7 @@ from interlock.runtime.links.listener import Listener
 log = logging.getLogger("interlock.links")
 
 SUBSCRIBE_S: Final = 10.0
+LINGER_S: Final = 0.5  # over HTTP, what the older stream still brings may have been said before the newer one was there
 LISTEN_AGAIN_S: Final = 2.0  # after the server ended our listening
 _LISTS: Final = ("tools", "prompts", "resources")
 
@@ -43,6 +44,7 @@ class Subscriptions:
         self._open = False
         self._current: Listener | None = None
         self._next: Listener | None = None  # sent, not acknowledged
+        self._lingering = 0  # replaced, and heard out
         self._overdue: asyncio.TimerHandle | None = None
         self._stale = False  # what is wanted changed since `_next` was sent
         self._one_by_one = False  # the server refused several new resources at once: which of them?
@@ -224,8 +226,22 @@ class Subscriptions:
 
     def _replace_current(self, listener: Listener | None) -> None:
         old, self._current = self._current, listener
-        if old is not None:
+        if old is None:
+            return
+        if listener is None or self._link.transport == "stdio":  # one pipe keeps the order: nothing is under way there
             self._link.cancel(old, "replaced")
+        else:
+            self._lingering += 1
+            self._link.doubled = {} if self._link.doubled is None else self._link.doubled
+            asyncio.get_running_loop().call_later(LINGER_S, self._let_go, old)
+
+    def _let_go(self, old: Listener) -> None:
+        self._link.cancel(old, "replaced")
+        self._lingering -= 1
+        if not self._lingering:
+            self._link.doubled = None
+        for told in (self._link.doubled or {}).values():
+            told.pop(old.upstream_id, None)
 
     def _listen_if_idle(self) -> None:
         if self._open and self._current is None and self._next is None:
