@@ -251,3 +251,8 @@ def test_whatever_is_not_ordinary_is_left_to_the_rungs(body: bytes) -> None:
 def test_headers_that_need_reading_are_left_to_the_rungs(name: bytes) -> None:
     assert plain_routing(HEADERS | {b"mcp-name": name}, None) is None
     assert plain_routing(HEADERS, b"mcp-name") is None
+
+
+def test_a_version_of_tomorrow_is_left_to_the_rungs_also_where_header_and_body_agree() -> None:
+    ahead = {VERSION: "2099-01-01", CAPABILITIES: {}}
+    assert in_one_pass(PLAIN % named(b'"echo"', ahead), HEADERS | {b"mcp-protocol-version": b"2099-01-01"}) is None

@@ -28,6 +28,7 @@ from interlock.runtime.links.link import Link
 from interlock.runtime.links.registered import RegisteredLink
 from interlock.runtime.links.state import USABLE
 from interlock.runtime.shelves import Route, era_of
+from interlock.store.secrets import Kind
 from interlock.store.tokens import BadTokenName, Door, Scope, TokenRecord
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ class NodeOperations:
             raise Refused("bad_secret_name", str(error)) from None
         return {"name": name, "restarted": await self._restart_users_of(name)}
 
-    async def remove_secret(self, kind: str, name: str) -> JsonObject:
+    async def remove_secret(self, kind: Kind, name: str) -> JsonObject:
         if not await self._node.desk.remove_secret(kind, name):
             known = [known for _, known in await self._node.desk.secret_names()]
             raise NotFound("secret", name, known)

@@ -31,6 +31,7 @@ _SCHEMA: Final = msgspec.structs.replace(STORE_SCHEMA, application_id=0x494C5345
 _VERSION: Final = b"\x01"
 
 Kind = Literal["secret", "token", "client"]  # a person's own; a server's access token; our registration at an issuer
+KINDS: Final[tuple[Kind, ...]] = ("secret", "token", "client")
 
 
 class SealMissing(Refused):

@@ -16,7 +16,7 @@ from interlock.runtime.grants.consents import Consents, Page, Pending
 from interlock.runtime.grants.holder import Holder, Office
 from interlock.runtime.grants.records import Records
 from interlock.runtime.grants.revealing import Revealer, secrets_named
-from interlock.store.secrets import Secrets
+from interlock.store.secrets import KINDS, Kind, Secrets
 
 
 def named_by(plan: ServerPlan) -> frozenset[str]:
@@ -79,16 +79,15 @@ class GrantDesk:
 
     # Secrets by name
 
-    async def secret_names(self) -> list[tuple[str, str]]:
+    async def secret_names(self) -> list[tuple[Kind, str]]:
         """(kind, name) of all that is kept: what a person set, tokens, registrations."""
         now = self._clock.wall()
-        kinds = ("secret", "token", "client")
-        return [(kind, name) for kind in kinds for name in await self.secrets.names(kind, now)]  # type: ignore[arg-type]
+        return [(kind, name) for kind in KINDS for name in await self.secrets.names(kind, now)]
 
     async def set_secret(self, name: str, value: str) -> None:
         if not is_slug(name):
             raise BadSecretName("a secret's name has 2 to 80 small letters, digits and dashes, like github-token")
         await self.secrets.put("secret", name, value.encode(), self._clock.wall())
 
-    async def remove_secret(self, kind: str, name: str) -> bool:
-        return await self.secrets.remove(kind, name)  # type: ignore[arg-type]
+    async def remove_secret(self, kind: Kind, name: str) -> bool:
+        return await self.secrets.remove(kind, name)

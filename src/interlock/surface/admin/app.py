@@ -106,8 +106,8 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
         return _json(await operations.set_secret(wanted.name, wanted.value), status=201)
 
     async def remove_secret(request: Request) -> Response:
-        kind = request.path_params["kind"]
-        if kind not in get_args(SecretKind):
+        kind = next((known for known in get_args(SecretKind) if known == request.path_params["kind"]), None)
+        if kind is None:
             raise HTTPException(404)
         return _json(await operations.remove_secret(kind, request.path_params["name"]))
 

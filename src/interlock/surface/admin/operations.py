@@ -46,7 +46,7 @@ class Operations(Protocol):
     async def set_secret(self, name: str, value: str) -> JsonObject:
         """May raise Refused."""
 
-    async def remove_secret(self, kind: str, name: str) -> JsonObject:
+    async def remove_secret(self, kind: SecretKind, name: str) -> JsonObject:
         """Raises NotFound."""
 
     def tools(self) -> JsonObject: ...

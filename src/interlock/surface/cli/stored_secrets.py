@@ -9,6 +9,7 @@ import msgspec
 from interlock.config.plan import Plan
 from interlock.runtime.clock import SystemClock
 from interlock.runtime.grants.desk import BadSecretName, GrantDesk
+from interlock.store.secrets import Kind
 from interlock.surface.cli.failures import Refused
 from interlock.surface.cli.node import Answer
 from interlock.surface.cli.stored import run_stored
@@ -35,7 +36,7 @@ class StoredSecrets:
         except BadSecretName as error:
             raise Refused("bad_secret_name", str(error)) from None
 
-    def remove(self, kind: str, name: str) -> Answer:
+    def remove(self, kind: Kind, name: str) -> Answer:
         async def remove(desk: GrantDesk) -> dict[str, Any]:
             if not await desk.remove_secret(kind, name):
                 raise Refused("not_found", f"there is no {kind} {name}", hint="interlock secrets list shows them")

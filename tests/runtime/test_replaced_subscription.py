@@ -1,0 +1,120 @@
+"""Is what the older of two subscriptions still brings over HTTP heard, once? A link over a pipe in memory."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from interlock.config.plan import Dial, ServerPlan
+from interlock.protocol.mcp.eras import Era
+from interlock.runtime.clock import SystemClock
+from interlock.runtime.links import subscriptions
+from interlock.runtime.links.link import Link, ServerFacts
+
+TAG = "io.modelcontextprotocol/subscriptionId"
+CAPABILITIES = {"resources": Raw(b'{"subscribe":true,"listChanged":true}'), "tools": Raw(b'{"listChanged":true}')}
+
+
+class Pipe:
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+
+    def send(self, message: bytes, head: bytes, origin: Any) -> object:
+        self.sent.append(json.loads(message))
+        return None
+
+    def abort(self, handle: object) -> bool:
+        return True
+
+    @property
+    def listens(self) -> list[int]:
+        return [one["id"] for one in self.sent if one["method"] == "subscriptions/listen"]
+
+
+class Watcher:
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def on_changed(self, link: Link, kind: str) -> None:
+        self.heard.append(kind)
+
+    def on_resource_updated(self, link: Link, params: Raw) -> None:
+        self.heard.append(json.loads(bytes(params))["uri"])
+
+    def on_standing(self, link: Link) -> None: ...
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.watcher, self.pipe = Watcher(), Pipe()
+        plan = ServerPlan(segment="s", reach=Dial(url="http://127.0.0.1:1/mcp"))
+        self.link = Link(plan, self.watcher, SystemClock(), vendor_meta=True)  # type: ignore[arg-type]
+        self.link.pipe = self.pipe  # type: ignore[assignment]
+        self.link.greeted(ServerFacts(era=Era.MODERN, version="2026-07-28", capabilities=CAPABILITIES))
+        self.subscriptions = subscriptions.Subscriptions(self.link, lambda: None)
+
+    def says(self, listener: int, method: str, **params: Any) -> None:
+        said = {"jsonrpc": "2.0", "method": method, "params": {**params, "_meta": {TAG: listener}}}
+        self.link.on_message(json.dumps(said).encode(), self.link.in_flight.get(listener))
+
+    async def replaced(self) -> tuple[int, int]:
+        """The ids of a subscription and of the one that took its place."""
+        self.subscriptions.say_again()
+        [old] = self.pipe.listens
+        self.says(old, "notifications/subscriptions/acknowledged", notifications={})
+        asking = asyncio.create_task(self.subscriptions.subscribe("a:1"))
+        async with asyncio.timeout(5):
+            while len(self.pipe.listens) < 2:  # noqa: ASYNC110  (what is waited for is in memory)
+                await asyncio.sleep(0)
+        new = self.pipe.listens[1]
+        self.says(new, "notifications/subscriptions/acknowledged", notifications={"resourceSubscriptions": ["a:1"]})
+        assert await asking is None
+        return old, new
+
+
+async def test_news_that_was_under_way_on_the_older_one_is_heard() -> None:
+    stage = Stage()
+    old, _ = await stage.replaced()
+    stage.says(old, "notifications/tools/list_changed")
+    stage.says(old, "notifications/resources/updated", uri="b:1")
+    assert stage.watcher.heard == ["tools", "b:1"]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_an_update_that_both_tell_is_heard_once_whoever_is_first(first: int) -> None:
+    stage = Stage()
+    both = await stage.replaced()
+    for told in range(1, 4):
+        stage.says(both[first], "notifications/resources/updated", uri="a:1")
+        stage.says(both[1 - first], "notifications/resources/updated", uri="a:1")
+        assert stage.watcher.heard == ["a:1"] * told
+    stage.says(both[1], "notifications/resources/updated", uri="a:2")
+    assert stage.watcher.heard[-1] == "a:2"
+
+
+async def test_the_older_one_ends_after_a_while_and_the_newer_one_is_heard_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subscriptions, "LINGER_S", 0.01)
+    stage = Stage()
+    old, new = await stage.replaced()
+    stage.says(old, "notifications/resources/updated", uri="a:1")
+    async with asyncio.timeout(5):
+        while old in stage.link.in_flight:  # noqa: ASYNC110  (what is waited for is the link's own state)
+            await asyncio.sleep(0.01)
+    stage.says(old, "notifications/resources/updated", uri="a:1")
+    assert stage.watcher.heard == ["a:1"], "told on one that has ended"
+    stage.says(new, "notifications/resources/updated", uri="a:1")
+    assert stage.watcher.heard == ["a:1", "a:1"]
+
+
+async def test_one_that_ended_does_not_silence_those_that_are_left() -> None:
+    stage = Stage()
+    old, new = await stage.replaced()
+    stage.subscriptions._lingering += 1  # another one is being heard out as well
+    stage.says(old, "notifications/resources/updated", uri="a:1")
+    stage.subscriptions._let_go(stage.link.in_flight[old])  # type: ignore[arg-type]
+    stage.says(new, "notifications/resources/updated", uri="a:1")
+    assert stage.watcher.heard == ["a:1", "a:1"]
