@@ -21,6 +21,7 @@ from interlock.config.plan import (
     AuthPlan,
     AxPlan,
     DegradedPlan,
+    GatePlan,
     LimitsPlan,
     McpPlan,
     NodePlan,
@@ -39,6 +40,7 @@ PLANS: dict[str, type[msgspec.Struct]] = {
     "mcp": McpPlan,
     "ax": AxPlan,
     "degraded": DegradedPlan,
+    "gate": GatePlan,
     "limits": LimitsPlan,
     "store": StorePlan,
 }
