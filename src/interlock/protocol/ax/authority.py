@@ -8,7 +8,7 @@ seen before by whoever keeps them; here are the rules. Every refusal is authorit
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -35,11 +35,13 @@ Verify = Callable[[Jwt, Jwk], Invalid | None]  # None: the signature holds
 
 
 class Anchor(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys an operator trusts, and the authorities they may speak for."""
+    """Keys an operator trusts, the authorities they may speak for, and the tools whose calls they may release."""
 
     name: str
     keys: tuple[Jwk, ...]
-    speaks_for: frozenset[str]
+    speaks_for: frozenset[str] = frozenset()
+    approves: tuple[str, ...] = ()  # patterns of qualified names (11.3)
+    source: Literal["key", "jwks", "passkey"] = "key"  # a key set is a service's; the others are a person's own
 
 
 class Proved(msgspec.Struct, frozen=True, kw_only=True):
