@@ -22,6 +22,7 @@ def effective(plan: Plan) -> dict[str, Any]:
         "mcp": _plain(plan.mcp),
         "ax": _plain(plan.ax) | {"parents": [_parent(parent) for parent in plan.ax.parents]},
         "degraded": _plain(plan.degraded),
+        "gate": _plain(plan.gate),
         "servers": {server.segment: _server(server) for server in plan.servers},
         "tool": [_tool(rule) for rule in plan.tools],
         "limits": _plain(plan.limits),

@@ -381,6 +381,30 @@ _DEGRADED = _keys(
     ),
 )
 
+_GATE = _keys(
+    Key(
+        name="mode",
+        kind=Choice(values=("gated", "defer", "open")),
+        default="gated",
+        example="defer",
+        help="Whether calls that cannot be undone wait for a person: all, those no node below holds, or none.",
+    ),
+    Key(
+        name="also",
+        kind=_GLOBS,
+        default=[],
+        example=["mail.send_*"],
+        help="Further tools (globs) whose calls wait for a person, whatever they say of themselves.",
+    ),
+    Key(
+        name="unannotated",
+        kind=Choice(values=("classify", "allow")),
+        default="classify",
+        example="allow",
+        help="Tools that do not say what they do: wait until an operator has said it once, or are called at once.",
+    ),
+)
+
 _SERVERS = _keys(
     Key(
         name="command",
@@ -560,6 +584,7 @@ SECTIONS: Final = {
         Section(name="mcp", shape="table", keys=_MCP, help="What MCP clients see."),
         Section(name="ax", shape="table", keys=_AX, help="The tree."),
         Section(name="degraded", shape="table", keys=_DEGRADED, help="What happens to the tools of a lost subserver."),
+        Section(name="gate", shape="table", keys=_GATE, help="What waits until a person agrees."),
         Section(name="servers", shape="segments", keys=_SERVERS, help="The MCP servers, by segment."),
         Section(name="tool", shape="list", keys=_TOOL, help="What is known better than a server says about its tools."),
         Section(name="limits", shape="table", keys=_LIMITS, help="What is too much."),

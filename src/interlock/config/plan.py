@@ -119,6 +119,14 @@ class DegradedPlan(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float = 300
 
 
+class GatePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is held until a person agrees (MCP-AX 11.3)."""
+
+    mode: Literal["gated", "defer", "open"] = "gated"  # defer: what a hop below gates is left to it
+    also: tuple[str, ...] = ()  # further tools (globs), in every mode
+    unannotated: Literal["classify", "allow"] = "classify"  # tools of which nobody says whether they can be undone
+
+
 class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn"):
     """A server that is a child process speaking over stdio. `package` is installed first when given."""
 
@@ -193,6 +201,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     mcp: McpPlan = McpPlan()
     ax: AxPlan = AxPlan()
     degraded: DegradedPlan = DegradedPlan()
+    gate: GatePlan = GatePlan()
     servers: tuple[ServerPlan, ...] = ()
     tools: tuple[ToolRule, ...] = ()
     limits: LimitsPlan = LimitsPlan()

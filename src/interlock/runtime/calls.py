@@ -153,6 +153,7 @@ class Call(msgspec.Struct, eq=False):
     request_digest: bytes = b""  # what a retry must repeat, once one is asked for
     questions: tuple[bytes, ...] = ()  # of its server, open; by the server's ids
     after: asyncio.Future[Any] | None = None  # what its server must have heard before it
+    gate: Any = None  # what it waits for (`gate.Held`); the guard admits it no other way
 
     @property
     def progress_token(self) -> Raw | None:

@@ -27,7 +27,18 @@ from interlock.protocol.mcp.templates import matches
 from interlock.runtime.callers import ViewKey
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
-from interlock.runtime.shelves import RESOURCE_SCHEME, Changed, Place, Route, Shelf, changes, era_of, make_shelf
+from interlock.runtime.shelves import (
+    NO_RULINGS,
+    RESOURCE_SCHEME,
+    Changed,
+    Place,
+    Route,
+    Rulings,
+    Shelf,
+    changes,
+    era_of,
+    make_shelf,
+)
 
 PAGE_ITEMS: Final = 1000
 PAGES_KEPT_MAX: Final = 128
@@ -231,7 +242,7 @@ class Namespace:
     def fingerprint(self, kind: str) -> tuple[object, ...]:
         """What clients are told of when it changes. Who offers a list decides what of it is shown."""
         return tuple(
-            (shelf.link.segment, shelf.digests[kind], shelf.offer.kind, shelf.offer.proved, shelf.offer.scope)
+            (shelf.link.segment, shelf.digests[kind], shelf.offer.kind, shelf.offer.proved, shelf.offer.scope, shelf.ruled)
             for shelf in self.shelves
             if getattr(shelf, kind)
         )
@@ -263,18 +274,22 @@ class Stocked(msgspec.Struct, frozen=True, kw_only=True):
 class Catalog:
     def __init__(self, plan: Plan, on_change: Callable[[frozenset[str]], None]) -> None:
         self._plan = plan
+        self.rulings: Rulings = NO_RULINGS
         self._on_change = on_change
         self._shelves: dict[str, Shelf] = {}
         self._stocking: dict[object, Link] = {}
         self.namespace = Namespace(0, (), plan.ax.root_segment)
 
-    async def stock(self, link: Link, listing: Listing) -> Stocked:
-        """Take over what a server now offers. Where it is refused, nothing of that server is listed any more."""
+    async def stock(self, link: Link, listing: Listing, *, ruled: bool = False) -> Stocked:
+        """Take over what a server now offers. Where it is refused, nothing of that server is listed any more.
+
+        `ruled`: it is the same as before, and an operator has said something new of it.
+        """
         old = self._shelves.get(link.segment)
         ticket = object()
         self._stocking[ticket] = link
         try:
-            shelf = await make_shelf(link, listing, self._plan, old)
+            shelf = await make_shelf(link, listing, self._plan, old, self.rulings, ruled=ruled)
         finally:
             left = self._stocking.pop(ticket, None) is None
         if left:
