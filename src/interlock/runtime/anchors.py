@@ -71,20 +71,19 @@ class Anchors:
         that none of them has the key, their sets are fetched anew, and it is asked once more. Where a set that may hold
         the key cannot be had, the refusal is UNAVAILABLE.
         """
-        rings = [
-            self._rings[anchor.name] for anchor in self._anchors() if anchor.name in self._rings and picked(anchor)
-        ]
+        rings = [self._rings[anchor.name] for anchor in self.known() if anchor.name in self._rings and picked(anchor)]
         away = Unavailable in await asyncio.gather(*(_outcome(ring.fresh()) for ring in rings))
-        verdict = judge(self._anchors())
+        verdict = judge(self.known())
         if not _is_unknown_key(verdict) or not rings:
             return verdict
         away = Unavailable in await asyncio.gather(*(_outcome(ring.searched()) for ring in rings)) or away
-        verdict = judge(self._anchors())
+        verdict = judge(self.known())
         if _is_unknown_key(verdict) and away:
             return Fault(UNAVAILABLE, "unavailable", {"reason": "anchor_keys"})
         return verdict
 
-    def _anchors(self) -> tuple[Anchor, ...]:
+    def known(self) -> tuple[Anchor, ...]:
+        """Every anchor with the keys it has now; a key set that was never needed has none."""
         return tuple(
             Anchor(
                 name=plan.name,

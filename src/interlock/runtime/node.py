@@ -31,6 +31,7 @@ from interlock.runtime.asked_tasks import AskedTasks
 from interlock.runtime.audience import Audience
 from interlock.runtime.ax.children import Nursery
 from interlock.runtime.ax.members import Fittings
+from interlock.runtime.ax.judge import Judge
 from interlock.runtime.ax.proofs import Proofs
 from interlock.runtime.ax.records import Owners
 from interlock.runtime.ax.registrar import Registrar
@@ -142,6 +143,7 @@ class Node:
         own_id = self.identity.aggregator_id
         self.anchors = Anchors(plan.anchors, self.clock)
         proofs = Proofs(self.store.kv, self.clock, self.anchors, audiences=lambda: (f"{self.url}/ax", self.url, own_id))
+        self.judge = Judge(self.store.kv, self.clock, self.anchors, own_id)
         self.registrar = Registrar(plan, own_id, fittings, Owners(self.store.kv, self.clock), proofs)
         self.children = Nursery(plan, self.registrar, self._workshop)
         self.door.also_dismiss = lambda: self.registrar.dismiss_unwelcome(self.tokens.stands)
@@ -159,6 +161,7 @@ class Node:
         self._stack.push_async_callback(self.anchors.close)
         await self.store.open()
         self._stack.push_async_callback(self.store.close)
+        await self.judge.open()
         await self.audit.open()
         self._stack.push_async_callback(self.audit.close)
         self.recorder.start()
