@@ -30,8 +30,8 @@ from interlock.runtime.anchors import Anchors
 from interlock.runtime.asked_tasks import AskedTasks
 from interlock.runtime.audience import Audience
 from interlock.runtime.ax.children import Nursery
-from interlock.runtime.ax.members import Fittings
 from interlock.runtime.ax.judge import Judge
+from interlock.runtime.ax.members import Fittings
 from interlock.runtime.ax.proofs import Proofs
 from interlock.runtime.ax.records import Owners
 from interlock.runtime.ax.registrar import Registrar
