@@ -13,9 +13,9 @@ from inboxes import Hands
 from tests.servers.minting import SigningKey, key, mint
 
 from interlock.config.plan import AnchorPlan
-from interlock.protocol.approvals.messages import Approval, Decision, Kind, Proof, Source, Verified, What
+from interlock.protocol.approvals.messages import Approval, Decision, Kind, Proof, Source, What
 from interlock.protocol.ax.confirm import answer_digest
-from interlock.protocol.ax.confirm_proof import PROOF_S_MAX
+from interlock.protocol.ax.confirm_proof import PROOF_S_MAX, Verified
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.anchors import Anchors
 from interlock.runtime.ax.judge import Judge
@@ -96,7 +96,9 @@ async def test_a_proof_holds_once_also_after_a_restart(tmp_path: Path) -> None:
     proof = token(clock)
     async with court(tmp_path, clock) as judge:
         first = await judge.judge(CALL, proof)
-        assert first == Verified(type="operator_signature", anchor="ada", jti="j1", expires_at=clock.wall() + 300)
+        assert isinstance(first, Verified)
+        assert (first.type, first.anchor, first.jti) == ("operator_signature", "ada", "j1")
+        assert first.expires_at == clock.wall() + 300
         assert reason(await judge.judge(CALL, proof)) == (32122, "replayed")
         assert reason(await judge.judge(CALL, {"type": "operator_signature", "token": proof})) == (32122, "replayed")
     async with court(tmp_path, clock) as judge:

@@ -9,10 +9,10 @@ import logging
 from typing import Final
 
 from interlock.protocol.approvals.errors import UNAVAILABLE_NOW
-from interlock.protocol.approvals.messages import Approval, Kind, Verified
+from interlock.protocol.approvals.messages import Approval, Kind
 from interlock.protocol.ax.authority import Anchor
 from interlock.protocol.ax.confirm import answer_digest, read_proof_untrusted
-from interlock.protocol.ax.confirm_proof import Asked, approvers, invalid, judge_confirmation, replayed
+from interlock.protocol.ax.confirm_proof import Asked, Verified, approvers, invalid, judge_confirmation, replayed
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.oauth.errors import Invalid
 from interlock.protocol.oauth.jwks import Jwk, thumbprint
@@ -64,8 +64,7 @@ class Judge:
             return judged
         if judged.key in self._revoked:
             return invalid("revoked", "the key of the proof was revoked")
-        verified = Verified(type=judged.type, anchor=judged.anchor, jti=judged.jti, expires_at=judged.expires_at)
-        return await self._spend(verified) or verified
+        return await self._spend(judged) or judged
 
     def stands(self, approval: Approval) -> bool:
         """Whether whoever approved may still do so: the anchor is there, entitled, and its key was not taken back."""
