@@ -242,7 +242,14 @@ class Namespace:
     def fingerprint(self, kind: str) -> tuple[object, ...]:
         """What clients are told of when it changes. Who offers a list decides what of it is shown."""
         return tuple(
-            (shelf.link.segment, shelf.digests[kind], shelf.offer.kind, shelf.offer.proved, shelf.offer.scope, shelf.ruled)
+            (
+                shelf.link.segment,
+                shelf.digests[kind],
+                shelf.offer.kind,
+                shelf.offer.proved,
+                shelf.offer.scope,
+                shelf.ruled,
+            )
             for shelf in self.shelves
             if getattr(shelf, kind)
         )
