@@ -13,13 +13,7 @@ from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
-from interlock.protocol.approvals.errors import (
-    CONFIRMATION_EXPIRED,
-    CONFIRMATION_USED,
-    CONFIRMATION_VOID,
-    UNKNOWN,
-    refusal_of,
-)
+from interlock.protocol.approvals.errors import CONFIRMATION_EXPIRED, CONFIRMATION_USED, CONFIRMATION_VOID
 from interlock.protocol.approvals.messages import Approval, Kind, Source
 from interlock.protocol.approvals.state import Move, Status
 from interlock.protocol.ax.capability import as_object
@@ -61,11 +55,17 @@ class Approvers(Protocol):
         """The names of those whose proof may release a call of the tool."""
 
 
+class Standing(Protocol):
+    def stands(self, approval: Approval) -> bool:
+        """Whether whoever approved it may still do so."""
+
+
 class Gatekeeper:
     def __init__(
         self,
         inbox: Inbox,
         approvers: Approvers,
+        judge: Standing,
         guard: Guard,
         clock: Clock,
         *,
@@ -73,13 +73,17 @@ class Gatekeeper:
         operator_url: Callable[[], str],
     ) -> None:
         self.inbox = inbox
-        self.approvers = approvers
+        self._judge = judge
         self.aggregator_id = aggregator_id
         self._guard = guard
         self._clock = clock
         self.rounds = Rounds(clock, self._not_taken_up)
-        able = lambda tool: bool(approvers.approving(tool))  # noqa: E731
-        self.answers = Answers(clock, aggregator_id=aggregator_id, operator_url=operator_url, able=able)
+        self.answers = Answers(
+            clock,
+            aggregator_id=aggregator_id,
+            operator_url=operator_url,
+            able=lambda tool: bool(approvers.approving(tool)),
+        )
         self._work: set[asyncio.Task[Any]] = set()
 
     async def open(self, kv: KeyValue) -> None:
@@ -116,7 +120,7 @@ class Gatekeeper:
             return STATE_FOREIGN
         waiting = Waiting(route=route, digest=digest, arguments=call.params.get("arguments") or RAW_EMPTY)
         waiting.state = bytes(call.params.get("requestState", b""))
-        call.sink = _Heard(call.sink, self, call, waiting)
+        call.sink = Heard(call.sink, self, call, waiting)
         if route.gate is not None and route.gate.hold is not None:
             call.gate = waiting
         if back is not None and back.declined:
@@ -214,8 +218,8 @@ class Gatekeeper:
 
     def _is_still_good(self, approval: Approval) -> bool:
         """An anchor that is gone, or no longer answers for this tool, has released nothing."""
-        proof = approval.decision.proof if approval.decision is not None else None
-        return proof is not None and proof.anchor in self.approvers.approving(approval.tool)
+        decision = approval.decision
+        return decision is not None and decision.proof is not None and self._judge.stands(approval)
 
     def _tell(self, call: Call, waiting: Waiting, approval: Approval) -> None:
         result = self.answers.of(call, waiting, approval, self.inbox.rules.redeem_s)
@@ -333,7 +337,7 @@ class Gatekeeper:
         task.add_done_callback(self._work.discard)
 
 
-class _Heard:
+class Heard:
     """The sink of a call that meets a gate: the answer is looked at on its way."""
 
     __slots__ = ("_call", "_gate", "_sink", "_waiting")
