@@ -82,7 +82,7 @@ async def place(folder: Path) -> AsyncIterator[Here]:
     config = folder / "interlock.toml"
     servers = {segment: raw("tasks", "--era", era) for segment, era in (("old", "legacy"), ("new", "modern"))}
     tables = (f"[servers.{name}]\ncommand = {json.dumps(command)}\n" for name, command in servers.items())
-    config.write_text("\n".join(tables))
+    config.write_text("\n".join((OPEN, *tables)))
     clock = AheadClock()
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
     node = Node(plan, lambda operations, authenticate: None, clock)
