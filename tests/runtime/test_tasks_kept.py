@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from msgspec import Raw
-from tests.runtime.parked import META, SECONDS, AheadClock, Asked, Place
+from tests.runtime.parked import META, OPEN, SECONDS, AheadClock, Asked, Place
 from tests.servers.start import raw
 
 from interlock.config.load import load
