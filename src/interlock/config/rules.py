@@ -1,7 +1,7 @@
 """What keys must not say together. Run after all layers are read, on the values that were readable."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from interlock.config.addresses import collide, is_loopback
@@ -21,6 +21,7 @@ def check_together(settings: Settings, workspace: Path, data: Path, findings: Fi
     _root_or_child(settings)
     _anchors_apart(settings)
     _proof_asked_for(settings)
+    _channels_can_be_reached(settings)
     if settings.wrong & {("node", "listen"), ("node", "operator_listen"), ("auth", "anonymous")}:
         return  # a default in their place would be judged, not what the person means
     _doors_apart(settings, plan)
@@ -64,6 +65,25 @@ def _anchors_apart(settings: Settings) -> None:
                 f"two entries of [[anchor]] have the name {shown(anchor.name)}", "give each its own"
             )
         seen.add(anchor.name)
+
+
+_CHANNEL_KEYS: Final = {"command": ("command",), "webhook": ("webhook_url", "webhook_secret")}
+
+
+def _channels_can_be_reached(settings: Settings) -> None:
+    approvals = settings.tables.get("approvals", {})
+    for channel, keys in _CHANNEL_KEYS.items():
+        at = settings.written.get(("approvals", "channels"))
+        chosen = channel in approvals.get("channels", ())
+        for key in keys:
+            given = settings.written.get(("approvals", key))
+            if chosen and at is not None and given is None:
+                at.wrong(f"the channel '{channel}' in [approvals] needs '{key}'", "give it, or leave the channel out")
+            elif given is not None and not chosen:
+                given.warn(
+                    f"'{key}' in [approvals] is not used without the channel '{channel}'",
+                    f"add '{channel}' to channels",
+                )
 
 
 def _issuers_apart(settings: Settings, auth: AuthPlan) -> None:

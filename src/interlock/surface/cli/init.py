@@ -28,7 +28,8 @@ def init(
     *,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
     key: Annotated[
-        str | None, typer.Option("--key", metavar="NAME", help="What your key is called.", show_default="your user name")
+        str | None,
+        typer.Option("--key", metavar="NAME", help="What your key is called.", show_default="your user name"),
     ] = None,
     no_key: Annotated[bool, typer.Option("--no-key", help="Make no key: nobody can approve calls yet.")] = False,
     no_passphrase: Annotated[
@@ -72,9 +73,7 @@ def init(
     if out.as_json:
         servers = [server.segment for server in plan.servers]
         key_made = made.as_json() if made is not None else None
-        out.json(
-            {"config": str(path.absolute()), "data": str(plan.data), "servers": servers, "operator_key": key_made}
-        )
+        out.json({"config": str(path.absolute()), "data": str(plan.data), "servers": servers, "operator_key": key_made})
         return
     flags = f" --config {quote(str(path))}" if named else ""
     flags += f" --data {quote(invocation.data)}" if invocation.data else ""

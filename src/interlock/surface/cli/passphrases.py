@@ -55,7 +55,9 @@ def new(name: str, descriptor: int | None) -> bytes:
     if given is not None:
         return given
     if not can_ask():
-        raise Refused("passphrase_needed", f"the key {name} needs a passphrase, and nobody is here to type it", hint=_HOW)
+        raise Refused(
+            "passphrase_needed", f"the key {name} needs a passphrase, and nobody is here to type it", hint=_HOW
+        )
     typed = _checked(_typed(f"passphrase for the new key {name}: "))
     if _typed("once more: ") != typed:
         raise Refused("bad_passphrase", "the two are not the same; nothing was made")

@@ -24,7 +24,7 @@ def revoke_stored(plan: Plan, folder: Path, ref: str) -> Answer:
         try:
             anchors.load()
             await store.open()
-            revoked = await Judge(store.kv, SystemClock(), anchors, "").revoke(ref)
+            revoked = await Judge(store.kv, SystemClock(), anchors).revoke(ref)
         except (AnchorInvalid, ExtraMissing) as error:
             raise Refused("key_unusable", str(error)) from None
         finally:
