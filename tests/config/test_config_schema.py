@@ -230,7 +230,7 @@ def test_the_effective_plan_shows_no_secret(project: Project) -> None:
         "tools": {},
     }
     assert shown["servers"]["d"]["url"] == "https://h.example/mcp"
-    assert shown["tool"] == [{"match": "x", "hide": False, "mutable": True}]
+    assert shown["tool"] == [{"match": "x", "hide": False, "pin": False, "mutable": True}]
 
 
 def test_a_plan_made_by_hand_is_shown_too() -> None:

@@ -4,18 +4,17 @@ import itertools
 
 import pytest
 
-from interlock.protocol.approvals.errors import (
+from interlock.protocol.approvals.errors import refusal_of, too_many
+from interlock.protocol.approvals.messages import Approval, Decision, Kind, Source, What
+from interlock.protocol.approvals.state import ENDS, LIVE, Move, Status, maybe_after
+from interlock.protocol.ax.errors import (
     CONFIRMATION_DENIED,
     CONFIRMATION_EXPIRED,
     CONFIRMATION_UNKNOWN,
     CONFIRMATION_USED,
     CONFIRMATION_VOID,
     NAMES,
-    refusal_of,
-    too_many,
 )
-from interlock.protocol.approvals.messages import Approval, Decision, Kind, Source, What
-from interlock.protocol.approvals.state import ENDS, LIVE, Move, Status, maybe_after
 from interlock.protocol.jsonrpc.errors import for_legacy
 
 # SURFACE 7, written a second time by hand.

@@ -16,7 +16,6 @@ from interlock.protocol.ax.confirm import (
     Confirm,
     Held,
     Presented,
-    answer_digest,
     as_object,
     call_digest,
     held_result,
@@ -305,20 +304,6 @@ def test_a_proof_may_be_taken_without_the_call_being_sent() -> None:
     for wrong in (None, 0, "false", {}):
         judged = confirm(proof="a.b.c", dispatch=wrong)
         assert isinstance(judged, Fault) and judged.code == -32602
-
-
-def test_an_answer_is_named_with_its_subject() -> None:
-    question = {
-        "aggregator_id": AGGREGATOR,
-        "kind": "definition",
-        "tool": "a.b",
-        "subject": "ab",
-        "answer": "read_only",
-    }
-    named = answer_digest(**question)
-    assert named == answer_digest(**question)
-    others = [answer_digest(**{**question, member: "other"}) for member in question]
-    assert len({named, *others}) == len(question) + 1
 
 
 @given(st.binary(max_size=80) | JSON.map(lambda value: json.dumps(value).encode()))

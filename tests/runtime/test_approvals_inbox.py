@@ -117,7 +117,8 @@ async def test_a_definition_is_asked_for_once_whoever_calls_and_never_lapses(tmp
         clock.pass_(10 * 86_400)
         assert desk.inbox.waiting(Kind.DEFINITION) == [first]
         assert desk.inbox.waiting(Kind.CALL) == []
-        assert desk.inbox.find(None, "t1") == first
+        assert desk.inbox.find_definition("files.delete", "t1") == first
+        assert desk.inbox.find_definition("copied.delete", "t1") is None
 
 
 # Deciding

@@ -14,8 +14,8 @@ from tests.servers.minting import SigningKey, key, mint
 
 from interlock.config.plan import AnchorPlan
 from interlock.protocol.approvals.messages import Approval, Decision, Kind, Proof, Source, What
-from interlock.protocol.ax.confirm import answer_digest
-from interlock.protocol.ax.confirm_proof import PROOF_S_MAX, Verified
+from interlock.protocol.ax.confirm import Presented
+from interlock.protocol.ax.confirm_proof import PROOF_S_MAX, Asked, Verified
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.anchors import Anchors
 from interlock.runtime.ax.judge import Judge
@@ -35,7 +35,7 @@ CALL = Approval(
     nonce="bm9uY2U",
     created_at=0.0,
 )
-QUESTION = msgspec.structs.replace(CALL, kind=Kind.DEFINITION, digest="ef" * 32)
+ASKED = Asked(confirmation_id=CALL.id, call_digest=CALL.digest, nonce="bm9uY2U", tool=CALL.tool, aggregator_id=OWN_ID)
 
 
 class Service:
@@ -65,7 +65,7 @@ async def court(
     anchors = Anchors(plans, clock, (service or Service()).get)
     anchors.load()
     try:
-        judge = Judge(store.kv, clock, anchors, OWN_ID)
+        judge = Judge(store.kv, clock, anchors)
         await judge.open()
         yield judge
     finally:
@@ -73,17 +73,17 @@ async def court(
         await store.close()
 
 
-def token(clock: Hands, signer: SigningKey = ADA, approval: Approval = CALL, **changes: Any) -> str:
+def proof_of(clock: Hands, signer: SigningKey = ADA, **changes: Any) -> Presented:
     claims = {
         "iss": "x",
         "aud": OWN_ID,
         "jti": "j1",
         "iat": clock.wall(),
         "exp": clock.wall() + PROOF_S_MAX,
-        "confirmation_id": approval.id,
-        "call_digest": approval.digest,
+        "confirmation_id": CALL.id,
+        "call_digest": CALL.digest,
     }
-    return mint(signer, claims | changes, typ="mcpax-confirm+jwt")
+    return Presented(token=mint(signer, claims | changes, typ="mcpax-confirm+jwt"))
 
 
 def reason(judged: Verified | Fault) -> tuple[int, str]:
@@ -93,23 +93,26 @@ def reason(judged: Verified | Fault) -> tuple[int, str]:
 
 async def test_a_proof_holds_once_also_after_a_restart(tmp_path: Path) -> None:
     clock = Hands()
-    proof = token(clock)
+    proof = proof_of(clock)
     async with court(tmp_path, clock) as judge:
-        first = await judge.judge(CALL, proof)
+        first = await judge.judge(ASKED, proof)
         assert isinstance(first, Verified)
         assert (first.type, first.anchor, first.jti) == ("operator_signature", "ada", "j1")
         assert first.expires_at == clock.wall() + 300
-        assert reason(await judge.judge(CALL, proof)) == (32122, "replayed")
-        assert reason(await judge.judge(CALL, {"type": "operator_signature", "token": proof})) == (32122, "replayed")
+        assert reason(await judge.judge(ASKED, proof)) == (32122, "replayed")
+        assert reason(await judge.judge(ASKED, msgspec.structs.replace(proof, type="operator_signature"))) == (
+            32122,
+            "replayed",
+        )
     async with court(tmp_path, clock) as judge:
-        assert reason(await judge.judge(CALL, proof)) == (32122, "replayed")
-        assert isinstance(await judge.judge(CALL, token(clock, jti="j2")), Verified)
+        assert reason(await judge.judge(ASKED, proof)) == (32122, "replayed")
+        assert isinstance(await judge.judge(ASKED, proof_of(clock, jti="j2")), Verified)
 
 
 async def test_of_many_at_once_one_proof_holds(tmp_path: Path) -> None:
     clock = Hands()
     async with court(tmp_path, clock) as judge:
-        judged = await asyncio.gather(*(judge.judge(CALL, token(clock)) for _ in range(20)))
+        judged = await asyncio.gather(*(judge.judge(ASKED, proof_of(clock)) for _ in range(20)))
     assert [isinstance(one, Verified) for one in judged].count(True) == 1
     assert {one.code for one in judged if isinstance(one, Fault)} == {32122}
 
@@ -117,26 +120,19 @@ async def test_of_many_at_once_one_proof_holds(tmp_path: Path) -> None:
 async def test_a_refused_proof_is_not_used_up(tmp_path: Path) -> None:
     clock = Hands()
     async with court(tmp_path, clock) as judge:
-        assert reason(await judge.judge(CALL, token(clock, call_digest="ab" * 32))) == (32123, "digest")
-        assert isinstance(await judge.judge(CALL, token(clock)), Verified)
+        assert reason(await judge.judge(ASKED, proof_of(clock, call_digest="ab" * 32))) == (32123, "digest")
+        assert isinstance(await judge.judge(ASKED, proof_of(clock)), Verified)
 
 
 async def test_a_clock_that_is_set_back_makes_no_old_proof_good_again(tmp_path: Path) -> None:
     clock = Hands()
-    proof = token(clock)
+    proof = proof_of(clock)
     async with court(tmp_path, clock) as judge:
-        assert isinstance(await judge.judge(CALL, proof), Verified)
+        assert isinstance(await judge.judge(ASKED, proof), Verified)
         clock.pass_(PROOF_S_MAX + 600)
-        assert reason(await judge.judge(CALL, proof)) == (32123, "expired")
+        assert reason(await judge.judge(ASKED, proof)) == (32123, "expired")
         clock.wall_at -= PROOF_S_MAX + 590
-        assert reason(await judge.judge(CALL, proof)) == (32122, "replayed")
-
-
-@pytest.mark.parametrize("proof", [None, "", 7, [], {}, {"token": 7}])
-async def test_what_is_no_token_is_refused_as_malformed(tmp_path: Path, proof: Any) -> None:
-    async with court(tmp_path, Hands()) as judge:
-        judged = await judge.judge(CALL, proof)
-        assert isinstance(judged, Fault) and judged.code == -32602
+        assert reason(await judge.judge(ASKED, proof)) == (32122, "replayed")
 
 
 async def test_a_disk_that_refuses_takes_no_proof(tmp_path: Path) -> None:
@@ -146,41 +142,25 @@ async def test_a_disk_that_refuses_takes_no_proof(tmp_path: Path) -> None:
         await store.open()
         await store.close()
         judge._kv = store.kv
-        assert reason(await judge.judge(CALL, token(clock))) == (32131, "store")
+        assert reason(await judge.judge(ASKED, proof_of(clock))) == (32131, "store")
 
 
 async def test_an_anchor_approves_only_its_own_tools(tmp_path: Path) -> None:
     clock = Hands()
     async with court(tmp_path, clock) as judge:
-        assert reason(await judge.judge(CALL, token(clock, BOB))) == (32123, "not_entitled")
+        assert reason(await judge.judge(ASKED, proof_of(clock, BOB))) == (32123, "not_entitled")
 
 
 async def test_a_key_set_that_cannot_be_had_refuses(tmp_path: Path) -> None:
     clock, service = Hands(), Service()
     service.away = True
     async with court(tmp_path, clock, service=service) as judge:
-        assert reason(await judge.judge(CALL, token(clock, SERVICE))) == (32131, "anchor_keys")
-        assert isinstance(await judge.judge(CALL, token(clock)), Verified)  # others do not wait for it
+        assert reason(await judge.judge(ASKED, proof_of(clock, SERVICE))) == (32131, "anchor_keys")
+        assert isinstance(await judge.judge(ASKED, proof_of(clock)), Verified)  # others do not wait for it
         service.away = False
         clock.pass_(60)
-        judged = await judge.judge(CALL, token(clock, SERVICE))
+        judged = await judge.judge(ASKED, proof_of(clock, SERVICE))
         assert isinstance(judged, Verified) and (judged.type, judged.anchor) == ("approval_token", "desk")
-
-
-async def test_an_answer_is_signed_with_its_question(tmp_path: Path) -> None:
-    clock = Hands()
-
-    def about(answer: str) -> str:
-        return answer_digest(
-            aggregator_id=OWN_ID, kind="definition", tool=QUESTION.tool, subject=QUESTION.digest, answer=answer
-        )
-
-    async with court(tmp_path, clock) as judge:
-        proof = token(clock, call_digest=about("irreversible"))
-        assert reason(await judge.judge(QUESTION, proof, "read_only")) == (32123, "digest")
-        assert reason(await judge.judge(QUESTION, proof)) == (32123, "digest")
-        assert reason(await judge.judge(QUESTION, token(clock, call_digest=QUESTION.digest))) == (32123, "digest")
-        assert isinstance(await judge.judge(QUESTION, proof, "irreversible"), Verified)
 
 
 def approved_by(anchor: str, tool: str = CALL.tool) -> Approval:
@@ -205,16 +185,16 @@ async def test_a_revoked_key_proves_nothing_from_then_on(tmp_path: Path) -> None
     clock = Hands()
     async with court(tmp_path, clock) as judge:
         (revoked,) = await judge.revoke("ada")
-        assert reason(await judge.judge(CALL, token(clock))) == (32123, "revoked")
+        assert reason(await judge.judge(ASKED, proof_of(clock))) == (32123, "revoked")
         assert not judge.stands(approved_by("ada"))
         assert await judge.revoke("nobody") == ()
         assert await judge.revoke("desk") == ()
     again = (plan("ada-again", ADA, "*"),)  # under another name it is the same key
     async with court(tmp_path, clock, again) as judge:
-        assert reason(await judge.judge(CALL, token(clock))) == (32123, "revoked")
+        assert reason(await judge.judge(ASKED, proof_of(clock))) == (32123, "revoked")
     async with court(tmp_path / "elsewhere", clock) as judge:
         assert await judge.revoke(revoked) == (revoked,)
-        assert reason(await judge.judge(CALL, token(clock))) == (32123, "revoked")
+        assert reason(await judge.judge(ASKED, proof_of(clock))) == (32123, "revoked")
 
 
 async def test_a_start_with_a_revoked_key_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

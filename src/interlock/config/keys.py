@@ -405,6 +405,56 @@ _GATE = _keys(
     ),
 )
 
+_APPROVALS = _keys(
+    Key(
+        name="expiry_s",
+        kind=Seconds(low=30, high=86_400),
+        default=300,
+        example=900,
+        help="How long a held call waits for a decision.",
+    ),
+    Key(
+        name="redeem_s",
+        kind=Seconds(low=30, high=86_400),
+        default=300,
+        example=60,
+        help="How long an approved call may then be made; never longer than its proof is good.",
+    ),
+    Key(
+        name="max_pending",
+        kind=Whole(low=1, high=10_000),
+        default=100,
+        example=20,
+        help="How many calls of one caller may wait at once.",
+    ),
+    Key(
+        name="channels",
+        kind=Many(item=Choice(values=("console", "cli", "os_dialog", "command", "webhook"))),
+        default=["console", "cli"],
+        example=["cli", "os_dialog"],
+        help="Where operators hear that something waits: the page, `interlock approvals --watch`,"
+        " a notification on this machine's desktop, a command, a webhook.",
+    ),
+    Key(
+        name="command",
+        kind=Command(),
+        example="notify-team",
+        help="For the channel command: a program to start; it is told what waits in a line of JSON on stdin.",
+    ),
+    Key(
+        name="webhook_url",
+        kind=Url(outward=True),
+        example="https://hooks.example.com/interlock",
+        help="For the channel webhook: where to post it.",
+    ),
+    Key(
+        name="webhook_secret",
+        kind=_TEXT,
+        example="a-long-random-text",
+        help="The key under which the receiver checks that it comes from here (HMAC-SHA256). ${env:NAME} is replaced.",
+    ),
+)
+
 _SERVERS = _keys(
     Key(
         name="command",
@@ -543,6 +593,13 @@ _TOOL = (
             help="Qualified tool name (glob); the first entry that matches applies.",
         ),
         Key(name="hide", kind=Flag(), default=False, example=True, help="Whether clients do not see the tool."),
+        Key(
+            name="pin",
+            kind=Flag(),
+            default=False,
+            example=True,
+            help="Whether the tool, once its definition changes, is withheld until an operator accepts the change.",
+        ),
     )
     | CAPABILITY
 )
@@ -585,6 +642,9 @@ SECTIONS: Final = {
         Section(name="ax", shape="table", keys=_AX, help="The tree."),
         Section(name="degraded", shape="table", keys=_DEGRADED, help="What happens to the tools of a lost subserver."),
         Section(name="gate", shape="table", keys=_GATE, help="What waits until a person agrees."),
+        Section(
+            name="approvals", shape="table", keys=_APPROVALS, help="What waits for a decision, and who hears of it."
+        ),
         Section(name="servers", shape="segments", keys=_SERVERS, help="The MCP servers, by segment."),
         Section(name="tool", shape="list", keys=_TOOL, help="What is known better than a server says about its tools."),
         Section(name="limits", shape="table", keys=_LIMITS, help="What is too much."),

@@ -16,6 +16,7 @@ from interlock.config.layers import environment_layer, file_layer, flags_layer
 from interlock.config.names import check_names
 from interlock.config.place import At, Layer, Surroundings
 from interlock.config.plan import (
+    ApprovalsPlan,
     AuthPlan,
     AxPlan,
     DegradedPlan,
@@ -92,6 +93,7 @@ def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, str], *,
         ax=AxPlan(**tables.get("ax", {})),
         degraded=DegradedPlan(**tables.get("degraded", {})),
         gate=GatePlan(**tables.get("gate", {})),
+        approvals=ApprovalsPlan(**tables.get("approvals", {})),
         servers=tuple(_placed(server, workspace) for server in settings.servers.values()),
         tools=settings.tools,
         limits=LimitsPlan(**tables.get("limits", {})),

@@ -127,6 +127,21 @@ class GatePlan(msgspec.Struct, frozen=True, kw_only=True):
     unannotated: Literal["classify", "allow"] = "classify"  # tools of which nobody says whether they can be undone
 
 
+Channel = Literal["console", "cli", "os_dialog", "command", "webhook"]
+
+
+class ApprovalsPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a decision is waited for, and how operators hear that one is wanted."""
+
+    expiry_s: float = 300
+    redeem_s: float = 300
+    max_pending: int = 100  # per principal
+    channels: tuple[Channel, ...] = ("console", "cli")
+    command: tuple[str, ...] = ()
+    webhook_url: str | None = None
+    webhook_secret: str | None = None  # never shown
+
+
 class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn"):
     """A server that is a child process speaking over stdio. `package` is installed first when given."""
 
@@ -180,6 +195,7 @@ class ToolRule(msgspec.Struct, frozen=True, kw_only=True):
     match: str
     capability: dict[str, str | bool] = {}
     hide: bool = False
+    pin: bool = False  # a changed definition is withheld until an operator accepts it
 
 
 class LimitsPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,6 +218,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ax: AxPlan = AxPlan()
     degraded: DegradedPlan = DegradedPlan()
     gate: GatePlan = GatePlan()
+    approvals: ApprovalsPlan = ApprovalsPlan()
     servers: tuple[ServerPlan, ...] = ()
     tools: tuple[ToolRule, ...] = ()
     limits: LimitsPlan = LimitsPlan()

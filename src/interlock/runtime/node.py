@@ -27,10 +27,15 @@ from interlock.protocol.oauth.resource import metadata_paths, resource_of
 from interlock.runtime import descriptors
 from interlock.runtime.access import TokenBook
 from interlock.runtime.anchors import Anchors
+from interlock.runtime.approvals.deciding import Deciding
+from interlock.runtime.approvals.drawer import Drawer
+from interlock.runtime.approvals.inbox import Inbox, Rules
+from interlock.runtime.approvals.record import Record
+from interlock.runtime.approvals.window import Window
 from interlock.runtime.asked_tasks import AskedTasks
 from interlock.runtime.audience import Audience
 from interlock.runtime.ax.children import Nursery
-from interlock.runtime.ax.judge import Judge
+from interlock.runtime.ax.judge import ANCHOR_GONE, Judge
 from interlock.runtime.ax.members import Fittings
 from interlock.runtime.ax.proofs import Proofs
 from interlock.runtime.ax.records import Owners
@@ -53,7 +58,7 @@ from interlock.runtime.fronts.stdio import LineFront, stdio_front
 from interlock.runtime.fronts.stock import Stock
 from interlock.runtime.grants.consents import Pending
 from interlock.runtime.grants.desk import GrantDesk
-from interlock.runtime.identity import own_identity
+from interlock.runtime.identity import NODE_KEY, own_identity
 from interlock.runtime.links.connecting import Workshop
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
@@ -70,6 +75,7 @@ from interlock.transport.warden import Warden
 
 if TYPE_CHECKING:
     from interlock.runtime.ax.parents import Parents
+    from interlock.store.signing import SigningKey
 
 log = logging.getLogger("interlock.node")
 
@@ -130,6 +136,13 @@ class Node:
             clock=self.clock,
             revealer=self.desk.revealer,
         )
+        own_id = self.identity.aggregator_id
+        rules = Rules(
+            expiry_s=plan.approvals.expiry_s, redeem_s=plan.approvals.redeem_s, max_pending=plan.approvals.max_pending
+        )
+        self.inbox = Inbox(Drawer(self.store.kv, self.clock), Record(self.recorder), self.clock, rules)
+        self.deciding = Deciding(self.inbox, self.clock, own_id)
+        self.window = Window(self.inbox, self.deciding, self.clock, aggregator_id=own_id, url=lambda: self.operator_url)
         fittings = Fittings(
             clock=self.clock,
             workshop=self._workshop,
@@ -140,10 +153,9 @@ class Node:
             recorder=self.recorder,
             leases=None,  # a store in the data folder is nobody else's
         )
-        own_id = self.identity.aggregator_id
         self.anchors = Anchors(plan.anchors, self.clock)
         proofs = Proofs(self.store.kv, self.clock, self.anchors, audiences=lambda: (f"{self.url}/ax", self.url, own_id))
-        self.judge = Judge(self.store.kv, self.clock, self.anchors, own_id)
+        self.judge = self.deciding.judge = Judge(self.store.kv, self.clock, self.anchors)
         self.registrar = Registrar(plan, own_id, fittings, Owners(self.store.kv, self.clock), proofs)
         self.children = Nursery(plan, self.registrar, self._workshop)
         self.door.also_dismiss = lambda: self.registrar.dismiss_unwelcome(self.tokens.stands)
@@ -166,6 +178,10 @@ class Node:
         self._stack.push_async_callback(self.audit.close)
         self.recorder.start()
         self._stack.push_async_callback(self.recorder.stop)
+        await self.inbox.open()
+        await self.inbox.void_where(ANCHOR_GONE, lambda approval: not self.judge.stands(approval))
+        self.inbox.start()
+        self._stack.push_async_callback(self.inbox.close)
         await self.tokens.open()
         await self.desk.open()
         self._stack.push_async_callback(self.desk.close)
@@ -194,9 +210,19 @@ class Node:
             clock=self.clock,
             recorder=self.recorder,
             make_front=partial(UpwardFront, self.legacy, self.modern, self.audience),
+            signer=self._own_key(),
         )
         self.registrar.on_subtree.append(parents.subtree_changed)
         return parents
+
+    def _own_key(self) -> "SigningKey | None":
+        """What proves our authority to parents; `interlock access anchor` makes it. Raises a StoreError."""
+        path = self.plan.data / NODE_KEY
+        if not path.exists() or all(parent.authority is None for parent in self.plan.ax.parents):
+            return None
+        from interlock.store.signing import read_signing_key
+
+        return read_signing_key(path)
 
     async def stop(self) -> None:
         await self._close_doors()
@@ -348,6 +374,7 @@ class Node:
         for server in self._servers:
             server.should_exit = True
         self.door.end_streams()
+        self.inbox.end_listening()
         if self.parents is not None:
             self.parents.close()
         await self.drain()

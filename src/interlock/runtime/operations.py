@@ -86,6 +86,7 @@ class NodeOperations:
                 "aggregator_id": node.identity.aggregator_id,
                 "tree": node.plan.ax.tree,
                 "audit_trouble": node.recorder.trouble,
+                "require_proof": node.plan.ax.require_proof,
             },
             "parents": node.parents.status() if node.parents is not None else [],
             **self.links(),

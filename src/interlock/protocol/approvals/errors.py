@@ -11,31 +11,17 @@ from typing import Any, Final
 
 from interlock.protocol.approvals.messages import Approval
 from interlock.protocol.approvals.state import Status
+from interlock.protocol.ax.errors import (
+    CONFIRMATION_DENIED,
+    CONFIRMATION_EXPIRED,
+    CONFIRMATION_UNKNOWN,
+    CONFIRMATION_USED,
+    CONFIRMATION_VOID,
+    refusal,
+)
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 
 BUDGET_EXCEEDED: Final = 32003
-
-CONFIRMATION_UNKNOWN: Final = 32120
-CONFIRMATION_EXPIRED: Final = 32121
-CONFIRMATION_USED: Final = 32122
-PROOF_INVALID: Final = 32123
-CONFIRMATION_VOID: Final = 32124
-CONFIRMATION_DENIED: Final = 32125
-
-NAMES: Final = {
-    CONFIRMATION_UNKNOWN: "confirmation_unknown",
-    CONFIRMATION_EXPIRED: "confirmation_expired",
-    CONFIRMATION_USED: "confirmation_used",
-    PROOF_INVALID: "proof_invalid",
-    CONFIRMATION_VOID: "confirmation_void",
-    CONFIRMATION_DENIED: "confirmation_denied",
-}
-
-
-def refusal(code: int, why: str, **data: Any) -> Fault:
-    """The message is the name; what a person reads is data.detail."""
-    return Fault(code, NAMES[code], {"detail": why, **data})
-
 
 UNKNOWN: Final = refusal(CONFIRMATION_UNKNOWN, "there is no such approval, or it ended long ago; make the call again")
 

@@ -55,19 +55,6 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     jti: str
 
 
-class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """A proof that holds for one approval; its jti is used up. Good until `expires_at`."""
-
-    type: str
-    anchor: str
-    jti: str
-    expires_at: float
-
-    @property
-    def proof(self) -> Proof:
-        return Proof(type=self.type, anchor=self.anchor, jti=self.jti)
-
-
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     what: What
     by: str

@@ -85,12 +85,6 @@ def call_digest(
     return hashlib.sha256(text).hexdigest()
 
 
-def answer_digest(*, aggregator_id: str, kind: str, tool: str, subject: str, answer: str) -> str:
-    """What stands for a call_digest where no call is confirmed but a question answered: the subject and the answer."""
-    members = {"aggregator_id": aggregator_id, "kind": kind, "tool": tool, "subject": subject, "answer": answer}
-    return hashlib.sha256(canonical({"v": VERSION, **members})).hexdigest()
-
-
 def _not_nameable(reason: str, why: str) -> Fault:
     return Fault(
         INVALID_PARAMS,

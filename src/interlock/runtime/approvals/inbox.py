@@ -38,6 +38,7 @@ HELD_BYTES_MAX: Final = 16 * 1024 * 1024  # of arguments that wait, per principa
 LIVE_MAX: Final = 50_000  # of all principals and kinds together
 
 _WITHOUT_EXPIRY: Final = frozenset((Kind.DEFINITION, Kind.REQUEST))
+_TOOL: Final = "\0tool:"  # no principal begins like this
 _LOST: Final = "the node stopped before the end was known"
 _UNSENT: Final = "the caller left before anything was sent"
 
@@ -77,6 +78,10 @@ class Inbox:
     def start(self) -> None:
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep_forever(), name="approvals")
 
+    def end_listening(self) -> None:
+        """Nobody hears of anything further; what is still done is done all the same."""
+        self._circle.close()
+
     async def close(self) -> None:
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -105,12 +110,16 @@ class Inbox:
         found = [one for one in all_seen if one.status in wanted and kind in (None, one.kind)]
         return sorted(found, key=lambda one: (one.created_at, one.id))
 
-    def find(self, requested_by: str | None, digest: str) -> Approval | None:
-        """What stands for this digest: pending, approved and not used, or denied and still to be told so.
+    def find(self, requested_by: str, digest: str) -> Approval | None:
+        """What stands for this call: pending, approved and not used, or denied and still to be told so."""
+        return self._find((requested_by, digest))
 
-        Definitions are asked for once, whoever calls: `requested_by` is None.
-        """
-        id = self._by_digest.get((requested_by or "", digest))
+    def find_definition(self, tool: str, digest: str) -> Approval | None:
+        """As `find`, whoever asked: a definition is asked for once."""
+        return self._find((f"{_TOOL}{tool}", digest))
+
+    def _find(self, key: tuple[str, str]) -> Approval | None:
+        id = self._by_digest.get(key)
         approval = None if id is None else self.get(id)
         if approval is None or approval.status in LIVE:
             return approval
@@ -144,7 +153,7 @@ class Inbox:
     async def raise_(self, approval: Approval) -> Approval | Fault:
         """One for the same digest that still stands (`find`) is returned as it is, and not extended."""
         key = _key(approval)
-        if (standing := self.find(*key)) is not None:
+        if (standing := self._find(key)) is not None:
             return standing
         under_way = self._raising.get(key)
         if under_way is None:
@@ -361,7 +370,9 @@ class Inbox:
 
 
 def _key(approval: Approval) -> tuple[str, str]:
-    return "" if approval.kind is Kind.DEFINITION else approval.requested_by, approval.digest
+    """Two servers may define a tool alike, word for word; what is said of one of them holds for it alone."""
+    whose = f"{_TOOL}{approval.tool}" if approval.kind is Kind.DEFINITION else approval.requested_by
+    return whose, approval.digest
 
 
 def _unavailable(why: object) -> Fault:

@@ -9,9 +9,9 @@ import logging
 from typing import Final
 
 from interlock.protocol.approvals.errors import UNAVAILABLE_NOW
-from interlock.protocol.approvals.messages import Approval, Kind
+from interlock.protocol.approvals.messages import Approval
 from interlock.protocol.ax.authority import Anchor
-from interlock.protocol.ax.confirm import answer_digest, read_proof_untrusted
+from interlock.protocol.ax.confirm import Presented
 from interlock.protocol.ax.confirm_proof import Asked, Verified, approvers, invalid, judge_confirmation, replayed
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.oauth.errors import Invalid
@@ -25,15 +25,15 @@ log = logging.getLogger("interlock.approvals")
 
 USED: Final = "proofs-confirm"
 REVOKED: Final = "keys-revoked"
+ANCHOR_GONE: Final = "who approved it may no longer do so"
 USED_MARGIN_S: Final = 3600.0  # a clock that is set back does not make an old proof good again
 
 
 class Judge:
-    def __init__(self, kv: KeyValue, clock: Clock, anchors: Anchors, aggregator_id: str) -> None:
+    def __init__(self, kv: KeyValue, clock: Clock, anchors: Anchors) -> None:
         self._kv = kv
         self._clock = clock
         self._anchors = anchors
-        self._aggregator_id = aggregator_id
         self._revoked: frozenset[str] = frozenset()  # thumbprints
 
     async def open(self) -> None:
@@ -45,20 +45,11 @@ class Judge:
                     "the key of anchor %s was revoked; remove its [[anchor]] from the configuration", anchor.name
                 )
 
-    async def judge(self, approval: Approval, proof: object, answer: str | None = None) -> Verified | Fault:
-        """`proof` as it came, decoded; `answer` is what a question (kind definition) is decided with.
-
-        A proof that holds is used up when this returns.
-        """
-        presented = read_proof_untrusted(proof)
-        if isinstance(presented, Fault):
-            return presented
-        asked = asked_by(approval, self._aggregator_id, answer)
+    async def judge(self, asked: Asked, proof: Presented) -> Verified | Fault:
+        """A proof that holds is used up when this returns."""
         judged = await self._anchors.judged(
             lambda anchor: bool(approvers(asked.tool, (anchor,))),
-            lambda anchors: judge_confirmation(
-                presented, asked, anchors=anchors, now=self._clock.wall(), verify=_verify
-            ),
+            lambda anchors: judge_confirmation(proof, asked, anchors=anchors, now=self._clock.wall(), verify=_verify),
         )
         if isinstance(judged, Fault):
             return judged
@@ -97,26 +88,6 @@ class Judge:
             log.error("a used proof cannot be written down: %s", error)
             return UNAVAILABLE_NOW
         return None
-
-
-def asked_by(approval: Approval, aggregator_id: str, answer: str | None) -> Asked:
-    """What a proof of this decision is about. A call is bound by its digest, a question by its subject and answer."""
-    digest = approval.digest
-    if approval.kind is not Kind.CALL:
-        digest = answer_digest(
-            aggregator_id=aggregator_id,
-            kind=approval.kind.value,
-            tool=approval.tool,
-            subject=approval.digest,
-            answer=answer or "",
-        )
-    return Asked(
-        confirmation_id=approval.id,
-        call_digest=digest,
-        nonce=approval.nonce or "",
-        tool=approval.tool,
-        aggregator_id=aggregator_id,
-    )
 
 
 def _own_keys(anchor: Anchor) -> tuple[Jwk, ...]:
