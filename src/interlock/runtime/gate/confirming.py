@@ -10,11 +10,12 @@ from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
-from interlock.protocol.approvals.errors import CONFIRMATION_UNKNOWN, UNKNOWN, refusal, refusal_of
+from interlock.protocol.approvals.errors import UNKNOWN, refusal_of
 from interlock.protocol.approvals.messages import Approval, Kind
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.ax.carried import MARK
 from interlock.protocol.ax.confirm import Confirm, Presented, read_confirm_untrusted
+from interlock.protocol.ax.errors import CONFIRMATION_UNKNOWN, refusal
 from interlock.protocol.ax.messages import CONFIRM
 from interlock.protocol.jsonrpc.codec import encode_result, encode_value
 from interlock.protocol.jsonrpc.errors import Fault

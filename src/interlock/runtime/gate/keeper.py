@@ -13,13 +13,18 @@ from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
-from interlock.protocol.approvals.errors import CONFIRMATION_EXPIRED, CONFIRMATION_USED, CONFIRMATION_VOID
 from interlock.protocol.approvals.messages import Approval, Kind, Source
 from interlock.protocol.approvals.state import Move, Status
 from interlock.protocol.ax.capability import as_object
 from interlock.protocol.ax.carried import MARK, maybe_carried
 from interlock.protocol.ax.confirm import call_digest
-from interlock.protocol.ax.errors import SCOPE_DENIED, refusal
+from interlock.protocol.ax.errors import (
+    CONFIRMATION_EXPIRED,
+    CONFIRMATION_USED,
+    CONFIRMATION_VOID,
+    SCOPE_DENIED,
+    refusal,
+)
 from interlock.protocol.ax.gating import Hold
 from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_result, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, CodecError, Fault
@@ -190,7 +195,7 @@ class Gatekeeper:
 
     def _find(self, call: Call, waiting: Waiting) -> Approval | None:
         if _is_open(waiting.route):
-            return self.inbox.find(None, waiting.route.digest)
+            return self.inbox.find_definition(waiting.route.qualified, waiting.route.digest)
         return self.inbox.find(call.caller.principal.name, waiting.digest)
 
     def _asked(self, call: Call, waiting: Waiting) -> Approval:
