@@ -298,6 +298,14 @@ def test_params_that_are_no_confirmation_are_refused(params: bytes) -> None:
     assert isinstance(judged, Fault) and judged.code == -32602
 
 
+def test_a_proof_may_be_taken_without_the_call_being_sent() -> None:
+    taken = confirm(proof="a.b.c", dispatch=False)
+    assert isinstance(taken, Confirm) and taken.dispatch is False
+    for wrong in (None, 0, "false", {}):
+        judged = confirm(proof="a.b.c", dispatch=wrong)
+        assert isinstance(judged, Fault) and judged.code == -32602
+
+
 @given(st.binary(max_size=80) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_no_params_raise_anything(params: bytes) -> None:
     assert isinstance(read_confirm_untrusted(params), Confirm | Fault)

@@ -20,7 +20,7 @@ from interlock.protocol.ax.confirm_proof import (
     replayed,
 )
 from interlock.protocol.jsonrpc.errors import Fault
-from interlock.protocol.oauth.jwks import read_jwks_untrusted
+from interlock.protocol.oauth.jwks import read_jwks_untrusted, thumbprint
 from interlock.runtime.oauth.signatures import check_signature
 
 NOW = 1_800_000_000.0
@@ -78,7 +78,12 @@ def reason(judgement: Verified | Fault) -> str:
 @pytest.mark.parametrize("kind", [None, "operator_signature"])
 def test_an_operators_signature_over_the_call_holds(kind: str | None) -> None:
     assert judged(token(), kind) == Verified(
-        type="operator_signature", anchor="ada", issuer="ada", jti="j1", expires_at=NOW + 299
+        type="operator_signature",
+        anchor="ada",
+        issuer="ada",
+        jti="j1",
+        key=thumbprint(ANCHORS[0].keys[0]),
+        expires_at=NOW + 299,
     )
 
 

@@ -108,13 +108,7 @@ def _maybe_away(standing: Standing) -> Refuse | None:
     match standing.state:
         case LinkState.READY | LinkState.SLOW:
             return None
-        case (
-            LinkState.CONNECTING
-            | LinkState.DEGRADED
-            | LinkState.UNAUTHORISED
-            | LinkState.FAILED
-            | LinkState.STOPPED
-        ):
+        case LinkState.CONNECTING | LinkState.DEGRADED | LinkState.UNAUTHORISED | LinkState.FAILED | LinkState.STOPPED:
             return Refuse(Rung.AVAILABILITY, degraded(standing))
         case _:
             assert_never(standing.state)

@@ -26,6 +26,7 @@ from interlock.protocol.mcp.eras import Era
 from interlock.protocol.oauth.resource import metadata_paths, resource_of
 from interlock.runtime import descriptors
 from interlock.runtime.access import TokenBook, credential_of
+from interlock.runtime.anchors import Anchors
 from interlock.runtime.approvals.deciding import Deciding
 from interlock.runtime.approvals.drawer import Drawer
 from interlock.runtime.approvals.inbox import Inbox, Rules
@@ -34,6 +35,7 @@ from interlock.runtime.approvals.window import Window
 from interlock.runtime.asked_tasks import AskedTasks
 from interlock.runtime.audience import Audience
 from interlock.runtime.ax.children import Nursery
+from interlock.runtime.ax.judge import ANCHOR_GONE, Judge
 from interlock.runtime.ax.members import Fittings
 from interlock.runtime.ax.proofs import Proofs
 from interlock.runtime.ax.records import Owners
@@ -42,6 +44,7 @@ from interlock.runtime.callers import principal_for
 from interlock.runtime.catalog import Catalog
 from interlock.runtime.clock import Clock, SystemClock
 from interlock.runtime.dispatch import Dispatch
+from interlock.runtime.extras import require_cryptography
 from interlock.runtime.fronts.ax import PING_EVERY_S, PONG_WITHIN_S, AxDoor
 from interlock.runtime.fronts.bridge import SOCKET, BridgedClient, bridge
 from interlock.runtime.fronts.door import PublicDoor
@@ -53,17 +56,20 @@ from interlock.runtime.fronts.refusals import Refusals
 from interlock.runtime.fronts.sessions import Session, Sessions
 from interlock.runtime.fronts.stdio import LineFront, stdio_front
 from interlock.runtime.fronts.stock import Stock
+from interlock.runtime.gate.confirming import ConfirmDesk
+from interlock.runtime.gate.keeper import Gatekeeper
 from interlock.runtime.grants.consents import Pending
 from interlock.runtime.grants.desk import GrantDesk
-from interlock.runtime.identity import own_identity
+from interlock.runtime.identity import NODE_KEY, own_identity
 from interlock.runtime.links.connecting import Workshop
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
 from interlock.runtime.links.personal import PersonalLinks
 from interlock.runtime.links.pipes import Undelivered
-from interlock.runtime.operations import NodeOperations
+from interlock.runtime.operations import EVERYTHING, NodeOperations
 from interlock.runtime.recorder import Recorder
+from interlock.runtime.shelves import Route
 from interlock.runtime.task_desk import TaskDesk
 from interlock.runtime.task_news import TaskNews
 from interlock.store.registry import build_audit, build_store
@@ -72,6 +78,7 @@ from interlock.transport.warden import Warden
 
 if TYPE_CHECKING:
     from interlock.runtime.ax.parents import Parents
+    from interlock.store.signing import SigningKey
 
 log = logging.getLogger("interlock.node")
 
@@ -87,10 +94,6 @@ OperatorApp = Callable[[NodeOperations, Authenticate | None], Any]
 
 class NodeRunning(Exception):
     """Another node uses this data folder."""
-
-
-class ExtraMissing(Exception):
-    """What is configured needs a package that is not installed."""
 
 
 class NodeGone(Exception):
@@ -155,7 +158,10 @@ class Node:
             recorder=self.recorder,
             leases=None,  # a store in the data folder is nobody else's
         )
-        proofs = Proofs(self.store.kv, self.clock, audiences=lambda: (f"{self.url}/ax", self.url, own_id))
+        self.anchors = Anchors(plan.anchors, self.clock)
+        proofs = Proofs(self.store.kv, self.clock, self.anchors, audiences=lambda: (f"{self.url}/ax", self.url, own_id))
+        self.judge = self.deciding.judge = Judge(self.store.kv, self.clock, self.anchors)
+        self.gate = self._make_gate()
         self.registrar = Registrar(plan, own_id, fittings, Owners(self.store.kv, self.clock), proofs)
         self.children = Nursery(plan, self.registrar, self._workshop)
         self.door.also_dismiss = lambda: self.registrar.dismiss_unwelcome(self.tokens.stands)
@@ -169,15 +175,21 @@ class Node:
 
     async def start(self, *, listen: bool = True) -> None:
         """Works up the floors; whatever was begun is ended by `stop`, also after a failure here."""
+        self.anchors.load()
+        self._stack.push_async_callback(self.anchors.close)
         await self.store.open()
         self._stack.push_async_callback(self.store.close)
+        await self.judge.open()
         await self.audit.open()
         self._stack.push_async_callback(self.audit.close)
         self.recorder.start()
         self._stack.push_async_callback(self.recorder.stop)
         await self.inbox.open()
+        await self.inbox.void_where(ANCHOR_GONE, lambda approval: not self.judge.stands(approval))
         self.inbox.start()
         self._stack.push_async_callback(self.inbox.close)
+        await self.gate.open(self.store.kv)
+        self._stack.push_async_callback(self.gate.close)
         await self.tokens.open()
         await self.desk.open()
         self._stack.push_async_callback(self.desk.close)
@@ -206,9 +218,37 @@ class Node:
             clock=self.clock,
             recorder=self.recorder,
             make_front=partial(UpwardFront, self.legacy, self.modern, self.audience),
+            signer=self._own_key(),
         )
         self.registrar.on_subtree.append(parents.subtree_changed)
         return parents
+
+    def _own_key(self) -> "SigningKey | None":
+        """What proves our authority to parents; `interlock access anchor` makes it. Raises a StoreError."""
+        path = self.plan.data / NODE_KEY
+        if not path.exists() or all(parent.authority is None for parent in self.plan.ax.parents):
+            return None
+        from interlock.store.signing import read_signing_key
+
+        return read_signing_key(path)
+
+    def _make_gate(self) -> Gatekeeper:
+        gate = Gatekeeper(
+            self.inbox,
+            self.anchors,
+            self.judge,
+            self.dispatch.guard,
+            self.clock,
+            aggregator_id=self.identity.aggregator_id,
+            operator_url=lambda: self.operator_url,
+        )
+        self.dispatch.gate = gate
+        self.dispatch.confirmations = ConfirmDesk(gate, self.deciding, self.dispatch, self.clock, self._find_tool)
+        self.catalog.on_redefined.append(gate.definitions_changed)
+        return gate
+
+    def _find_tool(self, qualified: str) -> Route | None:
+        return self.catalog.namespace.view(EVERYTHING).find_tool(qualified)
 
     async def stop(self) -> None:
         await self._close_doors()
@@ -295,10 +335,9 @@ class Node:
         if not plan.auth.issuers:
             return {}
         resource = resource_of(self.url)
-        try:
-            from interlock.runtime.oauth.bearers import Bearers  # here, because `cryptography` takes 10 MiB
-        except ModuleNotFoundError as error:
-            raise ExtraMissing(f"auth.issuers needs the package {error.name}: install interlock[oauth]") from None
+        require_cryptography("auth.issuers", "oauth")
+        from interlock.runtime.oauth.bearers import Bearers  # here, because `cryptography` takes 10 MiB
+
         bearers = Bearers(
             plan.auth.issuers,
             plan.access,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 JsonObject = dict[str, Any]
 
-_EVERYTHING = ViewKey(dotted=True, scope="admin")
+EVERYTHING = ViewKey(dotted=True, scope="admin")
 
 
 class NotFound(KeyError):
@@ -91,6 +91,7 @@ class NodeOperations:
                 "aggregator_id": node.identity.aggregator_id,
                 "tree": node.plan.ax.tree,
                 "audit_trouble": node.recorder.trouble,
+                "require_proof": node.plan.ax.require_proof,
             },
             "parents": node.parents.status() if node.parents is not None else [],
             **self.links(),
@@ -295,7 +296,7 @@ class NodeOperations:
 
     def tool(self, name: str) -> JsonObject:
         namespace = self._node.catalog.namespace
-        view = namespace.view(_EVERYTHING)
+        view = namespace.view(EVERYTHING)
         route = view.find_tool(name)
         if route is None:
             known = [r.qualified for r in view.tool_routes] + [r.alias for r in view.tool_routes]

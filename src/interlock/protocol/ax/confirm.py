@@ -33,7 +33,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     capability: Any  # the annotation as listed
     route: tuple[str, ...]
     confirmation_id: str
-    expires_at: str  # RFC 3339
+    expires_at: str | None  # RFC 3339; None: it does not expire
     approval_url: str
     nonce: str
     call_digest: str
@@ -50,6 +50,7 @@ class Presented(msgspec.Struct, frozen=True, kw_only=True):
 class Confirm(msgspec.Struct, frozen=True, kw_only=True):
     confirmation_id: str
     proof: Presented
+    dispatch: bool = True  # ours, between aggregators: false takes the proof and leaves the call to its caller
 
 
 def call_digest(
@@ -133,19 +134,28 @@ def read_confirm_untrusted(params: Raw | bytes) -> Confirm | Fault:
     confirmation_id = maybe_string(members.get("confirmation_id"))
     if not confirmation_id or len(confirmation_id) > ID_CHARS_MAX:
         return _unreadable(f"confirmation_id must be a string of 1 to {ID_CHARS_MAX} characters")
-    proof = read_proof_untrusted(members.get("proof"))
-    return proof if isinstance(proof, Fault) else Confirm(confirmation_id=confirmation_id, proof=proof)
+    proof = read_proof_untrusted(_maybe_value(members.get("proof")))
+    dispatch = _maybe_value(members.get("dispatch", Raw(b"true")))
+    if isinstance(proof, Fault):
+        return proof
+    if not isinstance(dispatch, bool):
+        return _unreadable("dispatch must be true or false")
+    return Confirm(confirmation_id=confirmation_id, proof=proof, dispatch=dispatch)
 
 
-def read_proof_untrusted(raw: Raw | bytes | None) -> Presented | Fault:
-    try:
-        proof = decode_value(raw) if raw is not None else None
-    except CodecError:
-        proof = None
+def read_proof_untrusted(proof: object) -> Presented | Fault:
+    """`proof` is a decoded JSON value."""
     kind, token = (proof.get("type"), proof.get("token")) if isinstance(proof, dict) else (None, proof)
     if not isinstance(token, str) or not token or not isinstance(kind, str | None):
         return _unreadable('proof must be a signed token, or {"type", "token"} with one')
     return Presented(type=kind, token=token)
+
+
+def _maybe_value(raw: Raw | None) -> Any:
+    try:
+        return decode_value(raw) if raw is not None else None
+    except CodecError:
+        return None
 
 
 def _unreadable(why: str) -> Fault:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from interlock.protocol.ax.authority import Anchor
+from interlock.protocol.ax.authority import KEY_UNKNOWN, Anchor
 from interlock.protocol.ax.confirm import Presented
 from interlock.protocol.ax.errors import CONFIRMATION_USED, PROOF_INVALID, refusal
 from interlock.protocol.ax.strict import Ambiguous, read_untrusted
@@ -23,7 +23,7 @@ from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.oauth.base64url import maybe_decode
 from interlock.protocol.oauth.claims import SKEW_S, Claims
 from interlock.protocol.oauth.errors import Invalid, Reason
-from interlock.protocol.oauth.jwks import Jwk, select
+from interlock.protocol.oauth.jwks import Jwk, select, thumbprint
 from interlock.protocol.oauth.jwt import Jwt, read_jwt_untrusted
 
 TYP: Final = "mcpax-confirm+jwt"
@@ -55,6 +55,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     anchor: str
     issuer: str
     jti: str
+    key: str  # the thumbprint of the key that signed
     expires_at: float
 
 
@@ -69,7 +70,7 @@ class _Bound(msgspec.Struct, frozen=True):
 def judge_confirmation(
     proof: Presented, asked: Asked, *, anchors: Sequence[Anchor], now: float, verify: Verify
 ) -> Verified | Fault:
-    """`now` is UNIX time. data.reason "key_unknown" may mean that an anchor's key set has been renewed since."""
+    """`now` is UNIX time. data.reason KEY_UNKNOWN may mean that an anchor's key set has been renewed since."""
     if len(proof.token) > TOKEN_CHARS_MAX:
         return invalid("too_long", f"the proof is longer than {TOKEN_CHARS_MAX} characters")
     jwt = read_jwt_untrusted(proof.token, _TYPES)
@@ -80,10 +81,30 @@ def judge_confirmation(
     bound = _read_bound(proof.token)
     if isinstance(bound, Fault):
         return bound
-    anchor = _signer(jwt, asked.tool, anchors, verify)
-    if isinstance(anchor, Fault):
-        return anchor
-    return _judge_claims(jwt.claims, bound, proof.type, anchor, asked, now)
+    signer = _signer(jwt, asked.tool, anchors, verify)
+    if isinstance(signer, Fault):
+        return signer
+    anchor, key = signer
+    if (fault := _check_claims(jwt.claims, bound, asked, now)) is not None:
+        return fault
+    kind = _kind(bound, proof.type, anchor, asked)
+    if isinstance(kind, Fault):
+        return kind
+    issuer, jti, expires_at = jwt.claims.iss or "", str(jwt.claims.jti), jwt.claims.exp or now
+    return Verified(type=kind, anchor=anchor.name, issuer=issuer, jti=jti, key=thumbprint(key), expires_at=expires_at)
+
+
+def claims_of(asked: Asked, *, issuer: str, jti: str, now: float) -> dict[str, Any]:
+    """What an operator signs, as type TYP."""
+    return {
+        "iss": issuer,
+        "aud": asked.aggregator_id,
+        "jti": jti,
+        "iat": int(now),
+        "exp": int(now) + int(PROOF_S_MAX),
+        "confirmation_id": asked.confirmation_id,
+        "call_digest": asked.call_digest,
+    }
 
 
 def approvers(tool: str, anchors: Sequence[Anchor]) -> tuple[Anchor, ...]:
@@ -105,7 +126,7 @@ _WORDS: Final = {
     Reason.UNSUPPORTED: ("malformed", "the proof asks for an extension that is not supported"),
     Reason.TYPE: ("type", f"the proof is a token of another kind; its typ must be {TYP}"),
     Reason.ALGORITHM: ("algorithm", "the proof must be signed with EdDSA, ES256 or RS256"),
-    Reason.KEY_UNKNOWN: ("key_unknown", "the proof is signed with a key that no anchor has"),
+    Reason.KEY_UNKNOWN: (KEY_UNKNOWN, "the proof is signed with a key that no anchor has"),
     Reason.KEY_UNFIT: ("key_unfit", "the key of the proof must not be used like this"),
     Reason.SIGNATURE: ("signature", "the signature of the proof is wrong"),
 }
@@ -127,15 +148,19 @@ def _read_bound(token: str) -> _Bound | Fault:
     return msgspec.convert(said, _Bound)
 
 
-def _signer(jwt: Jwt, tool: str, anchors: Sequence[Anchor], verify: Verify) -> Anchor | Fault:
+def _signer(jwt: Jwt, tool: str, anchors: Sequence[Anchor], verify: Verify) -> tuple[Anchor, Jwk] | Fault:
     """The anchor whose key made the signature. A kid is only a hint where to look: two anchors may use the same."""
     entitled = approvers(tool, anchors)
     refused = Reason.KEY_UNKNOWN
     for anchor, found in _candidates(jwt, (*entitled, *(one for one in anchors if one not in entitled))):
-        judged = verify(jwt, found) if isinstance(found, Jwk) else found
-        if judged is None:
-            return anchor if anchor in entitled else invalid("not_entitled", f"the signer may not approve {tool}")
-        refused = judged.reason
+        if isinstance(found, Invalid):
+            refused = found.reason
+        elif (wrong := verify(jwt, found)) is not None:
+            refused = wrong.reason
+        elif anchor in entitled:
+            return anchor, found
+        else:
+            return invalid("not_entitled", f"the signer may not approve {tool}")
     return _refused(refused)
 
 
@@ -146,9 +171,7 @@ def _candidates(jwt: Jwt, anchors: Sequence[Anchor]) -> Iterator[tuple[Anchor, J
             yield anchor, found
 
 
-def _judge_claims(
-    claims: Claims, bound: _Bound, said: str | None, anchor: Anchor, asked: Asked, now: float
-) -> Verified | Fault:
+def _check_claims(claims: Claims, bound: _Bound, asked: Asked, now: float) -> Fault | None:
     audiences = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
     if asked.aggregator_id not in (one.lower() for one in audiences):
         return invalid(
@@ -162,12 +185,7 @@ def _judge_claims(
         return fault
     if not _is_name(claims.iss) or not _is_name(claims.jti):
         return invalid("claims", f"the proof must have an iss and a jti of 1 to {NAME_CHARS_MAX} characters")
-    kind = _kind(bound, said, anchor, asked)
-    if isinstance(kind, Fault):
-        return kind
-    return Verified(
-        type=kind, anchor=anchor.name, issuer=claims.iss or "", jti=claims.jti, expires_at=claims.exp or 0.0
-    )
+    return None
 
 
 def _check_times(claims: Claims, now: float) -> Fault | None:
