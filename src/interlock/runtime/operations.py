@@ -18,6 +18,7 @@ from interlock.protocol.jsonrpc.codec import decode_value
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.items import maybe_value
 from interlock.protocol.oauth.resource import resource_of
+from interlock.runtime.approvals.window import Window
 from interlock.runtime.callers import ViewKey
 from interlock.runtime.clock import rfc3339
 from interlock.runtime.grants.desk import BadSecretName, named_by
@@ -66,6 +67,10 @@ class Refused(Exception):
 class NodeOperations:
     def __init__(self, node: "Node") -> None:
         self._node = node
+
+    @property
+    def approvals(self) -> Window:
+        return self._node.window
 
     # The tree
 
