@@ -43,6 +43,7 @@ LOG_LINES_DEFAULT = 200
 LOG_LINES_MAX = 10_000
 AUDIT_RECORDS_DEFAULT = 100
 AUDIT_RECORDS_MAX = 1_000  # one page; a reader goes on with `after`
+ON_THE_MACHINE = "operator:local"
 SEQUENCE_MAX = 2**63 - 1  # what a store can count to
 
 _log = logging.getLogger("interlock.operator")
@@ -130,6 +131,9 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
     async def revoke_token(request: Request) -> Response:
         return _json(await operations.revoke_token(request.path_params["ref"]))
 
+    async def revoke_key(request: Request) -> Response:
+        return _json(await operations.revoke_key(request.path_params["ref"], _principal(request)))
+
     routes = [
         get("/admin/status", lambda _: operations.status()),
         get("/admin/links", lambda _: operations.links()),
@@ -148,6 +152,7 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
         get("/admin/config", lambda _: operations.config()),
         Route("/admin/tokens", _by_method({"GET": tokens, "POST": issue_token}), methods=["GET", "POST"]),
         Route("/admin/tokens/{ref}", revoke_token, methods=["DELETE"]),
+        Route("/admin/keys/{ref}", revoke_key, methods=["DELETE"]),
     ]
     app = Starlette(
         routes=routes,
@@ -220,6 +225,11 @@ def _refusal(error: Exception) -> Response:
             ref = secrets.token_hex(4)
             _log.error("operator request failed, ref %s", ref, exc_info=error)
             return _error(500, "internal", f"internal error; the node's log has it under {ref}", {"ref": ref})
+
+
+def _principal(request: Request) -> str:
+    """At admin.sock it is whoever may use the socket."""
+    return getattr(request.state, "principal", ON_THE_MACHINE)
 
 
 def _json(value: object, status: int = 200) -> Response:
