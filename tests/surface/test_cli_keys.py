@@ -259,14 +259,14 @@ def test_a_revoked_key_is_told_to_the_node_before_it_is_removed_here(
     public = inline("access", "key", "ada", "--no-passphrase", "--json").json["anchor"]["key"]
     done = inline("access", "key", "ada", "--revoke", "--json").json
     expected = thumbprint(read_key_untrusted(public)[0])
-    assert node.revoked_keys == [(expected, "operator:local")]
+    assert node.revoked_keys == [(expected, "local")]
     assert done == {"revoked": [expected], "voided": [], "removed": str(keys / "ada.key")}
     assert list(keys.iterdir()) == []
 
 
 def test_a_key_of_another_machine_is_revoked_by_its_anchors_name(inline: Inline, node: FakeOperations) -> None:
     assert inline("access", "key", "ada", "--revoke").code == 0
-    assert node.revoked_keys == [("ada", "operator:local")]
+    assert node.revoked_keys == [("ada", "local")]
     unknown = inline("access", "key", "nobody", "--revoke")
     assert unknown.code == 1
     assert "nobody" in unknown.err

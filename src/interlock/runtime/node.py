@@ -25,7 +25,7 @@ from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.oauth.resource import metadata_paths, resource_of
 from interlock.runtime import descriptors
-from interlock.runtime.access import TokenBook
+from interlock.runtime.access import TokenBook, credential_of
 from interlock.runtime.anchors import Anchors
 from interlock.runtime.approvals.deciding import Deciding
 from interlock.runtime.approvals.drawer import Drawer
@@ -82,6 +82,8 @@ log = logging.getLogger("interlock.node")
 READY_S: Final = 3.0  # how long `on_ready` waits for servers that are still connecting
 DRAIN_S: Final = 10  # how long calls under way may take after SIGTERM
 DRAIN_TICK_S: Final = 0.02
+
+PAGES: Final = "/approvals"  # what a person looks at with a browser
 
 Authenticate = Callable[[Any], Awaitable[str | None]]
 OperatorApp = Callable[[NodeOperations, Authenticate | None], Any]
@@ -402,12 +404,14 @@ class Node:
             await asyncio.sleep(DRAIN_TICK_S)
 
     async def _authenticate_operator(self, request: Any) -> str | None:
-        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        who = self.tokens.operator(bearer.strip().encode("latin-1")) if scheme.lower() == "bearer" else None
+        header, page = request.headers.get("authorization", ""), request.url.path.startswith(PAGES)
+        who = self.tokens.operator(credential_of(header, basic=page))
         if who is None:
             peer = request.client.host if request.client is not None else None
             self.refusals.note(f"peer:{peer}", "operator", request.method[:20], "unauthorised")
-        return who
+            return None
+        request.state.roles = who.roles
+        return who.principal
 
     # What the links say (LinkWatcher)
 

@@ -18,6 +18,7 @@ from interlock.protocol.jsonrpc.codec import decode_value
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.items import maybe_value
 from interlock.protocol.oauth.resource import resource_of
+from interlock.runtime.approvals.window import Window
 from interlock.runtime.ax.judge import ANCHOR_GONE, revoked_line
 from interlock.runtime.callers import ViewKey
 from interlock.runtime.clock import rfc3339
@@ -67,6 +68,10 @@ class Refused(Exception):
 class NodeOperations:
     def __init__(self, node: "Node") -> None:
         self._node = node
+
+    @property
+    def approvals(self) -> Window:
+        return self._node.window
 
     # The tree
 

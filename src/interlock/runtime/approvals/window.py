@@ -4,7 +4,7 @@ No credential is among them: what an approval holds of a proof is its name, not 
 are shown in full to whoever looks at that one approval, and to nobody in lists, events or notifications.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
 from interlock.protocol.approvals.answers import answers
@@ -65,7 +65,7 @@ class Window:
         decided = await self._deciding.deny(approval.id if approval else reference, by=by, reason=reason)
         return decided if isinstance(decided, Fault) else self._whole(decided)
 
-    async def changes(self) -> AsyncIterator[JsonObject]:
+    async def changes(self) -> AsyncGenerator[JsonObject, None]:
         """What waits now, then every change."""
         listener = self._inbox.listen()
         try:

@@ -7,6 +7,7 @@ door does.
 
 from typing import Any, Literal, Protocol
 
+from interlock.runtime.approvals.window import Window
 from interlock.runtime.operations import NotFound, Refused
 
 __all__ = ["JsonObject", "NotFound", "Operations", "Refused", "SecretKind", "TokenDoor", "TokenScope"]
@@ -19,6 +20,10 @@ SecretKind = Literal["secret", "token", "client"]
 
 
 class Operations(Protocol):
+    @property
+    def approvals(self) -> Window:
+        """What waits for a decision."""
+
     def status(self) -> JsonObject: ...
 
     def links(self) -> JsonObject: ...
