@@ -22,6 +22,7 @@ from interlock.config.plan import (
     AuthPlan,
     AxPlan,
     DegradedPlan,
+    GatePlan,
     LimitsPlan,
     McpPlan,
     NodePlan,
@@ -40,6 +41,7 @@ PLANS: dict[str, type[msgspec.Struct]] = {
     "mcp": McpPlan,
     "ax": AxPlan,
     "degraded": DegradedPlan,
+    "gate": GatePlan,
     "limits": LimitsPlan,
     "store": StorePlan,
 }

@@ -282,6 +282,7 @@ class Catalog:
     def __init__(self, plan: Plan, on_change: Callable[[frozenset[str]], None]) -> None:
         self._plan = plan
         self.rulings: Rulings = NO_RULINGS
+        self.on_redefined: list[Callable[[tuple[Changed, ...]], None]] = []
         self._on_change = on_change
         self._shelves: dict[str, Shelf] = {}
         self._stocking: dict[object, Link] = {}
@@ -307,7 +308,11 @@ class Catalog:
         if shelf is not old:
             self._shelves[link.segment] = shelf
             self._rebuild()
-        return Stocked(shelf=shelf, changed=changes(old, shelf))
+        changed = changes(old, shelf)
+        if changed:
+            for tell in self.on_redefined:
+                tell(changed)
+        return Stocked(shelf=shelf, changed=changed)
 
     def place(self, shelf: Shelf) -> None:
         """A shelf that was made by other means than a server's lists."""

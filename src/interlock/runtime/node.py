@@ -56,6 +56,8 @@ from interlock.runtime.fronts.refusals import Refusals
 from interlock.runtime.fronts.sessions import Session, Sessions
 from interlock.runtime.fronts.stdio import LineFront, stdio_front
 from interlock.runtime.fronts.stock import Stock
+from interlock.runtime.gate.confirming import ConfirmDesk
+from interlock.runtime.gate.keeper import Gatekeeper
 from interlock.runtime.grants.consents import Pending
 from interlock.runtime.grants.desk import GrantDesk
 from interlock.runtime.identity import NODE_KEY, own_identity
@@ -65,8 +67,9 @@ from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
 from interlock.runtime.links.personal import PersonalLinks
 from interlock.runtime.links.pipes import Undelivered
-from interlock.runtime.operations import NodeOperations
+from interlock.runtime.operations import EVERYTHING, NodeOperations
 from interlock.runtime.recorder import Recorder
+from interlock.runtime.shelves import Route
 from interlock.runtime.task_desk import TaskDesk
 from interlock.runtime.task_news import TaskNews
 from interlock.store.registry import build_audit, build_store
@@ -158,6 +161,7 @@ class Node:
         self.anchors = Anchors(plan.anchors, self.clock)
         proofs = Proofs(self.store.kv, self.clock, self.anchors, audiences=lambda: (f"{self.url}/ax", self.url, own_id))
         self.judge = self.deciding.judge = Judge(self.store.kv, self.clock, self.anchors)
+        self.gate = self._make_gate()
         self.registrar = Registrar(plan, own_id, fittings, Owners(self.store.kv, self.clock), proofs)
         self.children = Nursery(plan, self.registrar, self._workshop)
         self.door.also_dismiss = lambda: self.registrar.dismiss_unwelcome(self.tokens.stands)
@@ -184,6 +188,8 @@ class Node:
         await self.inbox.void_where(ANCHOR_GONE, lambda approval: not self.judge.stands(approval))
         self.inbox.start()
         self._stack.push_async_callback(self.inbox.close)
+        await self.gate.open(self.store.kv)
+        self._stack.push_async_callback(self.gate.close)
         await self.tokens.open()
         await self.desk.open()
         self._stack.push_async_callback(self.desk.close)
@@ -225,6 +231,24 @@ class Node:
         from interlock.store.signing import read_signing_key
 
         return read_signing_key(path)
+
+    def _make_gate(self) -> Gatekeeper:
+        gate = Gatekeeper(
+            self.inbox,
+            self.anchors,
+            self.judge,
+            self.dispatch.guard,
+            self.clock,
+            aggregator_id=self.identity.aggregator_id,
+            operator_url=lambda: self.operator_url,
+        )
+        self.dispatch.gate = gate
+        self.dispatch.confirmations = ConfirmDesk(gate, self.deciding, self.dispatch, self.clock, self._find_tool)
+        self.catalog.on_redefined.append(gate.definitions_changed)
+        return gate
+
+    def _find_tool(self, qualified: str) -> Route | None:
+        return self.catalog.namespace.view(EVERYTHING).find_tool(qualified)
 
     async def stop(self) -> None:
         await self._close_doors()

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 JsonObject = dict[str, Any]
 
-_EVERYTHING = ViewKey(dotted=True, scope="admin")
+EVERYTHING = ViewKey(dotted=True, scope="admin")
 
 
 class NotFound(KeyError):
@@ -297,7 +297,7 @@ class NodeOperations:
 
     def tool(self, name: str) -> JsonObject:
         namespace = self._node.catalog.namespace
-        view = namespace.view(_EVERYTHING)
+        view = namespace.view(EVERYTHING)
         route = view.find_tool(name)
         if route is None:
             known = [r.qualified for r in view.tool_routes] + [r.alias for r in view.tool_routes]

@@ -33,7 +33,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     capability: Any  # the annotation as listed
     route: tuple[str, ...]
     confirmation_id: str
-    expires_at: str  # RFC 3339
+    expires_at: str | None  # RFC 3339; None: it does not expire
     approval_url: str
     nonce: str
     call_digest: str

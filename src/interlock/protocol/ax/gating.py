@@ -41,7 +41,7 @@ def says_its_effect(declared: object, annotations: object) -> bool:
 def hold_of(
     *, mode: Mode, unannotated: Unannotated, also: bool, irreversible: bool, is_open: bool, gated_below: bool
 ) -> Hold | None:
-    """`also`: the operator named it. `is_open`: nobody said what it does. `gated_below`: by a hop we take at its word."""
+    """`is_open`: nobody said what it does. `gated_below`: by a hop that is taken at its word."""
     if mode == "defer" and gated_below:
         return None
     if also:
