@@ -24,7 +24,7 @@ from interlock.runtime.access import credential_of
 from interlock.store.ports import StoreError
 from interlock.store.secrets import SealMissing
 from interlock.store.tokens import maybe_door, token_name_fault
-from interlock.surface.admin.approvals import PATH, approval_routes
+from interlock.surface.admin.approvals import PATH, SOCKET_ROLES, approval_routes
 from interlock.surface.admin.callback import callback_page
 from interlock.surface.admin.operations import NotFound, Operations, Refused, SecretKind, TokenDoor, TokenScope
 from interlock.surface.admin.requests import (
@@ -130,7 +130,10 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
         return json_answer(await operations.revoke_token(request.path_params["ref"]))
 
     async def revoke_key(request: Request) -> Response:
-        by = request.scope.get("state", {}).get("principal", "local")
+        state = request.scope.get("state", {})
+        if "admin" not in state.get("roles", SOCKET_ROLES):
+            raise Rejected(403, "role_required", "this credential may look and not take keys back")
+        by = state.get("principal", "local")
         return json_answer(await operations.revoke_key(request.path_params["ref"], by))
 
     routes = [
