@@ -1,4 +1,4 @@
-"""Does a gate hold for everybody above it, whatever they are configured to, and is a person asked by the hop that gates?"""
+"""Does a gate hold for everybody above it, whatever they are configured to, and does the hop that gates decide?"""
 
 import contextlib
 from collections.abc import Iterator
