@@ -87,6 +87,7 @@ class NodeOperations:
                 "tree": node.plan.ax.tree,
                 "audit_trouble": node.recorder.trouble,
             },
+            "configuration": node.reload.status() if node.reload is not None else None,
             "parents": node.parents.status() if node.parents is not None else [],
             **self.links(),
             "catalog": {

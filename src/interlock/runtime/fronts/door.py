@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from interlock.config.plan import Plan
+from interlock.config.plan import AccessRule, Plan
 from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, maybe_plain_request
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, UNAVAILABLE, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
@@ -60,6 +60,7 @@ class Bearers(Protocol):
 
     without: Refusal  # of a request without a credential
     in_url: Refusal
+    rules: tuple[AccessRule, ...]
 
     async def admit(self, authorization: bytes) -> Principal | Refusal: ...
 
@@ -85,6 +86,14 @@ class PublicDoor:
         self.also_dismiss: Callable[[], None] | None = None  # at the door next to this one
         self._waiting: set[asyncio.Task[None]] = set()
         self._waiting_bytes = 0
+
+    def replan(self, plan: Plan) -> None:
+        """Other servers or rules: what was concluded from a request's head may no longer be so."""
+        self._local = principal_for("local", None, plan.access)
+        self._inspector = Inspector(plan)
+        self.known_heads.clear()
+        if self.bearers is not None:
+            self.bearers.rules = plan.access
 
     # Rung 1: the door
 

@@ -107,6 +107,13 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         return self.mcp_url or mcp_url(self.url)
 
 
+class Configuration(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the last change to the files."""
+
+    problem: str | None = None
+    restart_for: tuple[str, ...] = ()
+
+
 class Catalog(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 0
     tools: int = 0
@@ -140,6 +147,7 @@ class Parent(msgspec.Struct, frozen=True, kw_only=True):
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeFacts
+    configuration: Configuration | None = None
     parents: tuple[Parent, ...] = ()
     links: tuple[Link, ...] = ()
     catalog: Catalog = Catalog()

@@ -52,6 +52,7 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
     if node.audit_trouble:
         trouble = f"the audit log cannot be written: {one_line(node.audit_trouble)}"
         lines += [Text(line, style="red") for line in _wrapped(trouble, width)]
+    lines += [Text(line, style="yellow") for told in _changes(status) for line in _wrapped(told, width)]
     lines += parent_lines(status.parents, width=width, now=now, ascii_only=ascii_only)
     if not status.links:
         lines.append(Text("no servers yet: add a [servers.NAME] table to the configuration", style="dim"))
@@ -66,6 +67,19 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
         lines.extend(Text.assemble(stem, GAP, remark) for remark in _remarks(link, width - BRANCH_WIDTH, now))
     lines.append(_totals(status, separator=" - " if ascii_only else " · "))
     return lines
+
+
+def _changes(status: Status) -> list[str]:
+    """What was written into the configuration and is not in effect."""
+    found = status.configuration
+    if found is None:
+        return []
+    told = []
+    if found.problem:
+        told.append(f"the changed configuration cannot be used: {one_line(found.problem)}")
+    if found.restart_for:
+        told.append(f"changed, from the next start: {one_line(', '.join(found.restart_for))}")
+    return told
 
 
 def _rows(links: tuple[Link, ...], width: int) -> list[Text]:
