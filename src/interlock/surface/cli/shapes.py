@@ -39,6 +39,17 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     verified: bool = False
 
 
+class Below(msgspec.Struct, frozen=True, kw_only=True):
+    """A segment below an aggregator, with everything below it."""
+
+    path: tuple[str, ...]
+    tools: int = 0
+    hops: int = 1
+    latency_class: str | None = None
+    degraded: int = 0
+    gated: int = 0
+
+
 class Link(msgspec.Struct, frozen=True, kw_only=True):
     segment: str
     kind: str
@@ -62,6 +73,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     stderr_lines: int = 0
     latency_ms: float | None = None
     hops: int = 1
+    below: tuple[Below, ...] = ()
     registration: Registration | None = None
     token: "HeldToken | None" = None
     users: int | None = None

@@ -12,6 +12,7 @@ from interlock.surface.cli.columns import GAP, in_columns, total_width
 from interlock.surface.cli.output import shortened
 from interlock.surface.cli.shapes import Link, Status
 from interlock.surface.cli.text import count, duration, latency, one_line, since
+from interlock.surface.cli.tree_below import below_lines
 from interlock.surface.cli.tree_parents import parent_lines
 
 _STYLES = {
@@ -64,7 +65,9 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
         branch = Text(branches[1] if is_last else branches[0], style="dim")
         lines.append(Text.assemble(branch, (sign, _STYLES.get(link.state, "")), " ", row))
         stem = Text(branches[3] if is_last else branches[2], style="dim")
-        lines.extend(Text.assemble(stem, GAP, remark) for remark in _remarks(link, width - BRANCH_WIDTH, now))
+        remarks = _remarks(link, width - BRANCH_WIDTH, now)
+        remarks += below_lines(link.segment, link.below, width=width - BRANCH_WIDTH, ascii_only=ascii_only)
+        lines.extend(Text.assemble(stem, GAP, remark) for remark in remarks)
     lines.append(_totals(status, separator=" - " if ascii_only else " · "))
     return lines
 
