@@ -60,6 +60,7 @@ from interlock.runtime.operations import NodeOperations
 from interlock.runtime.recorder import Recorder
 from interlock.runtime.reload import Read, Reload
 from interlock.runtime.replanning import takes
+from interlock.runtime.retention import Retention
 from interlock.runtime.servers import Servers
 from interlock.runtime.task_desk import TaskDesk
 from interlock.runtime.task_news import TaskNews
@@ -167,6 +168,9 @@ class Node:
         self._stack.push_async_callback(self.audit.close)
         self.recorder.start()
         self._stack.push_async_callback(self.recorder.stop)
+        retention = Retention(self.audit, self.recorder, self.clock, self.plan.store.audit_days)
+        retention.start()
+        self._stack.push_async_callback(retention.stop)
         await self.tokens.open()
         await self.desk.open()
         self._stack.push_async_callback(self.desk.close)
