@@ -93,6 +93,13 @@ class TokenBook:
         from_issuer = principal.startswith("client:") and "/" in principal  # a parent's name is a URL
         return from_issuer and self._clock.wall() >= self._vouched.get(principal, 0.0)
 
+    def as_it_would_be(self, principal: str) -> Principal:
+        """What a principal may do if it comes: by its token, where it has one here, and by [[access]]."""
+        door, _, name = principal.partition(":")
+        now = self._clock.wall()
+        own = [r for r in self._records.values() if (r.door, r.name) == (door, name) and r.opens(now)]
+        return principal_for(principal, own[0].scope if own else None, self._rules)
+
     def operator(self, credential: str) -> "Operator | None":
         """The person behind a credential at the operator door."""
         record = self._record(credential.encode("latin-1", "replace"), "operator")

@@ -43,6 +43,7 @@ from interlock.runtime.shelves import (
 PAGE_ITEMS: Final = 1000
 PAGES_KEPT_MAX: Final = 128
 SCOPES: Final = ("read", "write", "admin")
+EVERYTHING: Final = ViewKey(dotted=True, scope="admin")
 
 
 class Page(msgspec.Struct, frozen=True):

@@ -41,7 +41,7 @@ from interlock.runtime.ax.proofs import Proofs
 from interlock.runtime.ax.records import Owners
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.callers import principal_for
-from interlock.runtime.catalog import Catalog
+from interlock.runtime.catalog import EVERYTHING, Catalog
 from interlock.runtime.clock import Clock, SystemClock
 from interlock.runtime.dispatch import Dispatch
 from interlock.runtime.extras import require_cryptography
@@ -66,7 +66,7 @@ from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.personal import PersonalLinks
 from interlock.runtime.links.pipes import Undelivered
-from interlock.runtime.operations import EVERYTHING, NodeOperations
+from interlock.runtime.operations import NodeOperations
 from interlock.runtime.recorder import Recorder
 from interlock.runtime.reload import Read, Reload
 from interlock.runtime.replanning import takes

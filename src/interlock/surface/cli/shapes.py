@@ -198,6 +198,7 @@ class ToolDetail(Tool, frozen=True, kw_only=True):
     era: str | None = None
     owner: Owner | None = None
     rungs: tuple[Rung, ...] = ()
+    caller: str = "local"  # whose call the rungs are told for
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
