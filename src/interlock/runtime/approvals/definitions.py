@@ -147,7 +147,6 @@ class Definitions:
                 tool_digest=sight.digest,
                 target=segment,
                 params=Raw(msgspec.json.encode(shown)),
-                route=tuple(sight.tool.split(".")),
                 reason=_REASON,
                 factors=(CHANGED, UNCLASSIFIED) if sight.is_open else (CHANGED,),
             )
