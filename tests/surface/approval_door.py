@@ -42,7 +42,7 @@ class KnowsOneWord:
         if proof.token != signed(asked.confirmation_id, asked.call_digest):
             return invalid("signature", "the signature of the proof is wrong")
         return Verified(
-            type="operator_signature", anchor="ops", issuer="bob", jti="j1", expires_at=1_700_000_000.0 + 300
+            type="operator_signature", anchor="ops", issuer="bob", jti="j1", key="k1", expires_at=1_700_000_300.0
         )
 
 

@@ -11,14 +11,13 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
-from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from interlock.protocol.approvals.messages import Kind
 from interlock.protocol.approvals.state import Status
-from interlock.protocol.ax.confirm import Presented, read_proof_untrusted
+from interlock.protocol.ax.confirm import read_proof_untrusted
 from interlock.protocol.ax.errors import CONFIRMATION_UNKNOWN, PROOF_INVALID
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
 from interlock.runtime.approvals.window import Ambiguous, Window
@@ -56,7 +55,7 @@ class Decide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     decision: Literal["approve", "deny"]
     reason: Annotated[str, msgspec.Meta(max_length=REASON_CHARS_MAX)] | None = None
     tool_class: Literal["read_only", "reversible", "irreversible"] | None = msgspec.field(name="class", default=None)
-    proof: Raw = Raw()
+    proof: Any = msgspec.UNSET
 
 
 class DecideByForm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -106,7 +105,7 @@ def approval_routes(operations: Operations) -> list[Route]:
 
 async def _read_form(request: Request) -> Decide:
     form = await form_body(request, DecideByForm)
-    proof = Raw(msgspec.json.encode(form.proof.strip())) if form.proof is not None else Raw()
+    proof = form.proof.strip() if form.proof is not None else msgspec.UNSET
     return Decide(decision=form.decision, reason=form.reason, tool_class=form.tool_class, proof=proof)
 
 
@@ -114,7 +113,7 @@ async def _decided(window: Window, id: str, wanted: Decide, by: str) -> dict[str
     _found(window, id)
     if wanted.decision == "deny":
         return await window.deny(id, by=by, reason=wanted.reason)
-    proof: Presented | Fault | None = read_proof_untrusted(wanted.proof) if wanted.proof else None
+    proof = None if wanted.proof is msgspec.UNSET else read_proof_untrusted(wanted.proof)
     if isinstance(proof, Fault):
         return proof
     return await window.approve(id, proof, by=by, reason=wanted.reason, answer=wanted.tool_class)
