@@ -67,6 +67,7 @@ class FakeOperations:
 
     def __init__(self) -> None:
         self.url = "http://127.0.0.1:7411/mcp"
+        self.revoked_keys: list[tuple[str, str]] = []
         self.link_list = [
             link("time"),
             link("memory", era="legacy", protocol_version="2025-11-25", tools=9, latency_ms=41.7, kind="spawned"),
@@ -296,6 +297,12 @@ class FakeOperations:
             raise NotFound("token", ref, [str(one["name"]) for one in self.token_list])
         self.token_list = [one for one in self.token_list if one["id"] not in gone]
         return {"revoked": gone}
+
+    async def revoke_key(self, ref: str, by: str) -> dict[str, Any]:
+        if ref == "nobody":
+            raise NotFound("anchor", ref, ["ada"], few=True)
+        self.revoked_keys.append((ref, by))
+        return {"revoked": [ref], "voided": []}
 
 
 class FakePublicDoor:

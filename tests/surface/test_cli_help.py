@@ -33,6 +33,7 @@ COMMANDS = [
     ("access", "list"),
     ("access", "revoke"),
     ("access", "anchor"),
+    ("access", "key"),
     ("audit",),
     ("audit", "tail"),
     ("audit", "verify"),

@@ -19,6 +19,7 @@ from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.items import maybe_value
 from interlock.protocol.oauth.resource import resource_of
 from interlock.runtime.approvals.window import Window
+from interlock.runtime.ax.judge import ANCHOR_GONE, revoked_line
 from interlock.runtime.callers import ViewKey
 from interlock.runtime.clock import rfc3339
 from interlock.runtime.grants.desk import BadSecretName, named_by
@@ -408,6 +409,16 @@ class NodeOperations:
             "for": record.door,
             "expires_at": rfc3339(record.expires_at) if record.expires_at else None,
         }
+
+    async def revoke_key(self, ref: str, by: str) -> JsonObject:
+        """The key of a person, by its anchor's name or its thumbprint; what it approved and nobody used is void."""
+        node = self._node
+        prints = await node.judge.revoke(ref)
+        if not prints:
+            raise NotFound("anchor", ref, [anchor.name for anchor in node.anchors.known()], few=True)
+        await node.recorder.append_now(revoked_line(prints, ref, by, node.clock.wall()))
+        voided = await node.inbox.void_where(ANCHOR_GONE, lambda approval: not node.judge.stands(approval))
+        return {"revoked": list(prints), "voided": [approval.id for approval in voided]}
 
     async def revoke_token(self, ref: str) -> JsonObject:
         revoked = await self._node.tokens.revoke(ref)

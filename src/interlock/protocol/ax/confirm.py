@@ -134,7 +134,7 @@ def read_confirm_untrusted(params: Raw | bytes) -> Confirm | Fault:
     confirmation_id = maybe_string(members.get("confirmation_id"))
     if not confirmation_id or len(confirmation_id) > ID_CHARS_MAX:
         return _unreadable(f"confirmation_id must be a string of 1 to {ID_CHARS_MAX} characters")
-    proof = read_proof_untrusted(_maybe_value(members.get("proof")))
+    proof = read_proof_untrusted(members.get("proof"))
     dispatch = _maybe_value(members.get("dispatch", Raw(b"true")))
     if isinstance(proof, Fault):
         return proof
@@ -143,15 +143,15 @@ def read_confirm_untrusted(params: Raw | bytes) -> Confirm | Fault:
     return Confirm(confirmation_id=confirmation_id, proof=proof, dispatch=dispatch)
 
 
-def read_proof_untrusted(proof: object) -> Presented | Fault:
-    """`proof` is a decoded JSON value."""
+def read_proof_untrusted(raw: Raw | bytes | None) -> Presented | Fault:
+    proof = _maybe_value(raw)
     kind, token = (proof.get("type"), proof.get("token")) if isinstance(proof, dict) else (None, proof)
     if not isinstance(token, str) or not token or not isinstance(kind, str | None):
         return _unreadable('proof must be a signed token, or {"type", "token"} with one')
     return Presented(type=kind, token=token)
 
 
-def _maybe_value(raw: Raw | None) -> Any:
+def _maybe_value(raw: Raw | bytes | None) -> Any:
     try:
         return decode_value(raw) if raw is not None else None
     except CodecError:

@@ -6,7 +6,10 @@ the key proves nothing any more, and what was approved with it and not yet used 
 
 import hashlib
 import logging
+from collections.abc import Sequence
 from typing import Final
+
+import msgspec
 
 from interlock.protocol.approvals.errors import UNAVAILABLE_NOW
 from interlock.protocol.approvals.messages import Approval
@@ -18,7 +21,7 @@ from interlock.protocol.oauth.errors import Invalid
 from interlock.protocol.oauth.jwks import Jwk, thumbprint
 from interlock.protocol.oauth.jwt import Jwt
 from interlock.runtime.anchors import Anchors
-from interlock.runtime.clock import Clock
+from interlock.runtime.clock import Clock, rfc3339
 from interlock.store.ports import Conflict, KeyValue, StoreError
 
 log = logging.getLogger("interlock.approvals")
@@ -88,6 +91,25 @@ class Judge:
             log.error("a used proof cannot be written down: %s", error)
             return UNAVAILABLE_NOW
         return None
+
+
+def revoked_line(prints: Sequence[str], ref: str, by: str, now: float) -> bytes:
+    """What the audit log is told of keys that were taken back."""
+    return msgspec.json.encode(
+        {
+            "at": rfc3339(now),
+            "who": by,
+            "via": "operator",
+            "method": "keys/revoke",
+            "tool": "",
+            "args_sha256": None,
+            "verdict": "revoked",
+            "outcome": "revoked",
+            "ms": 0.0,
+            "anchor": ref,
+            "keys": list(prints),
+        }
+    )
 
 
 def _own_keys(anchor: Anchor) -> tuple[Jwk, ...]:

@@ -130,6 +130,7 @@ class Gatekeeper:
             call.gate = waiting
         if back is not None and back.declined:
             call.gate = waiting
+            waiting.answered_here = True
             self._begin(self._take_back(call, waiting, back.visit.confirmation_id))
         return None
 
@@ -236,7 +237,6 @@ class Gatekeeper:
 
     async def _take_back(self, call: Call, waiting: Waiting, confirmation_id: str) -> None:
         """The person at the client does not want it. What a hop below holds is left there to lapse."""
-        waiting.answered_here = True
         approval = self.inbox.get(confirmation_id)
         if approval is not None and approval.requested_by == call.caller.principal.name:
             await self.inbox.withdraw(confirmation_id)

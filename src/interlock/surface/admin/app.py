@@ -24,7 +24,7 @@ from interlock.runtime.access import credential_of
 from interlock.store.ports import StoreError
 from interlock.store.secrets import SealMissing
 from interlock.store.tokens import maybe_door, token_name_fault
-from interlock.surface.admin.approvals import PATH, approval_routes
+from interlock.surface.admin.approvals import PATH, SOCKET_ROLES, approval_routes
 from interlock.surface.admin.callback import callback_page
 from interlock.surface.admin.operations import NotFound, Operations, Refused, SecretKind, TokenDoor, TokenScope
 from interlock.surface.admin.requests import (
@@ -129,6 +129,13 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
     async def revoke_token(request: Request) -> Response:
         return json_answer(await operations.revoke_token(request.path_params["ref"]))
 
+    async def revoke_key(request: Request) -> Response:
+        state = request.scope.get("state", {})
+        if "admin" not in state.get("roles", SOCKET_ROLES):
+            raise Rejected(403, "role_required", "this credential may look and not take keys back")
+        by = state.get("principal", "local")
+        return json_answer(await operations.revoke_key(request.path_params["ref"], by))
+
     routes = [
         get("/admin/status", lambda _: operations.status()),
         get("/admin/links", lambda _: operations.links()),
@@ -147,6 +154,7 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
         get("/admin/config", lambda _: operations.config()),
         Route("/admin/tokens", _by_method({"GET": tokens, "POST": issue_token}), methods=["GET", "POST"]),
         Route("/admin/tokens/{ref}", revoke_token, methods=["DELETE"]),
+        Route("/admin/keys/{ref}", revoke_key, methods=["DELETE"]),
         *approval_routes(operations),
     ]
     app = Starlette(

@@ -73,3 +73,6 @@ class Operations(Protocol):
 
     async def revoke_token(self, ref: str) -> JsonObject:
         """`ref` is an id or a name. Raises NotFound."""
+
+    async def revoke_key(self, ref: str, by: str) -> JsonObject:
+        """Of a person: the name of an anchor, or a key's thumbprint. Raises NotFound."""

@@ -55,9 +55,10 @@ def key(
     if revoke:
         _revoke(invocation, keys, name)
         return
-    public = (
-        keys.maybe_public(name) if show else keys.make(name, kind, None if no_passphrase else new(name, passphrase_fd))
-    )
+    if show:
+        public = keys.maybe_public(name)
+    else:
+        public = keys.make(name, kind, None if no_passphrase else lambda: new(name, passphrase_fd))
     if public is None:
         raise keys.unknown(name)
     _print(invocation, keys, name, public, approves or ["*"], made=not show)

@@ -44,7 +44,7 @@ def maybe_own_key(
         return None
     if can_ask() and not no_passphrase:
         invocation.out.remark("your key approves what agents may not do alone; its passphrase is asked each time")
-    made = keys.make(chosen, "ed25519", None if no_passphrase else new(chosen, descriptor))
+    made = keys.make(chosen, "ed25519", None if no_passphrase else lambda: new(chosen, descriptor))
     return OwnKey(name=chosen, public=made, file=keys.file(chosen), is_new=True)
 
 

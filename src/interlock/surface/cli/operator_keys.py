@@ -49,7 +49,7 @@ class OperatorKeys:
                 hint="the private key is of no use without it; make another with interlock access key",
             ) from None
 
-    def make(self, name: str, kind: KeyKind, passphrase: bytes | None) -> str:
+    def make(self, name: str, kind: KeyKind, passphrase: Callable[[], bytes] | None) -> str:
         """The public key of a new pair. Never over one that is there."""
         from interlock.protocol.oauth.public_key import written
         from interlock.store.signing import jwk_of, write_once
@@ -57,7 +57,7 @@ class OperatorKeys:
         path, beside = self.file(name), self._public_file(name)
         if path.exists():
             raise self._exists(name)
-        public, private = _pair(kind, passphrase)
+        public, private = _pair(kind, passphrase() if passphrase is not None else None)
         text = written(jwk_of(public))
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ def _pair(kind: KeyKind, passphrase: bytes | None) -> tuple[object, bytes]:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     except ModuleNotFoundError as error:
         raise Refused(
-            "package_missing", f"keys need the package {error.name}", hint="pip install 'cryptography>=46'"
+            "package_missing", f"keys need the package {error.name}", hint="install interlock[keys]"
         ) from None
     from interlock.store.sealing import sealed_pem
 
