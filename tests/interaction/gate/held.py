@@ -82,7 +82,8 @@ class Client:
     def ask(self, method: str, params: Mapping[str, Any]) -> Any:
         if self.era == "legacy":
             return self.wire.legacy(method, params).message
-        return self.wire.modern(method, params, capabilities=self.capabilities).message
+        said = {name: value for name, value in params.items() if name != "_meta"}
+        return self.wire.modern(method, said, capabilities=self.capabilities, meta=params.get("_meta")).message
 
     def call(self, name: str, arguments: Mapping[str, Any] | None = None, **more: Any) -> Any:
         """The result."""
