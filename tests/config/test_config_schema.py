@@ -18,6 +18,7 @@ from interlock.config.load import ConfigInvalid, load
 from interlock.config.plan import (
     AccessRule,
     Address,
+    AnchorPlan,
     AuthPlan,
     AxPlan,
     DegradedPlan,
@@ -62,6 +63,8 @@ def document(section: Section | None, key: Key, *value: Any) -> dict[str, Any]:
         table[reach] = section.keys[reach].example
     if key.name in ("tls_cert", "tls_key"):
         table |= {"tls_cert": "c", "tls_key": "k"}
+    if section.one_of and key.name not in section.one_of:
+        table[section.one_of[0]] = section.keys[section.one_of[0]].example
     table |= written
     match section.shape:
         case "table":
@@ -111,6 +114,7 @@ def test_the_table_of_keys_and_the_plan_hold_the_same_names(name: str) -> None:
 
 def test_access_rules_hold_the_keys_of_the_table() -> None:
     assert list(SECTIONS["access"].keys) == [field.name for field in msgspec.structs.fields(AccessRule)]
+    assert list(SECTIONS["anchor"].keys) == [field.name for field in msgspec.structs.fields(AnchorPlan)]
 
 
 @pytest.mark.parametrize(("section", "key"), EVERY_KEY, ids=named)
@@ -136,6 +140,9 @@ def test_every_key_is_described_in_the_schema(section: Section | None, key: Key)
         {"auth": {"token_days": 0}},
         {"access": [{"scope": "read"}]},
         {"access": {"who": ["x"]}},
+        {"anchor": [{"name": "a"}]},
+        {"anchor": [{"name": "a", "key": "k.pem", "jwks": "k.json"}]},
+        {"anchor": [{"name": "a", "key": "k.pem", "speaks_for": ["*.example.com"]}]},
         {"servers": {"GitHub": {"pypi": "x"}}},
         {"servers": {"rooms": {"pypi": "x"}}},
         {"servers": {"s": {}}},

@@ -18,6 +18,7 @@ def effective(plan: Plan) -> dict[str, Any]:
         | {"listen": str(plan.node.listen), "operator_listen": str(plan.node.operator_listen)},
         "auth": _plain(plan.auth) | {"issuers": [_issuer(issuer) for issuer in plan.auth.issuers]},
         "access": [_plain(rule) for rule in plan.access],
+        "anchor": [_plain(anchor) for anchor in plan.anchors],
         "mcp": _plain(plan.mcp),
         "ax": _plain(plan.ax) | {"parents": [_parent(parent) for parent in plan.ax.parents]},
         "degraded": _plain(plan.degraded),

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from interlock.config.addresses import Listen, Network, Origin, Url
+from interlock.config.anchors import KEY_SOURCES, DnsName, KeySet, PublicKey
 from interlock.config.headers import Headers
 from interlock.config.issuers import ISSUER
 from interlock.config.kinds import (
@@ -55,6 +56,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     shape: Literal["table", "list", "segments"]
     help: str
     keys: dict[str, Key]
+    one_of: tuple[str, ...] = ()  # keys of which an entry has exactly one
 
 
 _GLOBS = Many(item=Text())
@@ -200,6 +202,48 @@ _ACCESS = _keys(
         default=0,
         example=700,
         help="What the way to these subservers takes; raises the latency class of their tools.",
+    ),
+)
+
+_ANCHOR = _keys(
+    Key(
+        name="name",
+        kind=ISSUER.fields["name"],
+        required=True,
+        example="plant",
+        help="What the anchor is called in the log and in the audit.",
+    ),
+    Key(
+        name="key",
+        kind=PublicKey(),
+        example="ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=",
+        help="Its public key: ed25519:BASE64, a JWK, PEM, or the file that holds one of them.",
+    ),
+    Key(
+        name="jwks",
+        kind=KeySet(),
+        example="https://login.example.com/jwks",
+        help="Its key set: a URL (https, or http on this machine), or a file.",
+    ),
+    Key(
+        name="passkey",
+        kind=Text(pattern=r"[A-Za-z0-9_-]{1,1366}", what="the id of a credential, in base64url"),
+        example="AbCdEf0123456789",
+        help="The id of a passkey. Kept for a later version: this one does not verify passkeys.",
+    ),
+    Key(
+        name="approves",
+        kind=_GLOBS,
+        default=[],
+        example=["files.*"],
+        help="Tools (globs over qualified names) whose calls it may approve.",
+    ),
+    Key(
+        name="speaks_for",
+        kind=Many(item=DnsName()),
+        default=[],
+        example=["edge01.example.com"],
+        help="DNS names it may prove for subservers that register (their `authority`).",
     ),
 )
 
@@ -513,6 +557,13 @@ SECTIONS: Final = {
         Section(name="node", shape="table", keys=_NODE, help="The node and its two doors."),
         Section(name="auth", shape="table", keys=_AUTH, help="Who may come in."),
         Section(name="access", shape="list", keys=_ACCESS, help="What a caller may do; without an entry: write."),
+        Section(
+            name="anchor",
+            shape="list",
+            keys=_ANCHOR,
+            one_of=KEY_SOURCES,
+            help="Whose signatures are believed, and for what.",
+        ),
         Section(name="mcp", shape="table", keys=_MCP, help="What MCP clients see."),
         Section(name="ax", shape="table", keys=_AX, help="The tree."),
         Section(name="degraded", shape="table", keys=_DEGRADED, help="What happens to the tools of a lost subserver."),

@@ -64,6 +64,17 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
     link_latency_ms: int = 0
 
 
+class AnchorPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One [[anchor]] entry: whose signature is believed. One of `key`, `jwks` and `passkey` is given."""
+
+    name: str
+    key: str | Path | None = None  # a public key, or the file that holds it
+    jwks: str | Path | None = None  # a key set: its URL, or the file that holds it
+    passkey: str | None = None  # the id of a registered credential; kept, and not verified by this version
+    approves: tuple[str, ...] = ()  # tools (globs) whose calls it may approve
+    speaks_for: tuple[str, ...] = ()  # DNS names it may prove, as they are compared (`protocol.ax.authority`)
+
+
 class McpPlan(msgspec.Struct, frozen=True, kw_only=True):
     surface: Literal["flat"] = "flat"
     names: NameForm = "auto"
@@ -179,6 +190,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     node: NodePlan = NodePlan()
     auth: AuthPlan = AuthPlan()
     access: tuple[AccessRule, ...] = ()
+    anchors: tuple[AnchorPlan, ...] = ()
     mcp: McpPlan = McpPlan()
     ax: AxPlan = AxPlan()
     degraded: DegradedPlan = DegradedPlan()

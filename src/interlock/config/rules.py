@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from interlock.config.addresses import collide, is_loopback
 from interlock.config.place import At
 from interlock.config.plan import AuthPlan, NodePlan
-from interlock.config.problems import Findings, Problem
+from interlock.config.problems import Findings, Problem, shown
 from interlock.config.reading import Settings
 
 
@@ -19,6 +19,7 @@ def check_together(settings: Settings, workspace: Path, data: Path, findings: Fi
     _tls_pair(settings)
     _issuers_apart(settings, auth)
     _root_or_child(settings)
+    _anchors_apart(settings)
     if settings.wrong & {("node", "listen"), ("node", "operator_listen"), ("auth", "anonymous")}:
         return  # a default in their place would be judged, not what the person means
     _doors_apart(settings, plan)
@@ -41,6 +42,18 @@ def _root_or_child(settings: Settings) -> None:
     at = settings.written.get(("ax", "root_segment"))
     if at is not None and settings.tables.get("ax", {}).get("parents"):
         at.wrong("'root_segment' in [ax] names a root, and [[ax.parents]] makes this node a child", "give one of them")
+
+
+def _anchors_apart(settings: Settings) -> None:
+    """The name is part of what a used proof is remembered by, and what the audit says."""
+    seen: set[str] = set()
+    for index, anchor in enumerate(settings.anchors):
+        at = settings.written.get(("anchor", str(index)))
+        if anchor.name in seen and at is not None:
+            at.inside("name").wrong(
+                f"two entries of [[anchor]] have the name {shown(anchor.name)}", "give each its own"
+            )
+        seen.add(anchor.name)
 
 
 def _issuers_apart(settings: Settings, auth: AuthPlan) -> None:

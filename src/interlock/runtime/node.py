@@ -26,6 +26,7 @@ from interlock.protocol.mcp.eras import Era
 from interlock.protocol.oauth.resource import metadata_paths, resource_of
 from interlock.runtime import descriptors
 from interlock.runtime.access import TokenBook
+from interlock.runtime.anchors import Anchors
 from interlock.runtime.asked_tasks import AskedTasks
 from interlock.runtime.audience import Audience
 from interlock.runtime.ax.children import Nursery
@@ -37,6 +38,7 @@ from interlock.runtime.callers import principal_for
 from interlock.runtime.catalog import Catalog
 from interlock.runtime.clock import Clock, SystemClock
 from interlock.runtime.dispatch import Dispatch
+from interlock.runtime.extras import require_cryptography
 from interlock.runtime.fronts.ax import PING_EVERY_S, PONG_WITHIN_S, AxDoor
 from interlock.runtime.fronts.bridge import SOCKET, BridgedClient, bridge
 from interlock.runtime.fronts.door import PublicDoor
@@ -83,10 +85,6 @@ OperatorApp = Callable[[NodeOperations, Authenticate | None], Any]
 
 class NodeRunning(Exception):
     """Another node uses this data folder."""
-
-
-class ExtraMissing(Exception):
-    """What is configured needs a package that is not installed."""
 
 
 class NodeGone(Exception):
@@ -145,7 +143,8 @@ class Node:
             leases=None,  # a store in the data folder is nobody else's
         )
         own_id = self.identity.aggregator_id
-        proofs = Proofs(self.store.kv, self.clock, audiences=lambda: (f"{self.url}/ax", self.url, own_id))
+        self.anchors = Anchors(plan.anchors, self.clock)
+        proofs = Proofs(self.store.kv, self.clock, self.anchors, audiences=lambda: (f"{self.url}/ax", self.url, own_id))
         self.registrar = Registrar(plan, own_id, fittings, Owners(self.store.kv, self.clock), proofs)
         self.children = Nursery(plan, self.registrar, self._workshop)
         self.door.also_dismiss = lambda: self.registrar.dismiss_unwelcome(self.tokens.stands)
@@ -162,6 +161,8 @@ class Node:
 
     async def start(self, *, listen: bool = True) -> None:
         """Works up the floors; whatever was begun is ended by `stop`, also after a failure here."""
+        self.anchors.load()
+        self._stack.push_async_callback(self.anchors.close)
         await self.store.open()
         self._stack.push_async_callback(self.store.close)
         await self.audit.open()
@@ -276,10 +277,9 @@ class Node:
         if not plan.auth.issuers:
             return {}
         resource = resource_of(self.url)
-        try:
-            from interlock.runtime.oauth.bearers import Bearers  # here, because `cryptography` takes 10 MiB
-        except ModuleNotFoundError as error:
-            raise ExtraMissing(f"auth.issuers needs the package {error.name}: install interlock[oauth]") from None
+        require_cryptography("auth.issuers", "oauth")
+        from interlock.runtime.oauth.bearers import Bearers  # here, because `cryptography` takes 10 MiB
+
         bearers = Bearers(
             plan.auth.issuers,
             plan.access,

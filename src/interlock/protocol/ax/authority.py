@@ -25,6 +25,7 @@ SCHEME: Final = "dns:"
 NAME_OCTETS_MAX: Final = 253  # RFC 1035 2.3.4, without the root
 PROOF_S_MAX: Final = 600.0  # how long after it was made a proof may say it is good
 JTI_MAX: Final = 255
+KEY_UNKNOWN: Final = "key_unknown"  # data.reason: an anchor's key set may have been renewed since
 
 _ALGORITHMS: Final = frozenset(("EdDSA", "ES256", "RS256"))
 _TYPES: Final = frozenset(("", "jwt"))  # an access token or a confirmation under the same key is no proof of authority
@@ -35,11 +36,12 @@ Verify = Callable[[Jwt, Jwk], Invalid | None]  # None: the signature holds
 
 
 class Anchor(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys an operator trusts, and the authorities they may speak for."""
+    """Keys an operator trusts, and what for: authorities to speak for, calls to approve."""
 
     name: str
     keys: tuple[Jwk, ...]
     speaks_for: frozenset[str]
+    approves: tuple[str, ...] = ()  # tools (globs over qualified names) whose calls they may approve
 
 
 class Proved(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +75,7 @@ def judge_proof(
 ) -> Proved | Fault:
     """`audiences`: what this aggregator is called, by URL and by aggregator_id. `now` is UNIX time.
 
-    data.reason "key_unknown" may mean that an anchor's key set has been renewed since.
+    data.reason KEY_UNKNOWN may mean that an anchor's key set has been renewed since.
     """
     jwt = read_jwt_untrusted(proof.token, _TYPES)
     if isinstance(jwt, Invalid):
@@ -113,7 +115,7 @@ _WORDS: Final = {
     Reason.UNSUPPORTED: ("malformed", "the proof asks for an extension that is not supported"),
     Reason.TYPE: ("type", "the proof is a token of another kind; its typ must be JWT"),
     Reason.ALGORITHM: ("algorithm", "the proof must be signed with EdDSA, ES256 or RS256"),
-    Reason.KEY_UNKNOWN: ("key_unknown", "the proof is signed with a key that no anchor has"),
+    Reason.KEY_UNKNOWN: (KEY_UNKNOWN, "the proof is signed with a key that no anchor has"),
     Reason.KEY_UNFIT: ("key_unfit", "the key of the proof must not be used like this"),
     Reason.SIGNATURE: ("signature", "the signature of the proof is wrong"),
 }
