@@ -32,6 +32,7 @@ COMMANDS = [
     ("access", "token"),
     ("access", "list"),
     ("access", "revoke"),
+    ("access", "anchor"),
     ("audit",),
     ("audit", "tail"),
     ("audit", "verify"),

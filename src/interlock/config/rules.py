@@ -20,6 +20,7 @@ def check_together(settings: Settings, workspace: Path, data: Path, findings: Fi
     _issuers_apart(settings, auth)
     _root_or_child(settings)
     _anchors_apart(settings)
+    _proof_asked_for(settings)
     if settings.wrong & {("node", "listen"), ("node", "operator_listen"), ("auth", "anonymous")}:
         return  # a default in their place would be judged, not what the person means
     _doors_apart(settings, plan)
@@ -42,6 +43,15 @@ def _root_or_child(settings: Settings) -> None:
     at = settings.written.get(("ax", "root_segment"))
     if at is not None and settings.tables.get("ax", {}).get("parents"):
         at.wrong("'root_segment' in [ax] names a root, and [[ax.parents]] makes this node a child", "give one of them")
+
+
+def _proof_asked_for(settings: Settings) -> None:
+    at = settings.written.get(("ax", "require_proof"))
+    if at is not None and settings.tables.get("ax", {}).get("require_proof") == "never":
+        at.warn(
+            "require_proof = 'never' lets every subserver offer tools that change things without proof of who it is",
+            "leave it out, and name whom you trust in [[anchor]] or [[access]]",
+        )
 
 
 def _anchors_apart(settings: Settings) -> None:

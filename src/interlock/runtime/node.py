@@ -52,7 +52,7 @@ from interlock.runtime.fronts.stdio import LineFront, stdio_front
 from interlock.runtime.fronts.stock import Stock
 from interlock.runtime.grants.consents import Pending
 from interlock.runtime.grants.desk import GrantDesk
-from interlock.runtime.identity import own_identity
+from interlock.runtime.identity import NODE_KEY, own_identity
 from interlock.runtime.links.connecting import Workshop
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
@@ -72,6 +72,7 @@ from interlock.transport.warden import Warden
 
 if TYPE_CHECKING:
     from interlock.runtime.ax.parents import Parents
+    from interlock.store.signing import SigningKey
 
 log = logging.getLogger("interlock.node")
 
@@ -206,9 +207,19 @@ class Node:
             clock=self.clock,
             recorder=self.recorder,
             make_front=partial(UpwardFront, self.legacy, self.modern, self.audience),
+            signer=self._own_key(),
         )
         self.registrar.on_subtree.append(parents.subtree_changed)
         return parents
+
+    def _own_key(self) -> "SigningKey | None":
+        """What proves our authority to parents; `interlock access anchor` makes it. Raises a StoreError."""
+        path = self.plan.data / NODE_KEY
+        if not path.exists() or all(parent.authority is None for parent in self.plan.ax.parents):
+            return None
+        from interlock.store.signing import read_signing_key
+
+        return read_signing_key(path)
 
     async def stop(self) -> None:
         await self._close_doors()

@@ -87,6 +87,7 @@ class NodeOperations:
                 "aggregator_id": node.identity.aggregator_id,
                 "tree": node.plan.ax.tree,
                 "audit_trouble": node.recorder.trouble,
+                "require_proof": node.plan.ax.require_proof,
             },
             "configuration": node.reload.status() if node.reload is not None else None,
             "parents": node.parents.status() if node.parents is not None else [],

@@ -24,6 +24,7 @@ from interlock.protocol.oauth.resource import same_resource
 SCHEME: Final = "dns:"
 NAME_OCTETS_MAX: Final = 253  # RFC 1035 2.3.4, without the root
 PROOF_S_MAX: Final = 600.0  # how long after it was made a proof may say it is good
+PROOF_S: Final = 120  # how long ours are: what two clocks may differ by, and a slow link
 JTI_MAX: Final = 255
 KEY_UNKNOWN: Final = "key_unknown"  # data.reason: an anchor's key set may have been renewed since
 
@@ -91,6 +92,18 @@ def judge_proof(
     return _judge_claims(jwt.claims, authority, anchor.name, audiences, now)
 
 
+def proof_claims(authority: str, audience: str, *, now: float, jti: str) -> dict[str, object]:
+    """What a registrant signs, anew for each registration. `now` is UNIX time, `jti` as good as random."""
+    at = int(now)
+    return {"sub": f"{SCHEME}{authority}", "aud": audience, "iat": at, "exp": at + PROOF_S, "jti": jti}
+
+
+def audience_of(url: str) -> str:
+    """What the aggregator is called that is dialled at this WebSocket address: by the URL of its door."""
+    scheme, mark, rest = url.partition("://")
+    return {"ws": "http", "wss": "https"}.get(scheme.lower(), scheme) + mark + rest
+
+
 def replayed() -> Fault:
     """The refusal of a proof whose jti was used before."""
     return unverified("replayed", "the proof was used before; make one for each registration")
@@ -144,7 +157,8 @@ def _judge_claims(claims: Claims, authority: str, anchor: str, audiences: Sequen
         return unverified("subject", f"sub of the proof must be {SCHEME}{authority}")
     said = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
     if not any(same_resource(one.rstrip("/"), own.rstrip("/")) for one in said for own in audiences):
-        return unverified("audience", "aud of the proof must be the URL or the aggregator_id of this aggregator")
+        own = " or ".join(dict.fromkeys(audiences))
+        return unverified("audience", f"aud of the proof must be what this aggregator is called: {own}")
     if claims.iat is None or claims.exp is None:
         return unverified("claims", "the proof must have iat and exp")
     if claims.iat > now + SKEW_S or (claims.nbf is not None and claims.nbf > now + SKEW_S):

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.protocol.oauth.base64url import encode
+from interlock.protocol.oauth.base64url import encode, maybe_decode
 from interlock.protocol.oauth.jwks import KEY_TYPES, BadKeySet, Jwk, read_jwks_untrusted, thumbprint
 
 ED25519: Final = "ed25519:"
@@ -69,6 +69,15 @@ def named(key: Jwk) -> Jwk:
 
 def ed25519_key(public: bytes) -> Jwk:
     return named(Jwk(kty="OKP", crv="Ed25519", x=encode(public)))
+
+
+def written(key: Jwk) -> str:
+    """The key as a person pastes it into a configuration."""
+    public = maybe_decode(key.x) if key.crv == "Ed25519" else None
+    if public is not None:
+        return ED25519 + base64.b64encode(public).decode("ascii")
+    members = {name: value for name, value in msgspec.to_builtins(key).items() if value}
+    return msgspec.json.encode(members).decode()
 
 
 def _ed25519(text: str) -> Jwk:

@@ -112,6 +112,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     mcp_url: str | None = None
     uptime_s: float = 0
     audit_trouble: str | None = None
+    require_proof: str | None = None
 
     @property
     def endpoint(self) -> str:
