@@ -15,9 +15,10 @@ from interlock.config.plan import AnchorPlan
 from interlock.protocol.ax.authority import KEY_UNKNOWN, Anchor, unverified
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.protocol.oauth.jwks import Jwk, thumbprint
-from interlock.runtime.anchors import FILE_BYTES_MAX, AnchorInvalid, Anchors
+from interlock.runtime.anchors import FILE_BYTES_MAX, Anchors
 from interlock.runtime.oauth.fetching import FetchFailed
 from interlock.runtime.oauth.keys import BACKOFF_S, FRESH_S, KEPT_S, UNKNOWN_KEY_S
+from interlock.runtime.start_errors import AnchorInvalid
 
 URL = "https://login.example.com/jwks"
 ED25519 = Ed25519PrivateKey.generate()

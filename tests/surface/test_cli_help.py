@@ -33,6 +33,7 @@ COMMANDS = [
     ("access", "list"),
     ("access", "revoke"),
     ("access", "anchor"),
+    ("access", "certificate"),
     ("audit",),
     ("audit", "tail"),
     ("audit", "verify"),

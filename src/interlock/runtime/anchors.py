@@ -21,14 +21,11 @@ from interlock.runtime.clock import Clock
 from interlock.runtime.extras import require_cryptography
 from interlock.runtime.oauth.fetching import Fetcher
 from interlock.runtime.oauth.keys import Get, KeyRing, Unavailable
+from interlock.runtime.start_errors import AnchorInvalid
 
 FILE_BYTES_MAX: Final = 512 * 1024  # as of a key set at a URL
 
 _Judged = TypeVar("_Judged")
-
-
-class AnchorInvalid(Exception):
-    """An anchor's key cannot be used. The message names the anchor and its file, and never the key."""
 
 
 class Anchors:

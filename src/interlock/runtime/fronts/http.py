@@ -76,7 +76,7 @@ class McpProtocol(HttpToolsProtocol):
         self.is_loopback = self.peer is not None and self.peer.is_loopback and not self.is_proxy
         tls = transport.get_extra_info("ssl_object")
         if tls is not None:
-            self.app_state = {**self.app_state, "tls": tls.version()}
+            self.app_state = {**self.app_state, "tls": tls.version(), "certificate": tls.getpeercert(True)}
         self.door.protocols.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,10 +1,10 @@
-"""interlock access token | list | revoke | anchor"""
+"""interlock access token | list | revoke | anchor | certificate"""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from interlock.surface.cli import access_anchor
+from interlock.surface.cli import access_anchor, access_certificate
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.failures import Unreachable
 
@@ -20,6 +20,7 @@ app = verb_app(
     interlock access list
     interlock access revoke laptop
     interlock access anchor
+    interlock access certificate hub.example.com
     """,
 )
 
@@ -162,6 +163,7 @@ def revoke(
 
 
 access_anchor.register(app)
+access_certificate.register(app)
 
 
 def _from_store(invocation: Invocation, away: Unreachable) -> "StoredTokens":
