@@ -267,8 +267,12 @@ class McpProtocol(HttpToolsProtocol):
         return self._get_upgrade() == b"websocket" and self.url.partition(b"?")[0] == b"/ax"
 
     def handle_websocket_upgrade(self) -> None:
-        from interlock.runtime.fronts.ax_socket import AxSocket
+        from interlock.runtime.fronts.ax_socket import HEADERS_MAX, LINE_BYTES_MAX, AxSocket
 
+        longest = max(len(self.url), *(len(name) + len(value) for name, value in self.headers))
+        if len(self.headers) > HEADERS_MAX or longest > LINE_BYTES_MAX:
+            self._refuse(431)
+            return
         self.door.protocols.discard(self)
         self.busy_since = None
         self.ws_protocol_class = AxSocket

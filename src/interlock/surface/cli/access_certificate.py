@@ -132,9 +132,7 @@ def _names(name: str, given: list[str] | None) -> list[str]:
     read = [(one, maybe_dns_name(one)) for one in given or [name]]
     wrong = next((one for one, found in read if found is None), None)
     if wrong is not None:
-        raise BadUsage(
-            "usage", f"{wrong} is no DNS name", hint="--dns HOST; no wildcard, and addresses as --ip"
-        )
+        raise BadUsage("usage", f"{wrong} is no DNS name", hint="--dns HOST; no wildcard, and addresses as --ip")
     return list(dict.fromkeys(found for _, found in read if found is not None))
 
 
