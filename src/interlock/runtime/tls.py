@@ -4,7 +4,7 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from interlock.config.plan import NodePlan, ParentPlan
+from interlock.config.plan import NodePlan, ParentPlan, Plan
 from interlock.runtime.start_errors import TlsInvalid
 from interlock.transport.websocket import tls_1_3
 
@@ -33,6 +33,13 @@ def parent_context(parent: ParentPlan) -> ssl.SSLContext:
     if parent.tls_cert is not None and parent.tls_key is not None:
         _load(context, parent.tls_cert, parent.tls_key, f"parent {parent.url}")
     return context
+
+
+def check_parents(plan: Plan) -> None:
+    """Raises TlsInvalid."""
+    for parent in plan.ax.parents:
+        if parent.url.startswith("wss:"):
+            parent_context(parent)
 
 
 def _load(context: ssl.SSLContext, certificate: Path, key: Path, whose: str) -> None:
