@@ -34,6 +34,7 @@ COMMANDS = [
     ("access", "revoke"),
     ("access", "anchor"),
     ("access", "key"),
+    ("access", "certificate"),
     ("audit",),
     ("audit", "tail"),
     ("audit", "verify"),
