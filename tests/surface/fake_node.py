@@ -221,7 +221,7 @@ class FakeOperations:
     def tools(self) -> dict[str, Any]:
         return {"tools": self.tool_list}
 
-    def tool(self, name: str) -> dict[str, Any]:
+    def tool(self, name: str, caller: str = "local") -> dict[str, Any]:
         for one in self.tool_list:
             if name in (one["name"], one["alias"]):
                 schema = {
@@ -236,10 +236,11 @@ class FakeOperations:
                     "definition": {"name": one["alias"], "inputSchema": schema},
                     "route": [one["segment"], one["original"]],
                     "era": "modern",
+                    "caller": caller,
                     "rungs": [
                         {"rung": 4, "name": "route", "verdict": "pass", "reason": "in scope"},
                         {"rung": 8, "name": "availability", "verdict": "pass", "reason": "ready"},
-                        {"rung": 10, "name": "gate", "verdict": "later", "reason": None},
+                        {"rung": 10, "name": "gate", "verdict": "hold", "reason": "it cannot be undone"},
                     ],
                 }
         raise NotFound("tool", name, [str(one["name"]) for one in self.tool_list])

@@ -37,6 +37,7 @@ COMMANDS = [
     ("access", "revoke"),
     ("access", "anchor"),
     ("access", "key"),
+    ("access", "certificate"),
     ("audit",),
     ("audit", "tail"),
     ("audit", "verify"),

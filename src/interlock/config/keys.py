@@ -128,6 +128,18 @@ _NODE = _keys(
     Key(name="tls_cert", kind=FilePath(), example="tls/cert.pem", help="Certificate chain (PEM). Needs tls_key."),
     Key(name="tls_key", kind=FilePath(), example="tls/key.pem", help="Private key (PEM). Needs tls_cert."),
     Key(
+        name="client_ca",
+        kind=FilePath(),
+        example="tls/ca.pem",
+        help="CA certificates (PEM). A subserver's client certificate under them proves its authority.",
+    ),
+    Key(
+        name="crl",
+        kind=FilePath(),
+        example="tls/crl.pem",
+        help="Which certificates of client_ca are revoked (PEM); read again when it changes. Needs client_ca.",
+    ),
+    Key(
         name="origins",
         kind=Many(item=Origin()),
         default=[],
@@ -623,6 +635,13 @@ _LIMITS = _keys(
 
 _STORE = _keys(
     Key(name="backend", kind=Choice(values=("sqlite",)), default="sqlite", example="sqlite", help="What remembers."),
+    Key(
+        name="audit_days",
+        kind=Whole(low=0, high=36500),
+        default=0,
+        example=365,
+        help="How long audit records are kept, in days; 0 keeps them for ever.",
+    ),
 )
 
 SECTIONS: Final = {

@@ -53,6 +53,11 @@ class TokenBook:
         self._known: dict[bytes, tuple[Principal, float]] = {}
         self._vouched: dict[str, float] = {}  # principal of an authorization server -> when its last token ends
 
+    def replan(self, rules: tuple[AccessRule, ...]) -> None:
+        """Other [[access]] entries: whoever comes next is looked up again."""
+        self._rules = rules
+        self._known.clear()
+
     async def open(self) -> None:
         self._records = await self._table.by_hash(self._clock.wall())
 
@@ -87,6 +92,13 @@ class TokenBook:
         """Whether the last access token that an authorization server gave this principal has ended."""
         from_issuer = principal.startswith("client:") and "/" in principal  # a parent's name is a URL
         return from_issuer and self._clock.wall() >= self._vouched.get(principal, 0.0)
+
+    def as_it_would_be(self, principal: str) -> Principal:
+        """What a principal may do if it comes: by its token, where it has one here, and by [[access]]."""
+        door, _, name = principal.partition(":")
+        now = self._clock.wall()
+        own = [r for r in self._records.values() if (r.door, r.name) == (door, name) and r.opens(now)]
+        return principal_for(principal, own[0].scope if own else None, self._rules)
 
     def operator(self, credential: str) -> "Operator | None":
         """The person behind a credential at the operator door."""

@@ -43,6 +43,7 @@ from interlock.runtime.shelves import (
 PAGE_ITEMS: Final = 1000
 PAGES_KEPT_MAX: Final = 128
 SCOPES: Final = ("read", "write", "admin")
+EVERYTHING: Final = ViewKey(dotted=True, scope="admin")
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -248,7 +249,7 @@ class Namespace:
                 shelf.offer.kind,
                 shelf.offer.proved,
                 shelf.offer.scope,
-                shelf.ruled,
+                shelf.reconsidered,
             )
             for shelf in self.shelves
             if getattr(shelf, kind)
@@ -289,16 +290,25 @@ class Catalog:
         self._stocking: dict[object, Link] = {}
         self.namespace = Namespace(0, (), plan.ax.root_segment)
 
-    async def stock(self, link: Link, listing: Listing, *, ruled: bool = False) -> Stocked:
-        """Take over what a server now offers. Where it is refused, nothing of that server is listed any more.
+    def replan(self, plan: Plan) -> None:
+        """Other rules for tools: no shelf is good any more; whoever keeps the lists stocks them again."""
+        self._plan = plan
+        for segment in self._shelves:
+            self.reconsider(segment)
 
-        `ruled`: it is the same as before, and an operator has said something new of it.
-        """
+    def reconsider(self, segment: str) -> None:
+        """An operator has said something new of what it offers: when it is stocked next, its shelf is made anew."""
+        shelf = self._shelves.get(segment)
+        if shelf is not None:
+            self._shelves[segment] = msgspec.structs.replace(shelf, stale=True)
+
+    async def stock(self, link: Link, listing: Listing) -> Stocked:
+        """Take over what a server now offers. Where it is refused, nothing of that server is listed any more."""
         old = self._shelves.get(link.segment)
         ticket = object()
         self._stocking[ticket] = link
         try:
-            shelf = await make_shelf(link, listing, self._plan, old, self.rulings, ruled=ruled)
+            shelf = await make_shelf(link, listing, self._plan, old, self.rulings)
         finally:
             left = self._stocking.pop(ticket, None) is None
         if left:

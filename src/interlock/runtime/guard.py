@@ -51,6 +51,7 @@ class Approvals(Protocol):
 C = TypeVar("C", bound=Command)
 
 _KEY: Final = object()
+_READY: Final = LinkState.READY  # a name of its own, as in `protocol.mcp.eras`
 
 
 class Admitted(Generic[C]):
@@ -74,7 +75,7 @@ class Guard:
         """`standing` is how the link of the command's route stands; None when the name leads nowhere."""
         if standing is None:
             return Refuse(Rung.ROUTE, NOT_FOUND)
-        if standing.state is LinkState.READY and command.gate is None:
+        if standing.state is _READY and command.gate is None:
             return Admitted(command, _KEY)
         away = _maybe_away(standing)
         if away is not None:

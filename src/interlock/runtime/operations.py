@@ -19,17 +19,18 @@ from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.items import maybe_value
 from interlock.protocol.oauth.resource import resource_of
 from interlock.runtime.approvals.window import Window
-from interlock.runtime.ax.judge import ANCHOR_GONE, revoked_line
+from interlock.runtime.ax.judge import revoked_line
 from interlock.runtime.callers import ViewKey
+from interlock.runtime.catalog import EVERYTHING
 from interlock.runtime.clock import rfc3339
 from interlock.runtime.grants.desk import BadSecretName, named_by
 from interlock.runtime.grants.errors import Unobtainable
-from interlock.runtime.guard import Rung
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.registered import RegisteredLink
-from interlock.runtime.links.state import USABLE
+from interlock.runtime.rungs import rungs
 from interlock.runtime.shelves import Route, era_of
+from interlock.runtime.subtree import below
 from interlock.store.secrets import Kind
 from interlock.store.tokens import BadTokenName, Door, Scope, TokenRecord
 
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from interlock.runtime.node import Node
 
 JsonObject = dict[str, Any]
-
-EVERYTHING = ViewKey(dotted=True, scope="admin")
 
 
 class NotFound(KeyError):
@@ -94,6 +93,7 @@ class NodeOperations:
                 "audit_trouble": node.recorder.trouble,
                 "require_proof": node.plan.ax.require_proof,
             },
+            "configuration": node.reload.status() if node.reload is not None else None,
             "parents": node.parents.status() if node.parents is not None else [],
             **self.links(),
             "catalog": {
@@ -238,6 +238,7 @@ class NodeOperations:
             "pid": link.pid,
             "stderr_lines": keeper.stderr.count,
             "hops": max((route.hops for route in shelf.tools), default=1) if shelf else 1,
+            "below": below(namespace.listed(shelf.tools)) if shelf else [],
             **self._registration(link),
             "latency_ms": round(statistics.median(link.latencies) * 1000, 3) if link.latencies else None,
             "token": _held(keeper),
@@ -295,7 +296,8 @@ class NodeOperations:
             )
         return {"tools": listed}
 
-    def tool(self, name: str) -> JsonObject:
+    def tool(self, name: str, caller: str = "local") -> JsonObject:
+        """`caller`: the principal whose call the rungs are told for."""
         namespace = self._node.catalog.namespace
         view = namespace.view(EVERYTHING)
         route = view.find_tool(name)
@@ -309,7 +311,8 @@ class NodeOperations:
             "route": [*route.segments, route.local],
             "era": era_of(route.link).value,
             "owner": self._owner(route.link),
-            "rungs": self._rungs(route),
+            "caller": caller,
+            "rungs": self._rungs(route, caller),
         }
 
     def routes(self) -> JsonObject:
@@ -354,29 +357,12 @@ class NodeOperations:
             "verified": session.peer.proved,
         }
 
-    def _rungs(self, route: Route) -> list[JsonObject]:
-        standing = route.link.standing
-        usable = standing.state in USABLE
-        return [
-            {
-                "rung": int(Rung.ROUTE),
-                "name": "route and scope",
-                "verdict": "pass",
-                "reason": f"needs scope {route.scope}",
-            },
-            {
-                "rung": int(Rung.AVAILABILITY),
-                "name": "availability",
-                "verdict": "pass" if usable else "refuse",
-                "reason": standing.reason or standing.state.value,
-            },
-            {
-                "rung": int(Rung.SEND),
-                "name": "send",
-                "verdict": "later",
-                "reason": f"timeout {route.timeout_s:g} s" if route.timeout_s is not None else "no timeout (batch)",
-            },
-        ]
+    def _rungs(self, route: Route, caller: str) -> list[JsonObject]:
+        node = self._node
+        who = node.tokens.as_it_would_be(caller)
+        return rungs(
+            route, who, plan=node.plan, namespace=node.catalog.namespace, inbox=node.inbox, approvers=node.anchors
+        )
 
     # The record, the configuration, access
 
@@ -417,8 +403,7 @@ class NodeOperations:
         if not prints:
             raise NotFound("anchor", ref, [anchor.name for anchor in node.anchors.known()], few=True)
         await node.recorder.append_now(revoked_line(prints, ref, by, node.clock.wall()))
-        voided = await node.inbox.void_where(ANCHOR_GONE, lambda approval: not node.judge.stands(approval))
-        return {"revoked": list(prints), "voided": [approval.id for approval in voided]}
+        return {"revoked": list(prints), "voided": [approval.id for approval in await node.void_unfounded()]}
 
     async def revoke_token(self, ref: str) -> JsonObject:
         revoked = await self._node.tokens.revoke(ref)

@@ -150,7 +150,8 @@ class Shelf(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     ttl_s: float | None = None
     private: bool = True
     degraded: bool = False  # the link is gone; what it offered stays listed for a while (MCP-AX 13.2)
-    ruled: int = 0  # how often an operator said something new of its tools
+    stale: bool = False  # an operator has said something new of its tools since it was made
+    reconsidered: int = 0  # how often that has happened
     seen: tuple[tuple[Sight, Look], ...] = ()  # definitions that are to be remembered or asked about
 
 
@@ -167,18 +168,9 @@ _KINDS: Final = ("tools", "prompts", "resources", "templates")
 
 
 async def make_shelf(
-    link: Link,
-    listing: Listing,
-    plan: Plan,
-    old: Shelf | None,
-    rulings: Rulings = NO_RULINGS,
-    *,
-    ruled: bool = False,
+    link: Link, listing: Listing, plan: Plan, old: Shelf | None, rulings: Rulings = NO_RULINGS
 ) -> Shelf | Fault:
-    """The shelf, `old` itself where nothing changed, or the refusal upon which the registration ends (MCP-AX 4.3).
-
-    `ruled`: an operator has said something new of its tools.
-    """
+    """The shelf, `old` itself where nothing changed, or the refusal upon which the registration ends (MCP-AX 4.3)."""
     offer = link.offer
     if old is not None and (old.link is not link or old.offer.session != offer.session):
         old = None
@@ -187,7 +179,7 @@ async def make_shelf(
     least = least_latency_class(offer.link_latency_ms, link.latencies)
     if old is not None:
         least = max(least, old.least_latency)
-        if not ruled and old.digests == digests and old.offer == offer and old.least_latency is least:
+        if not old.stale and old.digests == digests and old.offer == offer and old.least_latency is least:
             return msgspec.structs.replace(old, degraded=False) if old.degraded else old
     named = settle_names(offer, listing.tools), settle_names(offer, listing.prompts)
     invalid = [name for one in named for name in one.invalid]
@@ -213,7 +205,7 @@ async def make_shelf(
         digests=digests,
         ttl_s=listing.tools.ttl_s,
         private=listing.tools.private,
-        ruled=(old.ruled if old is not None else 0) + ruled,
+        reconsidered=old.reconsidered + old.stale if old is not None else 0,
         seen=tuple(stock.seen),
     )
 

@@ -47,7 +47,7 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
 
     async def hold(exchange: Exchange, arguments: str) -> str:
         did("hold", arguments)
-        while not Path(json.loads(arguments)["until"]).exists():  # noqa: ASYNC240
+        while not Path(json.loads(arguments)["until"]).exists():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         return '{"content":[]}'
 

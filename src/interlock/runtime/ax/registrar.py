@@ -36,6 +36,7 @@ from interlock.protocol.jsonrpc.codec import encode_fault, encode_result
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request
 from interlock.runtime.ax.members import Fittings, Members, Way
+from interlock.runtime.ax.own_tools import NAME as OWN_TOOL
 from interlock.runtime.ax.proofs import Proofs
 from interlock.runtime.ax.records import Owners
 from interlock.runtime.links.registered import RegisteredLink
@@ -51,6 +52,12 @@ class Registrar(Members):
         super().__init__(plan, aggregator_id, fittings)
         self.owners = owners
         self._proofs = proofs
+        self._children: dict[str, str] = {}
+        self.keep_segments(plan)
+
+    def keep_segments(self, plan: Plan) -> None:
+        """What the configuration has given away nobody can register."""
+        self.engine.keep((OWN_TOOL, *(server.segment for server in plan.servers)))
         self._children = {child.segment: f"child:{child.segment}" for child in plan.ax.children}
 
     # Registering
@@ -80,7 +87,12 @@ class Registrar(Members):
         proved = await self._proofs.judge(request)
         if isinstance(proved, Fault):
             return proved
-        peer = guest.peer(request, link_id, proved=proved is not None)
+        if isinstance(guest.certificate, Fault):  # whatever it claims: its key may be in other hands
+            return guest.certificate
+        shown = proved is None and guest.shows(request)
+        if isinstance(shown, Fault):
+            return shown
+        peer = guest.peer(request, link_id, proved=proved is not None or shown)
         owner = await self.owners.maybe_owner(request.segment)
         if fault := self.engine.check(request, peer, owner):
             return fault

@@ -108,6 +108,11 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
             raise HTTPException(404)
         return json_answer(await operations.remove_secret(kind, request.path_params["name"]))
 
+    async def tool(request: Request) -> Response:
+        refuse_unknown_parameters(request, ("as",))
+        caller = request.query_params.get("as", "local")
+        return json_answer(operations.tool(request.path_params["name"], caller))
+
     async def audit(request: Request) -> Response:
         refuse_unknown_parameters(request, ("after", "limit"))
         after = integer(request, "after", default=0, minimum=0, maximum=SEQUENCE_MAX)
@@ -149,7 +154,7 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
         Route("/admin/secrets/{kind}/{name:path}", remove_secret, methods=["DELETE"]),
         get("/admin/tools", lambda _: operations.tools()),
         get("/admin/tools/routes", lambda _: operations.routes()),
-        get("/admin/tools/{name}", lambda request: operations.tool(request.path_params["name"])),
+        Route("/admin/tools/{name}", tool, methods=["GET"]),
         Route("/admin/audit", audit, methods=["GET"]),
         get("/admin/config", lambda _: operations.config()),
         Route("/admin/tokens", _by_method({"GET": tokens, "POST": issue_token}), methods=["GET", "POST"]),

@@ -56,8 +56,8 @@ class Operations(Protocol):
 
     def tools(self) -> JsonObject: ...
 
-    def tool(self, name: str) -> JsonObject:
-        """`name` is the qualified name or the alias. Raises NotFound."""
+    def tool(self, name: str, caller: str = "local") -> JsonObject:
+        """`name` is the qualified name or the alias; the rungs are told for `caller`. Raises NotFound."""
 
     def routes(self) -> JsonObject: ...
 

@@ -35,17 +35,16 @@ def serve(
     """Run the node and print how to connect a client."""
     if invocation.url:
         raise BadUsage("usage", "serve runs a node here and takes no --url")
-    from interlock.surface.cli.configuration import load_configuration
+    from interlock.surface.cli.configuration import load_configuration, read_configuration
 
     loaded = load_configuration(invocation, starting=True)
     plan = loaded.plan
     _warn(invocation, loaded.warnings)
     if only is not None:
         _known_segment(only, [server.segment for server in plan.servers])
-    from interlock.runtime.anchors import AnchorInvalid
-    from interlock.runtime.extras import ExtraMissing
     from interlock.runtime.node import NodeGone, NodeRunning
     from interlock.runtime.node import serve as run_node
+    from interlock.runtime.start_errors import CannotStart
     from interlock.store.ports import StoreError
     from interlock.surface.admin.app import operator_app
 
@@ -58,7 +57,8 @@ def serve(
 
     try:
         run_node(
-            plan,
+            loaded,
+            lambda: read_configuration(invocation, starting=True),
             stdio=stdio,
             only=only,
             on_ready=on_ready,
@@ -70,7 +70,7 @@ def serve(
         raise Refused(
             "node_running", str(error), hint="interlock status shows it; --data names another folder"
         ) from None
-    except (StoreError, ExtraMissing, AnchorInvalid) as error:
+    except (StoreError, CannotStart) as error:
         raise Refused("not_started", str(error)) from None
     except OSError as error:
         hint = "another program uses that address; set node.listen or node.operator_listen"
