@@ -29,6 +29,7 @@ from interlock.runtime import descriptors
 from interlock.runtime.access import TokenBook, credential_of
 from interlock.runtime.anchors import Anchors
 from interlock.runtime.approvals.deciding import Deciding
+from interlock.runtime.approvals.definitions import Definitions
 from interlock.runtime.approvals.drawer import Drawer
 from interlock.runtime.approvals.inbox import Inbox, Rules
 from interlock.runtime.approvals.record import Record
@@ -73,7 +74,7 @@ from interlock.runtime.reload import Read, Reload
 from interlock.runtime.replanning import takes
 from interlock.runtime.retention import Retention
 from interlock.runtime.servers import Servers
-from interlock.runtime.shelves import Route
+from interlock.runtime.shelves import Route, Shelf
 from interlock.runtime.task_desk import TaskDesk
 from interlock.runtime.task_news import TaskNews
 from interlock.runtime.tls import listener_options
@@ -153,6 +154,11 @@ class Node:
         )
         self.inbox = Inbox(Drawer(self.store.kv, self.clock), Record(self.recorder), self.clock, rules)
         self.deciding = Deciding(self.inbox, self.clock, own_id)
+        self.definitions = self.deciding.rulings = self.catalog.rulings = Definitions(
+            self.store.kv, self.inbox, self.clock
+        )
+        self.definitions.on_ruled.append(self.restock)
+        self.catalog.on_seen.append(self._definitions_seen)
         self.window = Window(self.inbox, self.deciding, self.clock, aggregator_id=own_id, url=lambda: self.operator_url)
         fittings = Fittings(
             clock=self.clock,
@@ -195,8 +201,10 @@ class Node:
         self._stack.push_async_callback(self.recorder.stop)
         await self.inbox.open()
         await self.void_unfounded()
+        await self.definitions.open()
         self.inbox.start()
         self._stack.push_async_callback(self.inbox.close)
+        self._stack.push_async_callback(self.definitions.close)
         await self.gate.open(self.store.kv)
         self._stack.push_async_callback(self.gate.close)
         retention = Retention(self.audit, self.recorder, self.clock, self.plan.store.audit_days)
@@ -454,6 +462,16 @@ class Node:
         return who.principal
 
     # What the links say (LinkWatcher)
+
+    async def restock(self, segment: str) -> None:
+        """An operator said something new of its tools: they are listed anew."""
+        keeper = self.keepers.get(segment)
+        if keeper is not None and keeper.listing is not None:
+            self.catalog.reconsider(segment)
+            await self.catalog.stock(keeper.link, keeper.listing)
+
+    def _definitions_seen(self, shelf: Shelf) -> None:
+        self.definitions.took(shelf.link.segment, shelf.seen, {route.qualified: route for route in shelf.tools})
 
     def on_standing(self, link: Link) -> None:
         log.info("link %s: %s%s", link.segment, link.standing.state.value, _because(link.standing.reason))
