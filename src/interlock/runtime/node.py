@@ -20,6 +20,7 @@ from msgspec import Raw
 
 from interlock.config.load import Loaded
 from interlock.config.plan import Address, Plan
+from interlock.protocol.approvals.messages import Approval
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.mcp.eras import Era
@@ -76,11 +77,13 @@ from interlock.runtime.servers import Servers
 from interlock.runtime.shelves import Route, Shelf
 from interlock.runtime.task_desk import TaskDesk
 from interlock.runtime.task_news import TaskNews
+from interlock.runtime.tls import listener_options
 from interlock.store.registry import build_audit, build_store
 from interlock.store.tokens import TokenTable
 from interlock.transport.warden import Warden
 
 if TYPE_CHECKING:
+    from interlock.runtime.ax.certificates import Certificates
     from interlock.runtime.ax.parents import Parents
     from interlock.store.signing import SigningKey
 
@@ -197,7 +200,7 @@ class Node:
         self.recorder.start()
         self._stack.push_async_callback(self.recorder.stop)
         await self.inbox.open()
-        await self.inbox.void_where(ANCHOR_GONE, lambda approval: not self.judge.stands(approval))
+        await self.void_unfounded()
         await self.definitions.open()
         self.inbox.start()
         self._stack.push_async_callback(self.inbox.close)
@@ -254,6 +257,10 @@ class Node:
         from interlock.store.signing import read_signing_key
 
         return read_signing_key(path)
+
+    async def void_unfounded(self) -> list[Approval]:
+        """What somebody approved who may no longer do so, and nobody has used (MCP-AX 11.3)."""
+        return await self.inbox.void_where(ANCHOR_GONE, lambda approval: not self.judge.stands(approval))
 
     def _make_gate(self) -> Gatekeeper:
         gate = Gatekeeper(
@@ -318,9 +325,10 @@ class Node:
         if node.operator_url is None:
             self.operator_url = f"{scheme}://{_reachable(operator, node.operator_listen)}"
         protocol = type("PublicProtocol", (McpProtocol,), {"door": self.door})
-        tls = {"ssl_certfile": node.tls_cert, "ssl_keyfile": node.tls_key} if node.tls_cert is not None else {}
+        tls = listener_options(node, public=True)
         documents = self._open_to_oauth() | self.desk.settle(self.url, self.operator_url)
-        subservers = self.subservers = AxDoor(self.plan, self.tokens, self.registrar, self.refusals)
+        certificates = self._certificates()
+        subservers = self.subservers = AxDoor(self.plan, self.tokens, self.registrar, self.refusals, certificates)
         sockets = {
             "ws_max_size": self.plan.limits.message_bytes,
             "ws_ping_interval": PING_EVERY_S,
@@ -329,10 +337,21 @@ class Node:
         }
         app = public_app(self._is_ready, documents, subservers)
         await self._serve(app, public, http=protocol, **sockets, **tls)
-        await self._serve(self._operator_app(self.operations, self._authenticate_operator), operator, **tls)
+        people = self._operator_app(self.operations, self._authenticate_operator)
+        await self._serve(people, operator, **listener_options(node, public=False))
         await self._serve(self._operator_app(self.operations, None), admin)
         self._tasks.append(asyncio.get_running_loop().create_task(self.door.sweep_forever(), name="door sweep"))
         await self._open_bridge(run / SOCKET)
+
+    def _certificates(self) -> "Certificates | None":
+        """Who vouches for subservers' certificates. Raises CertificatesInvalid, ExtraMissing."""
+        node = self.plan.node
+        if node.client_ca is None:
+            return None
+        require_cryptography("node.client_ca")
+        from interlock.runtime.ax.certificates import Certificates
+
+        return Certificates(node.client_ca, node.crl, self.clock)
 
     def _open_to_oauth(self) -> dict[str, bytes]:
         """Take access tokens, where an authorization server is configured. Gives the documents that say so, by path."""

@@ -19,7 +19,7 @@ from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.items import maybe_value
 from interlock.protocol.oauth.resource import resource_of
 from interlock.runtime.approvals.window import Window
-from interlock.runtime.ax.judge import ANCHOR_GONE, revoked_line
+from interlock.runtime.ax.judge import revoked_line
 from interlock.runtime.callers import ViewKey
 from interlock.runtime.catalog import EVERYTHING
 from interlock.runtime.clock import rfc3339
@@ -403,8 +403,7 @@ class NodeOperations:
         if not prints:
             raise NotFound("anchor", ref, [anchor.name for anchor in node.anchors.known()], few=True)
         await node.recorder.append_now(revoked_line(prints, ref, by, node.clock.wall()))
-        voided = await node.inbox.void_where(ANCHOR_GONE, lambda approval: not node.judge.stands(approval))
-        return {"revoked": list(prints), "voided": [approval.id for approval in voided]}
+        return {"revoked": list(prints), "voided": [approval.id for approval in await node.void_unfounded()]}
 
     async def revoke_token(self, ref: str) -> JsonObject:
         revoked = await self._node.tokens.revoke(ref)

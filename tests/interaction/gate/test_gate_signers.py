@@ -27,7 +27,7 @@ from tests.interaction.gate.held import (
     proof,
     token,
 )
-from tests.interaction.harness import RunningNode
+from tests.interaction.harness import RunningNode, wait_for
 from tests.servers.minting import confused, unb64, unsigned
 from tests.servers.start import HERE, serving
 
@@ -259,7 +259,20 @@ def test_an_anchor_that_is_removed_takes_its_unused_approvals_along(tmp_path: Pa
     assert not diary.read("fire")
 
 
-@pytest.mark.req("AX-11.3-6")
+@pytest.mark.req("AX-11.3-9")
+def test_an_anchor_that_is_removed_while_the_node_runs_takes_them_along_at_once(tmp_path: Path) -> None:
+    diary = Diary(tmp_path / "diary.jsonl")
+    with gated_node(tmp_path / "node", diary, ANCHORED) as node, Client(node) as client:
+        demand = client.held("plant.fire")
+        approve(node, demand)
+        written = node.config.read_text()
+        node.config.write_text(written.replace(anchor("ada", ADA, "*"), anchor("ada", ADA, "office.*")))
+        approval = f"/approvals/{demand['confirmation_id']}"
+        wait_for(lambda: node.admin(approval)["status"] == "void")
+        assert client.held("plant.fire")["confirmation_id"] != demand["confirmation_id"]
+    assert not diary.read("fire")
+
+
 def test_a_revoked_operator_key_releases_nothing_any_more(tmp_path: Path) -> None:
     diary = Diary(tmp_path / "diary.jsonl")
     with gated_node(tmp_path / "node", diary, ANCHORED) as node, Client(node) as client:

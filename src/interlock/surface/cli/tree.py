@@ -57,6 +57,9 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
         trouble = 'ax.require_proof = "never": subservers change things without proof of who they are'
         lines += [Text(line, style="yellow") for line in _wrapped(trouble, width)]
     lines += [Text(line, style="yellow") for told in _changes(status) for line in _wrapped(told, width)]
+    if node.require_proof == "never":
+        trouble = 'ax.require_proof = "never": subservers change things without proof of who they are'
+        lines += [Text(line, style="yellow") for line in _wrapped(trouble, width)]
     lines += parent_lines(status.parents, width=width, now=now, ascii_only=ascii_only)
     if not status.links:
         lines.append(Text("no servers yet: add a [servers.NAME] table to the configuration", style="dim"))
