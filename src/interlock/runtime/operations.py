@@ -114,7 +114,20 @@ class NodeOperations:
                 "in_flight": len(node.dispatch.in_flight),
                 "parked": node.dispatch.parking.waiting,
             },
+            "gate": self._gate(),
             "approvals": {"waiting": len(node.inbox.waiting()), "channels": dict(node.notifier.trouble)},
+        }
+
+    def _gate(self) -> JsonObject:
+        """How many tools it holds, and of how many of them nobody could release a call."""
+        node = self._node
+        namespace = node.catalog.namespace
+        held = [route for shelf in namespace.shelves for route in namespace.listed(shelf.tools) if route.is_held]
+        return {
+            "mode": node.plan.gate.mode,
+            "tools": len(held),
+            "unclassified": sum(route.is_open for route in held),
+            "without_approver": sum(not node.anchors.approving(route.qualified) for route in held),
         }
 
     def links(self) -> JsonObject:

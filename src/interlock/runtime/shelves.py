@@ -121,6 +121,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     needs_task: bool = False  # a legacy server's tool that can be called only as a task
 
     @property
+    def is_held(self) -> bool:
+        """Whether a call waits for a person here."""
+        return self.gate is not None and self.gate.hold is not None
+
+    @property
     def digest(self) -> str:
         """Of the definition as declared (MCP-AX 11.3)."""
         declared = as_declared(self.said, self.meta.get(DECLARED, {}))

@@ -158,6 +158,13 @@ class Parent(msgspec.Struct, frozen=True, kw_only=True):
     secure_by: str | None = None
 
 
+class Gate(msgspec.Struct, frozen=True, kw_only=True):
+    mode: str = ""
+    tools: int = 0
+    unclassified: int = 0
+    without_approver: int = 0
+
+
 class Approvals(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
     channels: dict[str, str] = {}  # what is wrong with them
@@ -171,6 +178,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     catalog: Catalog = Catalog()
     clients: Clients = Clients()
     calls: Calls = Calls()
+    gate: Gate = Gate()
     approvals: Approvals = Approvals()
 
 

@@ -57,8 +57,9 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
         trouble = 'ax.require_proof = "never": subservers change things without proof of who they are'
         lines += [Text(line, style="yellow") for line in _wrapped(trouble, width)]
     lines += [Text(line, style="yellow") for told in _changes(status) for line in _wrapped(told, width)]
-    if node.require_proof == "never":
-        trouble = 'ax.require_proof = "never": subservers change things without proof of who they are'
+    if status.gate.without_approver:
+        tools = count(status.gate.without_approver, "tool")
+        trouble = f"calls of {tools} wait for a person, and nobody can approve them: interlock init makes a key"
         lines += [Text(line, style="yellow") for line in _wrapped(trouble, width)]
     if status.approvals.waiting:
         waits = f"{count(status.approvals.waiting, 'decision')} for you: interlock approvals"
