@@ -69,11 +69,14 @@ class Here(Place):
 
 
 @contextlib.asynccontextmanager
-async def house(folder: Path, extra: str = "", era: str = "modern", anchored: str = ANCHORED) -> AsyncIterator[Here]:
-    folder.mkdir(exist_ok=True)
+async def house(
+    folder: Path, extra: str = "", era: str = "modern", anchored: str = ANCHORED, changed: str = ""
+) -> AsyncIterator[Here]:
     diary = Diary(folder / "diary.jsonl")
     config = folder / "interlock.toml"
-    config.write_text(f"{anchored}{extra}\n[servers.plant]\n{_toml(served(diary, era))}")
+    table = served(diary, era)
+    table["args"] += ["--changed", changed] if changed else []
+    config.write_text(f"{anchored}{extra}\n[servers.plant]\n{_toml(table)}")
     clock = AheadClock()
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
     node = Node(plan, lambda operations, authenticate: None, clock)
@@ -176,20 +179,25 @@ async def test_an_approval_waits_for_a_link_that_is_away(tmp_path: Path) -> None
         assert not here.diary.read()
 
 
-async def test_a_server_that_is_started_again_on_demand_gets_the_call_once(tmp_path: Path) -> None:
+async def test_a_server_that_is_killed_in_the_middle_gets_the_call_at_most_once(tmp_path: Path) -> None:
+    """However far the call had come: not used, used and not sent, or sent. The record says which."""
     async with house(tmp_path) as here:
         demand = await here.held()
         await here.approved(demand)
-        pid = here.node.keepers["plant"].link.pid
-        assert pid is not None
-        os.kill(pid, 9)
+        keeper = here.node.keepers["plant"]
+        assert keeper.link.pid is not None
+        os.kill(keeper.link.pid, 9)
         answer = await here.call("plant.fire").message()
-        if "error" in answer:  # it was sent before the loss was noticed
-            await here.becomes(demand, Status.UNKNOWN)
-        else:
-            assert answer["result"]["structuredContent"] == {"did": "fire"}
+        if "result" in answer:
             await here.becomes(demand, Status.DONE)
-        assert len(here.diary) <= 1
+        else:
+            await here.until(lambda: here.status(demand) is not Status.USED)
+        ended = here.status(demand)
+        assert len(here.diary) == (ended is Status.DONE)
+        await here.until(lambda: keeper.link.standing.state.value == "ready")
+        again = await here.call("plant.fire").result()
+        assert (again.get("isError") is not True) is (ended is Status.APPROVED)
+        assert len(here.diary) == (ended in (Status.DONE, Status.APPROVED))
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
@@ -261,6 +269,48 @@ async def test_a_question_nobody_answers_ends_the_call_it_was_for(tmp_path: Path
         assert here.status(demand) is Status.USED
         here.clock.ahead += 31
         assert (await here.again("plant.ask_first", {}, asked, {"r": {"roots": []}}).result())["isError"] is True
+        assert not here.diary.read()
+
+
+@pytest.mark.req("AX-11.3-14")
+@pytest.mark.parametrize(
+    "what", ["description", "inputSchema", "outputSchema", "annotations", "capability", "downstream_name"]
+)
+async def test_a_definition_that_changes_in_any_member_voids_what_was_asked_of_it(tmp_path: Path, what: str) -> None:
+    async with house(tmp_path) as here:
+        pending, approved = await here.held(arguments={"n": 1}), await here.held(arguments={"n": 2})
+        await here.approved(approved)
+        await here.call("plant.change", {"what": what}).result()
+        await here.becomes(pending, Status.VOID)
+        await here.becomes(approved, Status.VOID)
+        error = await here.confirm(pending, who="local").error()
+        assert (error["code"], error["message"]) == (32124, "confirmation_void")
+        assert (await here.held(arguments={"n": 2}))["call_digest"] != approved["call_digest"]
+        assert not here.diary.read("fire")
+
+
+@pytest.mark.req("AX-11.3-14")
+async def test_a_server_that_comes_back_with_the_same_definition_keeps_what_was_approved(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        demand = await here.held()
+        await here.approved(demand)
+        keeper = here.node.keepers["plant"]
+        await keeper.restart()
+        await here.until(lambda: keeper.link.restarts > 0 and keeper.link.standing.state.value == "ready")
+        assert (await here.call("plant.fire").result())["structuredContent"] == {"did": "fire"}
+
+
+@pytest.mark.req("AX-11.3-14")
+async def test_a_definition_that_changed_while_the_node_was_away_is_found_when_the_proof_comes(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        demand = await here.held()
+    overlay = '[[tool]]\nmatch = "*"\nlatency_class = "slow"\n'
+    async with house(tmp_path, overlay) as here:  # what the operator lays over it is no word of its owner's
+        assert (await here.held())["confirmation_id"] == demand["confirmation_id"]
+    async with house(tmp_path, changed="description") as here:
+        assert here.status(demand) is Status.PENDING
+        assert (await here.confirm(demand, who="local").error())["code"] == 32124
+        assert here.status(demand) is Status.VOID
         assert not here.diary.read()
 
 

@@ -337,7 +337,7 @@ class Dispatch:
         if call.after is not None:
             await asyncio.wait((call.after,))
         verdict = self.guard.admit(call, link.standing)
-        is_away = isinstance(verdict, Refuse) or link.pipe is None
+        is_away = link.pipe is None or (isinstance(verdict, Refuse) and verdict.rung is not Rung.GATE)
         if is_away and self._worth_waiting(link) and not call.done:
             keeper = self._keepers[link.segment]
             keeper.wake()

@@ -213,6 +213,7 @@ class Node:
         self._stack.push_async_callback(self.notifier.close)
         await self.gate.open(self.store.kv)
         self._stack.push_async_callback(self.gate.close)
+        self._stack.push_async_callback(self.confirmations.close)
         retention = Retention(self.audit, self.recorder, self.clock, self.plan.store.audit_days)
         retention.start()
         self._stack.push_async_callback(retention.stop)
@@ -279,7 +280,8 @@ class Node:
             operator_url=lambda: self.operator_url,
         )
         self.dispatch.gate = gate
-        self.dispatch.confirmations = ConfirmDesk(gate, self.deciding, self.dispatch, self.clock, self._find_tool)
+        self.confirmations = ConfirmDesk(gate, self.deciding, self.dispatch, self.clock, self._find_tool)
+        self.dispatch.confirmations = self.confirmations
         self.catalog.on_redefined.append(gate.definitions_changed)
         return gate
 
