@@ -46,13 +46,18 @@ class Shop:
         self.ruled.append(segment)
 
     async def lists(self, *sights: Sight) -> list[Look]:
+        looks = self.lists_quickly(*sights)
+        await self.definitions.close()
+        return looks
+
+    def lists_quickly(self, *sights: Sight) -> list[Look]:
+        """Before what was seen is on disk."""
         waits = self.definitions.waits("files")
         looks = [self.definitions.look("files", one) for one in sights]
         seen = [
             (one, look) for one, look in zip(sights, looks, strict=True) if look is not Look.SAME or one.tool in waits
         ]
         self.definitions.took("files", seen, {one.tool: one for one in sights})
-        await self.definitions.close()
         return looks
 
     def waiting(self) -> list[Approval]:
@@ -168,6 +173,15 @@ async def test_whoever_goes_back_or_changes_again_makes_the_old_question_void(tm
         assert void.status is Status.VOID
         await shop.lists(sight(FIRST))
         assert shop.waiting() == []
+
+
+async def test_a_change_right_after_the_first_list_is_a_change(tmp_path: Path) -> None:
+    async with shop_at(tmp_path) as shop:
+        assert shop.lists_quickly(sight(FIRST)) == [Look.NEW]
+        assert shop.lists_quickly(sight(OTHER)) == [Look.CHANGED]
+        assert shop.lists_quickly(sight(FIRST)) == [Look.SAME]
+        assert await shop.lists(sight(OTHER)) == [Look.CHANGED]
+        assert len(shop.waiting()) == 1
 
 
 async def test_a_hundred_changes_of_a_tool_leave_one_question(tmp_path: Path) -> None:

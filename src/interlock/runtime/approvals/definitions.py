@@ -53,7 +53,9 @@ class Definitions:
         self._inbox = inbox
         self._clock = clock
         self._known: dict[str, dict[str, Known]] = {}  # by segment, then by tool
+        self._coming: dict[str, dict[str, Sight]] = {}  # the same, of what is about to be known
         self._work: set[asyncio.Task[None]] = set()
+        self._taking = asyncio.Lock()  # lists are taken in the order they came
         self._writing = asyncio.Lock()
 
     # Life
@@ -85,7 +87,7 @@ class Definitions:
             ruling = self.rulings.maybe(sight.tool, sight.digest)
             if ruling is not None and ruling.says == "denied":
                 return Look.DENIED
-        known = self._known.get(segment, {}).get(sight.tool)
+        known = self._coming.get(segment, {}).get(sight.tool) or self._known.get(segment, {}).get(sight.tool)
         if known is None:
             return Look.NEW
         if known.fingerprint == sight.fingerprint:
@@ -98,19 +100,34 @@ class Definitions:
 
     def took(self, segment: str, seen: Iterable[tuple[Sight, Look]], listed: Mapping[str, object]) -> None:
         """`seen`: what is not the same as before, and what is the same again while a change of it waits."""
-        task = asyncio.get_running_loop().create_task(self._take(segment, list(seen), listed))
+        kept = list(seen)
+        coming = {sight.tool: sight for sight, look in kept if look not in (Look.CHANGED, Look.DENIED)}
+        self._coming.setdefault(segment, {}).update(coming)
+        task = asyncio.get_running_loop().create_task(self._take(segment, kept, coming, listed))
         self._work.add(task)
         task.add_done_callback(self._work.discard)
 
-    async def _take(self, segment: str, seen: list[tuple[Sight, Look]], listed: Mapping[str, object]) -> None:
-        try:
-            await self._remember(segment, [s for s, look in seen if look not in (Look.CHANGED, Look.DENIED)], listed)
-            for sight, look in seen:
-                if look is Look.CHANGED:
-                    await self._ask(segment, sight)
-            await self._void_outdated(segment, {sight.tool: sight for sight, _ in seen})
-        except StoreError as refused:
-            log.error("what the tools of %s are cannot be remembered: %s", segment, refused)
+    async def _take(
+        self, segment: str, seen: list[tuple[Sight, Look]], coming: dict[str, Sight], listed: Mapping[str, object]
+    ) -> None:
+        async with self._taking:
+            try:
+                await self._remember(segment, list(coming.values()), listed)
+                for sight, look in seen:
+                    if look is Look.CHANGED:
+                        await self._ask(segment, sight)
+                await self._void_outdated(segment, {sight.tool: sight for sight, _ in seen})
+            except StoreError as refused:
+                log.error("what the tools of %s are cannot be remembered: %s", segment, refused)
+            finally:
+                self._no_longer_coming(segment, coming)
+
+    def _no_longer_coming(self, segment: str, coming: dict[str, Sight]) -> None:
+        left = {t: s for t, s in self._coming.get(segment, {}).items() if coming.get(t) is not s}
+        if left:
+            self._coming[segment] = left
+        else:
+            self._coming.pop(segment, None)
 
     async def _remember(self, segment: str, sights: list[Sight], listed: Mapping[str, object]) -> None:
         if not sights:
