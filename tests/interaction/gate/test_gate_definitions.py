@@ -130,10 +130,16 @@ def test_without_a_pin_a_change_is_shown_and_the_tool_stays_until_it_is_denied(
         operator.does(node, "deny", asked["id"][:8], "--reason", "I did not order that")
         wait_for(lambda: "denied" in withheld(node).get("fire", ""))
         assert client.refused(FIRE)["code"] == -32601
+        again = node.admin(f"/admin/tools/{FIRE}/classify", "POST")
+        assert (again["status"], again["answers"]) == ("pending", ["accept"])
+        assert "denied" in withheld(node)["fire"]
+        operator.does(node, "approve", again["id"], "--yes")
+        wait_for(lambda: withheld(node) == {})
+        client.call(FIRE)
         records = node.admin("/admin/audit?limit=1000")["records"]
     (decided,) = [one for one in records if one["method"] == "approvals/deny"]
     assert (decided["tool"], decided["reason"]) == (FIRE, "I did not order that")
-    assert len(diary.read("fire")) == 1
+    assert len(diary.read("fire")) == 2
 
 
 def test_a_tool_nobody_classified_is_classified_once_and_remembered_by_its_definition(
@@ -141,7 +147,14 @@ def test_a_tool_nobody_classified_is_classified_once_and_remembered_by_its_defin
 ) -> None:
     extra = '[gate]\nmode = "gated"\n' + operator.anchor
     with gated_node(tmp_path, diary, extra) as node, Client(node) as client:
+        listed = {one["name"]: one["unclassified"] for one in node.admin("/admin/tools")["tools"]}
+        assert {name for name, open_ in listed.items() if open_} == {"plant.silent"}
+        assert 'match = "plant.silent"' in node.cli("tools", "classify").stdout
+        assert node.admin("/admin/tools/plant.fire/classify", "POST")["error"] == "classified"
+        assert node.admin("/admin/tools/plant.nosuch/classify", "POST")["error"] == "not_found"
+        early = node.admin("/admin/tools/plant.silent/classify", "POST")
         demand = client.held("plant.silent")
+        assert demand["confirmation_id"] == early["id"]
         assert client.held("plant.silent", {"other": 1})["confirmation_id"] == demand["confirmation_id"]
         done = operator.does(node, "approve", demand["confirmation_id"], "--class", "read_only", "--yes")
         assert done["decision"]["answer"] == "read_only"
