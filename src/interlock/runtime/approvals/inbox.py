@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from interlock.config.plan import ApprovalsPlan
 from interlock.protocol.approvals.errors import UNAVAILABLE_NOW, UNKNOWN, refusal_of, too_many
 from interlock.protocol.approvals.messages import Approval, Decision, Kind, Source, What
 from interlock.protocol.approvals.state import ENDS, LIVE, Move, Status, maybe_after
@@ -47,6 +48,10 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     expiry_s: float = 300.0
     redeem_s: float = 300.0
     max_pending: int = 100  # per principal
+
+
+def rules_of(plan: ApprovalsPlan) -> Rules:
+    return Rules(expiry_s=plan.expiry_s, redeem_s=plan.redeem_s, max_pending=plan.max_pending)
 
 
 class Inbox:
