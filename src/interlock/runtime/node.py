@@ -161,7 +161,15 @@ class Node:
         self.notifier = Notifier(
             self.inbox, make_channels(plan.approvals, self.clock), url=lambda: self.operator_url, node=plan.node.name
         )
-        self.window = Window(self.inbox, self.deciding, self.clock, aggregator_id=own_id, url=lambda: self.operator_url)
+        self.anchors = Anchors(plan.anchors, self.clock)
+        self.window = Window(
+            self.inbox,
+            self.deciding,
+            self.clock,
+            aggregator_id=own_id,
+            url=lambda: self.operator_url,
+            approving=self.anchors.approving,
+        )
         fittings = Fittings(
             clock=self.clock,
             workshop=self._workshop,
@@ -172,7 +180,6 @@ class Node:
             recorder=self.recorder,
             leases=None,  # a store in the data folder is nobody else's
         )
-        self.anchors = Anchors(plan.anchors, self.clock)
         proofs = Proofs(self.store.kv, self.clock, self.anchors, audiences=lambda: (f"{self.url}/ax", self.url, own_id))
         self.judge = self.deciding.judge = Judge(self.store.kv, self.clock, self.anchors)
         self.gate = self._make_gate()
