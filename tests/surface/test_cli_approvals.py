@@ -5,11 +5,12 @@ import os
 import pty
 import subprocess
 import sys
+import tomllib
 from typing import Any
 
 import pytest
-from fake_approvals import CALL_ID, CHANGE_ID, DEFINITION_ID, OWN_ID, TOOL_DIGEST, FakeApprovals
-from fake_node import FakeOperations, FakePublicDoor
+from fake_approvals import CALL_ID, CHANGE_ID, DEFINITION_ID, OWN_ID, FakeApprovals
+from fake_node import FakeOperations, FakePublicDoor, tool
 from program import PATIENCE_S, Inline, Interlock
 
 from interlock.protocol.approvals.answers import binding
@@ -81,7 +82,14 @@ def test_the_preview_shows_every_character_of_the_arguments_and_hides_none(
     done = inline("approvals", "show", "3f9c", COLUMNS=width)
     assert done.code == 0
     said = " ".join(done.out.split())
-    for part in ("files.delete", "client:agent, through coder", "files → delete", "cannot be undone", "4 min"):
+    for part in (
+        "files.delete",
+        "client:agent, through coder",
+        "files → delete",
+        "cannot be undone",
+        "4 min",
+        "ada, change-desk",
+    ):
         assert part in said
     body = done.out.partition("arguments")[2]
     assert "".join(body.split()).startswith(
@@ -91,6 +99,11 @@ def test_the_preview_shows_every_character_of_the_arguments_and_hides_none(
     assert "\x7f" not in done.out
     assert max(map(len, done.lines)) <= int(width)
     assert "interlock approve 3f9c0a1b" in done.out
+
+
+def test_where_nobody_could_approve_the_preview_says_what_to_do(inline: Inline, inbox: FakeApprovals) -> None:
+    inbox.all[0]["approvers"] = []
+    assert "nobody yet: interlock init" in inline("approvals", "show", "3f9c").out
 
 
 def test_a_changed_definition_is_shown_as_what_changed(inline: Inline, inbox: FakeApprovals) -> None:
@@ -149,6 +162,18 @@ def test_a_call_that_is_not_what_its_digest_says_is_not_signed(inline: Inline, i
     assert inbox.decided == []
 
 
+@pytest.mark.parametrize("id", ["7e57ab", "7e57c0"])
+def test_a_definition_that_is_not_what_its_digest_says_is_not_signed(
+    inline: Inline, inbox: FakeApprovals, key: str, id: str
+) -> None:
+    for one in inbox.all[1:]:
+        one["digest"] = "0" * 64
+    words = ("--class", "read_only") if id == "7e57ab" else ()
+    done = inline("approve", id, "--yes", "--json", *words)
+    assert (done.code, done.json["error"]) == (1, "not_what_is_shown")
+    assert inbox.decided == []
+
+
 def test_a_class_is_part_of_what_is_signed(inline: Inline, inbox: FakeApprovals, key: str) -> None:
     assert inline("approve", "7e57ab", "--class", "reversible", "--yes").code == 0
     (decided,) = inbox.decided
@@ -159,7 +184,7 @@ def test_a_class_is_part_of_what_is_signed(inline: Inline, inbox: FakeApprovals,
         source=Source.AX,
         requested_by="x",
         tool="notes.tidy",
-        digest=TOOL_DIGEST,
+        digest=inbox.all[1]["digest"],
         created_at=0.0,
     )
     verified(decided["proof"], key, DEFINITION_ID, "notes.tidy", binding(asked, "reversible"))
@@ -233,3 +258,61 @@ def test_a_call_that_waits_for_a_decision_ends_with_three(
     assert inline("tools", "call", "demo.say", "--json").code == 3
     held["_meta"] = {}
     assert inline("tools", "call", "demo.say").code == 1
+
+
+# Classifying
+
+
+@pytest.fixture
+def unclassified(node: FakeOperations, inbox: FakeApprovals, monkeypatch: pytest.MonkeyPatch) -> FakeApprovals:
+    """notes.tidy and notes.read say nothing of what they do; asked about, they have approvals."""
+    node.tool_list += [
+        tool("notes.tidy", unclassified=True, capability={}, description="Tidies up. And more."),
+        tool("notes.read", unclassified=True, capability={}, description=None),
+    ]
+
+    async def classify_tool(name: str) -> dict[str, Any]:
+        return next(one for one in inbox.all if one["tool"] == name)
+
+    monkeypatch.setattr(node, "classify_tool", classify_tool)
+    return inbox
+
+
+def test_where_nobody_is_there_to_ask_strict_rules_are_printed_to_paste(
+    inline: Inline, unclassified: FakeApprovals
+) -> None:
+    done = inline("tools", "classify")
+    assert done.code == 0
+    rules = tomllib.loads(done.out)["tool"]
+    assert rules == [
+        {"match": "notes.tidy", "mutable": True, "reversible": False},
+        {"match": "notes.read", "mutable": True, "reversible": False},
+    ]
+    assert "# Tidies up." in done.lines
+    assert [one["match"] for one in tomllib.loads(inline("tools", "classify", "*.tidy").out)["tool"]] == ["notes.tidy"]
+    listed = inline("tools", "classify", "--json").json["unclassified"]
+    assert [one["name"] for one in listed] == ["notes.tidy", "notes.read"]
+    assert unclassified.decided == []
+
+
+def test_nothing_to_classify_is_said(inline: Inline, node: FakeOperations, inbox: FakeApprovals) -> None:
+    assert inline("tools", "classify").err == "every tool says what it does\n"
+    assert inline("tools", "classify", "x.*").err == "no tool to classify matches x.*\n"
+
+
+def test_a_person_is_asked_about_each_and_signs_the_answer(
+    interlock: Interlock, unclassified: FakeApprovals, key: str
+) -> None:
+    assert on_terminal(interlock, "nonsense\nread-only\nskip\n", "tools", "classify") == 0
+    (decided,) = unclassified.decided
+    assert (decided["id"], decided["answer"]) == (DEFINITION_ID, "read_only")
+    asked = Approval(
+        id=DEFINITION_ID,
+        kind=Kind.DEFINITION,
+        source=Source.AX,
+        requested_by="x",
+        tool="notes.tidy",
+        digest=unclassified.all[1]["digest"],
+        created_at=0.0,
+    )
+    verified(decided["proof"], key, DEFINITION_ID, "notes.tidy", binding(asked, "read_only"))

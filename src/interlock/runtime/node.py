@@ -31,7 +31,7 @@ from interlock.runtime.anchors import Anchors
 from interlock.runtime.approvals.deciding import Deciding
 from interlock.runtime.approvals.definitions import Definitions
 from interlock.runtime.approvals.drawer import Drawer
-from interlock.runtime.approvals.inbox import Inbox, Rules
+from interlock.runtime.approvals.inbox import Inbox, rules_of
 from interlock.runtime.approvals.notifying import Notifier, make_channels
 from interlock.runtime.approvals.record import Record
 from interlock.runtime.approvals.window import Window
@@ -150,10 +150,8 @@ class Node:
             revealer=self.desk.revealer,
         )
         own_id = self.identity.aggregator_id
-        rules = Rules(
-            expiry_s=plan.approvals.expiry_s, redeem_s=plan.approvals.redeem_s, max_pending=plan.approvals.max_pending
-        )
-        self.inbox = Inbox(Drawer(self.store.kv, self.clock), Record(self.recorder), self.clock, rules)
+        drawer, record = Drawer(self.store.kv, self.clock), Record(self.recorder)
+        self.inbox = Inbox(drawer, record, self.clock, rules_of(plan.approvals))
         self.deciding = Deciding(self.inbox, self.clock, own_id)
         self.definitions = self.deciding.rulings = self.catalog.rulings = Definitions(
             self.store.kv, self.inbox, self.clock
@@ -163,7 +161,15 @@ class Node:
         self.notifier = Notifier(
             self.inbox, make_channels(plan.approvals, self.clock), url=lambda: self.operator_url, node=plan.node.name
         )
-        self.window = Window(self.inbox, self.deciding, self.clock, aggregator_id=own_id, url=lambda: self.operator_url)
+        self.anchors = Anchors(plan.anchors, self.clock)
+        self.window = Window(
+            self.inbox,
+            self.deciding,
+            self.clock,
+            aggregator_id=own_id,
+            url=lambda: self.operator_url,
+            approving=self.anchors.approving,
+        )
         fittings = Fittings(
             clock=self.clock,
             workshop=self._workshop,
@@ -174,7 +180,6 @@ class Node:
             recorder=self.recorder,
             leases=None,  # a store in the data folder is nobody else's
         )
-        self.anchors = Anchors(plan.anchors, self.clock)
         proofs = Proofs(self.store.kv, self.clock, self.anchors, audiences=lambda: (f"{self.url}/ax", self.url, own_id))
         self.judge = self.deciding.judge = Judge(self.store.kv, self.clock, self.anchors)
         self.gate = self._make_gate()

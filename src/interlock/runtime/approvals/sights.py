@@ -56,9 +56,10 @@ class Sight:
         return tool_digest(self._item, downstream_name=self.original, declared=declared)
 
     def definition(self) -> bytes:
-        """What a person is shown of it, as JSON."""
+        """What a person is shown of it, as JSON: all that the digest is made of (`answers.shown_digest`)."""
         shown: dict[str, Any] = {"name": self.original}
         shown |= {member: self._item[member] for member in _MEMBERS if member in self._item}
-        if self._said is not None:
-            shown["capability"] = self._said
+        declared = as_declared(self._said, self._declared)
+        if declared is not None:
+            shown["capability"] = declared
         return encode_value(shown)
