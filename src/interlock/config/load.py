@@ -18,6 +18,7 @@ from interlock.config.place import At, Layer, Surroundings
 from interlock.config.plan import (
     AuthPlan,
     AxPlan,
+    BudgetPlan,
     DegradedPlan,
     LimitsPlan,
     McpPlan,
@@ -91,6 +92,7 @@ def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, str], *,
         degraded=DegradedPlan(**tables.get("degraded", {})),
         servers=tuple(_placed(server, workspace) for server in settings.servers.values()),
         tools=settings.tools,
+        budget=BudgetPlan(**tables.get("budget", {})),
         limits=LimitsPlan(**tables.get("limits", {})),
         store=StorePlan(**tables.get("store", {})),
     )

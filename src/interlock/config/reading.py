@@ -134,7 +134,8 @@ def _missing(keys: Mapping[str, Key], table: dict[str, Any]) -> list[Key]:
 
 def _tool_rule(values: dict[str, Any]) -> ToolRule:
     capability = {name: value for name, value in values.items() if name in CAPABILITY}
-    return ToolRule(match=values["match"], hide=values.get("hide", False), capability=capability)
+    said = {name: value for name, value in values.items() if name not in CAPABILITY}
+    return ToolRule(**said, capability=capability)
 
 
 def _unknown(what: str, name: str, known: Iterable[str], at: At) -> None:

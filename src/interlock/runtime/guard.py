@@ -5,7 +5,7 @@ Refusals are values. The guard touches no disk and awaits nothing.
 """
 
 from enum import IntEnum
-from typing import Any, Final, Generic, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, assert_never
 
 import msgspec
 
@@ -13,10 +13,16 @@ from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, TOOL_DEGRADED, F
 from interlock.runtime.clock import rfc3339
 from interlock.runtime.links.state import LinkState, Standing
 
+if TYPE_CHECKING:
+    from interlock.runtime.budgets import Budgets
+    from interlock.runtime.calls import Call
+    from interlock.runtime.links.link import Link
+
 
 class Rung(IntEnum):
     ROUTE = 4
     AVAILABILITY = 8
+    BUDGET = 9
     SEND = 12
 
 
@@ -43,17 +49,22 @@ class Admitted(Generic[C]):
 
 
 class Guard:
-    __slots__ = ()
+    __slots__ = ("budgets",)
 
-    def admit(self, command: C, standing: Standing | None) -> Admitted[C] | Refuse:
-        """`standing` is how the link of the command's route stands; None when the name leads nowhere."""
-        if standing is None:
+    def __init__(self, budgets: "Budgets | None" = None) -> None:
+        self.budgets = budgets
+
+    def admit(self, call: "Call", link: "Link | None") -> "Admitted[Call] | Refuse":
+        """`link` is where the call's route leads; None when the name leads nowhere. What is admitted is charged."""
+        if link is None:
             return Refuse(Rung.ROUTE, NOT_FOUND)
-        if standing.state is _READY:
-            return Admitted(command, _KEY)
+        standing = link.standing
+        if standing.state is _READY and self.budgets is None:
+            return Admitted(call, _KEY)
         match standing.state:
             case LinkState.READY | LinkState.SLOW:
-                return Admitted(command, _KEY)
+                fault = self.budgets.charge(call, link) if self.budgets is not None else None
+                return Admitted(call, _KEY) if fault is None else Refuse(Rung.BUDGET, fault)
             case (
                 LinkState.CONNECTING
                 | LinkState.DEGRADED

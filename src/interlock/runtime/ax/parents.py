@@ -15,10 +15,12 @@ import msgspec
 from interlock.config.plan import ParentPlan, Plan, Scope
 from interlock.protocol.ax import errors
 from interlock.protocol.ax.authority import maybe_authority
+from interlock.protocol.ax.budget import Limits
 from interlock.protocol.ax.messages import DEREGISTER, REGISTER, SUBPROTOCOL, VERSION, Register
 from interlock.protocol.ax.registrant import FAREWELL_S, Failed, Joined, Left
 from interlock.protocol.jsonrpc.codec import decode_array, decode_object
 from interlock.protocol.jsonrpc.messages import Notification
+from interlock.runtime.budgets import Budgets
 from interlock.runtime.callers import Principal, principal_for
 from interlock.runtime.clock import Clock, rfc3339
 from interlock.runtime.fronts.upward import UpwardFront
@@ -57,6 +59,7 @@ class Parents(Uplink):
         clock: Clock,
         recorder: Recorder,
         make_front: MakeFront,
+        budgets: Budgets | None = None,
     ) -> None:
         """`subtree_ids`: our own aggregator_id, then those of the aggregators below us."""
         self.plans = plan.ax.parents
@@ -77,6 +80,7 @@ class Parents(Uplink):
         self._clock = clock
         self._recorder = recorder
         self._make_front = make_front
+        self._budgets = budgets
         self._task: asyncio.Task[None] | None = None
         self.standings = [Standing(state="standby", since_wall=clock.wall()) for _ in self.plans]
 
@@ -145,10 +149,14 @@ class Parents(Uplink):
         standing.scope = given.auth_scope.value if given.auth_scope is not None else None
         standing.reason = standing.next_step = None
         standing.not_listed = 0
+        if self._budgets is not None:
+            self._budgets.receive(Limits(**given.budget))
         self._record(step.parent, REGISTER, given.assigned_segment, "ok", None)
 
     def _left(self, step: Left) -> None:
         super()._left(step)
+        if self._budgets is not None:
+            self._budgets.receive(None)
         segment = self.standings[step.parent].assigned_segment or self.plans[step.parent].segment
         self._stand(step.parent, "standby").assigned_segment = None
         orderly = self._engine.done

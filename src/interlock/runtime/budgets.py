@@ -1,0 +1,171 @@
+"""Whose budget a call counts against, and what is charged when (MCP-AX 11.4; SURFACE 8, rungs 9 and 11).
+
+A call may stand on several accounts: of the registration session it goes to, of the principal that makes it, of its
+tool, and of this node's own registration with a parent. Either all of them have room, and all are charged, or none is.
+Nothing here waits, so that calls side by side never overshoot. A node without any budget has no `Budgets`.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.protocol.ax.budget import Limits, Over, Price, Scope, Taken, Usage, budget_exceeded
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from interlock.runtime.calls import Call
+    from interlock.runtime.links.link import Link
+    from interlock.runtime.links.task_watcher import Asking
+
+IDLE_S: Final = 1800.0  # MCP-AX 11.4, ours: without a call for so long, a caller or a tool begins anew
+ACCOUNTS_MAX: Final = 100_000  # of callers, of tools; whoever has called least recently gives way
+READING: Final = Price()  # what is not a tool costs nothing and changes nothing, but is a call
+
+
+class Account:
+    """One budget and what of it is used."""
+
+    __slots__ = ("asked_at", "limits", "scope", "usage")
+
+    def __init__(self, scope: Scope, limits: Limits, now: float) -> None:
+        self.scope: Scope = scope
+        self.limits = limits
+        self.usage = Usage()
+        self.asked_at = now
+
+    def shown(self, now: float) -> dict[str, dict[str, int]]:
+        return self.limits.shown(self.usage, now)
+
+
+class Charge(msgspec.Struct, frozen=True):
+    """What a call was charged, and where."""
+
+    parts: tuple[tuple[Usage, Taken], ...]
+
+    def refund(self) -> None:
+        for usage, taken in self.parts:
+            usage.refund(taken)
+
+
+def maybe_budgets(plan: Plan, clock: Clock) -> "Budgets | None":
+    limited = (
+        not plan.budget.limits.is_unlimited
+        or any(rule.budget is not None for rule in plan.access)
+        or any(rule.budget is not None for rule in plan.tools)
+    )
+    return Budgets(plan.budget.limits, clock) if limited or plan.ax.parents else None
+
+
+class Budgets:
+    def __init__(self, declared: Limits, clock: Clock) -> None:
+        """`declared`: to every subserver that registers, as far as nothing else is said of it."""
+        self._declared = declared
+        self._clock = clock
+        self._received: Account | None = None
+        self.callers: dict[str, Account] = {}  # by principal; the one that has called least recently first
+        self.tools: dict[str, Account] = {}  # by qualified name, likewise
+
+    # Registrations
+
+    def receive(self, given: Limits | None) -> None:
+        """What the parent that has taken us gave this node; None when it has us no longer."""
+        if given is None or given.is_unlimited:
+            self._received = None
+        else:
+            self._received = Account("subserver", given, self._clock.now())
+
+    @property
+    def received(self) -> Account | None:
+        return self._received
+
+    def for_registration(self, own: Limits | None) -> Limits:
+        """What is declared to a subserver now, and holds as long as its session. `own`: of its [[access]] entry."""
+        limits = self._declared if own is None else own.else_(self._declared)
+        return limits if self._received is None else limits.within(self._received.limits)
+
+    # Calls (guard)
+
+    def room(self, call: "Call", link: "Link") -> Fault | None:
+        """The refusal of a call that could not be charged now. Charges nothing."""
+        if call.price is None or call.charge is not None:
+            return None
+        return self._over(self._accounts(call, link, call.price), call.price, self._clock.now())
+
+    def charge(self, call: "Call", link: "Link") -> Fault | None:
+        """Once for each call, however often it is asked and sent."""
+        price = call.price
+        if price is None or call.charge is not None:
+            return None
+        accounts = self._accounts(call, link, price)
+        now = self._clock.now()
+        fault = self._over(accounts, price, now)
+        if fault is None and accounts:
+            call.charge = _take(accounts, price, now)
+        return fault
+
+    def asked(self, link: "Link", asking: "Asking", questions: int = 1) -> Fault | None:
+        """A subserver sends requests up: they are charged to the session that its calls are charged to (11.4)."""
+        accounts = self._of_tree(link, asking.caller.hop is not None)
+        now = self._clock.now()
+        for _ in range(questions):
+            fault = self._over(accounts, READING, now)
+            if fault is not None:
+                return fault
+            _take(accounts, READING, now)
+        return None
+
+    def _accounts(self, call: "Call", link: "Link", price: Price) -> list[Account]:
+        caller = call.caller
+        accounts = self._of_tree(link, caller.hop is not None)
+        if caller.principal.budget is not None:
+            accounts.append(self._account(self.callers, "caller", caller.principal.name, caller.principal.budget))
+        if price.limits is not None:
+            accounts.append(self._account(self.tools, "tool", call.target, price.limits))
+        return accounts
+
+    def _of_tree(self, link: "Link", from_parent: bool) -> list[Account]:
+        """Of the session a call goes to. What a parent gave bounds all it asks, and all that goes to subservers."""
+        accounts = [] if link.account is None else [link.account]
+        if self._received is not None and (from_parent or link.offer.kind != "adopted"):
+            accounts.append(self._received)
+        return accounts
+
+    def _account(self, accounts: dict[str, Account], scope: Scope, name: str, limits: Limits) -> Account:
+        now = self._clock.now()
+        account = accounts.pop(name, None)
+        if account is None or now - account.asked_at >= IDLE_S:
+            account = Account(scope, limits, now)
+            if len(accounts) >= ACCOUNTS_MAX:
+                del accounts[next(iter(accounts))]
+        accounts[name] = account
+        account.limits, account.asked_at = limits, now
+        return account
+
+    def _over(self, accounts: list[Account], price: Price, now: float) -> Fault | None:
+        """The refusal that lasts longest, where several accounts refuse."""
+        found: list[tuple[Over, Scope]] = []
+        for account in accounts:
+            over = account.limits.exceeded(account.usage, price, now)
+            if over is not None:
+                found.append((over, account.scope))
+        return budget_exceeded(*max(found, key=lambda one: _wait_ms(one[0]))) if found else None
+
+    # For the operator
+
+    def shown(self) -> list[dict[str, Any]]:
+        """The accounts that are not one link's."""
+        now = self._clock.now()
+        received = [] if self._received is None else [("parent", "", self._received)]
+        kept = [("caller", name, one) for name, one in self.callers.items() if now - one.asked_at < IDLE_S]
+        kept += [("tool", name, one) for name, one in self.tools.items() if now - one.asked_at < IDLE_S]
+        return [{"of": of, "name": name, "limits": one.shown(now)} for of, name, one in received + kept]
+
+
+def _take(accounts: list[Account], price: Price, now: float) -> Charge:
+    return Charge(tuple((account.usage, account.usage.charge(price, now)) for account in accounts))
+
+
+def _wait_ms(over: Over) -> float:
+    return float("inf") if over.retry_after_ms is None else over.retry_after_ms
