@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 IDLE_S: Final = 1800.0  # MCP-AX 11.4, ours: without a call for so long, a caller or a tool begins anew
 ACCOUNTS_MAX: Final = 100_000  # of callers, of tools; whoever has called least recently gives way
+SHOWN_MAX: Final = 100
 READING: Final = Price()  # what is not a tool costs nothing and changes nothing, but is a call
 
 
@@ -75,10 +76,6 @@ class Budgets:
             self._received = None
         else:
             self._received = Account("subserver", given, self._clock.now())
-
-    @property
-    def received(self) -> Account | None:
-        return self._received
 
     def for_registration(self, own: Limits | None) -> Limits:
         """What is declared to a subserver now, and holds as long as its session. `own`: of its [[access]] entry."""
@@ -155,12 +152,31 @@ class Budgets:
     # For the operator
 
     def shown(self) -> list[dict[str, Any]]:
-        """The accounts that are not one link's."""
+        """Of callers and tools, those asked for last first."""
         now = self._clock.now()
-        received = [] if self._received is None else [("parent", "", self._received)]
-        kept = [("caller", name, one) for name, one in self.callers.items() if now - one.asked_at < IDLE_S]
-        kept += [("tool", name, one) for name, one in self.tools.items() if now - one.asked_at < IDLE_S]
-        return [{"of": of, "name": name, "limits": one.shown(now)} for of, name, one in received + kept]
+        live = [
+            (one.asked_at, {"scope": one.scope, "name": name, "limits": one.shown(now)})
+            for accounts in (self.callers, self.tools)
+            for name, one in accounts.items()
+            if now - one.asked_at < IDLE_S
+        ]
+        return [shown for _, shown in sorted(live, key=lambda one: one[0], reverse=True)[:SHOWN_MAX]]
+
+    def shown_of(self, link: "Link") -> dict[str, dict[str, int]] | None:
+        return None if link.account is None else link.account.shown(self._clock.now())
+
+    def shown_received(self) -> dict[str, dict[str, int]] | None:
+        return None if self._received is None else self._received.shown(self._clock.now())
+
+    def outlook(self, link: "Link", tool: str, price: Price) -> Over | None:
+        """What would refuse a call of this tool now, whoever made it."""
+        accounts = self._of_tree(link, from_parent=False)
+        now = self._clock.now()
+        kept = self.tools.get(tool)
+        if kept is not None and now - kept.asked_at < IDLE_S:
+            accounts.append(kept)
+        overs = [account.limits.exceeded(account.usage, price, now) for account in accounts]
+        return max((over for over in overs if over is not None), key=_wait_ms, default=None)
 
 
 def _take(accounts: list[Account], price: Price, now: float) -> Charge:

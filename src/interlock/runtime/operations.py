@@ -90,6 +90,7 @@ class NodeOperations:
             },
             "configuration": node.reload.status() if node.reload is not None else None,
             "parents": node.parents.status() if node.parents is not None else [],
+            "budgets": node.budgets.shown() if node.budgets is not None else [],
             **self.links(),
             "catalog": {
                 "version": namespace.version,
@@ -234,6 +235,7 @@ class NodeOperations:
             "stderr_lines": keeper.stderr.count,
             "hops": max((route.hops for route in shelf.tools), default=1) if shelf else 1,
             "below": below(namespace.listed(shelf.tools)) if shelf else [],
+            "budget": self._node.budgets.shown_of(link) if self._node.budgets is not None else None,
             **self._registration(link),
             "latency_ms": round(statistics.median(link.latencies) * 1000, 3) if link.latencies else None,
             "token": _held(keeper),
@@ -366,12 +368,28 @@ class NodeOperations:
                 "verdict": "pass" if usable else "refuse",
                 "reason": standing.reason or standing.state.value,
             },
+            *self._budget_rung(route),
             {
                 "rung": int(Rung.SEND),
                 "name": "send",
                 "verdict": "later",
                 "reason": f"timeout {route.timeout_s:g} s" if route.timeout_s is not None else "no timeout (batch)",
             },
+        ]
+
+    def _budget_rung(self, route: Route) -> list[JsonObject]:
+        """Without the caller's own, which depends on the caller."""
+        if self._node.budgets is None:
+            return []
+        over = self._node.budgets.outlook(route.link, route.qualified, route.price)
+        costs = f"costs {route.price.units} units" + (", changes something" if route.price.mutable else "")
+        return [
+            {
+                "rung": int(Rung.BUDGET),
+                "name": "budget",
+                "verdict": "pass" if over is None else "refuse",
+                "reason": costs if over is None else f"{over.budget}: {over.used} of {over.limit} used",
+            }
         ]
 
     # The record, the configuration, access

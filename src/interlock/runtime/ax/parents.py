@@ -193,6 +193,11 @@ class Parents(Uplink):
 
     # For the operator
 
+    def _received(self, standing: Standing) -> dict[str, dict[str, int]] | None:
+        if self._budgets is None or standing.state != "registered":
+            return None
+        return self._budgets.shown_received()
+
     def status(self) -> list[dict[str, Any]]:
         return [
             {
@@ -207,6 +212,7 @@ class Parents(Uplink):
                 "not_listed": standing.not_listed,
                 "reason": standing.reason,
                 "next_step": standing.next_step,
+                "budget": self._received(standing),
             }
             for plan, standing in zip(self.plans, self.standings, strict=True)
         ]
