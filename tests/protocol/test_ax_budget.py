@@ -81,7 +81,7 @@ def test_what_is_given_back_can_be_used_again() -> None:
     usage, price = Usage(), Price(mutable=True, units=3)
     taken = usage.charge(price, 0.0)
     assert limits.exceeded(usage, price, 1.0) is not None
-    usage.refund(taken)
+    usage.refund(price, taken)
     assert limits.exceeded(usage, price, 1.0) is None
     assert (usage.calls(1.0), usage.mutable_calls, usage.cost_units) == (0, 0, 0)
 
@@ -90,7 +90,7 @@ def test_a_charge_that_has_left_the_minute_is_given_back_to_the_session_only() -
     usage = Usage()
     taken = usage.charge(WRITE, 0.0)
     usage.charge(WRITE, 61.0)
-    usage.refund(taken)
+    usage.refund(WRITE, taken)
     assert (usage.calls(61.0), usage.mutable_calls) == (1, 1)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.protocol.ax.budget import Limits, Over, Price, Scope, Taken, Usage, budget_exceeded
+from interlock.protocol.ax.budget import Limits, Over, Price, Scope, Slice, Usage, budget_exceeded
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.clock import Clock
 
@@ -43,11 +43,12 @@ class Account:
 class Charge(msgspec.Struct, frozen=True):
     """What a call was charged, and where."""
 
-    parts: tuple[tuple[Usage, Taken], ...]
+    price: Price
+    parts: list[tuple[Usage, Slice]]
 
     def refund(self) -> None:
-        for usage, taken in self.parts:
-            usage.refund(taken)
+        for usage, charged in self.parts:
+            usage.refund(self.price, charged)
 
 
 def maybe_budgets(plan: Plan, clock: Clock) -> "Budgets | None":
@@ -86,18 +87,20 @@ class Budgets:
 
     def room(self, call: "Call", link: "Link") -> Fault | None:
         """The refusal of a call that could not be charged now. Charges nothing."""
-        if call.price is None or call.charge is not None:
+        price = call.price
+        if price is None or call.charge is not None:
             return None
-        return self._over(self._accounts(call, link, call.price), call.price, self._clock.now())
+        now = self._clock.now()
+        return _refusal(self._accounts(call, link, price, now), price, now)
 
     def charge(self, call: "Call", link: "Link") -> Fault | None:
         """Once for each call, however often it is asked and sent."""
         price = call.price
         if price is None or call.charge is not None:
             return None
-        accounts = self._accounts(call, link, price)
         now = self._clock.now()
-        fault = self._over(accounts, price, now)
+        accounts = self._accounts(call, link, price, now)
+        fault = _refusal(accounts, price, now)
         if fault is None and accounts:
             call.charge = _take(accounts, price, now)
         return fault
@@ -107,19 +110,20 @@ class Budgets:
         accounts = self._of_tree(link, asking.caller.hop is not None)
         now = self._clock.now()
         for _ in range(questions):
-            fault = self._over(accounts, READING, now)
+            fault = _refusal(accounts, READING, now)
             if fault is not None:
                 return fault
             _take(accounts, READING, now)
         return None
 
-    def _accounts(self, call: "Call", link: "Link", price: Price) -> list[Account]:
+    def _accounts(self, call: "Call", link: "Link", price: Price, now: float) -> list[Account]:
         caller = call.caller
+        principal = caller.principal
         accounts = self._of_tree(link, caller.hop is not None)
-        if caller.principal.budget is not None:
-            accounts.append(self._account(self.callers, "caller", caller.principal.name, caller.principal.budget))
+        if principal.budget is not None:
+            accounts.append(_account(self.callers, "caller", principal.name, principal.budget, now))
         if price.limits is not None:
-            accounts.append(self._account(self.tools, "tool", call.target, price.limits))
+            accounts.append(_account(self.tools, "tool", call.target, price.limits, now))
         return accounts
 
     def _of_tree(self, link: "Link", from_parent: bool) -> list[Account]:
@@ -128,26 +132,6 @@ class Budgets:
         if self._received is not None and (from_parent or link.offer.kind != "adopted"):
             accounts.append(self._received)
         return accounts
-
-    def _account(self, accounts: dict[str, Account], scope: Scope, name: str, limits: Limits) -> Account:
-        now = self._clock.now()
-        account = accounts.pop(name, None)
-        if account is None or now - account.asked_at >= IDLE_S:
-            account = Account(scope, limits, now)
-            if len(accounts) >= ACCOUNTS_MAX:
-                del accounts[next(iter(accounts))]
-        accounts[name] = account
-        account.limits, account.asked_at = limits, now
-        return account
-
-    def _over(self, accounts: list[Account], price: Price, now: float) -> Fault | None:
-        """The refusal that lasts longest, where several accounts refuse."""
-        found: list[tuple[Over, Scope]] = []
-        for account in accounts:
-            over = account.limits.exceeded(account.usage, price, now)
-            if over is not None:
-                found.append((over, account.scope))
-        return budget_exceeded(*max(found, key=lambda one: _wait_ms(one[0]))) if found else None
 
     # For the operator
 
@@ -179,8 +163,30 @@ class Budgets:
         return max((over for over in overs if over is not None), key=_wait_ms, default=None)
 
 
+def _account(accounts: dict[str, Account], scope: Scope, name: str, limits: Limits, now: float) -> Account:
+    account = accounts.pop(name, None)
+    if account is None or now - account.asked_at >= IDLE_S:
+        account = Account(scope, limits, now)
+        if len(accounts) >= ACCOUNTS_MAX:
+            del accounts[next(iter(accounts))]
+    accounts[name] = account
+    account.limits = limits
+    account.asked_at = now
+    return account
+
+
+def _refusal(accounts: list[Account], price: Price, now: float) -> Fault | None:
+    """The one that lasts longest, where several accounts refuse."""
+    worst: tuple[Over, Scope] | None = None
+    for account in accounts:
+        over = account.limits.exceeded(account.usage, price, now)
+        if over is not None and (worst is None or _wait_ms(over) > _wait_ms(worst[0])):
+            worst = (over, account.scope)
+    return None if worst is None else budget_exceeded(*worst)
+
+
 def _take(accounts: list[Account], price: Price, now: float) -> Charge:
-    return Charge(tuple((account.usage, account.usage.charge(price, now)) for account in accounts))
+    return Charge(price, [(account.usage, account.usage.charge(price, now)) for account in accounts])
 
 
 def _wait_ms(over: Over) -> float:

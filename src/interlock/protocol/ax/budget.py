@@ -88,20 +88,15 @@ UNLIMITED: Final = Limits()
 KEYS: Final = Limits.__struct_fields__
 
 
-class _Slice:
+class Slice:
+    """Calls so close to each other that they leave the window together."""
+
     __slots__ = ("calls", "ended", "last", "opened")
 
     def __init__(self, now: float) -> None:
         self.opened = self.last = now
         self.calls = 0
         self.ended = False  # it has left the window
-
-
-class Taken(msgspec.Struct, frozen=True):
-    """One charge, should it have to be given back."""
-
-    price: Price
-    slice: _Slice
 
 
 class Usage:
@@ -113,7 +108,7 @@ class Usage:
         self.mutable_calls = 0
         self.cost_units = 0
         self._calls = 0
-        self._slices: deque[_Slice] = deque()
+        self._slices: deque[Slice] = deque()
 
     def calls(self, now: float) -> int:
         """Within the last minute."""
@@ -124,24 +119,27 @@ class Usage:
             self._calls -= gone.calls
         return self._calls
 
-    def charge(self, price: Price, now: float) -> Taken:
-        self.calls(now)
-        if not self._slices or now - self._slices[-1].opened >= SLICE_S:
-            self._slices.append(_Slice(now))
-        current = self._slices[-1]
+    def charge(self, price: Price, now: float) -> Slice:
+        """Gives what `refund` wants back."""
+        current = self._slices[-1] if self._slices else None
+        if current is None or now - current.opened >= SLICE_S:
+            self.calls(now)  # so that what has left is forgotten, also where nobody asks
+            current = Slice(now)
+            self._slices.append(current)
         current.last = now
         current.calls += 1
         self._calls += 1
-        self.mutable_calls += price.mutable
+        if price.mutable:
+            self.mutable_calls += 1
         self.cost_units += price.units
-        return Taken(price, current)
+        return current
 
-    def refund(self, taken: Taken) -> None:
+    def refund(self, price: Price, charged: Slice) -> None:
         """At most once for each charge."""
-        self.mutable_calls -= taken.price.mutable
-        self.cost_units -= taken.price.units
-        if not taken.slice.ended:
-            taken.slice.calls -= 1
+        self.mutable_calls -= price.mutable
+        self.cost_units -= price.units
+        if not charged.ended:
+            charged.calls -= 1
             self._calls -= 1
 
     def retry_after_ms(self, limit: int, now: float) -> int | None:
