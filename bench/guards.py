@@ -132,13 +132,13 @@ async def _way(kind: str) -> _Way:
     item = {"name": Raw(b'"echo"'), "inputSchema": Raw(b'{"type":"object"}')}
     item["annotations"] = Raw(b'{"readOnlyHint":true}')
     await catalog.stock(link, Listing(tools=Items(items=(("echo", item),), digest=b"x")))
-    budgets = Budgets(PLENTY, clock) if kind == BUDGETED else None
-    limits = None
-    if budgets is not None:
-        link.account, limits = Account("subserver", PLENTY, clock.now()), PLENTY
     made = _Unguarded if kind == UNGUARDED else Dispatch
-    dispatch = made(catalog, {}, nobody, clock, 1024, budgets)  # type: ignore[arg-type]
-    return _Way(dispatch, limits)
+    dispatch = made(catalog, {}, nobody, clock, 1024)  # type: ignore[arg-type]
+    if kind != BUDGETED:
+        return _Way(dispatch, None)
+    link.account = Account("subserver", PLENTY, clock.now())
+    dispatch.enforce(Budgets(PLENTY, clock))
+    return _Way(dispatch, PLENTY)
 
 
 async def _measure(turns: int) -> Guarding:

@@ -231,7 +231,6 @@ async def test_what_a_parent_gave_bounds_what_is_declared_below_and_all_that_goe
 ) -> None:
     parents = '[[ax.parents]]\nurl = "ws://127.0.0.1:1/ax"\nsegment = "here"\n'
     async with house(tmp_path, f"[budget]\n{MINUTE} = 50\n{UNITS} = 5\n{parents}") as here:
-        assert here.node.budgets is not None
         early = await here.leaf("early")
         here.node.budgets.receive(Limits(max_calls_per_minute=6, max_mutable_calls_per_session=4))
         one, two = await here.leaf("one"), await here.leaf("two")
@@ -251,7 +250,6 @@ async def test_what_a_parent_gave_bounds_what_is_declared_below_and_all_that_goe
 async def test_what_was_declared_holds_for_the_session_whatever_a_parent_gives_later(tmp_path: Path) -> None:
     parents = '[[ax.parents]]\nurl = "ws://127.0.0.1:1/ax"\nsegment = "here"\n'
     async with house(tmp_path, parents) as here:
-        assert here.node.budgets is not None
         here.node.budgets.receive(Limits(max_calls_per_minute=2))
         leaf = await here.leaf()
         here.node.budgets.receive(Limits(max_calls_per_minute=1000))
@@ -326,7 +324,6 @@ async def test_as_many_callers_are_remembered_as_there_is_room_for(
         await here.leaf()
         for name in "abcad":
             here.client(who=f"client:{name}").call("leaf__read")
-        assert here.node.budgets is not None
         assert list(here.node.budgets.callers) == ["client:c", "client:a", "client:d"]
 
 
@@ -334,7 +331,7 @@ async def test_a_node_without_budgets_counts_nothing(tmp_path: Path) -> None:
     async with house(tmp_path, '[budget]\nunits = { metered = 3 }\n[[tool]]\nmatch = "*"\ncost_units = 5\n') as here:
         leaf = await here.leaf()
         assert leaf.registered["budget"] == {}
-        assert here.node.budgets is None
+        assert here.node.dispatch._guard.budgets is None
         called = here.client().call("leaf__write")
         await called.result()
         assert called.running.charge is None

@@ -2,7 +2,7 @@
 
 A call may stand on several accounts: of the registration session it goes to, of the principal that makes it, of its
 tool, and of this node's own registration with a parent. Either all of them have room, and all are charged, or none is.
-Nothing here waits, so that calls side by side never overshoot. A node without any budget has no `Budgets`.
+Nothing here waits, so that calls side by side never overshoot. Where nothing is limited the guard does not ask.
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -51,19 +51,16 @@ class Charge(msgspec.Struct, frozen=True):
             usage.refund(self.price, charged)
 
 
-def maybe_budgets(plan: Plan, clock: Clock) -> "Budgets | None":
-    limited = (
-        not plan.budget.limits.is_unlimited
-        or any(rule.budget is not None for rule in plan.access)
-        or any(rule.budget is not None for rule in plan.tools)
-    )
-    return Budgets(plan.budget.limits, clock) if limited or plan.ax.parents else None
+def is_limited(plan: Plan) -> bool:
+    """Whether anybody has a budget, or may be given one by a parent."""
+    if plan.ax.parents or not plan.budget.limits.is_unlimited:
+        return True
+    return any(rule.budget is not None for rule in plan.access) or any(rule.budget is not None for rule in plan.tools)
 
 
 class Budgets:
     def __init__(self, declared: Limits, clock: Clock) -> None:
-        """`declared`: to every subserver that registers, as far as nothing else is said of it."""
-        self._declared = declared
+        self.declared = declared  # to every subserver that registers, as far as nothing else is said of it
         self._clock = clock
         self._received: Account | None = None
         self.callers: dict[str, Account] = {}  # by principal; the one that has called least recently first
@@ -80,7 +77,7 @@ class Budgets:
 
     def for_registration(self, own: Limits | None) -> Limits:
         """What is declared to a subserver now, and holds as long as its session. `own`: of its [[access]] entry."""
-        limits = self._declared if own is None else own.else_(self._declared)
+        limits = self.declared if own is None else own.else_(self.declared)
         return limits if self._received is None else limits.within(self._received.limits)
 
     # Calls (guard)

@@ -271,7 +271,9 @@ class Catalog:
     def replan(self, plan: Plan) -> None:
         """Other rules for tools: no shelf is good any more; whoever keeps the lists stocks them again."""
         self._plan = plan
-        self._shelves = {one: msgspec.structs.replace(shelf, digests={}) for one, shelf in self._shelves.items()}
+        for segment, shelf in self._shelves.items():
+            stale = {kind: digest + b" by other rules" for kind, digest in shelf.digests.items()}
+            self._shelves[segment] = msgspec.structs.replace(shelf, digests=stale)
 
     async def stock(self, link: Link, listing: Listing) -> Stocked:
         """Take over what a server now offers. Where it is refused, nothing of that server is listed any more."""

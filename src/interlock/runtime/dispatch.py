@@ -78,14 +78,13 @@ class Dispatch:
         recorder: Recorder,
         clock: Clock,
         calls_max: int,
-        budgets: Budgets | None = None,
     ) -> None:
         self._catalog = catalog
         self._keepers = keepers
         self._recorder = recorder
         self._clock = clock
         self._calls_max = calls_max
-        self._guard = Guard(budgets)
+        self._guard = Guard()
         self.parking = Parking(clock)
         self.tasks = Tasks(clock)
         self._sweeping = False
@@ -93,6 +92,10 @@ class Dispatch:
         self.in_flight: set[Call] = set()
         self.total = 0
         self.failed = 0
+
+    def enforce(self, budgets: Budgets) -> None:
+        """From now on: what was declared under one holds, also when nothing is limited any more."""
+        self._guard.budgets = budgets
 
     def view(self, key: ViewKey) -> View:
         return self._catalog.namespace.view(key)

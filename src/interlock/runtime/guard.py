@@ -51,8 +51,8 @@ class Admitted(Generic[C]):
 class Guard:
     __slots__ = ("budgets",)
 
-    def __init__(self, budgets: "Budgets | None" = None) -> None:
-        self.budgets = budgets
+    def __init__(self) -> None:
+        self.budgets: Budgets | None = None  # where nobody has one
 
     def admit(self, call: "Call", link: "Link | None") -> "Admitted[Call] | Refuse":
         """`link` is where the call's route leads; None when the name leads nowhere. What is admitted is charged."""

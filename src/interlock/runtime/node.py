@@ -33,7 +33,7 @@ from interlock.runtime.ax.members import Fittings
 from interlock.runtime.ax.proofs import Proofs
 from interlock.runtime.ax.records import Owners
 from interlock.runtime.ax.registrar import Registrar
-from interlock.runtime.budgets import maybe_budgets
+from interlock.runtime.budgets import Budgets, is_limited
 from interlock.runtime.callers import principal_for
 from interlock.runtime.catalog import Catalog
 from interlock.runtime.clock import Clock, SystemClock
@@ -111,10 +111,10 @@ class Node:
         self.keepers: dict[str, Keeper] = {}
         self.audience = Audience(self.keepers)
         self.catalog = Catalog(plan, self.audience.lists_changed)
-        self.budgets = maybe_budgets(plan, self.clock)
-        self.dispatch = Dispatch(
-            self.catalog, self.keepers, self.recorder, self.clock, plan.limits.calls_in_flight, self.budgets
-        )
+        self.budgets = Budgets(plan.budget.limits, self.clock)
+        self.dispatch = Dispatch(self.catalog, self.keepers, self.recorder, self.clock, plan.limits.calls_in_flight)
+        if is_limited(plan):
+            self.dispatch.enforce(self.budgets)
         self.dispatch.parking.room = descriptors.limit() * 2 // 3  # the rest is for those who are at work
         self.stock = Stock(self.catalog, self.keepers, self.clock, plan.ax.list_ttl_s)
         self.sessions = Sessions(self.clock, plan.mcp.session_idle_s, self._session_ended)
@@ -399,7 +399,7 @@ class Node:
         self.audience.log(link, params, self.dispatch.tasks.principals(link))
 
     def on_asking(self, link: Link, asking: Asking) -> Fault | None:
-        return None if self.budgets is None else self.budgets.asked(link, asking)
+        return self.budgets.asked(link, asking)
 
     def on_orphan_request(self, link: Link, request: Request) -> bool:
         return self.audience.roots(link, request)

@@ -18,6 +18,7 @@ from interlock.protocol.jsonrpc.codec import decode_value
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.items import maybe_value
 from interlock.protocol.oauth.resource import resource_of
+from interlock.runtime.budgets import is_limited
 from interlock.runtime.callers import ViewKey
 from interlock.runtime.clock import rfc3339
 from interlock.runtime.grants.desk import BadSecretName, named_by
@@ -90,7 +91,7 @@ class NodeOperations:
             },
             "configuration": node.reload.status() if node.reload is not None else None,
             "parents": node.parents.status() if node.parents is not None else [],
-            "budgets": node.budgets.shown() if node.budgets is not None else [],
+            "budgets": node.budgets.shown(),
             **self.links(),
             "catalog": {
                 "version": namespace.version,
@@ -235,7 +236,7 @@ class NodeOperations:
             "stderr_lines": keeper.stderr.count,
             "hops": max((route.hops for route in shelf.tools), default=1) if shelf else 1,
             "below": below(namespace.listed(shelf.tools)) if shelf else [],
-            "budget": self._node.budgets.shown_of(link) if self._node.budgets is not None else None,
+            "budget": self._node.budgets.shown_of(link),
             **self._registration(link),
             "latency_ms": round(statistics.median(link.latencies) * 1000, 3) if link.latencies else None,
             "token": _held(keeper),
@@ -379,7 +380,7 @@ class NodeOperations:
 
     def _budget_rung(self, route: Route) -> list[JsonObject]:
         """Without the caller's own, which depends on the caller."""
-        if self._node.budgets is None:
+        if not is_limited(self._node.plan):
             return []
         over = self._node.budgets.outlook(route.link, route.qualified, route.price)
         costs = f"costs {route.price.units} units" + (", changes something" if route.price.mutable else "")

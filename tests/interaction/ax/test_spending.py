@@ -11,7 +11,7 @@ import pytest
 from tests.interaction.ax.bare import Bare, Refused, bare, tool
 from tests.interaction.ax.client import call, legacy_call, ready
 from tests.interaction.ax.tree import ACCESS, ax_url, parents, wait_parent
-from tests.interaction.harness import RunningNode, Wire, running_node
+from tests.interaction.harness import RunningNode, Wire, running_node, wait_for, write_config
 from tests.interaction.peers import HttpPeer
 
 LIMITS = {"max_calls_per_minute": 3, "max_mutable_calls_per_session": 2, "max_cost_units_per_session": 5}
@@ -207,6 +207,36 @@ async def test_what_was_given_bounds_what_is_handed_down_and_the_next_call_is_re
             assert called(one) + called(two) == 4
         said = await asyncio.to_thread(mid.cli, "status")
         assert "it gave us 4 of 4 calls a minute" in said.stdout
+
+
+@pytest.mark.req("AX-11.4-2")
+async def test_a_changed_configuration_is_for_sessions_that_begin_later(tmp_path: Path) -> None:
+    def budget(limit: int) -> str:
+        return f"{ACCESS}[budget]\nmax_calls_per_minute = {limit}\nunits = {{ expensive = {limit} }}\n"
+
+    with running_node(tmp_path, {}, budget(2)) as node:
+        async with leaf(node, "early") as early:
+            write_config(tmp_path, {}, budget(100))
+            shown = "costs 100 units"
+            await asyncio.to_thread(wait_for, lambda: shown in json.dumps(node.admin("/admin/tools/early.dear")), 20.0)
+            answers = [await call(node, "early.read") for _ in range(3)]
+            assert ["result" in one for one in answers] == [True, True, False]
+            assert called(early) == 2
+            async with leaf(node, "late") as late:
+                assert late.session["budget"] == {"max_calls_per_minute": 100}
+                answers = [await call(node, "late.read") for _ in range(3)]
+                assert all("result" in one for one in answers)
+
+
+async def test_a_budget_is_enforced_from_the_moment_it_is_written(tmp_path: Path) -> None:
+    with running_node(tmp_path, {}, ACCESS) as node:
+        async with leaf(node, "here"):
+            assert "result" in await call(node, "here.read")
+            limited = '[[tool]]\nmatch = "here.read"\nbudget = { max_calls_per_minute = 0 }\n'
+            write_config(tmp_path, {}, ACCESS + limited)
+            await asyncio.to_thread(wait_for, lambda: "error" in _modern_answer(node, "here.read").message, 20.0)
+            refused = (await legacy_call(node, "here.read"))["error"]["data"]
+            assert (refused["scope"], refused["limit"], refused["retry_after_ms"]) == ("tool", 0, None)
 
 
 async def test_operators_see_what_is_used(thrifty: RunningNode) -> None:

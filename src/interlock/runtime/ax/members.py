@@ -105,7 +105,7 @@ class Fittings(msgspec.Struct, frozen=True, kw_only=True):
     audience: Audience
     house: LinkWatcher
     recorder: Recorder
-    budgets: Budgets | None = None
+    budgets: Budgets
     leases: Leases | None = None  # only in a store that aggregators share (13.4)
 
 

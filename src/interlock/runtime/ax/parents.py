@@ -59,7 +59,7 @@ class Parents(Uplink):
         clock: Clock,
         recorder: Recorder,
         make_front: MakeFront,
-        budgets: Budgets | None = None,
+        budgets: Budgets,
     ) -> None:
         """`subtree_ids`: our own aggregator_id, then those of the aggregators below us."""
         self.plans = plan.ax.parents
@@ -106,6 +106,7 @@ class Parents(Uplink):
         if self._tenant is not None:
             self._tenant.leave()
             self._tenant = None
+        self._budgets.receive(None)
         for standing in self.standings:
             standing.state, standing.assigned_segment = "stopped", None
 
@@ -149,14 +150,12 @@ class Parents(Uplink):
         standing.scope = given.auth_scope.value if given.auth_scope is not None else None
         standing.reason = standing.next_step = None
         standing.not_listed = 0
-        if self._budgets is not None:
-            self._budgets.receive(Limits(**given.budget))
+        self._budgets.receive(Limits(**given.budget))
         self._record(step.parent, REGISTER, given.assigned_segment, "ok", None)
 
     def _left(self, step: Left) -> None:
         super()._left(step)
-        if self._budgets is not None:
-            self._budgets.receive(None)
+        self._budgets.receive(None)
         segment = self.standings[step.parent].assigned_segment or self.plans[step.parent].segment
         self._stand(step.parent, "standby").assigned_segment = None
         orderly = self._engine.done
@@ -194,9 +193,7 @@ class Parents(Uplink):
     # For the operator
 
     def _received(self, standing: Standing) -> dict[str, dict[str, int]] | None:
-        if self._budgets is None or standing.state != "registered":
-            return None
-        return self._budgets.shown_received()
+        return self._budgets.shown_received() if standing.state == "registered" else None
 
     def status(self) -> list[dict[str, Any]]:
         return [

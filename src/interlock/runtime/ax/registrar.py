@@ -123,8 +123,6 @@ class Registrar(Members):
 
     def _with_budget(self, peer: Peer, way: Way) -> Peer:
         """What it is told now holds as long as its session (11.4)."""
-        if self._budgets is None:
-            return peer
         rule = way.guest.rule
         limits = self._budgets.for_registration(rule.budget if rule is not None else None)
         return msgspec.structs.replace(peer, budget=limits.as_object())
