@@ -21,6 +21,7 @@ from tests.servers.minting import mint
 
 from interlock.config.load import load
 from interlock.protocol.approvals.state import Status
+from interlock.runtime.callers import Principal
 from interlock.runtime.node import Node
 from interlock.store.ports import Unavailable
 
@@ -234,6 +235,22 @@ async def test_a_confirmation_that_is_cancelled_cancels_the_call_it_made(tmp_pat
         asked.running.cancel("gone")
         await here.becomes(demand, Status.UNKNOWN)
         assert not here.node.dispatch.in_flight
+
+
+async def test_a_held_call_costs_nothing_until_it_is_sent_and_budget_comes_before_the_gate(tmp_path: Path) -> None:
+    budget = '[[access]]\nwho = ["*"]\nscope = "write"\nbudget = { max_mutable_calls_per_session = 1 }\n'
+    async with house(tmp_path, budget) as here:
+        here.principals["client:agent"] = Principal("client:agent", budget=here.node.plan.access[0].budget)
+        who = {"who": "client:agent"}
+        demand = await here.held(arguments={"n": 1}, **who)
+        for _ in range(3):
+            await here.held(arguments={"n": 1}, **who)
+        await here.approved(demand)
+        assert (await here.call("plant.fire", {"n": 1}, **who).result())["structuredContent"] == {"did": "fire"}
+        error = await here.call("plant.fire", {"n": 2}, **who).error()
+        assert (error["message"], error["data"]["budget"]) == ("budget_exceeded", "max_mutable_calls_per_session")
+        assert [one.tool for one in here.node.inbox.waiting()] == []
+        assert len(here.diary) == 1
 
 
 async def test_many_confirmations_at_once_release_one_call(tmp_path: Path) -> None:
