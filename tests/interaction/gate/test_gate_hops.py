@@ -118,6 +118,8 @@ def test_only_the_edge_turns_the_demand_into_a_page(nodes: list[RunningNode], di
         back = {"requestState": asked["requestState"], "inputResponses": {"confirmation": {"action": "accept"}}}
         assert client.call(FIRE, arguments, **back)["resultType"] == "input_required"
         assert client.refused(FIRE, {"n": "another"}, **back)["code"] == -32602
+        with Client(nodes[0], token=token(nodes[0], "thief"), capabilities=PAGES) as thief:
+            assert thief.refused(FIRE, arguments, **back)["code"] == -32602
         with Client(nodes[0], token=token(nodes[0], "desk2")) as desk:
             assert desk.confirm(demand, proof(demand))["result"]["status"] == "confirmed"
         assert client.call(FIRE, arguments, **back)["structuredContent"] == {"did": "fire"}
