@@ -163,6 +163,28 @@ def test_the_middle_gates_a_tool_that_came_ungated_for_all_above_it(tmp_path: Pa
         assert len(diary.read("nudge")) == 2
 
 
+def test_a_gated_node_that_is_used_as_a_plain_server_asks_through_the_node_above(tmp_path: Path) -> None:
+    """The upper node knows nothing of the gate: it passes question, state and answer like any server's."""
+    diary = Diary(tmp_path / "diary.jsonl")
+    with (
+        running_node(tmp_path / "low", {"plant": served(diary)}, CLOSED + ADAS) as low,
+        running_node(tmp_path / "up", {"low": {"url": f"{low.url}/mcp"}}, OPEN) as up,
+        Client(up, capabilities=PAGES) as client,
+        Client(up) as plain,
+        Client(low, token=token(low, "desk")) as desk,
+    ):
+        low.wait_link("plant", {"state": "ready"})
+        wait_for(lambda: "low.plant__fire" in listed(plain), 30)
+        asked = client.call("low.plant__fire", {"n": 1})
+        assert asked["resultType"] == "input_required"
+        demand = plain.held("low.plant__fire", {"n": 1})
+        assert desk.confirm(demand, proof(demand))["result"]["status"] == "confirmed"
+        assert not diary.read()
+        back = {"requestState": asked["requestState"], "inputResponses": {"confirmation": {"action": "accept"}}}
+        assert client.call("low.plant__fire", {"n": 1}, **back)["structuredContent"] == {"did": "fire"}
+        assert len(diary) == 1
+
+
 @pytest.mark.req("AX-11.3-16")
 def test_two_gates_ask_in_turn_the_outer_first_and_one_that_defers_asks_nobody(tmp_path: Path) -> None:
     diary = Diary(tmp_path / "diary.jsonl")
