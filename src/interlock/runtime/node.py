@@ -37,7 +37,7 @@ from interlock.runtime.callers import principal_for
 from interlock.runtime.catalog import Catalog
 from interlock.runtime.clock import Clock, SystemClock
 from interlock.runtime.dispatch import Dispatch
-from interlock.runtime.fronts.ax import PING_EVERY_S, PONG_WITHIN_S, AxDoor
+from interlock.runtime.fronts.ax import AxDoor
 from interlock.runtime.fronts.bridge import SOCKET, BridgedClient, bridge
 from interlock.runtime.fronts.door import PublicDoor
 from interlock.runtime.fronts.health import public_app
@@ -259,8 +259,7 @@ class Node:
         subservers = self.subservers = AxDoor(self.plan, self.tokens, self.registrar, self.refusals)
         sockets = {
             "ws_max_size": self.plan.limits.message_bytes,
-            "ws_ping_interval": PING_EVERY_S,
-            "ws_ping_timeout": PONG_WITHIN_S,
+            "ws_ping_interval": None,  # the pipe's matter
             "ws_per_message_deflate": False,
         }
         app = public_app(self._is_ready, documents, subservers)

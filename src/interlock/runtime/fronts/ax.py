@@ -37,23 +37,13 @@ from interlock.transport.websocket_accepted import AcceptedPipe
 log = logging.getLogger("interlock.ax")
 
 PATH: Final = "/ax"
-PING_EVERY_S: Final = 20.0  # MCP-AX 6.3, ours
-PONG_WITHIN_S: Final = 10.0
+UPGRADED: Final = "interlock.upgraded"  # where the ASGI scope has the connection itself
 METHOD_CHARS_MAX: Final = 20  # of a method that a stranger made up, on record
 WAITING_MAX: Final = 1000  # connections that have not registered; each has ten seconds
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Coroutine[Any, Any, MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Coroutine[Any, Any, None]]
-
-
-class _Socket:
-    def __init__(self, receive: Receive, send: Send) -> None:
-        self.receive = receive
-        self._send = send
-
-    async def send(self, message: MutableMapping[str, Any]) -> None:
-        await self._send(message)
 
 
 class AxDoor:
@@ -138,7 +128,8 @@ class AxDoor:
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL, "headers": []})
         visitor = Visitor(self._registrar, who, transport="websocket", heartbeat_min_ms=self._plan.ax.heartbeat_min_ms)
-        pipe = AcceptedPipe(_Socket(receive, send), visitor, max_bytes=self._plan.limits.message_bytes)
+        upgraded = scope["extensions"][UPGRADED]
+        pipe = AcceptedPipe(upgraded, visitor, max_bytes=self._plan.limits.message_bytes)
         visitor.begin(pipe)
         self._visitors.add(visitor)
         try:
