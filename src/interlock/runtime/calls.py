@@ -196,7 +196,7 @@ class Call(msgspec.Struct, eq=False):
                 return
             result = brought
         outcome = OK
-        if b'"isError"' in result and _is_error(result):
+        if b'"isError"' in result and not _is_plainly_none(result) and _is_error(result):
             outcome = Outcome.TOOL_ERROR
         self._end(encode_result(self.client_id, result), outcome, 200)
 
@@ -319,6 +319,11 @@ def _status(error: bytes) -> int:
     except (CodecError, KeyError, TypeError):
         return 200
     return HTTP_STATUS.get(code, 200) if isinstance(code, int) and code != METHOD_NOT_FOUND else 200
+
+
+def _is_plainly_none(result: bytes) -> bool:
+    """Most results say once that they are no error; no string can hold this member, for its quotes would be escaped."""
+    return b'"isError":false' in result and result.count(b'"isError"') == 1
 
 
 def _is_error(result: bytes) -> bool:

@@ -10,7 +10,7 @@ import os
 import secrets
 from collections.abc import Callable
 from struct import Struct
-from typing import Final
+from typing import ClassVar, Final
 
 from websockets.frames import Frame, Opcode, apply_mask
 from websockets.protocol import Protocol, Side, State
@@ -30,6 +30,7 @@ from interlock.transport.messages import (
 PING_EVERY_S: Final = 20.0  # AX-6.3-3
 PONG_WITHIN_S: Final = 10.0  # AX-6.3-3
 CLOSE_S: Final = 2.0  # for the peer's part of closing
+WRITE_BYTES_MAX: Final = 64 * 1024  # gathered for one write
 
 _WHOLE_TEXT: Final = 0x81  # RFC 6455 5.2: FIN, no reserved bit, opcode 1
 _MASKED: Final = 0x80
@@ -42,6 +43,8 @@ _head_64: Final = Struct("!BBQ").pack
 
 class FramedPipe(asyncio.Protocol):
     """A MessagePipe. Whoever makes it sets `_transport` and `_open`, and then lets it `_begin`."""
+
+    _turn: "ClassVar[list[FramedPipe] | None]" = None  # who has sent since one of us began to hear what came
 
     def __init__(
         self, protocol: Protocol, sink: MessageSink, max_bytes: int, ping_every_s: float, pong_within_s: float
@@ -61,6 +64,8 @@ class FramedPipe(asyncio.Protocol):
         self._rest = bytearray()  # of a frame that has not come as a whole
         self._awaited = 0  # its size, once that is known
         self._parts: bytearray | None = None  # of a message in several frames
+        self._queue: list[bytes] = []  # parts of frames, sent in this turn of the loop
+        self._queued = 0  # bytes of messages among them
         self._said_closed = False
         self._verdict: tuple[int, str] | None = None
         self._ping = b""
@@ -80,12 +85,29 @@ class FramedPipe(asyncio.Protocol):
             head = _head_16(_WHOLE_TEXT, masked | _LENGTH_16, length)
         else:
             head = _head_64(_WHOLE_TEXT, masked | _LENGTH_64, length)
+        queue = self._queue
+        if not queue:
+            if FramedPipe._turn is not None:
+                FramedPipe._turn.append(self)
+            else:
+                asyncio.get_running_loop().call_soon(self._write_queue)
         if masked:
             mask = os.urandom(_MASK_BYTES)
-            transport.write(b"%b%b%b" % (head, mask, apply_mask(message, mask)))
+            queue += head, mask, apply_mask(message, mask)
         else:
-            transport.write(head + message)
+            queue += head, message
+        self._queued += length
+        if self._queued > WRITE_BYTES_MAX:
+            self._write_queue()
         return True
+
+    def _write_queue(self) -> None:
+        """What was sent in one turn of the loop goes out at once: each write is a call of the system."""
+        queue = self._queue
+        if queue and self._transport is not None:
+            self._transport.write(b"".join(queue))
+        queue.clear()
+        self._queued = 0
 
     def close(self, code: int = NORMAL, reason: str = "") -> None:
         if self._transport is None or self._protocol.state is not State.OPEN:
@@ -131,7 +153,14 @@ class FramedPipe(asyncio.Protocol):
                 return
             data = bytes(self._rest)
             self._rest.clear()
-        start = self._take(data)
+        turn: list[FramedPipe] = []
+        outer, FramedPipe._turn = FramedPipe._turn, turn
+        try:
+            start = self._take(data)
+        finally:
+            FramedPipe._turn = outer
+            for pipe in turn:
+                pipe._write_queue()
         if start < len(data):
             self._rest += data[start:] if start else data
 
@@ -272,6 +301,7 @@ class FramedPipe(asyncio.Protocol):
             self._sink.on_closed(CUT, "cut the connection")
 
     def _flush(self, transport: asyncio.Transport) -> None:
+        self._write_queue()
         for piece in self._protocol.data_to_send():
             if piece:
                 transport.write(piece)
