@@ -104,5 +104,7 @@ def further(figures: Sequence[Figures], name: str, field: str = "cpu_us", *, of_
     depth = dict(zip(samples, DEPTHS, strict=True))[name]
     if depth == 1 or not samples[name]:
         return None
-    pairs = [(getattr(one, field), getattr(first, field)) for one, first in zip(samples[name], samples[FIRST], strict=True)]
+    pairs = [
+        (getattr(one, field), getattr(first, field)) for one, first in zip(samples[name], samples[FIRST], strict=True)
+    ]
     return spread([(deep - first) / (depth - 1) / (first if of_first else 1) for deep, first in pairs])

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import ClassVar, Final
 
-from websockets.frames import Frame, Opcode, apply_mask
+from websockets.frames import Frame, Opcode
 from websockets.protocol import Protocol, Side, State
 
 from interlock.transport.messages import (
@@ -26,6 +26,11 @@ from interlock.transport.messages import (
     MessageSink,
     fitting,
 )
+
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # there is no compiled one for every system
+    from websockets.utils import apply_mask
 
 PING_EVERY_S: Final = 20.0  # AX-6.3-3
 PONG_WITHIN_S: Final = 10.0  # AX-6.3-3

@@ -32,12 +32,11 @@ from interlock.runtime.fronts.exchange import Head, Refusal
 from interlock.runtime.fronts.passports import Inspector
 from interlock.runtime.fronts.proxies import Proxies, address_of
 from interlock.runtime.fronts.refusals import Refusals
-from interlock.transport.websocket_accepted import AcceptedPipe
 
 log = logging.getLogger("interlock.ax")
 
 PATH: Final = "/ax"
-UPGRADED: Final = "interlock.upgraded"  # where the ASGI scope has the connection itself
+UPGRADED: Final = "interlock.upgraded"  # where the ASGI scope has the connection itself, an AxSocket
 METHOD_CHARS_MAX: Final = 20  # of a method that a stranger made up, on record
 WAITING_MAX: Final = 1000  # connections that have not registered; each has ten seconds
 
@@ -128,8 +127,7 @@ class AxDoor:
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL, "headers": []})
         visitor = Visitor(self._registrar, who, transport="websocket", heartbeat_min_ms=self._plan.ax.heartbeat_min_ms)
-        upgraded = scope["extensions"][UPGRADED]
-        pipe = AcceptedPipe(upgraded, visitor, max_bytes=self._plan.limits.message_bytes)
+        pipe = scope["extensions"][UPGRADED].pipe(visitor, self._plan.limits.message_bytes)
         visitor.begin(pipe)
         self._visitors.add(visitor)
         try:
