@@ -72,6 +72,7 @@ class Registrant:
         self.id = str(uuid.uuid4())
         self.names = [f"tool_{one:03}" for one in range(job.tools)]
         self.pipe: MessagePipe | None = None
+        self.session = ""
 
     async def register(self) -> None:
         loop = asyncio.get_running_loop()
@@ -92,7 +93,7 @@ class Registrant:
             "heartbeat_interval_ms": int(INTERVAL_S * 1000),
         }
         self.say({"id": "register", "method": "mcpax/register", "params": params})
-        self.session: str = await self.granted
+        self.session = await self.granted
         await self.listed
 
     def say(self, members: dict[str, Any]) -> None:
@@ -149,7 +150,7 @@ async def beat_forever(everybody: list[Registrant]) -> None:
     """Each twice an interval, spread over it."""
     while True:
         for number, one in enumerate(everybody):
-            if one.pipe is not None:
+            if one.pipe is not None and one.session:
                 one.beat()
             if number % 20 == 19:
                 await asyncio.sleep(INTERVAL_S / 2 * 20 / len(everybody))
@@ -164,8 +165,8 @@ async def main(job: Job) -> None:
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         command, *more = line.split()
         if command == "gather":
-            await each([one.register for one in everybody], job.at_once)
             beating = loop.create_task(beat_forever(everybody))
+            await each([one.register for one in everybody], job.at_once)
         elif command == "change":
             everybody[0].change(*more)
         elif command == "leave":

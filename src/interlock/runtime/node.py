@@ -108,7 +108,7 @@ class Node:
         self.tokens = TokenBook(TokenTable(self.store.kv), self.clock, plan.access, plan.auth.token_days)
         self.keepers: dict[str, Keeper] = {}
         self.audience = Audience(self.keepers)
-        self.catalog = Catalog(plan, self.audience.lists_changed)
+        self.catalog = Catalog(plan, self.audience.lists_changed, self.audience.metadata_changed)
         self.dispatch = Dispatch(self.catalog, self.keepers, self.recorder, self.clock, plan.limits.calls_in_flight)
         self.dispatch.parking.room = descriptors.limit() * 2 // 3  # the rest is for those who are at work
         self.stock = Stock(self.catalog, self.keepers, self.clock, plan.ax.list_ttl_s)

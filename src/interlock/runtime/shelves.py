@@ -76,6 +76,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     item: Item
     segments: tuple[str, ...]  # from the root
     below: tuple[str, ...]  # from here: the segments without our own
+    source: Item | None = None  # of a tool: the item as it was listed, with what its server may not say
     onward: dict[str, Raw] | None = None  # route and cursor of a call that begins here; None for unmodified servers
     capability: Capability | None = None  # None for prompts
     said: Raw | None = None  # the capability annotation as it came
@@ -139,7 +140,7 @@ async def make_shelf(link: Link, listing: Listing, plan: Plan, old: Shelf | None
     if old is not None and (old.link is not link or old.offer.session != offer.session):
         old = None
     digests = {kind: getattr(listing, kind).digest for kind in _KINDS}
-    digests["tasks"] = b"%d" % link.tasks  # what a tool says of tasks counts only then
+    digests["tasks"] = b"%d %d" % (link.tasks, link.modern)  # what a tool says of tasks counts only then
     least = least_latency_class(offer.link_latency_ms, link.latencies)
     if old is not None:
         least = max(least, old.least_latency)
@@ -150,7 +151,10 @@ async def make_shelf(link: Link, listing: Listing, plan: Plan, old: Shelf | None
     if invalid:
         return refuse_names(offer, invalid)
     tools, prompts = named
-    stock = _Stock(link, plan, offer, least)
+    known: dict[str, Route] = {}
+    if old is not None and old.offer == offer and old.least_latency is least and _says_same_of_tasks(old, digests):
+        known = {route.original: route for route in old.tools}
+    stock = _Stock(link, plan, offer, least, known)
     await stock.take_tools(tools)
     stock.take_prompts(prompts)
     withheld = [*tools.withheld, *prompts.withheld, *stock.withheld]
@@ -172,6 +176,11 @@ async def make_shelf(link: Link, listing: Listing, plan: Plan, old: Shelf | None
     )
 
 
+def _says_same_of_tasks(old: Shelf, digests: dict[str, bytes]) -> bool:
+    """Also: it was made by the rules that hold now. One that was not has no digests."""
+    return old.digests.get("tasks") == digests["tasks"]
+
+
 def changes(old: Shelf | None, new: Shelf) -> tuple[Changed, ...]:
     """Tools that are listed as before and defined otherwise. Only where the bytes differ is a digest made."""
     if old is None or old is new or old.tools is new.tools:
@@ -180,7 +189,7 @@ def changes(old: Shelf | None, new: Shelf) -> tuple[Changed, ...]:
     found = []
     for after in new.tools:
         was = before.get(after.qualified)
-        if was is None or (was.item == after.item and was.original == after.original and was.said == after.said):
+        if was is None or was is after or (was.item == after.item and was.original == after.original and was.said == after.said):
             continue
         if was.digest != after.digest:
             found.append(Changed(name=after.qualified, before=was, after=after))
@@ -190,7 +199,11 @@ def changes(old: Shelf | None, new: Shelf) -> tuple[Changed, ...]:
 class _Stock:
     """One shelf in the making."""
 
-    def __init__(self, link: Link, plan: Plan, offer: Offer, least: LatencyClass) -> None:
+    def __init__(
+        self, link: Link, plan: Plan, offer: Offer, least: LatencyClass, known: dict[str, Route] | None = None
+    ) -> None:
+        """`known`: tools by their original names, as they were made last time by the same rules."""
+        self._known = known or {}
         self._link = link
         self._plan = plan
         self._offer = offer
@@ -209,6 +222,10 @@ class _Stock:
         for done, (original, item, inner, local) in enumerate(named.items):
             if done % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
+            known = self._known.get(original)
+            if known is not None and known.source is item and known.below == self._way(inner)[1]:
+                self.tools.append(known)
+                continue
             route = self._tool(original, item, inner, local)
             if isinstance(route, Withheld):
                 self.withheld.append(route)
@@ -295,6 +312,7 @@ class _Stock:
             wire_name=Raw(encode_value(original)),
             head=modern_head(TOOLS_CALL) + b"mcp-name: %b\r\n" % encode_header(original),
             item=_cleaned(item, meta, told),
+            source=item,
             segments=segments,
             below=below,
             onward=self._onward(below, local),
