@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.interaction.ax.client import call, ready
 from tests.interaction.harness import RunningNode, Wire, running_node
 
