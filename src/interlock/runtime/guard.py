@@ -86,4 +86,6 @@ def degraded(standing: Standing) -> Fault:
 NOT_FOUND: Final = Fault(METHOD_NOT_FOUND, "tool_not_found", {"reason": "tool_not_found"})
 
 
-BUSY: Final = Fault(TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "retry_after_ms": 1000})
+BUSY: Final = Fault(
+    TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "outcome": "not_sent", "retry_after_ms": 1000}
+)

@@ -91,7 +91,9 @@ def difference(old: Shelf | None, new: Shelf | None) -> Difference:
 
 def _is_same(kind: str, old: Shelf | None, new: Shelf | None, same: Callable[[Any, Any], bool]) -> bool:
     was, now = getattr(old, kind, ()), getattr(new, kind, ())
-    return was is now or (len(was) == len(now) and all(one is other or same(one, other) for one, other in zip(was, now)))
+    return was is now or (
+        len(was) == len(now) and all(one is other or same(one, other) for one, other in zip(was, now))
+    )
 
 
 def _same_definition(one: Route, other: Route) -> bool:

@@ -40,6 +40,7 @@ from interlock.protocol.ax.hop import (
     changed_from,
     implied_scope,
     least_latency_class,
+    over_transport,
     published,
     raised,
     read_below,
@@ -189,7 +190,11 @@ def changes(old: Shelf | None, new: Shelf) -> tuple[Changed, ...]:
     found = []
     for after in new.tools:
         was = before.get(after.qualified)
-        if was is None or was is after or (was.item == after.item and was.original == after.original and was.said == after.said):
+        if (
+            was is None
+            or was is after
+            or (was.item == after.item and was.original == after.original and was.said == after.said)
+        ):
             continue
         if was.digest != after.digest:
             found.append(Changed(name=after.qualified, before=was, after=after))
@@ -340,6 +345,10 @@ class _Stock:
                 declared = decode_value(told.capability)
             except CodecError:
                 return Invalid(reason="the capability annotation cannot be read")
+        if self._offer.kind == "leaf":
+            declared = over_transport(declared, self._offer.transport)
+            if isinstance(declared, Invalid):
+                return declared
         if not self._offer.proved:
             said = read_capability(declared, annotations=annotations)
             if isinstance(said, Invalid):

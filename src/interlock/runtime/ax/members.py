@@ -19,6 +19,7 @@ from interlock.config.plan import AccessRule, Plan
 from interlock.protocol.ax.hop import Offer
 from interlock.protocol.ax.messages import (
     DEREGISTER,
+    HEARTBEAT_MS,
     REGISTER,
     SUBSERVER_LOST,
     Parent,
@@ -143,6 +144,8 @@ class Members(InTheHouse, ABC):
         member = self._members.get(session_id)
         if member is not None:
             member.keeper.start()
+            if self._leases is not None and not member.keeper.link.registration.register.heartbeat_interval_ms:
+                self._begin(self._renew_without_beats(session_id))
 
     def closed(self, session_id: str, reason: str) -> None:
         """Its connection is gone."""
@@ -210,6 +213,7 @@ class Members(InTheHouse, ABC):
             proved=session.peer.proved,
             scope=session.auth_scope,
             link_latency_ms=way.guest.rule.link_latency_ms if way.guest.rule is not None else 0.0,
+            transport=session.register.transport_class,
             session=session.session_id,
         )
 
@@ -284,6 +288,12 @@ class Members(InTheHouse, ABC):
         if self._leases is not None and member is not None and not member.renewing:
             member.renewing = True
             self._begin(self._renew_lease(self._leases, member))
+
+    async def _renew_without_beats(self, session_id: str) -> None:
+        """Where no beats are promised, the link says that it lives (6.3)."""
+        while self.engine.has_session(session_id):
+            self._renew(session_id)
+            await asyncio.sleep(HEARTBEAT_MS / 1000)
 
     async def _renew_lease(self, leases: Leases, member: _Member) -> None:
         session = member.keeper.link.registration
