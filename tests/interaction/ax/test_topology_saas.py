@@ -1,4 +1,4 @@
-"""The topology C.1 of the draft: one root over three servers nobody changed, of either era, adopted by configuration."""
+"""The topology C.1 of the draft: one root over three servers of either era that nobody changed, by configuration."""
 
 import contextlib
 import json
