@@ -15,7 +15,6 @@ from msgspec import Raw
 from interlock.protocol.ax.capability import TIMEOUT_S, LatencyClass
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_fault, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import (
-    CALL_TIMEOUT,
     HEADER_MISMATCH,
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -60,11 +59,11 @@ from interlock.runtime.recorder import Recorder
 from interlock.runtime.shelves import Route
 from interlock.runtime.task_calls import Taskless, TaskMaking
 from interlock.runtime.tasks import Tasks
+from interlock.runtime.timeouts import SWEEP_S, next_sweep_s, timed_out
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.dispatch")
 
-SWEEP_S: Final = 0.1
 RESPAWN_WAIT_S: Final = 5.0  # how long a call waits for a server that is being started again
 STANDARD_S: Final = TIMEOUT_S[LatencyClass.STANDARD]
 
@@ -539,18 +538,13 @@ class Dispatch:
         self.parking.sweep(now)
         self._sweeping = bool(self.in_flight or self.parking.spaces)
         if self._sweeping:
-            asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+            asyncio.get_running_loop().call_later(next_sweep_s(self.in_flight, now), self._sweep)
 
     def _time_out(self, call: Call) -> None:
-        timeout_s = call.timeout_s or 0
-        data = {
-            "timeout_ms": int(timeout_s * 1000),
-            "latency_class": next((c.value for c, s in TIMEOUT_S.items() if s == timeout_s), "standard"),
-            "outcome": "unknown",
-        }
+        tool = self.view(call.caller.key).find_tool(call.target) if call.method == TOOLS_CALL else None
         if call.link is not None:
             call.link.cancel(call, "timeout")
-        call.on_failed(Fault(CALL_TIMEOUT, "call_timeout", data), Outcome.TIMEOUT)
+        call.on_failed(timed_out(call, tool), Outcome.TIMEOUT)
 
 
 def resource_not_found(uri: str, candidates: list[str], era: Era) -> Fault:
