@@ -19,6 +19,20 @@ SECONDS = 30.0
 LISTEN = '[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\n'
 
 
+class StillClock(AheadClock):
+    """The time it was, and what a test adds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stands = (super().now(), super().wall())
+
+    def now(self) -> float:
+        return self._stands[0] + self.ahead
+
+    def wall(self) -> float:
+        return self._stands[1] + self.ahead
+
+
 class Level:
     """One node and where it is reached; what `bare` and `Wire` take for a node."""
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from tests.interaction.ax.bare import Bare, bare, tool
 from tests.interaction.peers import HttpPeer
-from tests.runtime.levels import Level, levels, until
-from tests.runtime.parked import AheadClock
+from tests.runtime.levels import Level, StillClock, levels, until
 
 from interlock.runtime.timeouts import SWEEP_S, next_sweep_s
 
@@ -22,18 +21,6 @@ CLASSES = [*TIMES, "batch"]
 SOON_S = 0.001
 SLACK_S = 0.05  # per hop below
 CAPABILITY = "x-mcpax-capability"
-
-
-class StillClock(AheadClock):
-    def __init__(self) -> None:
-        super().__init__()
-        self._stands = (super().now(), super().wall())
-
-    def now(self) -> float:
-        return self._stands[0] + self.ahead
-
-    def wall(self) -> float:
-        return self._stands[1] + self.ahead
 
 
 def tools(prefix: str = "", **meta: Any) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ itself (handshake, lists). A call ends exactly once, whatever arrives later.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from math import inf
 from typing import Any, Protocol
@@ -74,6 +75,8 @@ class Pending(Protocol):
 class House(Protocol):
     """Whoever sees to what a call cannot do by itself."""
 
+    timing: "Timing | None"
+
     def ended(self, call: "Call", outcome: Outcome) -> None: ...
 
     def asked(self, call: "Call", link: Asked, request: Request) -> None:
@@ -99,6 +102,9 @@ class House(Protocol):
 
     def refused(self, call: "Call", error: Raw) -> tuple[bytes, int] | None:
         """A legacy server's error that a modern client hears as something else: the whole message and its status."""
+
+
+Timing = Callable[["Call", bytes], bytes]  # writes into a result how long it took (MCP-AX 7.2)
 
 
 class Carrier(Protocol):
@@ -153,6 +159,7 @@ class Call(msgspec.Struct, eq=False):
     request_digest: bytes = b""  # what a retry must repeat, once one is asked for
     questions: tuple[bytes, ...] = ()  # of its server, open; by the server's ids
     after: asyncio.Future[Any] | None = None  # what its server must have heard before it
+    forwarded: float | None = None  # when it was sent, where that was not at once
 
     @property
     def progress_token(self) -> Raw | None:
@@ -194,6 +201,8 @@ class Call(msgspec.Struct, eq=False):
         outcome = Outcome.OK
         if b'"isError"' in result and _is_error(result):
             outcome = Outcome.TOOL_ERROR
+        if self.house.timing is not None:
+            result = self.house.timing(self, result)
         self._end(encode_result(self.client_id, result), outcome, 200)
 
     def on_failed(self, fault: Fault, outcome: Outcome) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.protocol.ax.capability import TIMEOUT_S, LatencyClass
+from interlock.protocol.ax.latency import with_latency
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_fault, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import (
     HEADER_MISMATCH,
@@ -43,7 +44,7 @@ from interlock.protocol.mcp.mrtr import RESUMABLE, read_input_required
 from interlock.protocol.mcp.tasks import tool_across_eras
 from interlock.runtime.ax.hop import OUT_OF_SCOPE, Hop
 from interlock.runtime.callers import Asked, Caller, Sink, ViewKey
-from interlock.runtime.calls import Call, Carrier, Outcome
+from interlock.runtime.calls import Call, Carrier, Outcome, Timing
 from interlock.runtime.catalog import Catalog, View
 from interlock.runtime.clock import Clock
 from interlock.runtime.grants.consents import Consent
@@ -70,8 +71,16 @@ STANDARD_S: Final = TIMEOUT_S[LatencyClass.STANDARD]
 
 class Dispatch:
     def __init__(
-        self, catalog: Catalog, keepers: Mapping[str, Keeper], recorder: Recorder, clock: Clock, calls_max: int
+        self,
+        catalog: Catalog,
+        keepers: Mapping[str, Keeper],
+        recorder: Recorder,
+        clock: Clock,
+        calls_max: int,
+        *,
+        latency_meta: bool = False,
     ) -> None:
+        self.timing: Timing | None = self._with_latency if latency_meta else None
         self._catalog = catalog
         self._keepers = keepers
         self._recorder = recorder
@@ -325,6 +334,7 @@ class Dispatch:
         if isinstance(verdict, Refuse):
             call.on_failed(verdict.fault, Outcome.REFUSED)
         else:
+            call.forwarded = self._clock.now()
             link.send(verdict)
 
     def _go_personally(self, call: Call, link: Link, personal: Personal) -> Call:
@@ -362,6 +372,7 @@ class Dispatch:
         if isinstance(verdict, Refuse):
             call.on_failed(verdict.fault, Outcome.REFUSED)
         else:
+            call.forwarded = self._clock.now()
             found.send(verdict)
 
     def _mirror(
@@ -485,6 +496,10 @@ class Dispatch:
         return self.parking.url_required(call, error)
 
     # The end of a call
+
+    def _with_latency(self, call: Call, result: bytes) -> bytes:
+        since = call.started if call.forwarded is None else call.forwarded
+        return with_latency(result, int((self._clock.now() - since) * 1000))
 
     def ended(self, call: Call, outcome: Outcome) -> None:
         self.in_flight.discard(call)

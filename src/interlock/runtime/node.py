@@ -106,7 +106,14 @@ class Node:
         self.keepers: dict[str, Keeper] = {}
         self.audience = Audience(self.keepers)
         self.catalog = Catalog(plan, self.audience.lists_changed)
-        self.dispatch = Dispatch(self.catalog, self.keepers, self.recorder, self.clock, plan.limits.calls_in_flight)
+        self.dispatch = Dispatch(
+            self.catalog,
+            self.keepers,
+            self.recorder,
+            self.clock,
+            plan.limits.calls_in_flight,
+            latency_meta=plan.mcp.latency_meta,
+        )
         self.dispatch.parking.room = descriptors.limit() * 2 // 3  # the rest is for those who are at work
         self.stock = Stock(self.catalog, self.keepers, self.clock, plan.ax.list_ttl_s)
         self.sessions = Sessions(self.clock, plan.mcp.session_idle_s, self._session_ended)
