@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.protocol.ax.errors import maybe_for_modern_edge
+from interlock.protocol.ax.hop import Offer
 from interlock.protocol.jsonrpc.codec import (
     decode_object,
     decode_value,
@@ -111,6 +112,7 @@ class Carrier(Protocol):
     """The link a call travels on."""
 
     segment: str
+    offer: Offer
     booked: int
     latencies: deque[float]
     errors: int
@@ -176,13 +178,13 @@ class Call(msgspec.Struct, eq=False):
                 if instead is not None:
                     self._end(instead[0], Outcome.ERROR, instead[1])
                     return
-                error = (
-                    error_to_modern(response.error)
-                    if mine is Era.MODERN
-                    else error_to_legacy(response.error, self.method)
-                )
-            elif mine is Era.MODERN and self.caller.hop is None:  # links to AX peers keep the draft's numbers
-                error = maybe_for_modern_edge(response.error) or error
+                if mine is Era.LEGACY:
+                    error = error_to_legacy(response.error, self.method)
+                elif self.caller.hop is None:  # links to AX peers keep the numbers of the leaf, and the draft's
+                    error = error_to_modern(response.error)
+            elif mine is Era.MODERN and self.caller.hop is None:
+                below = self.link is not None and self.link.offer.is_aggregator  # behind which a leaf may be of any era
+                error = error_to_modern(response.error) if below else maybe_for_modern_edge(response.error) or error
             self._end(encode_error(self.client_id, error), Outcome.ERROR, _status(error) if mine is Era.MODERN else 200)
             return
         result = bytes(response.result)

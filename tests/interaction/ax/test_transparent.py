@@ -92,3 +92,17 @@ async def test_progress_is_the_same_but_for_its_token(root: RunningNode, front: 
             told.append([one["params"] for one in client.before(reply, "notifications/progress")])
     assert told[0] == told[1]
     assert [one["progress"] for one in told[0]] == [1, 2, 3, 4]
+
+
+RETIRED = {-32002: -32602, -32042: -32603}  # by 2026-07-28
+
+
+@pytest.mark.parametrize(("front", "link"), CELLS)
+async def test_an_error_keeps_its_number_unless_the_clients_revision_has_retired_it(
+    root: RunningNode, front: str, link: str
+) -> None:
+    async with await connected(root, front) as peer:
+        for code in (-32002, -32042, -32601, -32600, -32700, -32001, -32003, 1, 32117):
+            given = {"code": code, "message": "no", "data": {"a": [1, None]}}
+            shown = given if ERAS[front] == LEGACY else {**given, "code": RETIRED.get(code, code)}
+            assert (await peer.call(Below(link).name("refuse"), given)).error == shown
