@@ -22,7 +22,7 @@ DECLARED = {
 }
 
 
-@pytest.mark.req("AX-5.3-2")
+@pytest.mark.req("AX-5.3-2", "AX-1.1-3")
 @pytest.mark.parametrize("depth", [8, 12, 20])
 async def test_the_bottom_of_a_deep_tree_is_listed_called_and_heard_at_every_level(tmp_path: Path, depth: int) -> None:
     extension = {"experimental": {"dev.interlock/ax": {}}}
