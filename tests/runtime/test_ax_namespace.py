@@ -13,6 +13,7 @@ from tests.interaction.ax.bare import bare, tool
 from tests.interaction.ax.tree import ACCESS, parents
 from tests.interaction.peers import HttpPeer
 from tests.runtime.levels import StillClock, level, levels, until
+from tests.servers.start import raw
 
 MANY = 1500  # more than one page
 
@@ -190,3 +191,32 @@ async def test_calls_with_equal_ids_keep_apart_their_answers_progress_and_cancel
         assert [one for at, peer in enumerate(peers) if at != 2 for one in peer.heard("notifications/progress")] == []
         assert [one for one in leaf.heard if one.get("method") == "notifications/cancelled"] == [cancelled]
         assert not ongoing[1].future.done() or ongoing[1].future.exception() is not None
+
+
+@pytest.mark.req("AX-3.1-7")
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+async def test_a_bare_uri_of_a_result_is_read_and_watched_through_two_hops_where_one_server_has_it(
+    tmp_path: Path, era: str
+) -> None:
+    def said(depth: int) -> str:
+        return f"[servers.bench]\ncommand = {json.dumps(raw('all'))}\n" if depth == 2 else ""
+
+    connect = HttpPeer.modern_ if era == "modern" else HttpPeer.legacy
+    async with levels(tmp_path, 2, said) as tree, await connect(f"{tree[0].url}/mcp") as peer:
+        if era == "legacy":
+            await peer.listen()
+        await tree[0].until_listed("l2.bench.exact")
+        linked = (await peer.call("l2.bench.exact", {"case": "resource-link"})).result["content"][0]["uri"]
+        assert linked == "raw://text"
+        for uri in (linked, "raw://item/9"):
+            read = (await peer.request("resources/read", {"uri": uri})).result
+            assert read["contents"] == [{"uri": uri, "mimeType": "text/plain", "text": f"text of {uri}"}]
+        if era == "modern":
+            peer.begin("subscriptions/listen", {"notifications": {"resourceSubscriptions": [linked]}})
+            await peer.hear("notifications/subscriptions/acknowledged")
+        else:
+            assert (await peer.request("resources/subscribe", {"uri": linked})).result == {}
+        await peer.call("l2.bench.touch", {"uri": linked})
+        assert (await peer.hear("notifications/resources/updated"))["params"]["uri"] == linked
+        missing = await peer.request("resources/read", {"uri": "raw://none"})
+        assert missing.error["code"] == (-32602 if era == "modern" else -32002)

@@ -77,12 +77,12 @@ class View:
                 if own is not None:
                     return shelf.link, own
             return []
-        found = {place.link.segment: place.link for place in self._resources if place.uri == uri}
+        found = {place.shown: (place.link, place.uri) for place in self._resources if place.bare == uri}
         if not found:
-            found = {place.link.segment: place.link for place in self._templates if matches(place.uri, uri)}
-        if len(found) == 1:
-            return next(iter(found.values())), uri
-        return [self._namespace.show_uri(found[segment], uri) for segment in sorted(found)]
+            matching = (place for place in self._templates if matches(place.bare, uri))
+            below = ((place.link, place.uri.removesuffix(place.bare) + uri) for place in matching)
+            found = {self._namespace.show_uri(link, own): (link, own) for link, own in below}
+        return next(iter(found.values())) if len(found) == 1 else sorted(found)
 
     def find_template(self, uri: str) -> tuple[Link, str] | None:
         """For completions, whose reference is a template as it was listed."""

@@ -11,7 +11,7 @@ from tests.interaction.ax.tree import chain
 from tests.interaction.corpus import Place
 from tests.interaction.fleet import link_command
 from tests.interaction.harness import RunningNode, wait_for
-from tests.interaction.peers import LEGACY, MODERN, HttpPeer, Peer, StdioPeer
+from tests.interaction.peers import LEGACY, MODERN, HttpPeer, StdioPeer
 from tests.interaction.test_fidelity import Outcomes, outcomes, translated
 from tests.servers.rawserver.text import members
 
@@ -58,7 +58,7 @@ async def direct() -> dict[str, Outcomes]:
     return found
 
 
-async def connected(root: RunningNode, front: str) -> Peer:
+async def connected(root: RunningNode, front: str) -> HttpPeer:
     # Some of these results keep to no schema, directly as little as here.
     return await HttpPeer(f"{root.url}/mcp?names=qualified", ERAS[front], judged=False).greet()
 
@@ -106,3 +106,45 @@ async def test_an_error_keeps_its_number_unless_the_clients_revision_has_retired
             given = {"code": code, "message": "no", "data": {"a": [1, None]}}
             shown = given if ERAS[front] == LEGACY else {**given, "code": RETIRED.get(code, code)}
             assert (await peer.call(Below(link).name("refuse"), given)).error == shown
+
+
+@pytest.mark.req("AX-3.1-7")
+@pytest.mark.parametrize("front", FRONTS)
+async def test_resources_prompts_and_completions_pass_and_what_is_ambiguous_or_unknown_is_refused(
+    root: RunningNode, front: str
+) -> None:
+    async with await connected(root, front) as peer:
+        listed = {one["uri"] for one in (await peer.request("resources/list")).result["resources"]}
+        templates = (await peer.request("resources/templates/list")).result["resourceTemplates"]
+        prompts = {one["name"] for one in (await peer.request("prompts/list")).result["prompts"]}
+        for link in LINKS:
+            below = Below(link)
+            assert {below.uri("raw://text"), below.uri("raw://blob")} <= listed
+            assert below.uri("raw://item/{id}") in {one["uriTemplate"] for one in templates}
+            assert below.name("greet") in prompts
+            text = await peer.request("resources/read", {"uri": below.uri("raw://text")})
+            assert text.result["contents"][0]["text"] == "text of raw://text"
+            blob = await peer.request("resources/read", {"uri": below.uri("raw://blob")})
+            assert '"blob":"AAEC","x-crc":18446744073709551616' in blob.result_text
+            got = await peer.request("prompts/get", {"name": below.name("greet"), "arguments": {"who": link}})
+            assert got.result["x-arguments"] == {"who": link}
+            ref = {"type": "ref/prompt", "name": below.name("greet")}
+            completed = await peer.request(
+                "completion/complete", {"ref": ref, "argument": {"name": "who", "value": "a"}}
+            )
+            assert completed.result["completion"]["values"] == ["a-one", "a-two"]
+            uri = below.uri("raw://text")
+            if front == "http-modern":
+                peer.begin("subscriptions/listen", {"notifications": {"resourceSubscriptions": [uri]}})
+                await peer.hear("notifications/subscriptions/acknowledged")
+            else:
+                assert (await peer.request("resources/subscribe", {"uri": uri})).result == {}
+            await peer.call(below.name("touch"), {"uri": "raw://text"})
+            if front == "http-modern":
+                assert (await peer.hear("notifications/resources/updated"))["params"]["uri"] == uri
+        for bare in ("raw://text", "raw://item/7"):
+            error = (await peer.request("resources/read", {"uri": bare})).error
+            assert error["code"] == -32602
+            assert set(error["data"]["candidates"]) == {Below(link).uri(bare) for link in LINKS}
+        for name in ("edge.gate.none.greet", "none.greet", "edge.none.old_stdio.greet"):
+            assert (await peer.request("prompts/get", {"name": name})).error["code"] == -32602
