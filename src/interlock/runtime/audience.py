@@ -23,7 +23,6 @@ from interlock.runtime.links.link import Link
 from interlock.runtime.shelves import RESOURCE_SCHEME
 
 COALESCE_S: Final = 0.05  # MCP-AX 6.3, our rule
-_ANNOTATIONS: Final = "annotations"
 
 
 class Member(Protocol):
@@ -114,18 +113,12 @@ class Audience:
         if self.members:
             self._changed |= kinds
 
-    def annotations_changed(self) -> None:
-        """What is said of tools changed, and no tool: parents are told, and no client loses its prompt cache."""
-        self.lists_changed(frozenset((_ANNOTATIONS,)))
-
     def _tell_changed(self) -> None:
         if not self._changed:
             return
         kinds, self._changed = self._changed, set()
-        noted = _ANNOTATIONS in kinds
-        kinds.discard(_ANNOTATIONS)
         for member in list(self.members):
-            for kind in sorted(kinds | {"tools"} if noted and member.caller.hop is not None else kinds):
+            for kind in sorted(kinds):
                 member.on_lists_changed(kind)
 
     # The tree

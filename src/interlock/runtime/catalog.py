@@ -231,20 +231,10 @@ class Namespace:
     def fingerprint(self, kind: str) -> tuple[object, ...]:
         """What clients are told of when it changes. Who offers a list decides what of it is shown."""
         return tuple(
-            (
-                shelf.link.segment,
-                shelf.definitions if kind == "tools" else shelf.digests[kind],
-                shelf.offer.kind,
-                shelf.offer.proved,
-                shelf.offer.scope,
-            )
+            (shelf.link.segment, shelf.digests[kind], shelf.offer.kind, shelf.offer.proved, shelf.offer.scope)
             for shelf in self.shelves
             if getattr(shelf, kind)
         )
-
-    def annotations(self) -> tuple[object, ...]:
-        """What AX peers are told of beside: it changes what a list says of tools, and no tool (MCP-AX 6.3)."""
-        return tuple((shelf.digests["tools"], shelf.degraded, shelf.least_latency) for shelf in self.shelves)
 
     def withheld(self, link: Link) -> list[Withheld]:
         found = [one for shelf in self.shelves if shelf.link is link for one in shelf.withheld]
@@ -271,15 +261,9 @@ class Stocked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Catalog:
-    def __init__(
-        self,
-        plan: Plan,
-        on_change: Callable[[frozenset[str]], None],
-        on_annotations: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, plan: Plan, on_change: Callable[[frozenset[str]], None]) -> None:
         self._plan = plan
         self._on_change = on_change
-        self._on_annotations = on_annotations
         self._shelves: dict[str, Shelf] = {}
         self._stocking: dict[object, Link] = {}
         self.namespace = Namespace(0, (), plan.ax.root_segment)
@@ -337,5 +321,3 @@ class Catalog:
             changed.add("resources")
         if changed:
             self._on_change(frozenset(changed - {"templates"}))
-        if "tools" not in changed and old.annotations() != new.annotations():
-            self._on_annotations()

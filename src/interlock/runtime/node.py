@@ -105,7 +105,7 @@ class Node:
         self.tokens = TokenBook(TokenTable(self.store.kv), self.clock, plan.access, plan.auth.token_days)
         self.keepers: dict[str, Keeper] = {}
         self.audience = Audience(self.keepers)
-        self.catalog = Catalog(plan, self.audience.lists_changed, self.audience.annotations_changed)
+        self.catalog = Catalog(plan, self.audience.lists_changed)
         self.dispatch = Dispatch(
             self.catalog,
             self.keepers,

@@ -6,7 +6,6 @@ is taken as it is, a registrant is held to MCP-AX, and only an aggregator has an
 """
 
 import asyncio
-import hashlib
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -118,7 +117,6 @@ class Shelf(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     withheld: tuple[Withheld, ...] = ()
     out_of_scope: frozenset[str] = frozenset()  # qualified names withheld because the registration may not have them
     digests: dict[str, bytes] = {}
-    definitions: bytes = b""  # a digest of the tools without what MCP-AX says of them
     ttl_s: float | None = None
     private: bool = True
     degraded: bool = False  # the link is gone; what it offered stays listed for a while (MCP-AX 13.2)
@@ -170,7 +168,6 @@ async def make_shelf(link: Link, listing: Listing, plan: Plan, old: Shelf | None
         withheld=tuple(withheld),
         out_of_scope=frozenset(stock.out_of_scope),
         digests=digests,
-        definitions=stock.definitions.digest(),
         ttl_s=listing.tools.ttl_s,
         private=listing.tools.private,
     )
@@ -204,7 +201,6 @@ class _Stock:
         self._path = ".".join((*self._root, link.segment))
         self._ways: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
         self._annotations: dict[bytes, Raw] = {}  # most tools share a handful; their bytes are made once
-        self.definitions = hashlib.sha256()
         self.tools: list[Route] = []
         self.prompts: list[Route] = []
         self.withheld: list[Withheld] = []
@@ -219,7 +215,6 @@ class _Stock:
                 self.withheld.append(route)
             else:
                 self.tools.append(route)
-                self.definitions.update(encode_value((route.item, route.hints, route.irreversible)))
 
     def take_prompts(self, named: Named) -> None:
         for original, item, inner, local in named.items:
