@@ -238,6 +238,7 @@ class Leaf:
         tools: Sequence[Mapping[str, Any]] = (),
         scope: str = "admin",
         proved: bool = True,
+        secure: bool = True,
         subserver_id: str | None = None,
         page: int = 1000,
         list_changed: bool = True,
@@ -264,7 +265,7 @@ class Leaf:
         self._ttl_ms = ttl_ms
         self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        guest = Guest(principal=f"subserver:{segment}", scope=AuthScope(scope), vouched=proved)
+        guest = Guest(principal=f"subserver:{segment}", scope=AuthScope(scope), vouched=proved, secure=secure)
         self._visitor = Visitor(owner.node.registrar, guest, transport="websocket", heartbeat_min_ms=100)
         self._visitor.begin(cast(Any, self))
 

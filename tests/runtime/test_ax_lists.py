@@ -43,9 +43,7 @@ async def test_the_name_of_the_draft_is_made_of_root_aggregator_leaf_and_tool(
 
 @pytest.mark.req("AX-4.1-4")
 @still
-async def test_a_name_of_255_characters_is_listed_and_called(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_name_of_255_characters_is_listed_and_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     edge, gate, leaf = "e" * 63, "g" * 63, "l" * 63  # three and their dots are 192 characters: 63 are left
     offered = [tool("t" * 63), tool("short")]
     async with chain(tmp_path, Wires(monkeypatch), [edge, gate]) as (root, _, low):
