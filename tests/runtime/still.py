@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from interlock.config.load import load
+from interlock.config.plan import AccessRule
 from interlock.protocol.ax.capability import AuthScope
 from interlock.protocol.jsonrpc.codec import decode_untrusted
 from interlock.protocol.jsonrpc.messages import Notification, Request
@@ -239,6 +240,7 @@ class Leaf:
         scope: str = "admin",
         proved: bool = True,
         secure: bool = True,
+        rule: AccessRule | None = None,
         subserver_id: str | None = None,
         page: int = 1000,
         list_changed: bool = True,
@@ -265,7 +267,9 @@ class Leaf:
         self._ttl_ms = ttl_ms
         self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        guest = Guest(principal=f"subserver:{segment}", scope=AuthScope(scope), vouched=proved, secure=secure)
+        guest = Guest(
+            principal=f"subserver:{segment}", scope=AuthScope(scope), rule=rule, vouched=proved, secure=secure
+        )
         self._visitor = Visitor(owner.node.registrar, guest, transport="websocket", heartbeat_min_ms=100)
         self._visitor.begin(cast(Any, self))
 
