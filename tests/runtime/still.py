@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import math
 import threading
 import uuid
 from collections import deque
@@ -44,6 +45,10 @@ class StillLoop(asyncio.SelectorEventLoop):
 
     moved = 1000.0
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._clock_resolution = 0.0  # a timer before its time would find nothing due, and fire again for ever
+
     def time(self) -> float:
         return self.moved
 
@@ -74,7 +79,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
         if not loop._ready:
             return
-    raise AssertionError("the node does not come to rest")
+    raise AssertionError(f"the node does not come to rest: {loop._ready}")
 
 
 async def move(seconds: float) -> None:
@@ -87,9 +92,9 @@ async def move(seconds: float) -> None:
         due = [timer.when() for timer in cast(Any, loop)._scheduled if not timer.cancelled() and timer.when() <= until]
         if not due:
             break
-        loop.moved = max(loop.moved, min(due))
+        loop.moved = max(loop.moved, math.nextafter(min(due), math.inf))
         await turns()
-    loop.moved = until
+    loop.moved = max(loop.moved, until)
     await turns()
 
 
@@ -170,10 +175,11 @@ async def house(folder: Path, config: str = "") -> AsyncIterator[House]:
 
 
 class Client:
-    """Of 2026-07-28. Also the transport its front writes to."""
+    """Of 2026-07-28, unless it is greeted as one of 2025-11-25. Also the transport its front writes to."""
 
     def __init__(self, feed: Callable[[bytes], None]) -> None:
         self._feed = feed
+        self._stamp: dict[str, Any] = STAMP
         self._next = 0
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self.told: list[dict[str, Any]] = []  # what it did not ask for
@@ -184,9 +190,21 @@ class Client:
         self._next += 1
         waits = self._waiting[self._next] = asyncio.get_running_loop().create_future()
         asked = {"jsonrpc": "2.0", "id": self._next, "method": method}
-        asked["params"] = {**(params or {}), "_meta": {**STAMP, **(meta or {})}}
+        asked["params"] = {**(params or {})}
+        if self._stamp or meta:
+            asked["params"]["_meta"] = {**self._stamp, **(meta or {})}
         self._feed(json.dumps(asked).encode() + b"\n")
         return waits
+
+    async def greet(self, **experimental: Any) -> "Client":
+        """A session of 2025-11-25, with all logs."""
+        self._stamp = {}
+        params = {"protocolVersion": "2025-11-25", "capabilities": {"experimental": experimental}}
+        params["clientInfo"] = {"name": "still", "version": "1"}
+        await self.request("initialize", params)
+        self._feed(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+        await self.request("logging/setLevel", {"level": "debug"})
+        return self
 
     async def request(self, method: str, params: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
         answer = self.begin(method, params, **more)
@@ -456,16 +474,17 @@ class Wires:
 
 @contextlib.asynccontextmanager
 async def chain(
-    folder: Path, wires: Wires, segments: Sequence[str], root: str = "", each: str = ""
+    folder: Path, wires: Wires, segments: Sequence[str], config: Mapping[str, str] | None = None
 ) -> AsyncIterator[list[House]]:
-    """The root first, each further house below the one before it. `root` is TOML of the root, `each` of all."""
+    """The root first, each further house below the one before it. `config` is TOML by segment, "root" for the root."""
     async with contextlib.AsyncExitStack() as stack:
         houses: list[House] = []
         for depth, segment in enumerate(["root", *segments]):
             place = folder / segment
             place.mkdir()
-            above = wires.config(["root", *segments][depth - 1], segment) if depth else root
-            houses.append(await stack.enter_async_context(house(place, f"{above}\n{each}")))
+            above = wires.config(["root", *segments][depth - 1], segment) if depth else ""
+            own = (config or {}).get(segment, "")
+            houses.append(await stack.enter_async_context(house(place, f"{own}\n{above}")))
             wires.houses[segment] = houses[-1]
             if depth:
                 await houses[-2].until(lambda: houses[-2].state(segment) == "ready")  # noqa: B023 - within this turn

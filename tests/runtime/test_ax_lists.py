@@ -23,7 +23,7 @@ async def test_the_name_of_the_draft_is_made_of_root_aggregator_leaf_and_tool(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     infra = '[ax]\nroot_segment = "infra"\n'
-    async with chain(tmp_path, Wires(monkeypatch), ["edge"], root=infra) as (root, edge):
+    async with chain(tmp_path, Wires(monkeypatch), ["edge"], {"root": infra}) as (root, edge):
         await edge.leaf("stm32h7", tools=[tool("dma2d_status")]).joined()
         await move(1.0)
         client = root.client()
@@ -63,7 +63,7 @@ async def test_a_name_too_long_for_the_root_stays_listed_below_it(
 ) -> None:
     infra = '[ax]\nroot_segment = "r"\n'
     edge, gate, leaf = "e" * 63, "g" * 63, "l" * 63
-    async with chain(tmp_path, Wires(monkeypatch), [edge, gate], root=infra) as (root, middle, low):
+    async with chain(tmp_path, Wires(monkeypatch), [edge, gate], {"root": infra}) as (root, middle, low):
         await low.leaf(leaf, tools=[tool("t" * 62), tool("t" * 61)]).joined()
         await move(1.0)
         at_root, at_edge = await root.client().tools(), await middle.client().tools()
