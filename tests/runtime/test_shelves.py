@@ -22,7 +22,7 @@ from interlock.runtime.catalog import Catalog
 from interlock.runtime.clock import SystemClock
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Items, Listing
-from interlock.runtime.shelves import Route, Shelf
+from interlock.runtime.shelves import NOTES, Route, Shelf
 
 SOURCE = Path(__file__).resolve().parents[2] / "src/interlock"
 LEAF = Offer(kind="leaf", scope=AuthScope.ADMIN)
@@ -44,8 +44,15 @@ class House:
 
     def __init__(self, *, tools: tuple[ToolRule, ...] = (), **ax: Any) -> None:
         self.plan = Plan(workspace=Path(), data=Path(), ax=AxPlan(**ax), tools=tools)
-        self.told: list[frozenset[str]] = []
-        self.catalog = Catalog(self.plan, self.told.append)
+        self.told: list[frozenset[str]] = []  # what clients are told
+        self.notes = 0  # how often parents are told of metadata besides
+        self.catalog = Catalog(self.plan, self._tell)
+
+    def _tell(self, kinds: frozenset[str]) -> None:
+        clients = kinds - {NOTES}
+        if clients:
+            self.told.append(clients)
+        self.notes += NOTES in kinds and "tools" not in kinds
 
     def link(self, segment: str, offer: Offer = ADOPTED, **classes: Any) -> Link:
         plan = ServerPlan(segment=segment, reach=Spawn(command=("true",)), classes=classes)
@@ -311,6 +318,7 @@ async def test_measured_latency_raises_when_the_list_is_rebuilt_and_does_not_fal
     link.offer = Offer(kind="leaf", session="two")
     assert await latency_class() == "realtime"
     assert house.told == [frozenset({"tools"})]  # metadata alone costs no client its cache
+    assert house.notes == 2
 
 
 async def test_degraded_tools_stay_listed_with_the_declared_value_kept() -> None:
@@ -335,6 +343,7 @@ async def test_degraded_tools_stay_listed_with_the_declared_value_kept() -> None
     house.catalog.drop(link)
     assert house.listed() == {}
     assert house.told == [frozenset({"tools"})] * 2
+    assert house.notes == 3
 
 
 # Proof, scope, safety
@@ -484,7 +493,7 @@ async def test_a_new_session_with_the_same_definitions_changes_nothing_and_a_cha
     second = house.link("l", Offer(kind="leaf", session="two"))
     assert (await house.catalog.stock(second, offered)).changed == ()
     assert house.routes()["l.t"].link is second
-    assert len(house.told) == 1
+    assert (len(house.told), house.notes) == (1, 2)
     third = house.link("l", Offer(kind="leaf", session="three"))
     assert (await house.catalog.stock(third, listing(tool("t", full(), description="e")))).changed != ()
 

@@ -20,7 +20,7 @@ from interlock.protocol.mcp.methods import ELICITATION_COMPLETE, LOG_RANK, ROOTS
 from interlock.runtime.callers import Caller
 from interlock.runtime.links.keeper import Heard, Keeper
 from interlock.runtime.links.link import Link
-from interlock.runtime.shelves import RESOURCE_SCHEME
+from interlock.runtime.shelves import NOTES, RESOURCE_SCHEME
 
 COALESCE_S: Final = 0.05  # MCP-AX 6.3, our rule
 
@@ -117,8 +117,10 @@ class Audience:
         if not self._changed:
             return
         kinds, self._changed = self._changed, set()
+        for_clients = sorted(kinds - {NOTES})
+        for_parents = sorted({"tools" if kind == NOTES else kind for kind in kinds})
         for member in list(self.members):
-            for kind in sorted(kinds):
+            for kind in for_clients if member.caller.hop is None else for_parents:
                 member.on_lists_changed(kind)
 
     # The tree

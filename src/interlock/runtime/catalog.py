@@ -27,7 +27,7 @@ from interlock.protocol.mcp.templates import matches
 from interlock.runtime.callers import ViewKey
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
-from interlock.runtime.shelves import RESOURCE_SCHEME, Changed, Place, Route, Shelf, changes, era_of, make_shelf
+from interlock.runtime.shelves import NOTES, RESOURCE_SCHEME, Changed, Place, Route, Shelf, changes, era_of, make_shelf
 
 PAGE_ITEMS: Final = 1000
 PAGES_KEPT_MAX: Final = 128
@@ -189,6 +189,11 @@ class View:
         return spelled
 
 
+def _told(shelf: Shelf, kind: str) -> bytes:
+    """Changed metadata of tools costs no client its prompt cache (MCP-AX 6.3)."""
+    return shelf.definitions if kind == "tools" else shelf.digests[kind]
+
+
 def _only(shelves: tuple[Shelf, ...], segment: str) -> tuple[Shelf, ...]:
     return tuple(shelf for shelf in shelves if shelf.link.segment == segment)
 
@@ -230,8 +235,12 @@ class Namespace:
 
     def fingerprint(self, kind: str) -> tuple[object, ...]:
         """What clients are told of when it changes. Who offers a list decides what of it is shown."""
+        if kind == NOTES:
+            return tuple(
+                (one.link.segment, one.digests["tools"], one.degraded, one.least_latency) for one in self.shelves
+            )
         return tuple(
-            (shelf.link.segment, shelf.digests[kind], shelf.offer.kind, shelf.offer.proved, shelf.offer.scope)
+            (shelf.link.segment, _told(shelf, kind), shelf.offer.kind, shelf.offer.proved, shelf.offer.scope)
             for shelf in self.shelves
             if getattr(shelf, kind)
         )
@@ -314,7 +323,7 @@ class Catalog:
         self.namespace = new
         changed = {
             kind
-            for kind in ("tools", "prompts", "resources", "templates")
+            for kind in ("tools", "prompts", "resources", "templates", NOTES)
             if old.fingerprint(kind) != new.fingerprint(kind)
         }
         if "templates" in changed:

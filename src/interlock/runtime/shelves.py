@@ -6,6 +6,7 @@ is taken as it is, a registrant is held to MCP-AX, and only an aggregator has an
 """
 
 import asyncio
+import hashlib
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -40,6 +41,7 @@ from interlock.protocol.ax.hop import (
     changed_from,
     implied_scope,
     least_latency_class,
+    over_transport,
     published,
     raised,
     read_below,
@@ -59,6 +61,7 @@ from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Items, Listing
 from interlock.runtime.naming import Named, refuse_names, settle_names
 
+NOTES: Final = "notes"  # a kind of change: of metadata, which hops above read and a client's prompts do not show
 HIDDEN: Final = "hidden by [[tool]]"
 SLICE: Final = 200  # items prepared before others get a turn
 
@@ -117,6 +120,7 @@ class Shelf(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     withheld: tuple[Withheld, ...] = ()
     out_of_scope: frozenset[str] = frozenset()  # qualified names withheld because the registration may not have them
     digests: dict[str, bytes] = {}
+    definitions: bytes = b""  # of the tools, without what only the hops above read of them
     ttl_s: float | None = None
     private: bool = True
     degraded: bool = False  # the link is gone; what it offered stays listed for a while (MCP-AX 13.2)
@@ -168,9 +172,20 @@ async def make_shelf(link: Link, listing: Listing, plan: Plan, old: Shelf | None
         withheld=tuple(withheld),
         out_of_scope=frozenset(stock.out_of_scope),
         digests=digests,
+        definitions=_definitions(stock.tools),
         ttl_s=listing.tools.ttl_s,
         private=listing.tools.private,
     )
+
+
+def _definitions(routes: list[Route]) -> bytes:
+    digest = hashlib.sha256()
+    for route in routes:
+        digest.update(route.qualified.encode())
+        for key, raw in route.item.items():
+            if key != "_meta":
+                digest.update(b"%b:%b\n" % (key.encode("utf-8", "surrogatepass"), bytes(raw)))
+    return digest.digest()
 
 
 def changes(old: Shelf | None, new: Shelf) -> tuple[Changed, ...]:
@@ -324,6 +339,10 @@ class _Stock:
                 declared = decode_value(told.capability)
             except CodecError:
                 return Invalid(reason="the capability annotation cannot be read")
+        if self._offer.kind == "leaf":
+            declared = over_transport(declared, self._offer.transport)
+            if isinstance(declared, Invalid):
+                return declared
         if not self._offer.proved:
             said = read_capability(declared, annotations=annotations)
             if isinstance(said, Invalid):

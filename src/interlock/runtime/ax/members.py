@@ -212,6 +212,7 @@ class Members(InTheHouse, ABC):
             proved=session.peer.proved,
             scope=session.auth_scope,
             link_latency_ms=way.guest.rule.link_latency_ms if way.guest.rule is not None else 0.0,
+            transport=session.register.transport_class,
             session=session.session_id,
         )
 

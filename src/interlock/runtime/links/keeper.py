@@ -73,7 +73,7 @@ class Keeper:
         self.link = link
         self.holder = holder
         self.listing: Listing | None = None
-        self.listed_at = dict.fromkeys(LISTS_OF, 0.0)  # when each kind of list was last read
+        self.listed_at = dict.fromkeys(LISTS_OF, 0.0)  # when each kind of list was last read, or could not be
         self.settled = asyncio.Event()  # the first attempt has ended, well or not
         self.stderr = StderrRing(now=workshop.clock.wall)
         self.subscriptions = Subscriptions(link, self._refresh_all)
@@ -89,6 +89,7 @@ class Keeper:
         self._task: asyncio.Task[None] | None = None
         self._relists: dict[str, asyncio.Task[None]] = {}
         self._unread: set[str] = set()  # kinds of lists that changed since they were last asked for
+        self._troubles: dict[str, str] = {}  # method -> why its list could not be read
         self._regreeting: asyncio.Task[None] | None = None
         self._probing: asyncio.Task[None] | None = None
         self._closing: Pipe | None = None
@@ -158,8 +159,10 @@ class Keeper:
         for kind in LISTS_OF:
             self.refresh(kind)
 
-    async def refreshed(self, kind: str) -> None:
-        await asyncio.shield(self.refresh(kind))
+    def refreshed(self, kind: str) -> "asyncio.Future[None]":
+        """One reading for all who find the list too old (MCP-AX 5.1); it begins now."""
+        task = self._relists.get(kind)
+        return asyncio.shield(self.refresh(kind) if task is None or task.done() else task)
 
     @property
     def announces_changes(self) -> bool:
@@ -316,14 +319,15 @@ class Keeper:
         refusal = next((failed.what for _, failed in outcomes if failed is not None and failed.unauthorised), None)
         if refusal is not None:
             raise ConnectFailed(refusal.detail, refusal=refusal)
-        troubles = [str(failed) for _, failed in outcomes if failed is not None]
+        troubles = zip(methods, outcomes, strict=True)
+        self._troubles = {method: str(failed) for method, (_, failed) in troubles if failed is not None}
         old = self.listing or Listing()
         fields = {
             FIELD[method]: items if items is not None else getattr(old, FIELD[method])
             for method, (items, _) in zip(methods, outcomes, strict=True)
         }
         await self._publish(Listing(**fields), LISTS_OF)
-        self._stand_listed(troubles)
+        self._stand_listed()
 
     async def _relist(self, kind: str) -> None:
         while kind in self._unread:
@@ -334,16 +338,17 @@ class Keeper:
         listing = self.listing
         if listing is None or not self._usable.is_set():
             return
-        troubles = []
         for method in LISTS_OF[kind]:
             items, trouble = await self._read(method)
+            self._troubles.pop(method, None)
             if items is not None:
                 listing = msgspec.structs.replace(self.listing or listing, **{FIELD[method]: items})
                 await self._publish(listing, (kind,))
             elif trouble is not None:
-                troubles.append(str(trouble))
+                self._troubles[method] = str(trouble)
+                self.listed_at[kind] = self._workshop.clock.now()  # what there is stays, and is not asked for each time
         if self.link.standing.state in (LinkState.READY, LinkState.SLOW):
-            self._stand_listed(troubles)
+            self._stand_listed()
 
     async def _read(self, method: str) -> tuple[Items | None, ListFailed | None]:
         try:
@@ -357,8 +362,10 @@ class Keeper:
             self.listed_at[kind] = self._workshop.clock.now()
         await self._stock_catalog(self.link, listing)
 
-    def _stand_listed(self, troubles: list[str]) -> None:
-        self.link.stand(LinkState.SLOW if troubles else LinkState.READY, "; ".join(troubles) or None)
+    def _stand_listed(self) -> None:
+        self.link.stand(
+            LinkState.SLOW if self._troubles else LinkState.READY, "; ".join(self._troubles.values()) or None
+        )
 
     async def _hang_up(self, reason: str) -> None:
         """When it is interrupted, the next one waits for what this one began to close."""

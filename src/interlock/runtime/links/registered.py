@@ -213,7 +213,7 @@ class RegisteredKeeper(Keeper):
     def recover(self) -> None:
         """It was suspected of being gone, and is not."""
         if self._usable.is_set() and self.link.pipe is not None:
-            self.link.stand(LinkState.READY, None)
+            self._stand_listed()
 
     def cut(self, state: LinkState, reason: str) -> None:
         """The link is over: whoever waits is told now."""

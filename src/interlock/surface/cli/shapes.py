@@ -25,6 +25,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     verified: bool = False
     auth_scope: str = ""
     transport_class: str = ""
+    version: str | None = None
     heartbeat_interval_ms: int = 0
     registered_at: str | None = None
     session: str = ""
