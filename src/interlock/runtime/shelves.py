@@ -182,6 +182,7 @@ def _definitions(routes: list[Route]) -> bytes:
     digest = hashlib.sha256()
     for route in routes:
         digest.update(route.qualified.encode())
+        digest.update(encode_value((route.hints, route.irreversible)))  # a tool that turned dangerous is another
         for key, raw in route.item.items():
             if key != "_meta":
                 digest.update(b"%b:%b\n" % (key.encode("utf-8", "surrogatepass"), bytes(raw)))
