@@ -373,3 +373,42 @@ async def test_a_reader_refuses_a_file_that_is_no_log(tmp_path: Path, content: b
         await reader.open()
     await reader.close()
     assert (tmp_path / AUDIT_FILE).read_bytes() == content
+
+
+@pytest.mark.parametrize("upto", [0, 1, 2, 255, 256, 257, 700, 10_000])
+async def test_records_given_up_leave_a_log_that_is_provable_and_goes_on(tmp_path: Path, upto: int) -> None:
+    audit = SqliteAudit(tmp_path)
+    await audit.open()
+    for batch in range(4):
+        await audit.append([b"%d/%d" % (batch, n) for n in range(300)])
+    before = await audit.read(0, 2000)
+    removed = await audit.give_up(upto)
+    assert removed <= upto and removed < len(before)
+    assert upto - removed < 256 or upto >= len(before)
+    assert await audit.read(0, 2000) == before[removed:]
+    assert (await audit.append([b"later"])) == 1201
+    verdict = await audit.verify()
+    assert (verdict.intact, verdict.start.sequence, verdict.last.sequence) == (True, removed, 1201)
+    assert await audit.give_up(removed) == 0
+    await audit.close()
+
+
+async def test_a_retention_that_was_interrupted_leaves_nothing_to_complain_about(tmp_path: Path) -> None:
+    audit = SqliteAudit(tmp_path)
+    await audit.open()
+    for batch in range(3):
+        await audit.append([b"%d" % batch])
+    rows = await audit.read()
+    assert await audit.give_up(1) == 1
+    await audit.close()
+    left = rows[0]
+    db = sqlite3.connect(tmp_path / "audit" / "audit.db", isolation_level=None)
+    db.execute("INSERT INTO record (seq, data, hash) VALUES (?, ?, ?)", (left.sequence, left.data, left.hash))
+    db.close()
+    verdict = await verdict_on(tmp_path)
+    assert (verdict.intact, verdict.records, verdict.start.sequence) == (True, 2, 1)
+    audit = SqliteAudit(tmp_path)
+    await audit.open()
+    assert await audit.give_up(2) == 1
+    assert [record.sequence for record in await audit.read()] == [3]
+    await audit.close()

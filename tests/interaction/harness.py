@@ -49,7 +49,7 @@ class RunningNode:
     def wait_link(self, segment: str, wanted: Mapping[str, Any], seconds: float = 20.0) -> dict[str, Any]:
         """Until the link shows these values."""
         return wait_for(
-            lambda: (link := self.link(segment)) and all(link[k] == v for k, v in wanted.items()) and link, seconds
+            lambda: (link := self.link(segment)) and all(link.get(k) == v for k, v in wanted.items()) and link, seconds
         )
 
     def cli(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:

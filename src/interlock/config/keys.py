@@ -498,6 +498,13 @@ _LIMITS = _keys(
 
 _STORE = _keys(
     Key(name="backend", kind=Choice(values=("sqlite",)), default="sqlite", example="sqlite", help="What remembers."),
+    Key(
+        name="audit_days",
+        kind=Whole(low=0, high=36500),
+        default=0,
+        example=365,
+        help="How long audit records are kept, in days; 0 keeps them for ever.",
+    ),
 )
 
 SECTIONS: Final = {

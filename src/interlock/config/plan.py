@@ -170,6 +170,7 @@ class LimitsPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 class StorePlan(msgspec.Struct, frozen=True, kw_only=True):
     backend: Literal["sqlite"] = "sqlite"
+    audit_days: int = 0  # how long records are kept; 0: for ever
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

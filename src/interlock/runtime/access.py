@@ -28,6 +28,11 @@ class TokenBook:
         self._known: dict[bytes, tuple[Principal, float]] = {}
         self._vouched: dict[str, float] = {}  # principal of an authorization server -> when its last token ends
 
+    def replan(self, rules: tuple[AccessRule, ...]) -> None:
+        """Other [[access]] entries: whoever comes next is looked up again."""
+        self._rules = rules
+        self._known.clear()
+
     async def open(self) -> None:
         self._records = await self._table.by_hash(self._clock.wall())
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from math import inf
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -35,7 +35,7 @@ from interlock.protocol.jsonrpc.errors import (
     for_legacy,
 )
 from interlock.protocol.jsonrpc.messages import Request, Response
-from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.eras import MODERN, Era
 from interlock.protocol.mcp.ladder import HTTP_STATUS
 from interlock.protocol.mcp.meta import PROGRESS_TOKEN
 from interlock.protocol.mcp.methods import LOG_MESSAGE, LOG_RANK, META_LOG_LEVEL, PROGRESS
@@ -54,6 +54,10 @@ class Outcome(Enum):
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"
     LOST = "lost"  # the link went away; what the server did is unknown
+
+
+OK: Final = Outcome.OK  # names of their own, as in `protocol.mcp.eras`
+REFUSED: Final = Outcome.REFUSED
 
 
 class Pending(Protocol):
@@ -188,7 +192,7 @@ class Call(msgspec.Struct, eq=False):
             self._end(encode_error(self.client_id, error), Outcome.ERROR, _status(error) if mine is Era.MODERN else 200)
             return
         result = bytes(response.result)
-        if era is not mine or (mine is Era.MODERN and b'"resultType"' not in result):
+        if era is not mine or (mine is MODERN and b'"resultType"' not in result):
             if mine is Era.LEGACY and self.house.input_required(self, response.result):
                 return
             brought = (
@@ -200,7 +204,7 @@ class Call(msgspec.Struct, eq=False):
                 self.on_failed(brought, Outcome.ERROR)
                 return
             result = brought
-        outcome = Outcome.OK
+        outcome = OK
         if b'"isError"' in result and _is_error(result):
             outcome = Outcome.TOOL_ERROR
         if self.house.timing is not None:

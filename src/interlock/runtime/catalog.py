@@ -277,6 +277,11 @@ class Catalog:
         self._stocking: dict[object, Link] = {}
         self.namespace = Namespace(0, (), plan.ax.root_segment)
 
+    def replan(self, plan: Plan) -> None:
+        """Other rules for tools: no shelf is good any more; whoever keeps the lists stocks them again."""
+        self._plan = plan
+        self._shelves = {one: msgspec.structs.replace(shelf, digests={}) for one, shelf in self._shelves.items()}
+
     async def stock(self, link: Link, listing: Listing) -> Stocked:
         """Take over what a server now offers. Where it is refused, nothing of that server is listed any more."""
         old = self._shelves.get(link.segment)

@@ -28,7 +28,7 @@ from interlock.protocol.jsonrpc.errors import (
 )
 from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.mcp.capabilities import declares
-from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.eras import LEGACY, MODERN, Era
 from interlock.protocol.mcp.headers import encode_header, mirror_headers, mirror_mismatch
 from interlock.protocol.mcp.ladder import HTTP_STATUS
 from interlock.protocol.mcp.methods import (
@@ -44,7 +44,7 @@ from interlock.protocol.mcp.mrtr import RESUMABLE, read_input_required
 from interlock.protocol.mcp.tasks import tool_across_eras
 from interlock.runtime.ax.hop import OUT_OF_SCOPE, Hop
 from interlock.runtime.callers import Asked, Caller, Sink, ViewKey
-from interlock.runtime.calls import Call, Carrier, Outcome, Timing
+from interlock.runtime.calls import OK, REFUSED, Call, Carrier, Outcome, Timing
 from interlock.runtime.catalog import Catalog, View
 from interlock.runtime.clock import Clock
 from interlock.runtime.grants.consents import Consent
@@ -403,7 +403,7 @@ class Dispatch:
 
     def _across(self, call: Call, link: Link, tool: Route | None = None) -> Fault | None:
         """A modern client's call to a legacy server: note what a retry must repeat, and the log level it wants."""
-        if call.caller.era is Era.LEGACY or link.facts is None or link.facts.era is Era.MODERN:
+        if call.caller.era is LEGACY or link.facts is None or link.facts.era is MODERN:
             return None
         if "requestState" in call.params:  # nobody but us makes one for this server
             data = {"reason": "state_invalid"}
@@ -516,7 +516,10 @@ class Dispatch:
         link = call.link
         if link is not None:
             link.latencies.append(seconds)
-        if outcome is not Outcome.OK:
+        verdict = "admitted"
+        if outcome is not OK:
+            if outcome is REFUSED:
+                verdict = "refused"
             self.failed += outcome is not Outcome.TOOL_ERROR and outcome is not Outcome.CANCELLED
             if link is not None and outcome in (Outcome.ERROR, Outcome.LOST, Outcome.TIMEOUT):
                 link.errors += 1
@@ -528,7 +531,7 @@ class Dispatch:
                 call.method,
                 call.target,
                 call.params.get("arguments"),
-                "refused" if outcome is Outcome.REFUSED else "admitted",
+                verdict,
                 outcome._value_,
                 seconds,
                 call.reason,

@@ -28,6 +28,7 @@ class Refuse(msgspec.Struct, frozen=True):
 C = TypeVar("C")
 
 _KEY: Final = object()
+_READY: Final = LinkState.READY  # a name of its own, as in `protocol.mcp.eras`
 
 
 class Admitted(Generic[C]):
@@ -48,7 +49,7 @@ class Guard:
         """`standing` is how the link of the command's route stands; None when the name leads nowhere."""
         if standing is None:
             return Refuse(Rung.ROUTE, NOT_FOUND)
-        if standing.state is LinkState.READY:
+        if standing.state is _READY:
             return Admitted(command, _KEY)
         match standing.state:
             case LinkState.READY | LinkState.SLOW:

@@ -5,7 +5,6 @@ Here, and only here, the parts meet. The node watches its links and passes on wh
 
 import asyncio
 import contextlib
-import functools
 import gc
 import logging
 import signal
@@ -19,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 from msgspec import Raw
 
-from interlock.config.plan import Address, Dial, Plan
+from interlock.config.load import Loaded
+from interlock.config.plan import Address, Plan
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.mcp.eras import Era
@@ -54,11 +54,14 @@ from interlock.runtime.identity import own_identity
 from interlock.runtime.links.connecting import Workshop
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
-from interlock.runtime.links.listing import Listing
 from interlock.runtime.links.personal import PersonalLinks
 from interlock.runtime.links.pipes import Undelivered
 from interlock.runtime.operations import NodeOperations
 from interlock.runtime.recorder import Recorder
+from interlock.runtime.reload import Read, Reload
+from interlock.runtime.replanning import takes
+from interlock.runtime.retention import Retention
+from interlock.runtime.servers import Servers
 from interlock.runtime.task_desk import TaskDesk
 from interlock.runtime.task_news import TaskNews
 from interlock.store.registry import build_audit, build_store
@@ -153,7 +156,10 @@ class Node:
         self.registrar = Registrar(plan, own_id, fittings, Owners(self.store.kv, self.clock), proofs)
         self.children = Nursery(plan, self.registrar, self._workshop)
         self.door.also_dismiss = lambda: self.registrar.dismiss_unwelcome(self.tokens.stands)
-        self.parents = self._make_parents()
+        self.parents = self.make_parents()
+        self.configured = Servers(self, self.keepers, self.personal, self.catalog, self._workshop, self.desk)
+        self.reload: Reload | None = None
+        self.subservers: AxDoor | None = None
         self._servers: list[_Server] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._bridged: set[BridgedClient] = set()
@@ -169,6 +175,9 @@ class Node:
         self._stack.push_async_callback(self.audit.close)
         self.recorder.start()
         self._stack.push_async_callback(self.recorder.stop)
+        retention = Retention(self.audit, self.recorder, self.clock, self.plan.store.audit_days)
+        retention.start()
+        self._stack.push_async_callback(retention.stop)
         await self.tokens.open()
         await self.desk.open()
         self._stack.push_async_callback(self.desk.close)
@@ -177,15 +186,21 @@ class Node:
             await self._open_doors()
         await self._warden.start()
         self._stack.push_async_callback(self._warden.stop)
-        self._start_links()
-        self._stack.push_async_callback(self._stop_links)
+        self.configured.start(self.plan)
+        self._stack.push_async_callback(self.configured.stop)
         self._stack.push_async_callback(self.registrar.stop)
         self.children.start()
         self._stack.push_async_callback(self.children.stop)
         if self.parents is not None:
             self.parents.start()
 
-    def _make_parents(self) -> "Parents | None":
+    def watch(self, read: Read, paths: tuple[Path, ...]) -> None:
+        """Take up what changes in the configuration from now on."""
+        self.reload = Reload(read, paths, self.plan, takes(self), self.clock)
+        self.reload.start()
+        self._stack.push_async_callback(self.reload.stop)
+
+    def make_parents(self) -> "Parents | None":
         if not self.plan.ax.parents:
             return None
         from interlock.runtime.ax.parents import Parents
@@ -204,24 +219,6 @@ class Node:
     async def stop(self) -> None:
         await self._close_doors()
         await self._stack.aclose()
-
-    def _start_links(self) -> None:
-        vendor_meta = self.plan.mcp.meta_pass == "vendor"  # noqa: S105  (a choice, not a password)
-        for server in self.plan.servers:
-            link = Link(server, self, self.clock, vendor_meta=vendor_meta)
-            reach = server.reach
-            holder = self.desk.holder(server.segment, reach) if isinstance(reach, Dial) else None
-            self.keepers[server.segment] = Keeper(link, self._workshop, self._stock, holder)
-            if isinstance(reach, Dial) and holder is not None and reach.auth is not None and reach.auth.per == "user":
-                holder_for = functools.partial(self.desk.holder_for, holder, reach)
-                personal = PersonalLinks(server, self._workshop, self, holder_for, vendor_meta=vendor_meta)
-                link.personal = self.personal[server.segment] = personal
-        for keeper in self.keepers.values():
-            keeper.start()
-
-    async def _stop_links(self) -> None:
-        await asyncio.gather(*(personal.stop() for personal in self.personal.values()))
-        await asyncio.gather(*(keeper.stop() for keeper in self.keepers.values()))
 
     async def settle(self, seconds: float | None) -> None:
         """Until every link's first attempt has ended, at most so long."""
@@ -266,7 +263,7 @@ class Node:
         protocol = type("PublicProtocol", (McpProtocol,), {"door": self.door})
         tls = {"ssl_certfile": node.tls_cert, "ssl_keyfile": node.tls_key} if node.tls_cert is not None else {}
         documents = self._open_to_oauth() | self.desk.settle(self.url, self.operator_url)
-        subservers = AxDoor(self.plan, self.tokens, self.registrar, self.refusals)
+        subservers = self.subservers = AxDoor(self.plan, self.tokens, self.registrar, self.refusals)
         sockets = {
             "ws_max_size": self.plan.limits.message_bytes,
             "ws_ping_interval": PING_EVERY_S,
@@ -388,17 +385,12 @@ class Node:
 
     # What the links say (LinkWatcher)
 
-    async def _stock(self, link: Link, listing: Listing | None) -> None:
-        if listing is None:
-            self.catalog.drop(link)
-        else:
-            await self.catalog.stock(link, listing)
-
     def on_standing(self, link: Link) -> None:
         log.info("link %s: %s%s", link.segment, link.standing.state.value, _because(link.standing.reason))
 
     def on_changed(self, link: Link, kind: str) -> None:
-        self.keepers[link.segment].refresh(kind)
+        if (keeper := self._keeper_of(link)) is not None:
+            keeper.refresh(kind)
 
     def on_resource_updated(self, link: Link, params: Raw) -> None:
         self.audience.resource_updated(link, params, self.catalog.namespace.show_uri)
@@ -410,23 +402,33 @@ class Node:
         return self.audience.roots(link, request)
 
     def on_pipe_lost(self, link: Link, reason: str) -> None:
-        self.keepers[link.segment].lose(reason)
+        if (keeper := self._keeper_of(link)) is not None:
+            keeper.lose(reason)
 
     def on_session_lost(self, link: Link) -> None:
-        self.keepers[link.segment].regreet()
+        if (keeper := self._keeper_of(link)) is not None:
+            keeper.regreet()
 
     def on_unauthorised(self, link: Link, what: Undelivered) -> None:
         log.warning("link %s: %s", link.segment, what.detail)
-        self.keepers[link.segment].refused(what)
+        if (keeper := self._keeper_of(link)) is not None:
+            keeper.refused(what)
 
     def on_unreachable(self, link: Link) -> None:
-        self.keepers[link.segment].probe()
+        if (keeper := self._keeper_of(link)) is not None:
+            keeper.probe()
 
     def on_elicitation_complete(self, link: Link, params: Raw) -> None:
         self.audience.elicitation_complete(link, params)
 
     def on_acknowledged(self, link: Link, params: Raw) -> None:
-        self.keepers[link.segment].task_listening.on_acknowledged(params)
+        if (keeper := self._keeper_of(link)) is not None:
+            keeper.task_listening.on_acknowledged(params)
+
+    def _keeper_of(self, link: Link) -> Keeper | None:
+        """None for the last words of a link that another has replaced."""
+        keeper = self.keepers.get(link.segment)
+        return keeper if keeper is not None and keeper.link is link else None
 
     def on_consented(self, pending: Pending) -> None:
         """Somebody agreed: it goes on record, and a client that sent them to the page is told."""
@@ -537,17 +539,18 @@ def _because(reason: str | None) -> str:
 
 
 def serve(
-    plan: Plan,
+    loaded: Loaded,
+    read: Read,
     *,
     stdio: bool,
     only: str | None,
     on_ready: Callable[[dict[str, Any]], None],
     operator_app: OperatorApp,
 ) -> None:
-    """Run a node until SIGTERM, SIGINT or, on stdio, the end of input. Blocks."""
+    """Run a node until SIGTERM, SIGINT or, on stdio, the end of input. Blocks. `read`: when the files change."""
     descriptors.raise_limit()
     runner = _loop_runner()
-    runner(_run(plan, stdio=stdio, only=only, on_ready=on_ready, operator_app=operator_app))
+    runner(_run(loaded, read, stdio=stdio, only=only, on_ready=on_ready, operator_app=operator_app))
 
 
 def _tune_collector() -> None:
@@ -566,7 +569,8 @@ def _loop_runner() -> Callable[[Any], None]:
 
 
 async def _run(
-    plan: Plan,
+    loaded: Loaded,
+    read: Read,
     *,
     stdio: bool,
     only: str | None,
@@ -574,6 +578,7 @@ async def _run(
     operator_app: OperatorApp,
 ) -> None:
     loop = asyncio.get_running_loop()
+    plan = loaded.plan
     socket_path = plan.data / "run" / SOCKET
     if stdio and _answers(str(socket_path)):
         if not await bridge(socket_path, only):
@@ -585,6 +590,7 @@ async def _run(
     node = Node(plan, operator_app)
     try:
         await node.start(listen=not stdio)
+        node.watch(read, loaded.paths)
         ends = [loop.create_task(stopping.wait())]
         front = node.line_front(only) if stdio else None
         reader = await stdio_front(front) if front is not None else None

@@ -28,6 +28,7 @@ from interlock.runtime.links.link import Link
 from interlock.runtime.links.registered import RegisteredLink
 from interlock.runtime.links.state import USABLE
 from interlock.runtime.shelves import Route, era_of
+from interlock.runtime.subtree import below
 from interlock.store.secrets import Kind
 from interlock.store.tokens import BadTokenName, Door, Scope, TokenRecord
 
@@ -87,6 +88,7 @@ class NodeOperations:
                 "tree": node.plan.ax.tree,
                 "audit_trouble": node.recorder.trouble,
             },
+            "configuration": node.reload.status() if node.reload is not None else None,
             "parents": node.parents.status() if node.parents is not None else [],
             **self.links(),
             "catalog": {
@@ -231,6 +233,7 @@ class NodeOperations:
             "pid": link.pid,
             "stderr_lines": keeper.stderr.count,
             "hops": max((route.hops for route in shelf.tools), default=1) if shelf else 1,
+            "below": below(namespace.listed(shelf.tools)) if shelf else [],
             **self._registration(link),
             "latency_ms": round(statistics.median(link.latencies) * 1000, 3) if link.latencies else None,
             "token": _held(keeper),

@@ -91,31 +91,30 @@ def digest_of(arguments: Raw | None) -> Digest:
     return _NO_ARGUMENTS if arguments is None else Digest(hashlib.sha256(arguments).hexdigest())
 
 
-_TEMPLATE: Final = (
-    b'{"at":"%b","who":%b,"via":"%b","method":"%b","tool":%b,"args_sha256":"%b","verdict":"%b","outcome":"%b","ms":%.3f'
-)
-
-
 def _encode_one(entry: Entry) -> bytes:
     at, who, via, method, tool, arguments, verdict, outcome, seconds, reason = entry
     if arguments is None:
         digest: str = _NO_ARGUMENTS
     else:
         digest = arguments if isinstance(arguments, Digest) else hashlib.sha256(arguments).hexdigest()
-    record = _TEMPLATE % (
-        _second(int(at)).encode(),
-        _quoted(who),
-        via.encode(),
-        method.encode(),
-        _quoted(tool),
-        digest.encode(),
-        verdict.encode(),
-        outcome.encode(),
-        seconds * 1000,
+    before, after = _frame(int(at), who, via, method, tool, verdict, outcome)
+    if reason is None:
+        return f"{before}{digest}{after}{seconds * 1000:.3f}}}".encode()
+    return f'{before}{digest}{after}{seconds * 1000:.3f},"reason":{_quoted(reason)}}}'.encode()
+
+
+@functools.lru_cache(maxsize=1024)
+def _frame(at: int, who: str, via: str, method: str, tool: str, verdict: str, outcome: str) -> tuple[str, str]:
+    """What stands around the digest of the arguments: many calls of one second share it."""
+    before = (
+        f'{{"at":"{rfc3339(at)}","who":{_quoted(who)},"via":"{via}","method":"{method}"'
+        f',"tool":{_quoted(tool)},"args_sha256":"'
     )
-    return record + b"}" if reason is None else b'%b,"reason":%b}' % (record, _quoted(reason))
+    return before, f'","verdict":"{verdict}","outcome":"{outcome}","ms":'
+
+
+def _quoted(text: str) -> str:
+    return _encode(text).decode()
 
 
 _NO_ARGUMENTS: Final = Digest(hashlib.sha256(b"{}").hexdigest())
-_second = functools.lru_cache(maxsize=64)(rfc3339)
-_quoted = functools.lru_cache(maxsize=4096)(_encode)

@@ -64,6 +64,7 @@ class Break(msgspec.Struct, frozen=True, kw_only=True):
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     records: int  # how many were found intact before the break, or to the end
     last: Mark  # the last of them
+    start: Mark = ORIGIN  # the last record that was given up; the origin while all are kept
     broken: Break | None = None
 
     @property
@@ -87,7 +88,7 @@ class Check:
 
     def __init__(self, start: Mark = ORIGIN, head: Mark | None = None) -> None:
         self.records = 0
-        self._last = start
+        self._start = self._last = start
         self._head = head
         self._suspect: ChainedRecord | None = None
         self._broken: Break | None = None
@@ -127,7 +128,7 @@ class Check:
                 flaw=Flaw.TAIL_REMOVED,
                 reason=f"the log ends after record {self._last.sequence}, but record {self._head.sequence} was written",
             )
-        return Verdict(records=self.records, last=self._last, broken=self._broken)
+        return Verdict(records=self.records, last=self._last, start=self._start, broken=self._broken)
 
     def _explain(self, record: ChainedRecord, following: ChainedRecord | None) -> Break:
         sequence = self._last.sequence + 1

@@ -166,3 +166,9 @@ class AuditLog(AuditReader, Protocol):
 
     async def append(self, records: Sequence[bytes]) -> int:
         """Chain the records in order, all or nothing, and return the last sequence once they are on disk."""
+
+    async def give_up(self, sequence: int) -> int:
+        """Remove records from the start, up to about `sequence` and never beyond, and say how many.
+
+        What is left stays provable: the mark of the last one removed is kept.
+        """

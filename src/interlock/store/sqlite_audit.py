@@ -82,7 +82,8 @@ class SqliteAuditReader:
         # The head is read before the records: what others append meanwhile can only lie beyond it.
         start, head = await self._thread.run(self._log.marks)
         check = Check(start, head)
-        after = INTEGER_MIN
+        # Before a start that was moved there may be leftovers of a retention that was interrupted: given up, not read.
+        after = INTEGER_MIN if start == ORIGIN else start.sequence
         while page := await self._thread.run(self._log.read, after, VERIFY_PAGE):
             after = page[-1].sequence
             if not await self._thread.run(_add_all, check, page):
@@ -94,7 +95,7 @@ class SqliteAuditReader:
             last = verdict.last.sequence
             reason = f"no head is kept in {STORE_FILE}: nothing shows that record {last} is the last"
             broken = Break(sequence=last, flaw=Flaw.HEAD_MISSING, reason=reason)
-            return Verdict(records=verdict.records, last=verdict.last, broken=broken)
+            return Verdict(records=verdict.records, last=verdict.last, start=start, broken=broken)
         return verdict
 
 
@@ -103,6 +104,9 @@ class SqliteAudit(SqliteAuditReader):
 
     async def append(self, records: Sequence[bytes]) -> int:
         return await self._thread.run(self._log.append, records)
+
+    async def give_up(self, sequence: int) -> int:
+        return await self._thread.run(self._log.give_up, int64(sequence))
 
 
 def _add_all(check: Check, page: list[ChainedRecord]) -> bool:
@@ -160,6 +164,33 @@ class _Log:
         finally:
             self._head.unlock()
         return mark.sequence
+
+    def give_up(self, sequence: int) -> int:
+        """Whole rows, up to the last that ends at or before `sequence`, and never the last row of the log.
+
+        The mark of where the log now begins is on disk before anything is deleted.
+        """
+        db = self._connection()
+        self._head.lock()
+        try:
+            start = self._head.get(START_KEY) or ORIGIN
+            last = start
+            with contextlib.closing(db.execute(_ROWS_FROM, (start.sequence + 1,))) as rows:
+                row = rows.fetchone()
+                for following in rows:
+                    end = _records(*row)[-1]
+                    if end.sequence > sequence:
+                        break
+                    last, row = Mark(end.sequence, end.hash), following
+            if last == start:
+                return 0
+            self._head.begin_after(last)
+            self._head.commit()
+        finally:
+            self._head.unlock()
+        with writing(db):
+            db.execute("DELETE FROM record WHERE seq <= ?", (last.sequence,))
+        return last.sequence - start.sequence
 
     def read(self, after: int, limit: int) -> list[ChainedRecord]:
         """From the row that `after` lies in or before; rows as they come until there are enough."""
@@ -254,6 +285,10 @@ class _Head:
     def move(self, head: Mark) -> None:
         with errors_of(self._path):
             put_value(self._connection(), HEAD_BUCKET, HEAD_KEY, msgspec.json.encode(head))
+
+    def begin_after(self, start: Mark) -> None:
+        with errors_of(self._path):
+            put_value(self._connection(), HEAD_BUCKET, START_KEY, msgspec.json.encode(start))
 
     def commit(self) -> None:
         with errors_of(self._path):

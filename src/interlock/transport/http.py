@@ -115,14 +115,11 @@ class HttpClient:
 
     def _send(self, call: Handle, data: bytes) -> Handle:
         idle = self._idle
-        if idle:
-            now = self._loop.time()
-            while idle:
-                connection = idle.pop()
-                if connection.usable_at(now):
-                    connection.send(call, data)
-                    return call
-                connection.close()
+        while idle:
+            connection = idle.pop()  # none is past its time: the sweeper sees to that
+            if not connection.is_closing():
+                connection.send(call, data)
+                return call
         self._enqueue(call, data)
         return call
 

@@ -281,3 +281,14 @@ async def test_the_record_of_each_hop_names_who_asked_it(nodes: list[RunningNode
         who.append([one["who"] for one in records if one.get("method") == "tools/call"][-1])
     above = [f"parent:ws://{node.host}:{node.port}/ax" for node in nodes[:-1]]
     assert who == ["local", *above], json.dumps(who)
+
+
+def test_the_status_draws_what_lies_below_a_node_segment_by_segment(nodes: list[RunningNode]) -> None:
+    edge = nodes[0].link("edge")
+    seen = {tuple(one["path"]): one for one in edge["below"]}
+    assert [seen[path]["hops"] for path in (("gate",), ("gate", "new"), ("gate", "old"))] == [3, 3, 3]
+    servers = seen[("gate", "new")]["tools"] + seen[("gate", "old")]["tools"]
+    assert 0 < servers <= seen[("gate",)]["tools"] <= edge["tools"]  # the nodes between have a tool of their own
+    assert seen[("gate", "new")]["degraded"] == 0
+    drawn = nodes[0].cli("status").stdout
+    assert "gate" in drawn and "  . old" in drawn.replace("·", ".")

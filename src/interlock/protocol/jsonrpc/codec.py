@@ -69,7 +69,7 @@ def decode_untrusted(data: bytes) -> Message:
             data.decode()
         strict = _decode_strict(data)
         message_id = bytes(strict.id)
-        if message_id and is_id(message_id):
+        if (message_id.isdigit() and len(message_id) <= ID_BYTES_MAX) or (message_id and is_id(message_id)):
             if strict.method:
                 return Request(message_id, strict.method, strict.params)
             if bool(strict.result) != bool(strict.error):
@@ -92,7 +92,7 @@ def maybe_plain_request(data: bytes) -> tuple[bytes, str, dict[str, Raw]] | None
     except _UNREADABLE:
         return None
     message_id = bytes(whole.id)
-    if whole.method and is_id(message_id):
+    if whole.method and ((message_id.isdigit() and len(message_id) <= ID_BYTES_MAX) or is_id(message_id)):
         return message_id, whole.method, whole.params
     return None
 

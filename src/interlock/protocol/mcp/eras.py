@@ -13,6 +13,10 @@ class Era(Enum):
     MODERN = "modern"
 
 
+# A member of an enum is looked up by the enum's metaclass, ten times slower than a name: these are for the call path.
+LEGACY: Final = Era.LEGACY
+MODERN: Final = Era.MODERN
+
 LEGACY_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 MODERN_VERSIONS: Final = ("2026-07-28",)
 LATEST_LEGACY: Final = LEGACY_VERSIONS[-1]

@@ -52,8 +52,9 @@ class Routing(msgspec.Struct, frozen=True):
     """What a request's routing headers say, as it must stand in the body letter for letter."""
 
     method: str
-    version: bytes
+    version: bytes  # one that we serve
     name: bytes
+    named_by: str  # the member of params that says the name too
 
 
 class Climbed(msgspec.Struct):
@@ -98,14 +99,12 @@ def climb_plain(data: bytes, routing: Routing) -> Climbed | None:
     read = _known_meta(raw_meta) if len(raw_meta) <= KNOWN_META_BYTES_MAX else _read_meta(raw_meta)
     if type(read) is not tuple:
         return None
-    meta, raw_version, version = read
     if (
         method == routing.method
-        and raw_version == routing.version
-        and bytes(params.get(NAMED_BY.get(method, ""), b"")) == routing.name
-        and version in MODERN_VERSIONS
+        and read[1] == routing.version
+        and bytes(params.get(routing.named_by, b"")) == routing.name
     ):
-        return Climbed(message_id, method, params, meta)
+        return Climbed(message_id, method, params, read[0])
     return None
 
 
@@ -146,7 +145,10 @@ def plain_routing(headers: Mapping[bytes, bytes], doubled: bytes | None) -> Rout
         return None
     if not (method + version + name).isascii() or b"\\" in name or b'"' in name or name.startswith(b"=?"):
         return None
-    return Routing(method.decode(), b'"%b"' % version, b'"%b"' % name)
+    said = method.decode()
+    if said not in NAMED_BY or version.decode() not in MODERN_VERSIONS:
+        return None
+    return Routing(said, b'"%b"' % version, b'"%b"' % name, NAMED_BY[said])
 
 
 def _header_mismatch(

@@ -103,19 +103,32 @@ class Nursery:
         self._plan = plan
         self._registrar = registrar
         self._workshop = workshop
-        self._tasks: list[asyncio.Task[None]] = []
+        self._raised: dict[str, tuple[ChildPlan, asyncio.Task[None]]] = {}  # by segment
         self.waiting: dict[str, Waiting] = {}  # children that are not registered, and why
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._tasks = [
-            loop.create_task(self._raise(child), name=f"child {child.segment}") for child in self._plan.ax.children
-        ]
+        for child in self._plan.ax.children:
+            if child.segment not in self._raised:
+                task = loop.create_task(self._raise(child), name=f"child {child.segment}")
+                self._raised[child.segment] = child, task
+
+    async def take(self, plan: Plan) -> None:
+        """Other children: those that are written as before are not touched."""
+        self._plan = plan
+        await self._end([one for one, (child, _) in self._raised.items() if child not in plan.ax.children])
+        self.start()
 
     async def stop(self) -> None:
-        for task in self._tasks:
+        await self._end(list(self._raised))
+
+    async def _end(self, segments: list[str]) -> None:
+        tasks = [self._raised.pop(segment)[1] for segment in segments]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for segment in segments:
+            self.waiting.pop(segment, None)
 
     async def _raise(self, child: ChildPlan) -> None:
         principal = f"child:{child.segment}"

@@ -44,7 +44,6 @@ from interlock.protocol.jsonrpc.codec import encode_notification
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request
 from interlock.runtime.audience import Audience
-from interlock.runtime.ax.own_tools import NAME as OWN_TOOL
 from interlock.runtime.ax.own_tools import own_shelf
 from interlock.runtime.ax.peers import Guest
 from interlock.runtime.ax.records import Leases
@@ -116,7 +115,6 @@ class Members(InTheHouse, ABC):
             require_proof=plan.ax.require_proof, degraded=plan.degraded.enabled, grace_s=plan.degraded.grace_s
         )
         self.engine = Registrations(aggregator_id, plan.ax.tree, policy)
-        self.engine.keep((OWN_TOOL, *(server.segment for server in plan.servers)))
         self.drops = Drops()
         self.on_subtree: list[Callable[[tuple[str, ...]], None]] = []  # our own parents are told (5.3)
         self._plan = plan

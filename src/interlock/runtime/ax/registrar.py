@@ -37,6 +37,7 @@ from interlock.protocol.jsonrpc.codec import encode_fault, encode_result
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request
 from interlock.runtime.ax.members import Fittings, Members, Way
+from interlock.runtime.ax.own_tools import NAME as OWN_TOOL
 from interlock.runtime.ax.proofs import Proofs
 from interlock.runtime.ax.records import Owners
 from interlock.runtime.links.registered import RegisteredLink
@@ -54,6 +55,12 @@ class Registrar(Members):
         self.owners = owners
         self._proofs = proofs
         self._versions_noted: set[str | None] = {VERSION}
+        self._children: dict[str, str] = {}
+        self.keep_segments(plan)
+
+    def keep_segments(self, plan: Plan) -> None:
+        """What the configuration has given away nobody can register."""
+        self.engine.keep((OWN_TOOL, *(server.segment for server in plan.servers)))
         self._children = {child.segment: f"child:{child.segment}" for child in plan.ax.children}
 
     # Registering

@@ -66,6 +66,10 @@ class AxDoor:
         self._proxies = Proxies(plan.node.trusted_proxies)
         self._visitors: set[Visitor] = set()
 
+    def replan(self, plan: Plan) -> None:
+        """Other [[access]] entries, for those who come from now on."""
+        self._plan = plan
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         who = self._admit(scope)
         if scope["type"] == "websocket":

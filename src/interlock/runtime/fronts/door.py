@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from interlock.config.plan import Plan
+from interlock.config.plan import AccessRule, Plan
 from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, maybe_plain_request
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, UNAVAILABLE, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
@@ -23,7 +23,7 @@ from interlock.protocol.mcp.sse import encode_event
 from interlock.runtime.callers import Caller, Principal, principal_for
 from interlock.runtime.calls import Call, internal
 from interlock.runtime.fronts.exchange import Exchange, Head, Refusal
-from interlock.runtime.fronts.http import McpProtocol
+from interlock.runtime.fronts.http import NOW, McpProtocol
 from interlock.runtime.fronts.legacy import LegacyDesk
 from interlock.runtime.fronts.modern import ModernDesk
 from interlock.runtime.fronts.passports import NOT_FOUND, Endpoint, Inspector, Passport
@@ -60,6 +60,7 @@ class Bearers(Protocol):
 
     without: Refusal  # of a request without a credential
     in_url: Refusal
+    rules: tuple[AccessRule, ...]
 
     async def admit(self, authorization: bytes) -> Principal | Refusal: ...
 
@@ -85,6 +86,14 @@ class PublicDoor:
         self.also_dismiss: Callable[[], None] | None = None  # at the door next to this one
         self._waiting: set[asyncio.Task[None]] = set()
         self._waiting_bytes = 0
+
+    def replan(self, plan: Plan) -> None:
+        """Other servers or rules: what was concluded from a request's head may no longer be so."""
+        self._local = principal_for("local", None, plan.access)
+        self._inspector = Inspector(plan)
+        self.known_heads.clear()
+        if self.bearers is not None:
+            self.bearers.rules = plan.access
 
     # Rung 1: the door
 
@@ -138,6 +147,14 @@ class PublicDoor:
             self._waiting_bytes -= len(exchange.body)
 
     def _admit(self, exchange: Exchange, passport: Passport, principal: Principal) -> None:
+        post = passport.post
+        if post is not None:
+            exchange.streams_only = passport.streams_only
+            if passport.modern:
+                self._modern_post(exchange, post, principal)
+            else:
+                self._legacy_post(exchange, post, principal)
+            return
         endpoint = passport.endpoint
         if passport.once_known is not None or endpoint is None:
             _refuse(exchange, passport.once_known or NOT_FOUND)
@@ -145,12 +162,6 @@ class PublicDoor:
             self._sse(exchange, endpoint, principal)
         elif endpoint.kind == "messages":
             self._sse_post(exchange, endpoint, principal)
-        elif exchange.head.method == b"POST":
-            exchange.streams_only = passport.streams_only
-            if passport.modern:
-                self._modern_post(exchange, endpoint, principal)
-            else:
-                self._legacy_post(exchange, endpoint, principal)
         else:
             self._legacy_other(exchange, principal)
 
@@ -358,6 +369,8 @@ class PublicDoor:
         elif exchange is not None:
             if exchange.streaming and now - protocol.written_at > HEARTBEAT_S:
                 exchange.send_chunk(b": \n\n")
+        elif protocol.idle_since == NOW:
+            protocol.idle_since = now
         elif protocol.is_idle and now - protocol.idle_since > IDLE_S:
             protocol.transport.close()
 

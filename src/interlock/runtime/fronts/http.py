@@ -24,6 +24,7 @@ HEADERS_MAX: Final = 200
 PIPELINED_MAX: Final = 16
 KNOWN_HEAD_BYTES_MAX: Final = 2048
 KNOWN_HEADS_MAX: Final = 4096
+NOW: Final = -1.0  # the next sweep says when that was: asking the clock for every answer is dear
 OWN_PATHS: Final = (b"/mcp", b"/sse", b"/messages")
 
 
@@ -184,8 +185,7 @@ class McpProtocol(HttpToolsProtocol):
         """An exchange of ours has been answered."""
         exchange.running = exchange.on_gone = None  # no circles: most exchanges must not wait for the collector
         self.exchange = None
-        self.server_state.total_requests += 1
-        self.idle_since = self.loop.time()
+        self.idle_since = NOW
         if not exchange.keep or self._draining:
             self.transport.close()
         elif self.waiting:

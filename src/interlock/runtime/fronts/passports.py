@@ -33,6 +33,7 @@ class Passport(msgspec.Struct, frozen=True):
     streams_only: bool = False
     at_once: Refusal | None = None  # whoever it is
     once_known: Refusal | None = None  # after the credential was looked at
+    post: Endpoint | None = None  # the endpoint, where it is an ordinary message of either era
 
 
 class Inspector:
@@ -71,7 +72,8 @@ class Inspector:
         stream = any(kind in accept for kind in (b"text/event-stream", b"text/*", b"*/*"))
         if not (json or stream) or (head.method == b"GET" and not stream):
             return Passport(endpoint, modern, extra, once_known=_NOT_ACCEPTABLE)
-        return Passport(endpoint, modern, extra, streams_only=not json)
+        post = endpoint if endpoint.kind == "mcp" and head.method == b"POST" else None
+        return Passport(endpoint, modern, extra, streams_only=not json, post=post)
 
     def stranger(self, head: Head) -> Refusal | None:
         """Why a request must not come in, wherever it is going: it is not for us, or from a page that is not ours."""

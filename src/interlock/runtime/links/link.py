@@ -32,7 +32,7 @@ from interlock.protocol.jsonrpc.errors import (
     error_body,
 )
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
-from interlock.protocol.mcp.eras import LATEST_MODERN, Era
+from interlock.protocol.mcp.eras import LATEST_MODERN, MODERN, Era
 from interlock.protocol.mcp.meta import ERA_KEYS, PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEYS, crossing, stamp_modern
 from interlock.protocol.mcp.methods import (
     ACKNOWLEDGED,
@@ -195,7 +195,7 @@ class Link:
         call.ticket = admitted
         modern = self.modern
         if modern:
-            if call.caller.era is not Era.MODERN or not UNCHANGED_KEYS.issuperset(call.meta):
+            if call.caller.era is not MODERN or not UNCHANGED_KEYS.issuperset(call.meta):
                 self._rewrite_meta(call, uid)
         elif "_meta" in call.params:
             self._rewrite_meta(call, uid)
@@ -340,26 +340,28 @@ class Link:
     def on_session(self, session: bytes) -> None:
         self.session = session
 
-    def on_message(self, data: bytes, origin: Pending | None) -> None:
+    def on_message(self, data: bytes, origin: Pending | None) -> bool:
         try:
             message = decode_untrusted(data)
         except CodecError as error:
             self._on_garbage(data, error)
-            return
+            return False
         if type(message) is Response:
             try:
                 pending = self.in_flight.pop(int(message.id))
             except KeyError:
                 self._on_response_aside(message)
-                return
+                return False
             except ValueError:
                 self.stray += 1
-                return
+                return False
             pending.on_response(message, self.era)
-        elif type(message) is Notification:
+            return pending is origin
+        if type(message) is Notification:
             self._on_notification(message, origin)
         elif type(message) is Request:
             self._on_request(message, origin)
+        return False
 
     def _on_response_aside(self, response: Response) -> None:
         """A server that did not wait for its client's answer; or nobody waits."""

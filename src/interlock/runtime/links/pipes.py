@@ -48,7 +48,8 @@ ASIDE_FULL = Undelivered(Trouble.BUSY, "too many messages to it wait already")
 
 
 class PipeOwner(Protocol):
-    def on_message(self, data: bytes, origin: Pending | None) -> None: ...
+    def on_message(self, data: bytes, origin: Pending | None) -> bool:
+        """True when it was the answer to `origin`."""
 
     def on_undelivered(self, origin: Pending | None, what: Undelivered) -> None: ...
 
@@ -154,16 +155,17 @@ class HttpPipe:
         self._post = self.client.start(b"POST", self.target, POST_HEAD + self._custom)
 
     def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
-        exchange = _Exchange(self, origin)
         if origin is not None:
+            exchange = _Exchange(self, origin, origin.upstream_id)
             exchange.handle = self.client.send(self._post, head, message, exchange)
-        elif not self._aside.send(self._post + head, message, exchange):
+            return exchange
+        if not self._aside.send(self._post + head, message, _Exchange(self)):
             self.owner.on_undelivered(None, ASIDE_FULL)
-        return exchange
+        return None
 
     def open_stream(self) -> None:
         """The legacy GET stream, reopened as long as the server offers it."""
-        stream = _Exchange(self, None, listening=True)
+        stream = _Exchange(self, listening=True)
         self._stream = stream
         stream.open()
 
@@ -230,60 +232,56 @@ class _Farewell:
             self._done.set_result(None)
 
 
-class _Exchange:
+class _Exchange(msgspec.Struct, eq=False):
     """One POST (or the GET stream) and everything that comes back on it."""
 
-    # Defaults on the class: an exchange that is answered at once never touches them.
-    _parser: SseParser | None = None
-    _last_id: str | None = None
-    _retry_s = RESUME_DELAY_S
-    _tries = 0
-    _aborted = False
-    refused = False  # the stream, for its credential
+    pipe: HttpPipe
+    origin: Pending | None = None
+    sent_as: int = 0  # the origin's id at the server
+    listening: bool = False
+    parser: SseParser | None = None
+    last_id: str | None = None
+    retry_s: float = RESUME_DELAY_S
+    tries: int = 0
+    aborted: bool = False
+    refused: bool = False  # the stream, for its credential
     handle: Handle | None = None
-
-    def __init__(self, pipe: HttpPipe, origin: Pending | None, listening: bool = False) -> None:
-        self._pipe = pipe
-        self._origin = origin
-        self._listening = listening
-        self._sent_as = origin.upstream_id if origin is not None else 0
 
     def _awaited(self) -> bool:
         """Whether somebody still waits for this very exchange: a call may be on its next round under another id."""
-        origin = self._origin
-        return origin is not None and origin.upstream_id == self._sent_as and self._pipe.owner.waits(origin)
+        origin = self.origin
+        return origin is not None and origin.upstream_id == self.sent_as and self.pipe.owner.waits(origin)
 
     def open(self) -> None:
-        if self._aborted or self._pipe.closed:
+        if self.aborted or self.pipe.closed:
             return
-        head = b"" if self._last_id is None else b"last-event-id: %b\r\n" % self._last_id.encode()
-        self.handle = self._pipe.get(head, self)
+        head = b"" if self.last_id is None else b"last-event-id: %b\r\n" % self.last_id.encode()
+        self.handle = self.pipe.get(head, self)
 
     def abort(self) -> None:
-        self._aborted = True
+        self.aborted = True
         if self.handle is not None:
             self.handle.abort()
 
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
-        owner, origin = self._pipe.owner, self._origin
-        if status == 200 and not self._listening:
+        owner, origin = self.pipe.owner, self.origin
+        if status == 200 and not self.listening:
             if isinstance(origin, Inquiry):
                 session = header(headers, b"mcp-session-id")
                 if session is not None:
                     owner.on_session(session)
-            if body:
-                owner.on_message(body, origin)
-            if origin is not None and self._awaited():
+            answered = bool(body) and owner.on_message(body, origin)
+            if not answered and origin is not None and self._awaited():
                 owner.on_undelivered(origin, Undelivered(Trouble.MALFORMED, "its answer was not for this request"))
             return
-        if self._listening:
+        if self.listening:
             self.refused = status == 401
             return  # 405 and others: the server offers no stream
         if 200 <= status < 300:
             if origin is not None and self._awaited():
                 owner.on_undelivered(origin, Undelivered(Trouble.MALFORMED, f"HTTP {status} instead of an answer"))
             return
-        if self._last_id is not None:  # of a stream that was taken up again: its request was looked at long ago
+        if self.last_id is not None:  # of a stream that was taken up again: its request was looked at long ago
             if status in (401, 403):
                 owner.on_undelivered(None, unauthorised(status, headers))
             self._fail(Undelivered(Trouble.LOST, f"its stream could not be taken up again (HTTP {status})", status))
@@ -291,7 +289,7 @@ class _Exchange:
         if status in (401, 403):
             owner.on_undelivered(origin, unauthorised(status, headers))
             return
-        if status == 404 and self._pipe.has_session:  # whatever its body says: the request was not looked at
+        if status == 404 and self.pipe.has_session:  # whatever its body says: the request was not looked at
             owner.on_undelivered(origin, Undelivered(Trouble.SESSION_LOST, "it forgot our session", status))
             return
         if body[:1] == b"{" and origin is not None:
@@ -301,54 +299,54 @@ class _Exchange:
         owner.on_undelivered(origin, Undelivered(Trouble.REFUSED, f"HTTP {status}", status))
 
     def on_stream(self, status: int, headers: Headers) -> None:
-        self._parser = SseParser(self._pipe.max_bytes)
+        self.parser = SseParser(self.pipe.max_bytes)
         session = header(headers, b"mcp-session-id")
-        if session is not None and self._origin is not None:
-            self._pipe.owner.on_session(session)
+        if session is not None and self.origin is not None:
+            self.pipe.owner.on_session(session)
 
     def on_chunk(self, data: bytes) -> None:
-        if self._parser is None or self._aborted:
+        if self.parser is None or self.aborted:
             return
         try:
-            events = self._parser.feed(data)
+            events = self.parser.feed(data)
         except SseMalformed as error:
             self.abort()
             self._fail(Undelivered(Trouble.MALFORMED, str(error)))
             return
         for event in events:
             if event.id is not None:
-                self._last_id = event.id
+                self.last_id = event.id
             if event.retry_ms is not None:
-                self._retry_s = min(event.retry_ms / 1000, 60.0)
+                self.retry_s = min(event.retry_ms / 1000, 60.0)
             if event.data and event.event == "message":
-                self._tries = 0
-                self._pipe.owner.on_message(event.data, self._origin)
+                self.tries = 0
+                self.pipe.owner.on_message(event.data, self.origin)
 
     def on_stream_end(self) -> None:
         self._again(Undelivered(Trouble.LOST, "its stream ended without an answer"))
 
     def on_fail(self, failure: Failure) -> None:
-        if self._parser is not None:  # a stream that had begun: resume where the server allows it
+        if self.parser is not None:  # a stream that had begun: resume where the server allows it
             self._again(Undelivered(Trouble.LOST, failure.detail))
             return
         self._fail(Undelivered(_trouble(failure), failure.detail))
 
     def _again(self, otherwise: Undelivered) -> None:
-        if self._aborted or self._pipe.closed:
+        if self.aborted or self.pipe.closed:
             return
-        wanted = self._listening or (self._last_id is not None and self._awaited())
-        if wanted and self._tries < RESUME_TRIES_MAX:
-            self._tries += 1
-            self._parser = None
-            asyncio.get_running_loop().call_later(self._retry_s, self.open)
+        wanted = self.listening or (self.last_id is not None and self._awaited())
+        if wanted and self.tries < RESUME_TRIES_MAX:
+            self.tries += 1
+            self.parser = None
+            asyncio.get_running_loop().call_later(self.retry_s, self.open)
             return
         self._fail(otherwise)
 
     def _fail(self, what: Undelivered) -> None:
-        if self._aborted or self._listening or self._pipe.closed:
+        if self.aborted or self.listening or self.pipe.closed:
             return
-        if self._origin is None or self._awaited():
-            self._pipe.owner.on_undelivered(self._origin, what)
+        if self.origin is None or self._awaited():
+            self.pipe.owner.on_undelivered(self.origin, what)
 
 
 class SsePipe:

@@ -81,7 +81,7 @@ class Bearers:
         self._fetcher = Fetcher()
         self._issuers = {plan.url: _Issuer(plan, resource, self._fetcher, clock) for plan in issuers}
         self._asked = next((each for each in self._issuers.values() if each.introspector is not None), None)
-        self._rules = rules
+        self.rules = rules  # the [[access]] entries
         self._book = book
         self._view = view
         self._recorder = recorder
@@ -191,12 +191,12 @@ class Bearers:
     def _principal(self, issuer: _Issuer, claims: Claims) -> Principal | Refusal:
         name, roles = principal_name(issuer.name, claims), role_principals(issuer.name, claims)
         if not issuer.scopes:
-            return msgspec.structs.replace(principal_for(name, None, self._rules, roles), issuer=issuer.url)
+            return msgspec.structs.replace(principal_for(name, None, self.rules, roles), issuer=issuer.url)
         scope = granted(claims.scopes, issuer.scopes)
         if scope is None:
             return self._insufficient(issuer, "read")
-        ceiling = principal_for(name, "admin", self._rules, roles).scope
-        principal = principal_for(name, scope, self._rules, roles)
+        ceiling = principal_for(name, "admin", self.rules, roles).scope
+        principal = principal_for(name, scope, self.rules, roles)
         return msgspec.structs.replace(principal, issuer=issuer.url, ceiling=ceiling)
 
     # What is answered

@@ -140,11 +140,14 @@ def verify(invocation: Invocation) -> None:
     out = invocation.out
     if out.as_json:
         head = {"sequence": verdict.last.sequence, "hash": verdict.last.hash.hex()}
+        start = {"sequence": verdict.start.sequence, "hash": verdict.start.hash.hex()}
         flaw = {"sequence": broken.sequence, "flaw": str(broken.flaw), "reason": broken.reason} if broken else None
-        out.json({"intact": verdict.intact, "records": verdict.records, "last": head, "broken": flaw})
+        out.json({"intact": verdict.intact, "records": verdict.records, "start": start, "last": head, "broken": flaw})
     elif broken is None:
         out.line(f"intact: {verdict.records} records, the last is {verdict.last.sequence}")
         out.line(f"head    {verdict.last.hash.hex()}")
+        if verdict.start.sequence:
+            out.line(f"start   {verdict.start.hash.hex()}, of record {verdict.start.sequence}: all to it were given up")
     else:
         out.line(f"BROKEN at record {broken.sequence} ({broken.flaw}): {broken.reason}")
         out.line(f"the {verdict.records} records before it are intact")

@@ -35,7 +35,7 @@ def serve(
     """Run the node and print how to connect a client."""
     if invocation.url:
         raise BadUsage("usage", "serve runs a node here and takes no --url")
-    from interlock.surface.cli.configuration import load_configuration
+    from interlock.surface.cli.configuration import load_configuration, read_configuration
 
     loaded = load_configuration(invocation, starting=True)
     plan = loaded.plan
@@ -56,7 +56,8 @@ def serve(
 
     try:
         run_node(
-            plan,
+            loaded,
+            lambda: read_configuration(invocation, starting=True),
             stdio=stdio,
             only=only,
             on_ready=on_ready,

@@ -40,6 +40,17 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     verified: bool = False
 
 
+class Below(msgspec.Struct, frozen=True, kw_only=True):
+    """A segment below an aggregator, with everything below it."""
+
+    path: tuple[str, ...]
+    tools: int = 0
+    hops: int = 1
+    latency_class: str | None = None
+    degraded: int = 0
+    gated: int = 0
+
+
 class Link(msgspec.Struct, frozen=True, kw_only=True):
     segment: str
     kind: str
@@ -63,6 +74,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     stderr_lines: int = 0
     latency_ms: float | None = None
     hops: int = 1
+    below: tuple[Below, ...] = ()
     registration: Registration | None = None
     token: "HeldToken | None" = None
     users: int | None = None
@@ -108,6 +120,13 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         return self.mcp_url or mcp_url(self.url)
 
 
+class Configuration(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the last change to the files."""
+
+    problem: str | None = None
+    restart_for: tuple[str, ...] = ()
+
+
 class Catalog(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 0
     tools: int = 0
@@ -141,6 +160,7 @@ class Parent(msgspec.Struct, frozen=True, kw_only=True):
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeFacts
+    configuration: Configuration | None = None
     parents: tuple[Parent, ...] = ()
     links: tuple[Link, ...] = ()
     catalog: Catalog = Catalog()

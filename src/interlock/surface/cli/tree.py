@@ -12,6 +12,7 @@ from interlock.surface.cli.columns import GAP, in_columns, total_width
 from interlock.surface.cli.output import shortened
 from interlock.surface.cli.shapes import Link, Status
 from interlock.surface.cli.text import count, duration, latency, one_line, since
+from interlock.surface.cli.tree_below import below_lines
 from interlock.surface.cli.tree_parents import parent_lines
 
 _STYLES = {
@@ -52,6 +53,7 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
     if node.audit_trouble:
         trouble = f"the audit log cannot be written: {one_line(node.audit_trouble)}"
         lines += [Text(line, style="red") for line in _wrapped(trouble, width)]
+    lines += [Text(line, style="yellow") for told in _changes(status) for line in _wrapped(told, width)]
     lines += parent_lines(status.parents, width=width, now=now, ascii_only=ascii_only)
     if not status.links:
         lines.append(Text("no servers yet: add a [servers.NAME] table to the configuration", style="dim"))
@@ -63,9 +65,24 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
         branch = Text(branches[1] if is_last else branches[0], style="dim")
         lines.append(Text.assemble(branch, (sign, _STYLES.get(link.state, "")), " ", row))
         stem = Text(branches[3] if is_last else branches[2], style="dim")
-        lines.extend(Text.assemble(stem, GAP, remark) for remark in _remarks(link, width - BRANCH_WIDTH, now))
+        remarks = _remarks(link, width - BRANCH_WIDTH, now)
+        remarks += below_lines(link.segment, link.below, width=width - BRANCH_WIDTH, ascii_only=ascii_only)
+        lines.extend(Text.assemble(stem, GAP, remark) for remark in remarks)
     lines.append(_totals(status, separator=" - " if ascii_only else " · "))
     return lines
+
+
+def _changes(status: Status) -> list[str]:
+    """What was written into the configuration and is not in effect."""
+    found = status.configuration
+    if found is None:
+        return []
+    told = []
+    if found.problem:
+        told.append(f"the changed configuration cannot be used: {one_line(found.problem)}")
+    if found.restart_for:
+        told.append(f"changed, from the next start: {one_line(', '.join(found.restart_for))}")
+    return told
 
 
 def _rows(links: tuple[Link, ...], width: int) -> list[Text]:

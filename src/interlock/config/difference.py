@@ -1,0 +1,36 @@
+"""What differs between two plans, by the dotted keys a person would look for."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from interlock.config.plan import Plan
+
+_ARRAYS = {"tools": "[[tool]]", "access": "[[access]]", "anchors": "[[anchor]]"}
+
+
+def differences(old: Plan, new: Plan) -> tuple[str, ...]:
+    """In the order of the plan; servers one by one."""
+    return tuple(_differences(old, new))
+
+
+def _differences(old: Plan, new: Plan) -> Iterator[str]:
+    for field in Plan.__struct_fields__:
+        before, after = getattr(old, field), getattr(new, field)
+        if before == after:
+            continue
+        if field == "servers":
+            was = {server.segment: server for server in before}
+            now = {server.segment: server for server in after}
+            yield from (f"servers.{one}" for one in {**was, **now} if was.get(one) != now.get(one))
+        elif isinstance(before, msgspec.Struct):
+            yield from (
+                f"{field}.{key}" for key in before.__struct_fields__ if getattr(before, key) != getattr(after, key)
+            )
+        else:
+            yield field
+
+
+def as_written(key: str) -> str:
+    """The key as it stands in a file."""
+    return _ARRAYS.get(key, key)

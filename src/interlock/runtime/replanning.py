@@ -1,0 +1,67 @@
+"""What a changed configuration does to a running node: for each part that can change, how it is taken up."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from interlock.config.plan import Plan
+from interlock.runtime.reload import Take
+
+if TYPE_CHECKING:
+    from interlock.runtime.node import Node
+
+
+def takes(node: "Node") -> Mapping[str, Take]:
+    """By the key of the plan, or the section it is in."""
+    made = _Takes(node)
+    return {
+        "servers": made.servers,
+        "tools": made.tools,
+        "access": made.access,
+        "ax.parents": made.parents,
+        "ax.children": made.children,
+    }
+
+
+class _Takes:
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+
+    async def servers(self, old: Plan, new: Plan) -> None:
+        node = self._node
+        node.plan = new
+        node.registrar.keep_segments(new)
+        node.door.replan(new)
+        await node.configured.take(old, new)
+
+    async def tools(self, old: Plan, new: Plan) -> None:
+        node = self._node
+        node.plan = new
+        node.catalog.replan(new)
+        await node.configured.restock()
+
+    async def access(self, old: Plan, new: Plan) -> None:
+        """For whoever comes from now on; a registrant that is here keeps the scope it was told."""
+        node = self._node
+        node.plan = new
+        node.tokens.replan(new.access)
+        node.door.replan(new)
+        if node.subservers is not None:
+            node.subservers.replan(new)
+
+    async def parents(self, old: Plan, new: Plan) -> None:
+        node = self._node
+        node.plan = new
+        leaving, node.parents = node.parents, None
+        if leaving is not None:
+            node.registrar.on_subtree.remove(leaving.subtree_changed)
+            leaving.close()
+            await leaving.leave()
+        node.parents = node.make_parents()
+        if node.parents is not None:
+            node.parents.start()
+
+    async def children(self, old: Plan, new: Plan) -> None:
+        node = self._node
+        node.plan = new
+        node.registrar.keep_segments(new)
+        await node.children.take(new)
