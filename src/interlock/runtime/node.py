@@ -69,7 +69,7 @@ from interlock.store.tokens import TokenTable
 from interlock.transport.warden import Warden
 
 if TYPE_CHECKING:
-    from interlock.runtime.ax.parents import Parents
+    from interlock.runtime.ax.forest import Forest
 
 log = logging.getLogger("interlock.node")
 
@@ -200,21 +200,25 @@ class Node:
         self.reload.start()
         self._stack.push_async_callback(self.reload.stop)
 
-    def make_parents(self) -> "Parents | None":
+    def make_parents(self) -> "Forest | None":
         if not self.plan.ax.parents:
             return None
+        from interlock.runtime.ax.forest import Forest
         from interlock.runtime.ax.parents import Parents
         from interlock.runtime.fronts.upward import UpwardFront
 
-        parents = Parents(
-            self.plan,
-            self.registrar.engine.subtree_ids(),
-            clock=self.clock,
-            recorder=self.recorder,
-            make_front=partial(UpwardFront, self.legacy, self.modern, self.audience),
-        )
-        self.registrar.on_subtree.append(parents.subtree_changed)
-        return parents
+        def parents_of(plan: Plan) -> Parents:
+            return Parents(
+                plan,
+                self.registrar.engine.subtree_ids(),
+                clock=self.clock,
+                recorder=self.recorder,
+                make_front=partial(UpwardFront, self.legacy, self.modern, self.audience),
+            )
+
+        forest = Forest(self.plan, parents_of)
+        self.registrar.on_subtree.append(forest.subtree_changed)
+        return forest
 
     async def stop(self) -> None:
         await self._close_doors()
