@@ -585,7 +585,7 @@ async def test_a_resource_below_an_aggregator_has_one_prefix_that_grows(root: st
 CUTS = re.compile(r"""\.(?:r?split|r?partition)\(\s*["']\.["']""")
 
 
-@pytest.mark.req("AX-2-3")
+@pytest.mark.req("AX-2-3", "AX-7.2-2")
 async def test_no_route_is_got_by_cutting_up_a_name() -> None:
     """Dots are cut where a server's list is read (`names.read_dotted`), never on the way of a call."""
     rooms = [path for room in ("runtime", "protocol/mcp", "transport") for path in (SOURCE / room).rglob("*.py")]

@@ -27,7 +27,7 @@ from interlock.config.kinds import (
     Whole,
 )
 from interlock.config.server_auth import SERVER_AUTH
-from interlock.config.tree import AUTHORITY, CHILD, GLOB_URLS, PARENT
+from interlock.config.tree import AUTHORITY, CHILD, GLOB_URLS, PARENT, TREE
 from interlock.protocol.ax.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass, Transport
 
 MONTH_S: Final = 31 * 24 * 3600
@@ -244,7 +244,7 @@ _MCP = _keys(
 _AX = _keys(
     Key(
         name="tree",
-        kind=Text(pattern=r"[a-z0-9][a-z0-9._-]{0,62}", what="1 to 63 of the characters a-z 0-9 . _ -"),
+        kind=TREE,
         default="default",
         example="plant",
         help="Which tree the node belongs to; within one tree a subserver has one parent.",
@@ -254,7 +254,7 @@ _AX = _keys(
         kind=Many(item=PARENT),
         default=[],
         example=[{"url": "wss://hub.example.com/ax", "segment": "edge"}],
-        help="Aggregators to register with: the first, and the others as its backups.",
+        help="Aggregators to register with: the first of each tree, and the others as its backups.",
     ),
     Key(
         name="children",

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from msgspec import Raw
 
 from interlock.protocol.ax.notices import Notice
+from interlock.protocol.ax.uris import bare_uri
 from interlock.protocol.jsonrpc.codec import decode_object, encode_notification, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, Fault
 from interlock.protocol.jsonrpc.messages import Request, Response
@@ -101,7 +102,8 @@ class Audience:
             if segment != link.segment or (uri != watched and not uri.startswith(watched.rstrip("/") + "/")):
                 continue
             for member, asked in list(watchers.items()):
-                shown = show_uri(link, uri) if asked.startswith(RESOURCE_SCHEME) else uri
+                bare = bare_uri(uri) if link.offer.is_aggregator else uri
+                shown = show_uri(link, uri) if asked.startswith(RESOURCE_SCHEME) else bare
                 member.on_resource_updated(encode_value({**params, "uri": shown}))
 
     # Lists

@@ -55,8 +55,10 @@ class View:
         self._shelves = namespace.shelves if key.only is None else _only(namespace.shelves, key.only)
         if former is not None and (key.only is not None or former._namespace.clashing != namespace.clashing):
             former = None
-        known = former._parts if former is not None else {}
-        self._parts = {shelf.link.segment: self._part(shelf, known.get(shelf.link.segment)) for shelf in self._shelves}
+        known: dict[str, Part] = former._parts if former is not None else {}
+        self._parts: dict[str, Part] = {
+            shelf.link.segment: self._part(shelf, known.get(shelf.link.segment)) for shelf in self._shelves
+        }
         self.tools, self.prompts = self._spelled_all(former)
 
     def _part(self, shelf: Shelf, former: Part | None) -> Part:
@@ -136,12 +138,12 @@ class View:
                 if own is not None:
                     return shelf.link, own
             return []
-        found = {place.link.segment: place.link for place in self._resources if place.uri == uri}
+        found = {place.shown: (place.link, place.uri) for place in self._resources if place.bare == uri}
         if not found:
-            found = {place.link.segment: place.link for place in self._templates if matches(place.uri, uri)}
-        if len(found) == 1:
-            return next(iter(found.values())), uri
-        return [self._namespace.show_uri(found[segment], uri) for segment in sorted(found)]
+            matching = (place for place in self._templates if matches(place.bare, uri))
+            below = ((place.link, place.uri.removesuffix(place.bare) + uri) for place in matching)
+            found = {self._namespace.show_uri(link, own): (link, own) for link, own in below}
+        return next(iter(found.values())) if len(found) == 1 else sorted(found)
 
     def find_template(self, uri: str) -> tuple[Link, str] | None:
         """For completions, whose reference is a template as it was listed."""

@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Raw
 
 from interlock.protocol.ax.capability import TIMEOUT_S, LatencyClass
+from interlock.protocol.ax.latency import with_latency
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_fault, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import (
-    CALL_TIMEOUT,
     HEADER_MISMATCH,
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -44,7 +44,7 @@ from interlock.protocol.mcp.mrtr import RESUMABLE, read_input_required
 from interlock.protocol.mcp.tasks import tool_across_eras
 from interlock.runtime.ax.hop import OUT_OF_SCOPE, Hop
 from interlock.runtime.callers import Asked, Caller, Sink, ViewKey
-from interlock.runtime.calls import OK, REFUSED, Call, Carrier, Outcome
+from interlock.runtime.calls import OK, REFUSED, Call, Carrier, Outcome, Timing
 from interlock.runtime.catalog import Catalog, View
 from interlock.runtime.clock import Clock
 from interlock.runtime.grants.consents import Consent
@@ -60,19 +60,27 @@ from interlock.runtime.recorder import Recorder
 from interlock.runtime.shelves import Route
 from interlock.runtime.task_calls import Taskless, TaskMaking
 from interlock.runtime.tasks import Tasks
+from interlock.runtime.timeouts import SWEEP_S, next_sweep_s, timed_out
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.dispatch")
 
-SWEEP_S: Final = 0.1
 RESPAWN_WAIT_S: Final = 5.0  # how long a call waits for a server that is being started again
 STANDARD_S: Final = TIMEOUT_S[LatencyClass.STANDARD]
 
 
 class Dispatch:
     def __init__(
-        self, catalog: Catalog, keepers: Mapping[str, Keeper], recorder: Recorder, clock: Clock, calls_max: int
+        self,
+        catalog: Catalog,
+        keepers: Mapping[str, Keeper],
+        recorder: Recorder,
+        clock: Clock,
+        calls_max: int,
+        *,
+        latency_meta: bool = False,
     ) -> None:
+        self.timing: Timing | None = self._with_latency if latency_meta else None
         self._catalog = catalog
         self._keepers = keepers
         self._recorder = recorder
@@ -326,6 +334,7 @@ class Dispatch:
         if isinstance(verdict, Refuse):
             call.on_failed(verdict.fault, Outcome.REFUSED)
         else:
+            call.forwarded = self._clock.now()
             link.send(verdict)
 
     def _go_personally(self, call: Call, link: Link, personal: Personal) -> Call:
@@ -363,6 +372,7 @@ class Dispatch:
         if isinstance(verdict, Refuse):
             call.on_failed(verdict.fault, Outcome.REFUSED)
         else:
+            call.forwarded = self._clock.now()
             found.send(verdict)
 
     def _mirror(
@@ -487,6 +497,10 @@ class Dispatch:
 
     # The end of a call
 
+    def _with_latency(self, call: Call, result: bytes) -> bytes:
+        since = call.started if call.forwarded is None else call.forwarded
+        return with_latency(result, int((self._clock.now() - since) * 1000))
+
     def ended(self, call: Call, outcome: Outcome) -> None:
         self.in_flight.discard(call)
         if call.asking or call.request_digest:
@@ -542,18 +556,13 @@ class Dispatch:
         self.parking.sweep(now)
         self._sweeping = bool(self.in_flight or self.parking.spaces)
         if self._sweeping:
-            asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+            asyncio.get_running_loop().call_later(next_sweep_s(self.in_flight, now), self._sweep)
 
     def _time_out(self, call: Call) -> None:
-        timeout_s = call.timeout_s or 0
-        data = {
-            "timeout_ms": int(timeout_s * 1000),
-            "latency_class": next((c.value for c, s in TIMEOUT_S.items() if s == timeout_s), "standard"),
-            "outcome": "unknown",
-        }
+        tool = self.view(call.caller.key).find_tool(call.target) if call.method == TOOLS_CALL else None
         if call.link is not None:
             call.link.cancel(call, "timeout")
-        call.on_failed(Fault(CALL_TIMEOUT, "call_timeout", data), Outcome.TIMEOUT)
+        call.on_failed(timed_out(call, tool), Outcome.TIMEOUT)
 
 
 def resource_not_found(uri: str, candidates: list[str], era: Era) -> Fault:

@@ -69,7 +69,7 @@ from interlock.store.tokens import TokenTable
 from interlock.transport.warden import Warden
 
 if TYPE_CHECKING:
-    from interlock.runtime.ax.parents import Parents
+    from interlock.runtime.ax.forest import Forest
 
 log = logging.getLogger("interlock.node")
 
@@ -109,7 +109,14 @@ class Node:
         self.keepers: dict[str, Keeper] = {}
         self.audience = Audience(self.keepers)
         self.catalog = Catalog(plan, self.audience.lists_changed, self.audience.metadata_changed)
-        self.dispatch = Dispatch(self.catalog, self.keepers, self.recorder, self.clock, plan.limits.calls_in_flight)
+        self.dispatch = Dispatch(
+            self.catalog,
+            self.keepers,
+            self.recorder,
+            self.clock,
+            plan.limits.calls_in_flight,
+            latency_meta=plan.mcp.latency_meta,
+        )
         self.dispatch.parking.room = descriptors.limit() * 2 // 3  # the rest is for those who are at work
         self.stock = Stock(self.catalog, self.keepers, self.clock, plan.ax.list_ttl_s)
         self.sessions = Sessions(self.clock, plan.mcp.session_idle_s, self._session_ended)
@@ -193,21 +200,25 @@ class Node:
         self.reload.start()
         self._stack.push_async_callback(self.reload.stop)
 
-    def make_parents(self) -> "Parents | None":
+    def make_parents(self) -> "Forest | None":
         if not self.plan.ax.parents:
             return None
+        from interlock.runtime.ax.forest import Forest
         from interlock.runtime.ax.parents import Parents
         from interlock.runtime.fronts.upward import UpwardFront
 
-        parents = Parents(
-            self.plan,
-            self.registrar.engine.subtree_ids(),
-            clock=self.clock,
-            recorder=self.recorder,
-            make_front=partial(UpwardFront, self.legacy, self.modern, self.audience),
-        )
-        self.registrar.on_subtree.append(parents.subtree_changed)
-        return parents
+        def parents_of(plan: Plan) -> Parents:
+            return Parents(
+                plan,
+                self.registrar.engine.subtree_ids(),
+                clock=self.clock,
+                recorder=self.recorder,
+                make_front=partial(UpwardFront, self.legacy, self.modern, self.audience),
+            )
+
+        forest = Forest(self.plan, parents_of)
+        self.registrar.on_subtree.append(forest.subtree_changed)
+        return forest
 
     async def stop(self) -> None:
         await self._close_doors()

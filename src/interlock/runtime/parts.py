@@ -11,6 +11,7 @@ import msgspec
 
 from interlock.protocol.ax.names import Withheld, may_collide, withhold_colliding_aliases
 from interlock.protocol.mcp.eras import Era
+from interlock.runtime.links.listing import Item
 from interlock.runtime.shelves import Place, Route, Shelf, era_of
 
 Routes = Sequence[Route]
@@ -92,21 +93,27 @@ def difference(old: Shelf | None, new: Shelf | None) -> Difference:
 def _is_same(kind: str, old: Shelf | None, new: Shelf | None, same: Callable[[Any, Any], bool]) -> bool:
     was, now = getattr(old, kind, ()), getattr(new, kind, ())
     return was is now or (
-        len(was) == len(now) and all(one is other or same(one, other) for one, other in zip(was, now))
+        len(was) == len(now) and all(one is other or same(one, other) for one, other in zip(was, now, strict=True))
     )
 
 
 def _same_definition(one: Route, other: Route) -> bool:
     return (
         one.qualified == other.qualified
-        and one.item == other.item
+        and _same_item(one.item, other.item)
         and one.hints == other.hints
+        and one.irreversible == other.irreversible  # a tool that turned dangerous is another
         and one.scope == other.scope
     )
 
 
+def _same_item(one: Item, other: Item) -> bool:
+    """But for `_meta`, of which a client's prompts show nothing."""
+    return one == other or {**one, "_meta": None} == {**other, "_meta": None}
+
+
 def _same_metadata(one: Route, other: Route) -> bool:
-    return one.meta == other.meta
+    return one.meta == other.meta and one.item.get("_meta") == other.item.get("_meta")
 
 
 def _same_place(one: Place, other: Place) -> bool:

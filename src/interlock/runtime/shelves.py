@@ -47,7 +47,7 @@ from interlock.protocol.ax.hop import (
     timeout_s,
 )
 from interlock.protocol.ax.names import Withheld, alias, qualify
-from interlock.protocol.ax.uris import SCHEME, is_nested, show_uri
+from interlock.protocol.ax.uris import SCHEME, bare_uri, is_nested, show_uri
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value
 from interlock.protocol.jsonrpc.errors import CodecError, Fault
 from interlock.protocol.mcp.eras import Era
@@ -103,6 +103,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     link: Link
     uri: str  # as the server says it; a template for templates
+    bare: str  # the same without the segments an aggregator put before it
     shown: str  # as clients see it
     item: Item
 
@@ -270,7 +271,8 @@ class _Stock:
                 withheld.append(Withheld(name=uri, reason=_BAD_URI, code=NAMES[NAMESPACE_INVALID]))
                 continue
             shown = show_uri(self._path, uri, aggregator=aggregator)
-            found[uri] = Place(link=self._link, uri=uri, shown=shown, item=item)
+            bare = bare_uri(uri) if aggregator else uri
+            found[uri] = Place(link=self._link, uri=uri, bare=bare, shown=shown, item=item)
         return tuple(sorted(found.values(), key=lambda place: place.shown))
 
     def _tool(self, original: str, item: Item, inner: tuple[str, ...], local: str) -> Route | Withheld:

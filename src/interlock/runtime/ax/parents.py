@@ -1,6 +1,6 @@
-"""A node as a child of others (MCP-AX 5.3, 6, 13.3): it registers with one of `[[ax.parents]]` and serves it.
+"""A node as a child of others (MCP-AX 5.3, 6, 13.3): it registers with one of the parents in a tree and serves it.
 
-The parents are backups of each other in one tree: the first that takes us is kept until it is lost, then the next. The
+The parents of a tree are backups of each other: the first that takes us is kept until it is lost, then the next. The
 node's aggregator_id is its subserver_id, one identity for cycles and for split brain.
 """
 
@@ -60,6 +60,7 @@ class Parents(Uplink):
     ) -> None:
         """`subtree_ids`: our own aggregator_id, then those of the aggregators below us."""
         self.plans = plan.ax.parents
+        self._tree = plan.ax.tree
         register = Register(
             subserver_id=subtree_ids[0],
             segment=self.plans[0].segment,
@@ -190,6 +191,7 @@ class Parents(Uplink):
             {
                 "url": plan.url,
                 "segment": plan.segment,
+                "tree": self._tree,
                 "state": standing.state,
                 "since": rfc3339(standing.since_wall),
                 "assigned_segment": standing.assigned_segment,

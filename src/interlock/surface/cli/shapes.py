@@ -150,6 +150,7 @@ class Parent(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     state: str
+    tree: str = ""
     since: str | None = None
     assigned_segment: str | None = None
     reason: str | None = None
