@@ -22,7 +22,7 @@ from interlock.runtime.catalog import Catalog
 from interlock.runtime.clock import SystemClock
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Items, Listing
-from interlock.runtime.shelves import NOTES, Route, Shelf
+from interlock.runtime.shelves import Route, Shelf
 
 SOURCE = Path(__file__).resolve().parents[2] / "src/interlock"
 LEAF = Offer(kind="leaf", scope=AuthScope.ADMIN)
@@ -46,13 +46,11 @@ class House:
         self.plan = Plan(workspace=Path(), data=Path(), ax=AxPlan(**ax), tools=tools)
         self.told: list[frozenset[str]] = []  # what clients are told
         self.notes = 0  # how often parents are told of metadata besides
-        self.catalog = Catalog(self.plan, self._tell)
+        self.catalog = Catalog(self.plan, self.told.append, self._note)
 
-    def _tell(self, kinds: frozenset[str]) -> None:
-        clients = kinds - {NOTES}
-        if clients:
-            self.told.append(clients)
-        self.notes += NOTES in kinds and "tools" not in kinds
+    def _note(self, kinds: frozenset[str]) -> None:
+        assert kinds == {"tools"}
+        self.notes += 1
 
     def link(self, segment: str, offer: Offer = ADOPTED, **classes: Any) -> Link:
         plan = ServerPlan(segment=segment, reach=Spawn(command=("true",)), classes=classes)

@@ -51,6 +51,7 @@ STOP_S: Final = 6.0
 QUICK_RETURNS_MAX: Final = 3
 RENEWALS_MAX: Final = 3  # credentials in a row that the server refuses when greeted
 REST_PER_ITEM_S: Final = 50e-6  # some ten times what reading one takes: a flood of changes gets a tenth of the node
+REST_ITEMS_MIN: Final = 100  # what is read in a few milliseconds needs no rest
 REST_MAX_S: Final = 1.0  # a fifth of the usual heartbeat interval, within which a change is to be seen above (6.3)
 LOG_LEVEL_S: Final = 2.0  # a log line is worth no longer wait
 
@@ -344,7 +345,7 @@ class Keeper:
         """Between two readings of a list: the longer it is, the more changes are taken together."""
         listing = self.listing or Listing()
         items = sum(len(getattr(listing, FIELD[method]).items) for method in LISTS_OF[kind])
-        return min(REST_MAX_S, items * REST_PER_ITEM_S)
+        return min(REST_MAX_S, items * REST_PER_ITEM_S) if items > REST_ITEMS_MIN else 0.0
 
     async def _relist_once(self, kind: str) -> None:
         listing = self.listing
