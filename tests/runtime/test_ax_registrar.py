@@ -13,6 +13,7 @@ from interlock.protocol.ax.authority import Proved
 from interlock.protocol.ax.codec import MESSAGE_BYTES_MAX
 from interlock.protocol.ax.messages import Register, Registered
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
+from interlock.runtime.anchors import Anchors
 from interlock.runtime.ax.dial_back import DialBack
 from interlock.runtime.ax.members import Fittings
 from interlock.runtime.ax.peers import Guest
@@ -48,7 +49,7 @@ class _Quiet:
 class _Once(Proofs):
     """Every signature holds."""
 
-    def judge(self, request: Register) -> Proved | Fault | None:
+    async def judge(self, request: Register) -> Proved | Fault | None:
         return Proved(authority=AUTHORITY, anchor="plant", jti="j1", expires_at=SystemClock.wall() + 60)
 
 
@@ -81,7 +82,7 @@ def _registrar(store: Store, *, leases: Leases | None = None, owners: type[Owner
         recorder=quiet,
         leases=leases,
     )
-    proofs = _Once(store.kv, clock, audiences=lambda: (OWN_ID,))
+    proofs = _Once(store.kv, clock, Anchors((), clock), audiences=lambda: (OWN_ID,))
     return Registrar(cast(Any, _Plan()), OWN_ID, fittings, owners(store.kv, clock), proofs)
 
 

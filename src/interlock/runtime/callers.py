@@ -22,6 +22,7 @@ class Principal(msgspec.Struct, frozen=True):
     names: NameForm | None = None
     issuer: str | None = None  # the authorization server that vouches for it
     ceiling: Scope | None = None  # what another token of that server could raise `scope` to
+    stranger: bool = False  # without a credential, from beyond this machine: nobody in particular
 
 
 def principal_for(

@@ -166,6 +166,7 @@ class Call(msgspec.Struct, eq=False):
     questions: tuple[bytes, ...] = ()  # of its server, open; by the server's ids
     after: asyncio.Future[Any] | None = None  # what its server must have heard before it
     forwarded: float | None = None  # when it was sent, where that was not at once
+    gate: Any = None  # what it waits for (`gate.Held`); the guard admits it no other way
 
     @property
     def progress_token(self) -> Raw | None:

@@ -32,12 +32,24 @@ from interlock.runtime.callers import ViewKey
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
 from interlock.runtime.parts import Clashes, Part, Routes, difference, exchanged
-from interlock.runtime.shelves import RESOURCE_SCHEME, Changed, Place, Route, Shelf, changes, era_of, make_shelf
+from interlock.runtime.shelves import (
+    NO_RULINGS,
+    RESOURCE_SCHEME,
+    Changed,
+    Place,
+    Route,
+    Rulings,
+    Shelf,
+    changes,
+    era_of,
+    make_shelf,
+)
 
 PAGE_ITEMS: Final = 1000
 VIEWS_KEPT_FOR: Final = 64  # snapshots in which nobody asked for it
 PAGES_KEPT_MAX: Final = 128
 SCOPES: Final = ("read", "write", "admin")
+EVERYTHING: Final = ViewKey(dotted=True, scope="admin")
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -343,6 +355,9 @@ class Catalog:
     ) -> None:
         """Told are the kinds of lists; `on_metadata` where only what MCP-AX says of the tools changed."""
         self._plan = plan
+        self.rulings: Rulings = NO_RULINGS
+        self.on_redefined: list[Callable[[tuple[Changed, ...]], None]] = []
+        self.on_seen: list[Callable[[Shelf], None]] = []  # of a shelf with definitions to remember or to ask about
         self._on_change = on_change
         self._on_metadata = on_metadata
         self._shelves: dict[str, Shelf] = {}
@@ -354,7 +369,14 @@ class Catalog:
     def replan(self, plan: Plan) -> None:
         """Other rules for tools: no shelf is good any more; whoever keeps the lists stocks them again."""
         self._plan = plan
-        self._shelves = {one: msgspec.structs.replace(shelf, digests={}) for one, shelf in self._shelves.items()}
+        for segment in self._shelves:
+            self.reconsider(segment)
+
+    def reconsider(self, segment: str) -> None:
+        """An operator has said something new of what it offers: when it is stocked next, its shelf is made anew."""
+        shelf = self._shelves.get(segment)
+        if shelf is not None:
+            self._shelves[segment] = msgspec.structs.replace(shelf, stale=True)
 
     async def stock(self, link: Link, listing: Listing) -> Stocked:
         """Take over what a server now offers. Where it is refused, nothing of that server is listed any more."""
@@ -362,7 +384,7 @@ class Catalog:
         ticket = object()
         self._stocking[ticket] = link
         try:
-            shelf = await make_shelf(link, listing, self._plan, old)
+            shelf = await make_shelf(link, listing, self._plan, old, self.rulings)
         finally:
             left = self._stocking.pop(ticket, None) is None
         if left:
@@ -371,8 +393,15 @@ class Catalog:
             self.drop(link)
             return Stocked(refused=shelf)
         if shelf is not old:
+            for tell_seen in self.on_seen if shelf.seen else ():
+                tell_seen(shelf)
+            shelf = msgspec.structs.replace(shelf, seen=()) if shelf.seen else shelf
             self.place(shelf)
-        return Stocked(shelf=shelf, changed=changes(old, shelf))
+        changed = changes(old, shelf)
+        if changed:
+            for tell in self.on_redefined:
+                tell(changed)
+        return Stocked(shelf=shelf, changed=changed)
 
     def place(self, shelf: Shelf) -> None:
         """Instead of the one that its segment has."""

@@ -6,9 +6,8 @@ node's aggregator_id is its subserver_id, one identity for cycles and for split 
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -23,9 +22,13 @@ from interlock.runtime.callers import Principal, principal_for
 from interlock.runtime.clock import Clock, rfc3339
 from interlock.runtime.fronts.upward import UpwardFront
 from interlock.runtime.recorder import Recorder
+from interlock.runtime.tls import parent_context
 from interlock.transport.messages import MessagePipe, MessageSink
 from interlock.transport.uplink import Opener, Uplink, shown
-from interlock.transport.websocket import dial, tls_1_3
+from interlock.transport.websocket import dial
+
+if TYPE_CHECKING:
+    from interlock.store.signing import SigningKey
 
 log = logging.getLogger("interlock.ax")
 
@@ -57,8 +60,11 @@ class Parents(Uplink):
         clock: Clock,
         recorder: Recorder,
         make_front: MakeFront,
+        signer: "SigningKey | None" = None,
     ) -> None:
-        """`subtree_ids`: our own aggregator_id, then those of the aggregators below us."""
+        """`subtree_ids`: our own aggregator_id, then those of the aggregators below us. `signer`: what proves our
+        authority, where the node has a key. Raises TlsInvalid."""
+        self._signer = signer
         self.plans = plan.ax.parents
         self._tree = plan.ax.tree
         register = Register(
@@ -72,7 +78,6 @@ class Parents(Uplink):
             subtree_ids=subtree_ids,
         )
         self._max_bytes = plan.limits.message_bytes
-        self._tls: ssl.SSLContext | None = None
         super().__init__(register, [(one.url, self._opener(one)) for one in self.plans], log)
         self._access = plan.access
         self._clock = clock
@@ -114,20 +119,20 @@ class Parents(Uplink):
 
     def _opener(self, parent: ParentPlan) -> Opener:
         headers = {"Authorization": f"Bearer {parent.secret}"} if parent.secret is not None else {}
+        tls = parent_context(parent) if parent.url.startswith("wss:") else None
 
         def opened(sink: MessageSink) -> Coroutine[Any, Any, MessagePipe]:
-            if self._tls is None and parent.url.startswith("wss:"):
-                self._tls = tls_1_3()
-            return dial(
-                parent.url, sink, subprotocol=SUBPROTOCOL, headers=headers, tls=self._tls, max_bytes=self._max_bytes
-            )
+            return dial(parent.url, sink, subprotocol=SUBPROTOCOL, headers=headers, tls=tls, max_bytes=self._max_bytes)
 
         return opened
 
     def _worded(self, parent: int, register: Register) -> Register:
         plan = self.plans[parent]
         authority = maybe_authority(plan.authority) if plan.authority is not None else None
-        return msgspec.structs.replace(register, segment=plan.segment, authority=authority)
+        proof = None
+        if authority is not None and self._signer is not None:
+            proof = self._signer.prove(authority, plan.url, self._clock.wall())
+        return msgspec.structs.replace(register, segment=plan.segment, authority=authority, authority_proof=proof)
 
     def _begin(self, step: Joined, send: Callable[[bytes], bool]) -> UpwardFront:
         given = step.registered.auth_scope
@@ -215,7 +220,8 @@ _STEPS: Final = {
     errors.NAMESPACE_INVALID: "rename the tools it names, or hide them with [[tool]] hide = true",
     errors.REGISTRATION_CYCLE: "this parent is below us, or is ourselves: remove it from [[ax.parents]]",
     errors.SPLIT_BRAIN: "another aggregator of the tree has us: was the data folder copied? each node needs its own",
-    errors.AUTHORITY_UNVERIFIED: "its operator names our authority in [[access]], or changes ax.require_proof there",
+    errors.AUTHORITY_UNVERIFIED: "run interlock access anchor here and let its operator paste the lines there, or name"
+    " our authority there in [[access]]",
     errors.AUTHORITY_CONFLICT: "another authority owns this segment there: choose another 'segment'",
     errors.SCOPE_DENIED: "let its operator give us a wider scope in [[access]]",
     errors.LINK_INSECURE: "dial wss:// with TLS 1.3",

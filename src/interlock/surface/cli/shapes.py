@@ -113,6 +113,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     mcp_url: str | None = None
     uptime_s: float = 0
     audit_trouble: str | None = None
+    require_proof: str | None = None
 
     @property
     def endpoint(self) -> str:
@@ -159,6 +160,18 @@ class Parent(msgspec.Struct, frozen=True, kw_only=True):
     secure_by: str | None = None
 
 
+class Gate(msgspec.Struct, frozen=True, kw_only=True):
+    mode: str = ""
+    tools: int = 0
+    unclassified: int = 0
+    without_approver: int = 0
+
+
+class Approvals(msgspec.Struct, frozen=True, kw_only=True):
+    waiting: int = 0
+    channels: dict[str, str] = {}  # what is wrong with them
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeFacts
     configuration: Configuration | None = None
@@ -167,6 +180,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     catalog: Catalog = Catalog()
     clients: Clients = Clients()
     calls: Calls = Calls()
+    gate: Gate = Gate()
+    approvals: Approvals = Approvals()
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,6 +214,7 @@ class ToolDetail(Tool, frozen=True, kw_only=True):
     era: str | None = None
     owner: Owner | None = None
     rungs: tuple[Rung, ...] = ()
+    caller: str = "local"  # whose call the rungs are told for
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
