@@ -1,12 +1,14 @@
 """What an approval can become, and how each refusal is named."""
 
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 
 from interlock.protocol.approvals.errors import refusal_of, too_many
 from interlock.protocol.approvals.messages import Approval, Decision, Kind, Source, What
-from interlock.protocol.approvals.state import ENDS, LIVE, Move, Status, maybe_after
+from interlock.protocol.approvals.state import ENDS, LIVE, TABLE, Move, Status, maybe_after
 from interlock.protocol.ax.errors import (
     CONFIRMATION_DENIED,
     CONFIRMATION_EXPIRED,
@@ -49,6 +51,12 @@ def approval(**members: object) -> Approval:
 def test_every_state_and_move_does_what_the_table_of_the_surface_says(status: Status, move: Move) -> None:
     after = maybe_after(status, move)
     assert (after.value if after else None) == ROWS.get(status.value, {}).get(move.value)
+
+
+def test_the_diagram_in_the_documentation_is_the_table() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "approvals.md").read_text("utf-8")
+    drawn = re.findall(r"^    (\w+) --> (\w+)$", page, re.MULTILINE)
+    assert sorted(drawn) == sorted((before.value, after.value) for (before, _), after in TABLE.items())
 
 
 def test_the_ends_are_the_states_that_nothing_leaves_and_live_ones_are_no_ends() -> None:

@@ -31,7 +31,7 @@ from interlock.runtime.anchors import Anchors
 from interlock.runtime.approvals.deciding import Deciding
 from interlock.runtime.approvals.definitions import Definitions
 from interlock.runtime.approvals.drawer import Drawer
-from interlock.runtime.approvals.inbox import Inbox, Rules
+from interlock.runtime.approvals.inbox import Inbox, rules_of
 from interlock.runtime.approvals.notifying import Notifier, make_channels
 from interlock.runtime.approvals.record import Record
 from interlock.runtime.approvals.window import Window
@@ -157,10 +157,8 @@ class Node:
             revealer=self.desk.revealer,
         )
         own_id = self.identity.aggregator_id
-        rules = Rules(
-            expiry_s=plan.approvals.expiry_s, redeem_s=plan.approvals.redeem_s, max_pending=plan.approvals.max_pending
-        )
-        self.inbox = Inbox(Drawer(self.store.kv, self.clock), Record(self.recorder), self.clock, rules)
+        drawer, record = Drawer(self.store.kv, self.clock), Record(self.recorder)
+        self.inbox = Inbox(drawer, record, self.clock, rules_of(plan.approvals))
         self.deciding = Deciding(self.inbox, self.clock, own_id)
         self.definitions = self.deciding.rulings = self.catalog.rulings = Definitions(
             self.store.kv, self.inbox, self.clock

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from interlock.config.plan import Plan
+from interlock.runtime.approvals.inbox import rules_of
+from interlock.runtime.approvals.notifying import make_channels
 from interlock.runtime.reload import Take
 from interlock.runtime.tls import check_parents
 
@@ -18,6 +20,7 @@ def takes(node: "Node") -> Mapping[str, Take]:
         "servers": made.servers,
         "tools": made.tools,
         "gate": made.tools,
+        "approvals": made.approvals,
         "access": made.access,
         "anchors": made.anchors,
         "ax.parents": made.parents,
@@ -41,6 +44,13 @@ class _Takes:
         node.plan = new
         node.catalog.replan(new)
         await node.configured.restock()
+
+    async def approvals(self, old: Plan, new: Plan) -> None:
+        """For what is raised from now on; what waits keeps its time."""
+        node = self._node
+        node.plan = new
+        node.inbox.rules = rules_of(new.approvals)
+        await node.notifier.replan(make_channels(new.approvals, node.clock))
 
     async def access(self, old: Plan, new: Plan) -> None:
         """For whoever comes from now on; a registrant that is here keeps the scope it was told."""

@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from interlock.config.plan import ApprovalsPlan
 from interlock.protocol.approvals.errors import UNAVAILABLE_NOW, UNKNOWN, refusal_of, too_many
 from interlock.protocol.approvals.messages import Approval, Decision, Kind, Source, What
 from interlock.protocol.approvals.state import ENDS, LIVE, Move, Status, maybe_after
@@ -47,6 +48,10 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     expiry_s: float = 300.0
     redeem_s: float = 300.0
     max_pending: int = 100  # per principal
+
+
+def rules_of(plan: ApprovalsPlan) -> Rules:
+    return Rules(expiry_s=plan.expiry_s, redeem_s=plan.redeem_s, max_pending=plan.max_pending)
 
 
 class Inbox:
@@ -150,10 +155,13 @@ class Inbox:
             **{"expires_at": None if kind in _WITHOUT_EXPIRY else now + self.rules.expiry_s, **members},
         )
 
-    async def raise_(self, approval: Approval) -> Approval | Fault:
-        """One for the same digest that still stands (`find`) is returned as it is, and not extended."""
+    async def raise_(self, approval: Approval, *, anew: bool = False) -> Approval | Fault:
+        """One for the same digest that still stands (`find`) is returned as it is, and not extended.
+
+        `anew`: unless that one was denied, and an operator wants to decide once more.
+        """
         key = _key(approval)
-        if (standing := self._find(key)) is not None:
+        if (standing := self._find(key)) is not None and not (anew and standing.status is Status.DENIED):
             return standing
         under_way = self._raising.get(key)
         if under_way is None:
