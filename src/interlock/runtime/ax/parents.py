@@ -218,8 +218,8 @@ _STEPS: Final = {
     errors.NAMESPACE_INVALID: "rename the tools it names, or hide them with [[tool]] hide = true",
     errors.REGISTRATION_CYCLE: "this parent is below us, or is ourselves: remove it from [[ax.parents]]",
     errors.SPLIT_BRAIN: "another aggregator of the tree has us: was the data folder copied? each node needs its own",
-    errors.AUTHORITY_UNVERIFIED: "run interlock access anchor here and let its operator paste the lines there, or name"
-    " our authority there in [[access]]",
+    errors.AUTHORITY_UNVERIFIED: "run interlock access anchor here and let its operator paste the lines there; on one"
+    " machine an [[access]] entry may name our authority; or it changes ax.require_proof",
     errors.AUTHORITY_CONFLICT: "another authority owns this segment there: choose another 'segment'",
     errors.SCOPE_DENIED: "let its operator give us a wider scope in [[access]]",
     errors.LINK_INSECURE: "dial wss:// with TLS 1.3",
