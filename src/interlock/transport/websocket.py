@@ -35,6 +35,7 @@ PING_EVERY_S: Final = 20.0  # AX-6.3-3
 PONG_WITHIN_S: Final = 10.0  # AX-6.3-3
 CLOSE_S: Final = 2.0  # for the peer's part of closing
 DIAL_S: Final = 10.0  # TCP, TLS and the upgrade together
+HUNG_UP: Final = "closed the connection instead of opening a WebSocket"
 
 
 class DialFailed(Exception):
@@ -149,7 +150,7 @@ class _Opening:
         elif isinstance(why, WebSocketException):
             self.finish(DialFailed(f"{self.url} does not open a WebSocket: {why}"))
         else:
-            self.finish(DialFailed(f"{self.url} closed the connection instead of opening a WebSocket"))
+            self.finish(DialFailed(f"{self.url} {HUNG_UP}"))
         return False
 
 
@@ -250,7 +251,10 @@ class DialledPipe(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._protocol.receive_eof()
-        self._opening.finish(DialFailed(f"{self._opening.url} closed the connection instead of opening a WebSocket"))
+        why = HUNG_UP
+        if isinstance(exc, ssl.SSLError):  # in TLS 1.3 a server judges our certificate after the handshake
+            why = f"refuses our certificate, or the lack of one: {exc.reason or exc}"
+        self._opening.finish(DialFailed(f"{self._opening.url} {why}"))
         for handle in (self._alarm, self._stall, self._ending):
             if handle is not None:
                 handle.cancel()

@@ -348,6 +348,20 @@ async def test_nodes_with_certificates_of_the_house_authority_register_over_tls_
             assert "certificate" in shown["reason"]
 
 
+async def test_a_node_whose_certificate_is_not_accepted_is_told_where_to_look(tmp_path: Path) -> None:
+    house = House(tmp_path / "certificates")
+    strange = house.strange.issue("x", [EDGE])
+    with running_node(tmp_path / "hub", {}, settings(house)) as root:
+        parent = (
+            f'[[ax.parents]]\nurl = "wss://127.0.0.1:{root.port}/ax"\nsegment = "edge"\nauthority = "dns:{EDGE}"\n'
+            f'ca_file = "{house.ca.pem}"\ntls_cert = "{strange.pem}"\ntls_key = "{strange.key}"\n'
+        )
+        with running_node(tmp_path / "edge", {}, parent) as below:
+            shown = await asyncio.to_thread(wait_for, lambda: _refused(below), 20.0)
+            assert "client_ca" in shown["next_step"]
+            assert shown["state"] != "registered"
+
+
 def _refused(node: RunningNode) -> Any:
     (parent,) = node.admin("/admin/status")["parents"]
     return parent["reason"] is not None and parent

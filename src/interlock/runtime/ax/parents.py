@@ -25,7 +25,7 @@ from interlock.runtime.recorder import Recorder
 from interlock.runtime.tls import parent_context
 from interlock.transport.messages import MessagePipe, MessageSink
 from interlock.transport.uplink import Opener, Uplink, shown
-from interlock.transport.websocket import dial
+from interlock.transport.websocket import HUNG_UP, dial
 
 if TYPE_CHECKING:
     from interlock.store.signing import SigningKey
@@ -164,6 +164,8 @@ class Parents(Uplink):
         standing = self._stand(step.parent, "waiting")
         standing.reason = shown(step.reason)
         standing.next_step = _next_step(step)
+        if step.reason.endswith(HUNG_UP) and self.plans[step.parent].tls_cert is not None:
+            standing.next_step = _CERTIFICATE  # whoever refuses a certificate hangs up without a word
         if step.fault is not None:
             segment = self.plans[step.parent].segment
             self._record(step.parent, REGISTER, segment, "refused", shown(step.fault.message))
@@ -212,6 +214,7 @@ class Parents(Uplink):
 _TOKEN: Final = (
     "let its operator run: interlock access token --for subserver --name NAME, and give the token as 'secret'"  # noqa: S105
 )
+_CERTIFICATE: Final = "if it wants certificates: is our tls_cert in date, for clients, of a CA in its node.client_ca?"
 _STEPS: Final = {
     errors.NAMESPACE_CONFLICT: "another has this segment there: choose another 'segment' in [[ax.parents]], or let its"
     " operator release it with interlock links release SEGMENT",
