@@ -6,7 +6,7 @@ node's aggregator_id is its subserver_id, one identity for cycles and for split 
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -22,10 +22,11 @@ from interlock.runtime.callers import Principal, principal_for
 from interlock.runtime.clock import Clock, rfc3339
 from interlock.runtime.fronts.upward import UpwardFront
 from interlock.runtime.recorder import Recorder
+from interlock.runtime.start_errors import TlsInvalid
 from interlock.runtime.tls import parent_context
 from interlock.transport.messages import MessagePipe, MessageSink
 from interlock.transport.uplink import Opener, Uplink, shown
-from interlock.transport.websocket import HUNG_UP, dial
+from interlock.transport.websocket import HUNG_UP, DialFailed, dial
 
 if TYPE_CHECKING:
     from interlock.store.signing import SigningKey
@@ -118,10 +119,18 @@ class Parents(Uplink):
 
     def _opener(self, parent: ParentPlan) -> Opener:
         headers = {"Authorization": f"Bearer {parent.secret}"} if parent.secret is not None else {}
-        tls = parent_context(parent) if parent.url.startswith("wss:") else None
+        is_tls = parent.url.startswith("wss:")
+        if is_tls:
+            parent_context(parent)
 
-        def opened(sink: MessageSink) -> Coroutine[Any, Any, MessagePipe]:
-            return dial(parent.url, sink, subprotocol=SUBPROTOCOL, headers=headers, tls=tls, max_bytes=self._max_bytes)
+        async def opened(sink: MessageSink) -> MessagePipe:
+            try:
+                tls = parent_context(parent) if is_tls else None  # anew: a certificate may have been renewed
+            except TlsInvalid as invalid:
+                raise DialFailed(str(invalid)) from None
+            return await dial(
+                parent.url, sink, subprotocol=SUBPROTOCOL, headers=headers, tls=tls, max_bytes=self._max_bytes
+            )
 
         return opened
 
