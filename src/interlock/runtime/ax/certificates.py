@@ -45,6 +45,7 @@ class Certificates:
         self._crl = crl
         self._lists: tuple[x509.CertificateRevocationList, ...] = ()
         self._read_as: tuple[int, int] | None = None  # how the file looked when it was read
+        self._trouble: str | None = None
         if crl is not None:
             self._read(crl)
 
@@ -104,18 +105,24 @@ class Certificates:
         try:
             self._read(self._crl)
         except CertificatesInvalid as invalid:
-            log.warning("%s; no client certificate counts until it is mended", invalid)
-            return _UNKNOWN
+            return self._cannot_tell(str(invalid))
         now = self._now()
         of_issuer = [one for one in self._lists if one.issuer.public_bytes() == shown.issuer]
         current = [one for one in of_issuer if one.next_update_utc is not None and one.next_update_utc > now]
         if not current:
             why = "is too old" if of_issuer else "has nothing of the issuer of a certificate that was shown"
-            log.warning("%s %s; no client certificate counts until it is renewed", self._crl, why)
-            return _UNKNOWN
+            return self._cannot_tell(f"{self._crl} (node.crl) {why}")
+        self._trouble = None
         if any(one.get_revoked_certificate_by_serial_number(shown.serial) for one in current):
             return _REVOKED
         return None
+
+    def _cannot_tell(self, why: str) -> Fault:
+        """Links that stand are looked at every second, so each trouble is said once."""
+        if why != self._trouble:
+            self._trouble = why
+            log.warning("%s; until that is mended no client certificate counts", why)
+        return _UNKNOWN
 
     def _read(self, crl: Path) -> None:
         """Where the file changed."""
