@@ -108,13 +108,12 @@ class Certificates:
             return self._cannot_tell(str(invalid))
         now = self._now()
         of_issuer = [one for one in self._lists if one.issuer.public_bytes() == shown.issuer]
-        current = [one for one in of_issuer if one.next_update_utc is not None and one.next_update_utc > now]
-        if not current:
+        if any(one.get_revoked_certificate_by_serial_number(shown.serial) for one in of_issuer):
+            return _REVOKED
+        if not any(one.next_update_utc is not None and one.next_update_utc > now for one in of_issuer):
             why = "is too old" if of_issuer else "has nothing of the issuer of a certificate that was shown"
             return self._cannot_tell(f"{self._crl} (node.crl) {why}")
         self._trouble = None
-        if any(one.get_revoked_certificate_by_serial_number(shown.serial) for one in current):
-            return _REVOKED
         return None
 
     def _cannot_tell(self, why: str) -> Fault:
@@ -149,7 +148,8 @@ class Certificates:
 
 _MALFORMED: Final = unverified("certificate", "the client certificate cannot be read")
 _UNTRUSTED: Final = unverified(
-    "certificate_untrusted", "the client certificate is expired, or no CA that is trusted here vouches for it"
+    "certificate_untrusted",
+    "the client certificate is not in date, not for clients, without a name, or of a CA that is not trusted here",
 )
 _REVOKED: Final = unverified("certificate_revoked", "the client certificate was revoked")
 _UNKNOWN: Final = unverified("revocation_unknown", "whether the client certificate was revoked cannot be told now")
