@@ -184,7 +184,13 @@ _ACCESS = _keys(
         name="who",
         kind=Many(item=Text(), least=1),
         required=True,
-        example=["client:ci", "client:team-*", "client:corp/*@build", "role:corp/reader"],
+        example=[
+            "client:ci",
+            "client:team-*",
+            "client:corp/*@build",
+            "role:corp/reader",
+            "certificate:edge.example.com",
+        ],
         help="Principals (globs) the entry is for; the first entry that holds the caller applies.",
     ),
     Key(

@@ -40,6 +40,7 @@ from interlock.runtime.audience import Audience
 from interlock.runtime.ax.children import Nursery
 from interlock.runtime.ax.judge import ANCHOR_GONE, Judge
 from interlock.runtime.ax.members import Fittings
+from interlock.runtime.ax.peers import Guest
 from interlock.runtime.ax.proofs import Proofs
 from interlock.runtime.ax.records import Owners
 from interlock.runtime.ax.registrar import Registrar
@@ -185,7 +186,7 @@ class Node:
         self.gate = self._make_gate()
         self.registrar = Registrar(plan, own_id, fittings, Owners(self.store.kv, self.clock), proofs)
         self.children = Nursery(plan, self.registrar, self._workshop)
-        self.door.also_dismiss = lambda: self.registrar.dismiss_unwelcome(self.tokens.stands)
+        self.door.also_dismiss = lambda: self.registrar.dismiss_unwelcome(self._stands)
         self.parents = self.make_parents()
         self.configured = Servers(self, self.keepers, self.personal, self.catalog, self._workshop, self.desk)
         self.reload: Reload | None = None
@@ -358,6 +359,12 @@ class Node:
         await self._serve(self._operator_app(self.operations, None), admin)
         self._tasks.append(asyncio.get_running_loop().create_task(self.door.sweep_forever(), name="door sweep"))
         await self._open_bridge(run / SOCKET)
+
+    def _stands(self, guest: Guest) -> bool:
+        """Whether a subserver that is here could still come in."""
+        if self.subservers is not None and not self.subservers.stands(guest):
+            return False
+        return self.tokens.stands(guest.principal)
 
     def _certificates(self) -> "Certificates | None":
         """Who vouches for subservers' certificates. Raises CertificatesInvalid, ExtraMissing."""

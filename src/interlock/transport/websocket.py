@@ -19,6 +19,7 @@ from interlock.transport.messages import MessageSink
 from interlock.transport.websocket_pipe import PING_EVERY_S, PONG_WITHIN_S, FramedPipe
 
 DIAL_S: Final = 10.0  # TCP, TLS and the upgrade together
+HUNG_UP: Final = "closed the connection instead of opening a WebSocket"
 
 
 class DialFailed(Exception):
@@ -133,7 +134,7 @@ class _Opening:
         elif isinstance(why, WebSocketException):
             self.finish(DialFailed(f"{self.url} does not open a WebSocket: {why}"))
         else:
-            self.finish(DialFailed(f"{self.url} closed the connection instead of opening a WebSocket"))
+            self.finish(DialFailed(f"{self.url} {HUNG_UP}"))
         return False
 
 
@@ -189,7 +190,10 @@ class DialledPipe(FramedPipe):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         if (opening := self._opening) is not None:
-            opening.finish(DialFailed(f"{opening.url} closed the connection instead of opening a WebSocket"))
+            why = HUNG_UP
+            if isinstance(exc, ssl.SSLError):  # in TLS 1.3 a server judges our certificate after the handshake
+                why = f"refuses our certificate, or the lack of one: {exc.reason or exc}"
+            opening.finish(DialFailed(f"{opening.url} {why}"))
 
 
 _HEAD_END: Final = b"\r\n\r\n"

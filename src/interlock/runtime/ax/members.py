@@ -382,10 +382,10 @@ class Members(InTheHouse, ABC):
         member = self._members.get(session_id)
         return None if member is None else member.way.guest.rule
 
-    def dismiss_unwelcome(self, stands: Callable[[str], bool]) -> None:
+    def dismiss_unwelcome(self, stands: Callable[[Guest], bool]) -> None:
         """Whose credential no longer opens the door may not stay either (MCP-AX 1.1)."""
         for session_id, member in list(self._members.items()):
-            if not stands(member.way.guest.principal):
+            if not stands(member.way.guest):
                 member.way.close(UNAUTHORISED, "the credential was revoked or has expired")
                 self.happened(self.engine.end(session_id, "removed", now=self._clock.now()))
 

@@ -1,9 +1,9 @@
 """The door for subservers: WS /ax, and POST /ax for those that are dialled back (MCP-AX 3.1, 10.1).
 
-An ASGI application. Who comes in is asked before anything is accepted: a subserver token, or this machine where clients
-need none either. No client token opens it, and nobody from elsewhere comes in without a token, whatever auth.anonymous
-says: `local` may be entitled to more than any client. Who is turned away is on record. What is said inside is the
-visitor's matter.
+An ASGI application. Who comes in is asked before anything is accepted: a subserver token, a client certificate that an
+[[access]] entry names, or this machine where clients need none either. No client token opens it, and nobody from
+elsewhere comes in without a credential, whatever auth.anonymous says: `local` may be entitled to more than any client.
+Who is turned away is on record. What is said inside is the visitor's matter.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.runtime.access import TokenBook
 from interlock.runtime.ax.dial_back import DialBack, check_endpoint
-from interlock.runtime.ax.peers import Guest, guest
+from interlock.runtime.ax.peers import CERTIFICATE, Guest, Shown, guest, is_welcome
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.ax.visitor import Visitor
 from interlock.runtime.calls import internal
@@ -34,7 +34,7 @@ from interlock.runtime.fronts.proxies import Proxies, address_of
 from interlock.runtime.fronts.refusals import Refusals
 
 if TYPE_CHECKING:
-    from interlock.runtime.ax.certificates import Certificates, Shown
+    from interlock.runtime.ax.certificates import Certificates
 
 log = logging.getLogger("interlock.ax")
 
@@ -159,7 +159,10 @@ class AxDoor:
         if head.credential is None:
             if local and self._plan.auth.anonymous != "never":
                 return guest("local", rules, on_this_machine=local, tls=tls, certificate=shown)
-            return _UNAUTHORISED
+            name = shown.principal if isinstance(shown, Shown) else None
+            if name is None or not is_welcome(name, rules):
+                return _UNAUTHORISED
+            return guest(name, rules, on_this_machine=local, tls=tls, certificate=shown)
         record = self._tokens.subserver(head.credential)
         if record is None:
             return _UNAUTHORISED
@@ -172,7 +175,16 @@ class AxDoor:
             certificate=shown,
         )
 
-    def _shown(self, scope: Scope, head: Head) -> "Shown | None":
+    def stands(self, guest: Guest) -> bool:
+        """Whether one who came in by a certificate, or with one, still may."""
+        shown = guest.certificate
+        if not isinstance(shown, Shown) or self._certificates is None:
+            return True
+        if guest.principal.startswith(CERTIFICATE) and not is_welcome(guest.principal, self._plan.access):
+            return False
+        return self._certificates.stands(shown)
+
+    def _shown(self, scope: Scope, head: Head) -> Shown | Fault | None:
         """What its client certificate says. A proxy's own certificate is not that of whom it passes on, and a header
         counts only when a trusted proxy wrote it."""
         if self._certificates is None:
