@@ -53,6 +53,9 @@ operator_listen = "127.0.0.1:{operator}"
 
 [auth]
 anonymous = "never"
+
+[gate]
+unannotated = "allow"
 """
 
 FASTMCP = """

@@ -26,8 +26,8 @@ FLOORS = {
 
 # What the protocol floor may import: values and computation, nothing that reaches out, waits, or knows the time.
 PURE = frozenset({"abc", "base64", "binascii", "bisect", "collections", "contextlib", "dataclasses", "datetime"})
-PURE |= {"decimal", "enum", "fnmatch", "functools", "hashlib", "heapq", "hmac", "ipaddress", "itertools", "json"}
-PURE |= {"math", "operator", "re", "string", "struct", "types", "typing", "unicodedata", "urllib.parse"}
+PURE |= {"decimal", "difflib", "enum", "fnmatch", "functools", "hashlib", "heapq", "hmac", "ipaddress", "itertools"}
+PURE |= {"json", "math", "operator", "re", "string", "struct", "types", "typing", "unicodedata", "urllib.parse"}
 PURE |= {"interlock", "msgspec"}
 IMPURE_CALLS = frozenset({"open", "print", "input", "breakpoint", "exec", "eval"})
 CLOCK_METHODS = frozenset({"now", "utcnow", "today"})

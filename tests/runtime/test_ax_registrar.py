@@ -14,6 +14,7 @@ from interlock.protocol.ax.budget import UNLIMITED
 from interlock.protocol.ax.codec import MESSAGE_BYTES_MAX
 from interlock.protocol.ax.messages import Register, Registered
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
+from interlock.runtime.anchors import Anchors
 from interlock.runtime.ax.dial_back import DialBack
 from interlock.runtime.ax.members import Fittings
 from interlock.runtime.ax.peers import Guest
@@ -50,7 +51,7 @@ class _Quiet:
 class _Once(Proofs):
     """Every signature holds."""
 
-    def judge(self, request: Register) -> Proved | Fault | None:
+    async def judge(self, request: Register) -> Proved | Fault | None:
         return Proved(authority=AUTHORITY, anchor="plant", jti="j1", expires_at=SystemClock.wall() + 60)
 
 
@@ -84,7 +85,7 @@ def _registrar(store: Store, *, leases: Leases | None = None, owners: type[Owner
         budgets=Budgets(UNLIMITED, clock),
         leases=leases,
     )
-    proofs = _Once(store.kv, clock, audiences=lambda: (OWN_ID,))
+    proofs = _Once(store.kv, clock, Anchors((), clock), audiences=lambda: (OWN_ID,))
     return Registrar(cast(Any, _Plan()), OWN_ID, fittings, owners(store.kv, clock), proofs)
 
 

@@ -437,7 +437,8 @@ async def test_a_leaf_cannot_write_what_is_ours_to_write() -> None:
     house = House()
     await house.catalog.stock(house.link("l", LEAF), listing(tool("t", meta={**forged, "vendor": 1})))
     meta = house.listed()["l.t"]["_meta"]
-    assert meta.keys() == {"vendor", "x-mcpax-capability", "x-mcpax-hops", "x-mcpax-safety"}
+    assert meta.keys() == {"vendor", "x-mcpax-capability", "x-mcpax-hops", "x-mcpax-safety", "x-mcpax-gated"}
+    assert meta["x-mcpax-gated"] is True
     assert meta["x-mcpax-safety"] == "irreversible_mutable"
 
 

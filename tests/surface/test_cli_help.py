@@ -32,6 +32,8 @@ COMMANDS = [
     ("access", "token"),
     ("access", "list"),
     ("access", "revoke"),
+    ("access", "anchor"),
+    ("access", "key"),
     ("audit",),
     ("audit", "tail"),
     ("audit", "verify"),

@@ -67,6 +67,17 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
     budget: Limits | None = None  # of each caller; of a subserver: of its registration, instead of [budget]
 
 
+class AnchorPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One [[anchor]] entry: whose signature is believed. One of `key`, `jwks` and `passkey` is given."""
+
+    name: str
+    key: str | Path | None = None  # a public key, or the file that holds it
+    jwks: str | Path | None = None  # a key set: its URL, or the file that holds it
+    passkey: str | None = None  # the id of a registered credential; kept, and not verified by this version
+    approves: tuple[str, ...] = ()  # tools (globs) whose calls it may approve
+    speaks_for: tuple[str, ...] = ()  # DNS names it may prove, as they are compared (`protocol.ax.authority`)
+
+
 class McpPlan(msgspec.Struct, frozen=True, kw_only=True):
     surface: Literal["flat"] = "flat"
     names: NameForm = "auto"
@@ -109,6 +120,29 @@ class AxPlan(msgspec.Struct, frozen=True, kw_only=True):
 class DegradedPlan(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool = True
     grace_s: float = 300
+
+
+class GatePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is held until a person agrees (MCP-AX 11.3)."""
+
+    mode: Literal["gated", "defer", "open"] = "gated"  # defer: what a hop below gates is left to it
+    also: tuple[str, ...] = ()  # further tools (globs), in every mode
+    unannotated: Literal["classify", "allow"] = "classify"  # tools of which nobody says whether they can be undone
+
+
+Channel = Literal["console", "cli", "os_dialog", "command", "webhook"]
+
+
+class ApprovalsPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a decision is waited for, and how operators hear that one is wanted."""
+
+    expiry_s: float = 300
+    redeem_s: float = 300
+    max_pending: int = 100  # per principal
+    channels: tuple[Channel, ...] = ("console", "cli")
+    command: tuple[str, ...] = ()
+    webhook_url: str | None = None
+    webhook_secret: str | None = None  # never shown
 
 
 class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn"):
@@ -164,6 +198,7 @@ class ToolRule(msgspec.Struct, frozen=True, kw_only=True):
     match: str
     capability: dict[str, str | bool] = {}
     hide: bool = False
+    pin: bool = False  # a changed definition is withheld until an operator accepts it
     cost_units: int | None = None  # None: by its cost_class
     budget: Limits | None = None  # of each tool, over all callers
 
@@ -205,9 +240,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     node: NodePlan = NodePlan()
     auth: AuthPlan = AuthPlan()
     access: tuple[AccessRule, ...] = ()
+    anchors: tuple[AnchorPlan, ...] = ()
     mcp: McpPlan = McpPlan()
     ax: AxPlan = AxPlan()
     degraded: DegradedPlan = DegradedPlan()
+    gate: GatePlan = GatePlan()
+    approvals: ApprovalsPlan = ApprovalsPlan()
     servers: tuple[ServerPlan, ...] = ()
     tools: tuple[ToolRule, ...] = ()
     budget: BudgetPlan = BudgetPlan()

@@ -1,13 +1,13 @@
 """What keys must not say together. Run after all layers are read, on the values that were readable."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from interlock.config.addresses import collide, is_loopback
 from interlock.config.place import At
 from interlock.config.plan import AuthPlan, NodePlan
-from interlock.config.problems import Findings, Problem
+from interlock.config.problems import Findings, Problem, shown
 from interlock.config.reading import Settings
 
 
@@ -19,6 +19,9 @@ def check_together(settings: Settings, workspace: Path, data: Path, findings: Fi
     _tls_pair(settings)
     _issuers_apart(settings, auth)
     _root_or_child(settings)
+    _anchors_apart(settings)
+    _proof_asked_for(settings)
+    _channels_can_be_reached(settings)
     if settings.wrong & {("node", "listen"), ("node", "operator_listen"), ("auth", "anonymous")}:
         return  # a default in their place would be judged, not what the person means
     _doors_apart(settings, plan)
@@ -41,6 +44,46 @@ def _root_or_child(settings: Settings) -> None:
     at = settings.written.get(("ax", "root_segment"))
     if at is not None and settings.tables.get("ax", {}).get("parents"):
         at.wrong("'root_segment' in [ax] names a root, and [[ax.parents]] makes this node a child", "give one of them")
+
+
+def _proof_asked_for(settings: Settings) -> None:
+    at = settings.written.get(("ax", "require_proof"))
+    if at is not None and settings.tables.get("ax", {}).get("require_proof") == "never":
+        at.warn(
+            "require_proof = 'never' lets every subserver offer tools that change things without proof of who it is",
+            "leave it out, and name whom you trust in [[anchor]] or [[access]]",
+        )
+
+
+def _anchors_apart(settings: Settings) -> None:
+    """The name is part of what a used proof is remembered by, and what the audit says."""
+    seen: set[str] = set()
+    for index, anchor in enumerate(settings.anchors):
+        at = settings.written.get(("anchor", str(index)))
+        if anchor.name in seen and at is not None:
+            at.inside("name").wrong(
+                f"two entries of [[anchor]] have the name {shown(anchor.name)}", "give each its own"
+            )
+        seen.add(anchor.name)
+
+
+_CHANNEL_KEYS: Final = {"command": ("command",), "webhook": ("webhook_url", "webhook_secret")}
+
+
+def _channels_can_be_reached(settings: Settings) -> None:
+    approvals = settings.tables.get("approvals", {})
+    for channel, keys in _CHANNEL_KEYS.items():
+        at = settings.written.get(("approvals", "channels"))
+        chosen = channel in approvals.get("channels", ())
+        for key in keys:
+            given = settings.written.get(("approvals", key))
+            if chosen and at is not None and given is None:
+                at.wrong(f"the channel '{channel}' in [approvals] needs '{key}'", "give it, or leave the channel out")
+            elif given is not None and not chosen:
+                given.warn(
+                    f"'{key}' in [approvals] is not used without the channel '{channel}'",
+                    f"add '{channel}' to channels",
+                )
 
 
 def _issuers_apart(settings: Settings, auth: AuthPlan) -> None:

@@ -102,6 +102,9 @@ class Budgets:
             call.charge = _take(accounts, price, now)
         return fault
 
+    def refund(self, call: "Call") -> None:
+        call.refund()
+
     def asked(self, link: "Link", asking: "Asking", questions: int = 1) -> Fault | None:
         """A subserver sends requests up: they are charged to the session that its calls are charged to (11.4)."""
         accounts = self._of_tree(link, asking.caller.hop is not None)
@@ -149,13 +152,13 @@ class Budgets:
     def shown_received(self) -> dict[str, dict[str, int]] | None:
         return None if self._received is None else self._received.shown(self._clock.now())
 
-    def outlook(self, link: "Link", tool: str, price: Price) -> Over | None:
-        """What would refuse a call of this tool now, whoever made it."""
+    def outlook(self, link: "Link", tool: str, price: Price, caller: str) -> Over | None:
+        """What would refuse this caller a call of this tool now."""
         accounts = self._of_tree(link, from_parent=False)
         now = self._clock.now()
-        kept = self.tools.get(tool)
-        if kept is not None and now - kept.asked_at < IDLE_S:
-            accounts.append(kept)
+        for kept in (self.tools.get(tool), self.callers.get(caller)):
+            if kept is not None and now - kept.asked_at < IDLE_S:
+                accounts.append(kept)
         overs = [account.limits.exceeded(account.usage, price, now) for account in accounts]
         return max((over for over in overs if over is not None), key=_wait_ms, default=None)
 

@@ -24,6 +24,7 @@ class Principal(msgspec.Struct, frozen=True):
     issuer: str | None = None  # the authorization server that vouches for it
     ceiling: Scope | None = None  # what another token of that server could raise `scope` to
     budget: Limits | None = None
+    stranger: bool = False  # without a credential, from beyond this machine: nobody in particular
 
 
 def principal_for(

@@ -161,6 +161,7 @@ class Call(msgspec.Struct, eq=False):
     after: asyncio.Future[Any] | None = None  # what its server must have heard before it
     price: Price | None = None  # what it counts for in budgets; None: nothing
     charge: Charge | None = None  # what it was charged
+    gate: Any = None  # what it waits for (`gate.Held`); the guard admits it no other way
 
     @property
     def progress_token(self) -> Raw | None:
@@ -208,7 +209,7 @@ class Call(msgspec.Struct, eq=False):
         if not self.done:
             self.reason = _reason(fault)
             if outcome is Outcome.REFUSED or self.link is None or _was_not_sent(fault):
-                self._refund()
+                self.refund()
             self._end(encode_fault(self.client_id, self._shown(fault)), outcome, 200)
 
     def answer(self, message: bytes, outcome: Outcome) -> None:
@@ -218,7 +219,7 @@ class Call(msgspec.Struct, eq=False):
 
     def refuse(self, fault: Fault, status: int) -> None:
         self.reason = _reason(fault)
-        self._refund()
+        self.refund()
         self._end(encode_fault(self.client_id, self._shown(fault)), Outcome.REFUSED, status)
 
     def _shown(self, fault: Fault) -> Fault:
@@ -232,7 +233,7 @@ class Call(msgspec.Struct, eq=False):
         if self.link is not None:
             self.link.cancel(self, reason)
         else:
-            self._refund()
+            self.refund()
         self._let_go()
         self.sink.drop()
         self.house.ended(self, Outcome.CANCELLED)
@@ -243,7 +244,7 @@ class Call(msgspec.Struct, eq=False):
         self.sink.answer(message, status)
         self.house.ended(self, outcome)
 
-    def _refund(self) -> None:
+    def refund(self) -> None:
         """It never left (MCP-AX 11.4). One that asked for more did, in the round before."""
         if self.charge is not None and not self.rounds:
             self.charge.refund()

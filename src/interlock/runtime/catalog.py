@@ -27,11 +27,23 @@ from interlock.protocol.mcp.templates import matches
 from interlock.runtime.callers import ViewKey
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
-from interlock.runtime.shelves import RESOURCE_SCHEME, Changed, Place, Route, Shelf, changes, era_of, make_shelf
+from interlock.runtime.shelves import (
+    NO_RULINGS,
+    RESOURCE_SCHEME,
+    Changed,
+    Place,
+    Route,
+    Rulings,
+    Shelf,
+    changes,
+    era_of,
+    make_shelf,
+)
 
 PAGE_ITEMS: Final = 1000
 PAGES_KEPT_MAX: Final = 128
 SCOPES: Final = ("read", "write", "admin")
+EVERYTHING: Final = ViewKey(dotted=True, scope="admin")
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -231,7 +243,14 @@ class Namespace:
     def fingerprint(self, kind: str) -> tuple[object, ...]:
         """What clients are told of when it changes. Who offers a list decides what of it is shown."""
         return tuple(
-            (shelf.link.segment, shelf.digests[kind], shelf.offer.kind, shelf.offer.proved, shelf.offer.scope)
+            (
+                shelf.link.segment,
+                shelf.digests[kind],
+                shelf.offer.kind,
+                shelf.offer.proved,
+                shelf.offer.scope,
+                shelf.reconsidered,
+            )
             for shelf in self.shelves
             if getattr(shelf, kind)
         )
@@ -263,6 +282,8 @@ class Stocked(msgspec.Struct, frozen=True, kw_only=True):
 class Catalog:
     def __init__(self, plan: Plan, on_change: Callable[[frozenset[str]], None]) -> None:
         self._plan = plan
+        self.rulings: Rulings = NO_RULINGS
+        self.on_redefined: list[Callable[[tuple[Changed, ...]], None]] = []
         self._on_change = on_change
         self._shelves: dict[str, Shelf] = {}
         self._stocking: dict[object, Link] = {}
@@ -271,9 +292,14 @@ class Catalog:
     def replan(self, plan: Plan) -> None:
         """Other rules for tools: no shelf is good any more; whoever keeps the lists stocks them again."""
         self._plan = plan
-        for segment, shelf in self._shelves.items():
-            stale = {kind: digest + b" by other rules" for kind, digest in shelf.digests.items()}
-            self._shelves[segment] = msgspec.structs.replace(shelf, digests=stale)
+        for segment in self._shelves:
+            self.reconsider(segment)
+
+    def reconsider(self, segment: str) -> None:
+        """An operator has said something new of what it offers: when it is stocked next, its shelf is made anew."""
+        shelf = self._shelves.get(segment)
+        if shelf is not None:
+            self._shelves[segment] = msgspec.structs.replace(shelf, stale=True)
 
     async def stock(self, link: Link, listing: Listing) -> Stocked:
         """Take over what a server now offers. Where it is refused, nothing of that server is listed any more."""
@@ -281,7 +307,7 @@ class Catalog:
         ticket = object()
         self._stocking[ticket] = link
         try:
-            shelf = await make_shelf(link, listing, self._plan, old)
+            shelf = await make_shelf(link, listing, self._plan, old, self.rulings)
         finally:
             left = self._stocking.pop(ticket, None) is None
         if left:
@@ -292,7 +318,11 @@ class Catalog:
         if shelf is not old:
             self._shelves[link.segment] = shelf
             self._rebuild()
-        return Stocked(shelf=shelf, changed=changes(old, shelf))
+        changed = changes(old, shelf)
+        if changed:
+            for tell in self.on_redefined:
+                tell(changed)
+        return Stocked(shelf=shelf, changed=changed)
 
     def place(self, shelf: Shelf) -> None:
         """A shelf that was made by other means than a server's lists."""

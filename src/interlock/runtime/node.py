@@ -25,19 +25,27 @@ from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.oauth.resource import metadata_paths, resource_of
 from interlock.runtime import descriptors
-from interlock.runtime.access import TokenBook
+from interlock.runtime.access import TokenBook, credential_of
+from interlock.runtime.anchors import Anchors
+from interlock.runtime.approvals.deciding import Deciding
+from interlock.runtime.approvals.drawer import Drawer
+from interlock.runtime.approvals.inbox import Inbox, Rules
+from interlock.runtime.approvals.record import Record
+from interlock.runtime.approvals.window import Window
 from interlock.runtime.asked_tasks import AskedTasks
 from interlock.runtime.audience import Audience
 from interlock.runtime.ax.children import Nursery
+from interlock.runtime.ax.judge import ANCHOR_GONE, Judge
 from interlock.runtime.ax.members import Fittings
 from interlock.runtime.ax.proofs import Proofs
 from interlock.runtime.ax.records import Owners
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.budgets import Budgets, is_limited
 from interlock.runtime.callers import principal_for
-from interlock.runtime.catalog import Catalog
+from interlock.runtime.catalog import EVERYTHING, Catalog
 from interlock.runtime.clock import Clock, SystemClock
 from interlock.runtime.dispatch import Dispatch
+from interlock.runtime.extras import require_cryptography
 from interlock.runtime.fronts.ax import PING_EVERY_S, PONG_WITHIN_S, AxDoor
 from interlock.runtime.fronts.bridge import SOCKET, BridgedClient, bridge
 from interlock.runtime.fronts.door import PublicDoor
@@ -49,9 +57,11 @@ from interlock.runtime.fronts.refusals import Refusals
 from interlock.runtime.fronts.sessions import Session, Sessions
 from interlock.runtime.fronts.stdio import LineFront, stdio_front
 from interlock.runtime.fronts.stock import Stock
+from interlock.runtime.gate.confirming import ConfirmDesk
+from interlock.runtime.gate.keeper import Gatekeeper
 from interlock.runtime.grants.consents import Pending
 from interlock.runtime.grants.desk import GrantDesk
-from interlock.runtime.identity import own_identity
+from interlock.runtime.identity import NODE_KEY, own_identity
 from interlock.runtime.links.connecting import Workshop
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
@@ -64,6 +74,7 @@ from interlock.runtime.reload import Read, Reload
 from interlock.runtime.replanning import takes
 from interlock.runtime.retention import Retention
 from interlock.runtime.servers import Servers
+from interlock.runtime.shelves import Route
 from interlock.runtime.task_desk import TaskDesk
 from interlock.runtime.task_news import TaskNews
 from interlock.store.registry import build_audit, build_store
@@ -72,6 +83,7 @@ from interlock.transport.warden import Warden
 
 if TYPE_CHECKING:
     from interlock.runtime.ax.parents import Parents
+    from interlock.store.signing import SigningKey
 
 log = logging.getLogger("interlock.node")
 
@@ -79,16 +91,14 @@ READY_S: Final = 3.0  # how long `on_ready` waits for servers that are still con
 DRAIN_S: Final = 10  # how long calls under way may take after SIGTERM
 DRAIN_TICK_S: Final = 0.02
 
+PAGES: Final = "/approvals"  # what a person looks at with a browser
+
 Authenticate = Callable[[Any], Awaitable[str | None]]
 OperatorApp = Callable[[NodeOperations, Authenticate | None], Any]
 
 
 class NodeRunning(Exception):
     """Another node uses this data folder."""
-
-
-class ExtraMissing(Exception):
-    """What is configured needs a package that is not installed."""
 
 
 class NodeGone(Exception):
@@ -139,6 +149,13 @@ class Node:
             clock=self.clock,
             revealer=self.desk.revealer,
         )
+        own_id = self.identity.aggregator_id
+        rules = Rules(
+            expiry_s=plan.approvals.expiry_s, redeem_s=plan.approvals.redeem_s, max_pending=plan.approvals.max_pending
+        )
+        self.inbox = Inbox(Drawer(self.store.kv, self.clock), Record(self.recorder), self.clock, rules)
+        self.deciding = Deciding(self.inbox, self.clock, own_id)
+        self.window = Window(self.inbox, self.deciding, self.clock, aggregator_id=own_id, url=lambda: self.operator_url)
         fittings = Fittings(
             clock=self.clock,
             workshop=self._workshop,
@@ -150,8 +167,10 @@ class Node:
             budgets=self.budgets,
             leases=None,  # a store in the data folder is nobody else's
         )
-        own_id = self.identity.aggregator_id
-        proofs = Proofs(self.store.kv, self.clock, audiences=lambda: (f"{self.url}/ax", self.url, own_id))
+        self.anchors = Anchors(plan.anchors, self.clock)
+        proofs = Proofs(self.store.kv, self.clock, self.anchors, audiences=lambda: (f"{self.url}/ax", self.url, own_id))
+        self.judge = self.deciding.judge = Judge(self.store.kv, self.clock, self.anchors)
+        self.gate = self._make_gate()
         self.registrar = Registrar(plan, own_id, fittings, Owners(self.store.kv, self.clock), proofs)
         self.children = Nursery(plan, self.registrar, self._workshop)
         self.door.also_dismiss = lambda: self.registrar.dismiss_unwelcome(self.tokens.stands)
@@ -168,12 +187,21 @@ class Node:
 
     async def start(self, *, listen: bool = True) -> None:
         """Works up the floors; whatever was begun is ended by `stop`, also after a failure here."""
+        self.anchors.load()
+        self._stack.push_async_callback(self.anchors.close)
         await self.store.open()
         self._stack.push_async_callback(self.store.close)
+        await self.judge.open()
         await self.audit.open()
         self._stack.push_async_callback(self.audit.close)
         self.recorder.start()
         self._stack.push_async_callback(self.recorder.stop)
+        await self.inbox.open()
+        await self.inbox.void_where(ANCHOR_GONE, lambda approval: not self.judge.stands(approval))
+        self.inbox.start()
+        self._stack.push_async_callback(self.inbox.close)
+        await self.gate.open(self.store.kv)
+        self._stack.push_async_callback(self.gate.close)
         retention = Retention(self.audit, self.recorder, self.clock, self.plan.store.audit_days)
         retention.start()
         self._stack.push_async_callback(retention.stop)
@@ -212,9 +240,37 @@ class Node:
             recorder=self.recorder,
             make_front=partial(UpwardFront, self.legacy, self.modern, self.audience),
             budgets=self.budgets,
+            signer=self._own_key(),
         )
         self.registrar.on_subtree.append(parents.subtree_changed)
         return parents
+
+    def _own_key(self) -> "SigningKey | None":
+        """What proves our authority to parents; `interlock access anchor` makes it. Raises a StoreError."""
+        path = self.plan.data / NODE_KEY
+        if not path.exists() or all(parent.authority is None for parent in self.plan.ax.parents):
+            return None
+        from interlock.store.signing import read_signing_key
+
+        return read_signing_key(path)
+
+    def _make_gate(self) -> Gatekeeper:
+        gate = Gatekeeper(
+            self.inbox,
+            self.anchors,
+            self.judge,
+            self.dispatch.guard,
+            self.clock,
+            aggregator_id=self.identity.aggregator_id,
+            operator_url=lambda: self.operator_url,
+        )
+        self.dispatch.gate = gate
+        self.dispatch.confirmations = ConfirmDesk(gate, self.deciding, self.dispatch, self.clock, self._find_tool)
+        self.catalog.on_redefined.append(gate.definitions_changed)
+        return gate
+
+    def _find_tool(self, qualified: str) -> Route | None:
+        return self.catalog.namespace.view(EVERYTHING).find_tool(qualified)
 
     async def stop(self) -> None:
         await self._close_doors()
@@ -283,10 +339,9 @@ class Node:
         if not plan.auth.issuers:
             return {}
         resource = resource_of(self.url)
-        try:
-            from interlock.runtime.oauth.bearers import Bearers  # here, because `cryptography` takes 10 MiB
-        except ModuleNotFoundError as error:
-            raise ExtraMissing(f"auth.issuers needs the package {error.name}: install interlock[oauth]") from None
+        require_cryptography("auth.issuers", "oauth")
+        from interlock.runtime.oauth.bearers import Bearers  # here, because `cryptography` takes 10 MiB
+
         bearers = Bearers(
             plan.auth.issuers,
             plan.access,
@@ -349,6 +404,7 @@ class Node:
         for server in self._servers:
             server.should_exit = True
         self.door.end_streams()
+        self.inbox.end_listening()
         if self.parents is not None:
             self.parents.close()
         await self.drain()
@@ -376,12 +432,14 @@ class Node:
             await asyncio.sleep(DRAIN_TICK_S)
 
     async def _authenticate_operator(self, request: Any) -> str | None:
-        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        who = self.tokens.operator(bearer.strip().encode("latin-1")) if scheme.lower() == "bearer" else None
+        header, page = request.headers.get("authorization", ""), request.url.path.startswith(PAGES)
+        who = self.tokens.operator(credential_of(header, basic=page))
         if who is None:
             peer = request.client.host if request.client is not None else None
             self.refusals.note(f"peer:{peer}", "operator", request.method[:20], "unauthorised")
-        return who
+            return None
+        request.state.roles = who.roles
+        return who.principal
 
     # What the links say (LinkWatcher)
 

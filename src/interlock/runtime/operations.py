@@ -18,16 +18,17 @@ from interlock.protocol.jsonrpc.codec import decode_value
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.items import maybe_value
 from interlock.protocol.oauth.resource import resource_of
-from interlock.runtime.budgets import is_limited
+from interlock.runtime.approvals.window import Window
+from interlock.runtime.ax.judge import ANCHOR_GONE, revoked_line
 from interlock.runtime.callers import ViewKey
+from interlock.runtime.catalog import EVERYTHING
 from interlock.runtime.clock import rfc3339
 from interlock.runtime.grants.desk import BadSecretName, named_by
 from interlock.runtime.grants.errors import Unobtainable
-from interlock.runtime.guard import Rung
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.registered import RegisteredLink
-from interlock.runtime.links.state import USABLE
+from interlock.runtime.rungs import rungs
 from interlock.runtime.shelves import Route, era_of
 from interlock.runtime.subtree import below
 from interlock.store.secrets import Kind
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from interlock.runtime.node import Node
 
 JsonObject = dict[str, Any]
-
-_EVERYTHING = ViewKey(dotted=True, scope="admin")
 
 
 class NotFound(KeyError):
@@ -69,6 +68,10 @@ class NodeOperations:
     def __init__(self, node: "Node") -> None:
         self._node = node
 
+    @property
+    def approvals(self) -> Window:
+        return self._node.window
+
     # The tree
 
     def status(self) -> JsonObject:
@@ -88,6 +91,7 @@ class NodeOperations:
                 "aggregator_id": node.identity.aggregator_id,
                 "tree": node.plan.ax.tree,
                 "audit_trouble": node.recorder.trouble,
+                "require_proof": node.plan.ax.require_proof,
             },
             "configuration": node.reload.status() if node.reload is not None else None,
             "parents": node.parents.status() if node.parents is not None else [],
@@ -294,9 +298,10 @@ class NodeOperations:
             )
         return {"tools": listed}
 
-    def tool(self, name: str) -> JsonObject:
+    def tool(self, name: str, caller: str = "local") -> JsonObject:
+        """`caller`: the principal whose call the rungs are told for."""
         namespace = self._node.catalog.namespace
-        view = namespace.view(_EVERYTHING)
+        view = namespace.view(EVERYTHING)
         route = view.find_tool(name)
         if route is None:
             known = [r.qualified for r in view.tool_routes] + [r.alias for r in view.tool_routes]
@@ -308,7 +313,8 @@ class NodeOperations:
             "route": [*route.segments, route.local],
             "era": era_of(route.link).value,
             "owner": self._owner(route.link),
-            "rungs": self._rungs(route),
+            "caller": caller,
+            "rungs": self._rungs(route, caller),
         }
 
     def routes(self) -> JsonObject:
@@ -353,45 +359,18 @@ class NodeOperations:
             "verified": session.peer.proved,
         }
 
-    def _rungs(self, route: Route) -> list[JsonObject]:
-        standing = route.link.standing
-        usable = standing.state in USABLE
-        return [
-            {
-                "rung": int(Rung.ROUTE),
-                "name": "route and scope",
-                "verdict": "pass",
-                "reason": f"needs scope {route.scope}",
-            },
-            {
-                "rung": int(Rung.AVAILABILITY),
-                "name": "availability",
-                "verdict": "pass" if usable else "refuse",
-                "reason": standing.reason or standing.state.value,
-            },
-            *self._budget_rung(route),
-            {
-                "rung": int(Rung.SEND),
-                "name": "send",
-                "verdict": "later",
-                "reason": f"timeout {route.timeout_s:g} s" if route.timeout_s is not None else "no timeout (batch)",
-            },
-        ]
-
-    def _budget_rung(self, route: Route) -> list[JsonObject]:
-        """Without the caller's own, which depends on the caller."""
-        if not is_limited(self._node.plan):
-            return []
-        over = self._node.budgets.outlook(route.link, route.qualified, route.price)
-        costs = f"costs {route.price.units} units" + (", changes something" if route.price.mutable else "")
-        return [
-            {
-                "rung": int(Rung.BUDGET),
-                "name": "budget",
-                "verdict": "pass" if over is None else "refuse",
-                "reason": costs if over is None else f"{over.budget}: {over.used} of {over.limit} used",
-            }
-        ]
+    def _rungs(self, route: Route, caller: str) -> list[JsonObject]:
+        node = self._node
+        who = node.tokens.as_it_would_be(caller)
+        return rungs(
+            route,
+            who,
+            plan=node.plan,
+            namespace=node.catalog.namespace,
+            inbox=node.inbox,
+            approvers=node.anchors,
+            budgets=node.budgets,
+        )
 
     # The record, the configuration, access
 
@@ -424,6 +403,16 @@ class NodeOperations:
             "for": record.door,
             "expires_at": rfc3339(record.expires_at) if record.expires_at else None,
         }
+
+    async def revoke_key(self, ref: str, by: str) -> JsonObject:
+        """The key of a person, by its anchor's name or its thumbprint; what it approved and nobody used is void."""
+        node = self._node
+        prints = await node.judge.revoke(ref)
+        if not prints:
+            raise NotFound("anchor", ref, [anchor.name for anchor in node.anchors.known()], few=True)
+        await node.recorder.append_now(revoked_line(prints, ref, by, node.clock.wall()))
+        voided = await node.inbox.void_where(ANCHOR_GONE, lambda approval: not node.judge.stands(approval))
+        return {"revoked": list(prints), "voided": [approval.id for approval in voided]}
 
     async def revoke_token(self, ref: str) -> JsonObject:
         revoked = await self._node.tokens.revoke(ref)

@@ -17,6 +17,7 @@ def takes(node: "Node") -> Mapping[str, Take]:
     return {
         "servers": made.servers,
         "tools": made.tools,
+        "gate": made.tools,
         "access": made.access,
         "budget": made.budget,
         "ax.parents": made.parents,

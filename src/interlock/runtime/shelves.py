@@ -7,12 +7,12 @@ is taken as it is, a registrant is held to MCP-AX, and only an aggregator has an
 
 import asyncio
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import Plan, ToolRule
+from interlock.config.plan import Plan, ToolClass, ToolRule
 from interlock.protocol.ax import route as ax_route
 from interlock.protocol.ax.budget import Price
 from interlock.protocol.ax.capability import (
@@ -26,6 +26,7 @@ from interlock.protocol.ax.capability import (
 )
 from interlock.protocol.ax.digest import tool_digest
 from interlock.protocol.ax.errors import AUTHORITY_UNVERIFIED, NAMES, NAMESPACE_INVALID, SCOPE_DENIED
+from interlock.protocol.ax.gating import Gate, Hold, gate_of, hold_of, says_its_effect
 from interlock.protocol.ax.hop import (
     ADOPTED,
     CAPABILITY,
@@ -64,6 +65,21 @@ HIDDEN: Final = "hidden by [[tool]]"
 SLICE: Final = 200  # items prepared before others get a turn
 
 
+class Rulings(Protocol):
+    """What operators said of tools that do not say it themselves."""
+
+    def get(self, tool: str, digest: str) -> ToolClass | None:
+        """`digest` is that of the definition they were shown."""
+
+
+class _NoRulings:
+    def get(self, tool: str, digest: str) -> ToolClass | None:
+        return None
+
+
+NO_RULINGS: Final = _NoRulings()
+
+
 class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The way from a name to its server, and all a call needs to take it without looking anything up again."""
 
@@ -84,7 +100,9 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     hints: dict[str, bool] = {}
     hops: int = 1
     irreversible: bool = False  # flagged so here or below
-    gated: bool = False  # by a hop below
+    gated: bool = False  # as listed: here or by a hop below
+    gate: Gate | None = None  # what a call meets before it is sent, or instead of the tool's own answer
+    is_open: bool = False  # nobody has said whether it changes anything
     timeout_s: float | None = None
     scope: str = "read"
     price: Price = Price()  # what a call counts for in budgets
@@ -121,6 +139,8 @@ class Shelf(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     ttl_s: float | None = None
     private: bool = True
     degraded: bool = False  # the link is gone; what it offered stays listed for a while (MCP-AX 13.2)
+    stale: bool = False  # an operator has said something new of its tools since it was made
+    reconsidered: int = 0  # how often that has happened
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -135,7 +155,9 @@ RESOURCE_SCHEME: Final = SCHEME
 _KINDS: Final = ("tools", "prompts", "resources", "templates")
 
 
-async def make_shelf(link: Link, listing: Listing, plan: Plan, old: Shelf | None) -> Shelf | Fault:
+async def make_shelf(
+    link: Link, listing: Listing, plan: Plan, old: Shelf | None, rulings: Rulings = NO_RULINGS
+) -> Shelf | Fault:
     """The shelf, `old` itself where nothing changed, or the refusal upon which the registration ends (MCP-AX 4.3)."""
     offer = link.offer
     if old is not None and (old.link is not link or old.offer.session != offer.session):
@@ -145,14 +167,14 @@ async def make_shelf(link: Link, listing: Listing, plan: Plan, old: Shelf | None
     least = least_latency_class(offer.link_latency_ms, link.latencies)
     if old is not None:
         least = max(least, old.least_latency)
-        if old.digests == digests and old.offer == offer and old.least_latency is least:
+        if not old.stale and old.digests == digests and old.offer == offer and old.least_latency is least:
             return msgspec.structs.replace(old, degraded=False) if old.degraded else old
     named = settle_names(offer, listing.tools), settle_names(offer, listing.prompts)
     invalid = [name for one in named for name in one.invalid]
     if invalid:
         return refuse_names(offer, invalid)
     tools, prompts = named
-    stock = _Stock(link, plan, offer, least)
+    stock = _Stock(link, plan, offer, least, rulings)
     await stock.take_tools(tools)
     stock.take_prompts(prompts)
     withheld = [*tools.withheld, *prompts.withheld, *stock.withheld]
@@ -171,6 +193,7 @@ async def make_shelf(link: Link, listing: Listing, plan: Plan, old: Shelf | None
         digests=digests,
         ttl_s=listing.tools.ttl_s,
         private=listing.tools.private,
+        reconsidered=old.reconsidered + old.stale if old is not None else 0,
     )
 
 
@@ -192,8 +215,9 @@ def changes(old: Shelf | None, new: Shelf) -> tuple[Changed, ...]:
 class _Stock:
     """One shelf in the making."""
 
-    def __init__(self, link: Link, plan: Plan, offer: Offer, least: LatencyClass) -> None:
+    def __init__(self, link: Link, plan: Plan, offer: Offer, least: LatencyClass, rulings: Rulings) -> None:
         self._link = link
+        self._rulings = rulings
         self._plan = plan
         self._offer = offer
         self._least = least
@@ -267,7 +291,10 @@ class _Stock:
             why = f"it is {told.hops} hops away; ax.max_hops is {self._plan.ax.max_hops}"
             return Withheld(name=original, reason=why, code="hops_exceeded")
         annotations = maybe_value(item, "annotations")
-        read = self._capability(original, told, annotations, rule)
+        is_open = self._is_open(original, told, annotations, rule)
+        ruling = self._ruling(qualified, original, item, told) if is_open else None
+        is_open = is_open and ruling is None
+        read = self._capability(original, told, annotations, rule, ruling)
         if isinstance(read, Invalid):
             return Withheld(name=original, reason=read.reason, code="capability_invalid")
         capability = raised(read, self._least)
@@ -288,6 +315,8 @@ class _Stock:
         irreversible = safety(capability) is not None or (
             told.flagged and (self._offer.is_aggregator or not self._reclassified(original, rule))
         )
+        hold = self._hold(qualified, told, irreversible=irreversible, is_open=is_open)
+        gated = told.gated or hold is not None
         return Route(
             link=self._link,
             qualified=qualified,
@@ -302,12 +331,14 @@ class _Stock:
             onward=self._onward(below, local),
             capability=capability,
             said=told.capability,
-            meta=self._notes(told, read, capability, irreversible),
+            meta=self._notes(told, read, capability, irreversible=irreversible, gated=gated),
             # What an unproved registrant says itself is not left alone: its hints are ours.
             hints=hints(capability, annotations if self._offer.proved else None),
             hops=told.hops,
             irreversible=irreversible,
-            gated=told.gated,
+            gated=gated,
+            gate=gate_of(hold, relays=self._offer.is_aggregator and (told.gated or irreversible)),
+            is_open=is_open,
             timeout_s=timeout_s(capability, told.hops),
             scope=scope.value,
             price=self._price(capability, rule),
@@ -315,8 +346,36 @@ class _Stock:
             needs_task=not self._link.modern and self._link.tasks and needs_task(item),
         )
 
+    def _is_open(self, original: str, told: Below, annotations: object, rule: ToolRule | None) -> bool:
+        """An aggregator has said it of every tool it lists, in its own name where the tool's server was silent."""
+        if self._offer.is_aggregator or told.flagged or self._reclassified(original, rule):
+            return False
+        return not says_its_effect(as_declared(told.capability, {}), annotations)
+
+    def _ruling(self, qualified: str, original: str, item: Item, told: Below) -> ToolClass | None:
+        if self._rulings is NO_RULINGS:
+            return None
+        declared = as_declared(told.capability, told.declared)
+        return self._rulings.get(qualified, tool_digest(item, downstream_name=original, declared=declared))
+
+    def _hold(self, qualified: str, told: Below, *, irreversible: bool, is_open: bool) -> Hold | None:
+        gate = self._plan.gate
+        return hold_of(
+            mode=gate.mode,
+            unannotated=gate.unannotated,
+            also=any(fnmatchcase(qualified, pattern) for pattern in gate.also),
+            irreversible=irreversible,
+            is_open=is_open,
+            gated_below=told.gated and self._offer.is_aggregator and self._offer.proved,
+        )
+
     def _capability(
-        self, original: str, told: Below, annotations: object, rule: ToolRule | None
+        self,
+        original: str,
+        told: Below,
+        annotations: object,
+        rule: ToolRule | None,
+        ruling: ToolClass | None,
     ) -> Capability | Invalid:
         """An overlay is the operator's word on a leaf; what an aggregator says passes as it is (MCP-AX 11.3)."""
         declared: object = msgspec.UNSET
@@ -335,7 +394,7 @@ class _Stock:
         return read_capability(
             declared,
             annotations=annotations,
-            tool_class=self._link.plan.classes.get(original),
+            tool_class=self._link.plan.classes.get(original, ruling),
             overrides=rule.capability if rule is not None else None,
         )
 
@@ -350,7 +409,9 @@ class _Stock:
             rule is not None and not rule.capability.keys().isdisjoint(("mutable", "reversible"))
         )
 
-    def _notes(self, told: Below, read: Capability, capability: Capability, irreversible: bool) -> dict[str, Any]:
+    def _notes(
+        self, told: Below, read: Capability, capability: Capability, *, irreversible: bool, gated: bool
+    ) -> dict[str, Any]:
         annotation = published(told.capability, capability)
         notes: dict[str, Any] = {
             CAPABILITY: self._annotations.setdefault(bytes(annotation), annotation),
@@ -361,7 +422,7 @@ class _Stock:
             notes[DECLARED] = declared
         if irreversible:
             notes[SAFETY] = IRREVERSIBLE
-        if told.gated:
+        if gated:
             notes[GATED] = True
         return notes
 

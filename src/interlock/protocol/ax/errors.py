@@ -5,6 +5,7 @@
     session          session_unknown
     call             scope_denied, route_mismatch
     link             link_insecure
+    confirmation     confirmation_unknown, _expired, _used, proof_invalid, confirmation_void, _denied
 
 The draft names some of them and numbers none; the codes are positive, because -32000..-32019 is closed to new ones, and
 the same on every link. Malformed params are -32602 and have no name of their own.
@@ -27,6 +28,12 @@ SESSION_UNKNOWN: Final = 32116
 SCOPE_DENIED: Final = 32117
 ROUTE_MISMATCH: Final = 32118
 LINK_INSECURE: Final = 32119
+CONFIRMATION_UNKNOWN: Final = 32120
+CONFIRMATION_EXPIRED: Final = 32121
+CONFIRMATION_USED: Final = 32122
+PROOF_INVALID: Final = 32123
+CONFIRMATION_VOID: Final = 32124
+CONFIRMATION_DENIED: Final = 32125
 
 NAMES: Final = {
     NAMESPACE_CONFLICT: "namespace_conflict",
@@ -39,6 +46,12 @@ NAMES: Final = {
     SCOPE_DENIED: "scope_denied",
     ROUTE_MISMATCH: "route_mismatch",
     LINK_INSECURE: "link_insecure",
+    CONFIRMATION_UNKNOWN: "confirmation_unknown",
+    CONFIRMATION_EXPIRED: "confirmation_expired",
+    CONFIRMATION_USED: "confirmation_used",
+    PROOF_INVALID: "proof_invalid",
+    CONFIRMATION_VOID: "confirmation_void",
+    CONFIRMATION_DENIED: "confirmation_denied",
 }
 
 

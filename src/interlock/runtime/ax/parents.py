@@ -8,7 +8,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -28,6 +28,9 @@ from interlock.runtime.recorder import Recorder
 from interlock.transport.messages import MessagePipe, MessageSink
 from interlock.transport.uplink import Opener, Uplink, shown
 from interlock.transport.websocket import dial, tls_1_3
+
+if TYPE_CHECKING:
+    from interlock.store.signing import SigningKey
 
 log = logging.getLogger("interlock.ax")
 
@@ -60,8 +63,11 @@ class Parents(Uplink):
         recorder: Recorder,
         make_front: MakeFront,
         budgets: Budgets,
+        signer: "SigningKey | None" = None,
     ) -> None:
-        """`subtree_ids`: our own aggregator_id, then those of the aggregators below us."""
+        """`subtree_ids`: our own aggregator_id, then those of the aggregators below us. `signer`: what proves our
+        authority, where the node has a key."""
+        self._signer = signer
         self.plans = plan.ax.parents
         register = Register(
             subserver_id=subtree_ids[0],
@@ -131,7 +137,10 @@ class Parents(Uplink):
     def _worded(self, parent: int, register: Register) -> Register:
         plan = self.plans[parent]
         authority = maybe_authority(plan.authority) if plan.authority is not None else None
-        return msgspec.structs.replace(register, segment=plan.segment, authority=authority)
+        proof = None
+        if authority is not None and self._signer is not None:
+            proof = self._signer.prove(authority, plan.url, self._clock.wall())
+        return msgspec.structs.replace(register, segment=plan.segment, authority=authority, authority_proof=proof)
 
     def _begin(self, step: Joined, send: Callable[[bytes], bool]) -> UpwardFront:
         given = step.registered.auth_scope
@@ -224,7 +233,8 @@ _STEPS: Final = {
     errors.NAMESPACE_INVALID: "rename the tools it names, or hide them with [[tool]] hide = true",
     errors.REGISTRATION_CYCLE: "this parent is below us, or is ourselves: remove it from [[ax.parents]]",
     errors.SPLIT_BRAIN: "another aggregator of the tree has us: was the data folder copied? each node needs its own",
-    errors.AUTHORITY_UNVERIFIED: "its operator names our authority in [[access]], or changes ax.require_proof there",
+    errors.AUTHORITY_UNVERIFIED: "run interlock access anchor here and let its operator paste the lines there, or name"
+    " our authority there in [[access]]",
     errors.AUTHORITY_CONFLICT: "another authority owns this segment there: choose another 'segment'",
     errors.SCOPE_DENIED: "let its operator give us a wider scope in [[access]]",
     errors.LINK_INSECURE: "dial wss:// with TLS 1.3",

@@ -86,7 +86,7 @@ class Registrar(Members):
         if guest.segment is not None and request.segment != guest.segment:
             why = f"the configuration gives this child the segment {guest.segment}"
             return refusal(NAMESPACE_CONFLICT, why, segment=request.segment)
-        proved = self._proofs.judge(request)
+        proved = await self._proofs.judge(request)
         if isinstance(proved, Fault):
             return proved
         peer = guest.peer(request, link_id, proved=proved is not None)

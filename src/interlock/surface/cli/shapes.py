@@ -126,6 +126,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     mcp_url: str | None = None
     uptime_s: float = 0
     audit_trouble: str | None = None
+    require_proof: str | None = None
 
     @property
     def endpoint(self) -> str:
@@ -213,6 +214,7 @@ class ToolDetail(Tool, frozen=True, kw_only=True):
     era: str | None = None
     owner: Owner | None = None
     rungs: tuple[Rung, ...] = ()
+    caller: str = "local"  # whose call the rungs are told for
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):

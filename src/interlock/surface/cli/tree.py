@@ -54,6 +54,9 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
     if node.audit_trouble:
         trouble = f"the audit log cannot be written: {one_line(node.audit_trouble)}"
         lines += [Text(line, style="red") for line in _wrapped(trouble, width)]
+    if node.require_proof == "never":
+        trouble = 'ax.require_proof = "never": subservers change things without proof of who they are'
+        lines += [Text(line, style="yellow") for line in _wrapped(trouble, width)]
     lines += [Text(line, style="yellow") for told in _changes(status) for line in _wrapped(told, width)]
     lines += parent_lines(status.parents, width=width, now=now, ascii_only=ascii_only)
     if not status.links:
