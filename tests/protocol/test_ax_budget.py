@@ -94,6 +94,28 @@ def test_a_charge_that_has_left_the_minute_is_given_back_to_the_session_only() -
     assert (usage.calls(61.0), usage.mutable_calls) == (1, 1)
 
 
+def test_what_was_given_back_is_not_taken_off_again_when_its_minute_ends() -> None:
+    usage = Usage()
+    usage.refund(READ, usage.charge(READ, 0.0))
+    usage.charge(READ, 30.0)
+    assert [usage.calls(now) for now in (30.0, 61.0, 91.0)] == [1, 1, 0]
+
+
+def test_calls_of_one_slice_leave_with_its_last() -> None:
+    usage = Usage()
+    first = usage.charge(READ, 0.0)
+    assert usage.charge(READ, SLICE_S / 2) is first
+    assert usage.charge(READ, SLICE_S) is not first
+    assert [usage.calls(now) for now in (WINDOW_S, WINDOW_S + SLICE_S / 2, WINDOW_S + SLICE_S)] == [3, 1, 0]
+
+
+def test_what_has_left_the_minute_is_forgotten_although_nobody_counts() -> None:
+    usage = Usage()
+    for number in range(1000):
+        usage.charge(READ, number * 30.0)
+    assert len(usage._slices) <= 3
+
+
 def test_after_a_lower_limit_the_wait_is_until_enough_calls_have_left() -> None:
     usage = Usage()
     for now in (0.0, 10.0, 20.0):

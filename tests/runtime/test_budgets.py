@@ -124,6 +124,22 @@ async def test_a_call_that_never_left_is_given_back_on_every_account(tmp_path: P
         assert [one["limits"] for one in shown] == [{MINUTE: {"limit": 9, "used": 1}}] * 2
 
 
+async def test_a_call_is_charged_once_however_often_it_is_asked_and_room_alone_charges_nothing(tmp_path: Path) -> None:
+    async with house(tmp_path, f"[budget]\n{MINUTE} = 1\n") as here:
+        silent: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        await here.leaf(call=lambda params: silent)
+        link = here.node.keepers["leaf"].link
+        call = here.client().call("leaf__read").running
+        assert here.node.budgets.charge(call, link) is here.node.budgets.room(call, link) is None
+        assert here.used() == {MINUTE: 1}
+        call.charge = None
+        for _ in range(2):
+            fault = here.node.budgets.room(call, link)
+            assert fault is not None
+            assert fault.message == "budget_exceeded"
+        assert here.used() == {MINUTE: 1}
+
+
 async def test_a_call_that_waits_for_its_server_is_charged_when_it_is_sent_and_not_before(tmp_path: Path) -> None:
     rule = f'[[access]]\nwho = ["local"]\nbudget = {{ {MINUTE} = 9 }}\n'
     servers = f"[servers.old]\ncommand = {json.dumps(raw('all', '--era', 'legacy'))}\n"
