@@ -44,6 +44,7 @@ from interlock.protocol.mcp.methods import (
 from interlock.protocol.mcp.mrtr import RESUMABLE, read_input_required
 from interlock.protocol.mcp.tasks import tool_across_eras
 from interlock.runtime.ax.hop import OUT_OF_SCOPE, Hop
+from interlock.runtime.budgets import READING, Budgets
 from interlock.runtime.callers import Asked, Caller, Sink, ViewKey
 from interlock.runtime.calls import OK, REFUSED, Call, Carrier, Outcome, Timing
 from interlock.runtime.catalog import Catalog, View
@@ -91,6 +92,7 @@ class Dispatch:
         self._clock = clock
         self._calls_max = calls_max
         self.guard = Guard()
+        self._budgets: Budgets | None = None
         self.gate: Gatekeeper | None = None  # without one, what it would hold is refused
         self.confirmations: ConfirmDesk | None = None
         self.parking = Parking(clock)
@@ -100,6 +102,10 @@ class Dispatch:
         self.in_flight: set[Call] = set()
         self.total = 0
         self.failed = 0
+
+    def enforce(self, budgets: Budgets) -> None:
+        """From now on: what was declared under one holds, also when nothing is limited any more."""
+        self.guard.budgets = self._budgets = budgets
 
     def view(self, key: ViewKey) -> View:
         return self._catalog.namespace.view(key)
@@ -144,6 +150,7 @@ class Dispatch:
         call.timeout_s = route.timeout_s
         call.head = route.head
         call.onward = route.onward
+        call.price = route.price
         if caller.hop is not None:
             fault = self._enter(call, caller.hop, (*route.below, route.local))
             if fault is not None:
@@ -294,7 +301,7 @@ class Dispatch:
         meta: dict[str, Raw],
         sink: Sink,
     ) -> Call:
-        return Call(caller, client_id, method, params, meta, sink, self._clock.now(), self)
+        return Call(caller, client_id, method, params, meta, sink, self._clock.now(), self, price=READING)
 
     def go(self, call: Call, link: Link) -> Call:
         if link.personal is not None:
@@ -306,7 +313,7 @@ class Dispatch:
             return self.refuse(call, BUSY)
         if call.after is not None:
             return self._hold(call, link)
-        verdict = self.guard.admit(call, link.standing)
+        verdict = self.guard.admit(call, link)
         if isinstance(verdict, Refuse):
             if verdict.rung is Rung.AVAILABILITY and self._worth_waiting(link):
                 return self._hold(call, link)
@@ -344,13 +351,13 @@ class Dispatch:
     async def _send_when_ready(self, call: Call, link: Link) -> None:
         if call.after is not None:
             await asyncio.wait((call.after,))
-        verdict = self.guard.admit(call, link.standing)
+        verdict = self.guard.admit(call, link)
         is_away = isinstance(verdict, Refuse) or link.pipe is None
         if is_away and self._worth_waiting(link) and not call.done:
             keeper = self._keepers[link.segment]
             keeper.wake()
             await keeper.usable_within(RESPAWN_WAIT_S)
-            verdict = self.guard.admit(call, link.standing)
+            verdict = self.guard.admit(call, link)
         await self._end_hold(call, link, verdict)
 
     async def _end_hold(self, call: Call, link: Link, verdict: Admitted[Call] | Refuse) -> None:
@@ -398,7 +405,7 @@ class Dispatch:
         link.booked -= 1
         found.booked += 1
         call.booked = found
-        await self._end_hold(call, found, self.guard.admit(call, found.standing))
+        await self._end_hold(call, found, self.guard.admit(call, found))
 
     def _mirror(
         self, call: Call, route: Route, arguments: Raw | None, headers: Mapping[bytes, bytes] | None
@@ -500,9 +507,15 @@ class Dispatch:
             return False
         if isinstance(wanted, str):
             call.on_failed(Fault(INTERNAL_ERROR, f"the server's question is malformed: {wanted}"), Outcome.ERROR)
+        elif (fault := self._ask_for(call, len(wanted.questions))) is not None:
+            call.on_failed(fault, Outcome.ERROR)
         else:
             Interview(call, wanted).start()
         return True
+
+    def _ask_for(self, call: Call, questions: int) -> Fault | None:
+        budgets = self._budgets
+        return None if budgets is None or not isinstance(call.link, Link) else budgets.asked(call.link, call, questions)
 
     def consent_needed(self, call: Call, segment: str, consent: Consent) -> None:
         said = f"{segment} takes calls of yours once you have agreed on this page. Open it, then call again."

@@ -48,6 +48,19 @@ class Approvals(Protocol):
         """Exactly one caller wins, and what it won is on disk."""
 
 
+class Charging(Protocol):
+    """Budgets; `at` is the link a command is for."""
+
+    def room(self, command: Any, at: Any) -> Fault | None:
+        """The refusal of a command that could not be charged now."""
+
+    def charge(self, command: Any, at: Any) -> Fault | None:
+        """Once for each command, however often it is asked."""
+
+    def refund(self, command: Any) -> None:
+        """It will not be sent."""
+
+
 C = TypeVar("C", bound=Command)
 
 _KEY: Final = object()
@@ -66,29 +79,40 @@ class Admitted(Generic[C]):
 
 
 class Guard:
-    __slots__ = ("_underway",)
+    __slots__ = ("_underway", "budgets")
 
     def __init__(self) -> None:
+        self.budgets: Charging | None = None  # None: nobody has one
         self._underway: set[str] = set()  # approvals that were used and whose calls are not over
 
-    def admit(self, command: C, standing: Standing | None) -> Admitted[C] | Refuse:
-        """`standing` is how the link of the command's route stands; None when the name leads nowhere."""
-        if standing is None:
+    def admit(self, command: C, at: Place | None) -> Admitted[C] | Refuse:
+        """`at` is the link of the command's route; None when the name leads nowhere. What is admitted is charged."""
+        if at is None:
             return Refuse(Rung.ROUTE, NOT_FOUND)
-        if standing.state is _READY and command.gate is None:
+        if at.standing.state is _READY and command.gate is None and self.budgets is None:
             return Admitted(command, _KEY)
-        away = _maybe_away(standing)
-        if away is not None:
-            return away
-        return Admitted(command, _KEY) if command.gate is None else HELD
-
-    async def redeem(self, command: C, at: Place, approvals: Approvals, approval_id: str) -> Admitted[C] | Refuse:
-        """Rungs 8, 11 and 12 of a command that a person released. One approval admits one command."""
         away = _maybe_away(at.standing)
         if away is not None:
             return away
+        if command.gate is None:
+            return self._maybe_over(command, at) or Admitted(command, _KEY)
+        fault = None if self.budgets is None else self.budgets.room(command, at)
+        return HELD if fault is None else Refuse(Rung.BUDGET, fault)
+
+    def _maybe_over(self, command: C, at: Place) -> Refuse | None:
+        """Rungs 9 and 11 in one step: nobody is between the room and its taking."""
+        fault = None if self.budgets is None else self.budgets.charge(command, at)
+        return None if fault is None else Refuse(Rung.BUDGET, fault)
+
+    async def redeem(self, command: C, at: Place, approvals: Approvals, approval_id: str) -> Admitted[C] | Refuse:
+        """Rungs 8, 9, 11 and 12 of a command that a person released. One approval admits one command."""
+        refuse = _maybe_away(at.standing) or self._maybe_over(command, at)
+        if refuse is not None:
+            return refuse
         used = await approvals.use(approval_id)
         if isinstance(used, Fault):
+            if self.budgets is not None:
+                self.budgets.refund(command)
             return Refuse(Rung.COMMIT, used)
         self._underway.add(approval_id)
         # The link may have gone meanwhile: then nothing is sent, and the approval is spent all the same.
@@ -98,7 +122,7 @@ class Guard:
         """The next round of a released call that its server, or a gate below, answered with a question."""
         if approval_id not in self._underway:
             return HELD
-        return _maybe_away(at.standing) or Admitted(command, _KEY)
+        return _maybe_away(at.standing) or self._maybe_over(command, at) or Admitted(command, _KEY)
 
     def over(self, approval_id: str) -> None:
         """The call has its answer, or will never have one."""

@@ -44,6 +44,7 @@ from interlock.runtime.ax.peers import Guest
 from interlock.runtime.ax.proofs import Proofs
 from interlock.runtime.ax.records import Owners
 from interlock.runtime.ax.registrar import Registrar
+from interlock.runtime.budgets import Budgets, is_limited
 from interlock.runtime.callers import principal_for
 from interlock.runtime.catalog import EVERYTHING, Catalog
 from interlock.runtime.clock import Clock, SystemClock
@@ -70,6 +71,7 @@ from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.personal import PersonalLinks
 from interlock.runtime.links.pipes import Undelivered
+from interlock.runtime.links.task_watcher import Asking
 from interlock.runtime.operations import NodeOperations
 from interlock.runtime.recorder import Recorder
 from interlock.runtime.reload import Read, Reload
@@ -125,6 +127,7 @@ class Node:
         self.keepers: dict[str, Keeper] = {}
         self.audience = Audience(self.keepers)
         self.catalog = Catalog(plan, self.audience.lists_changed, self.audience.metadata_changed)
+        self.budgets = Budgets(plan.budget.limits, self.clock)
         self.dispatch = Dispatch(
             self.catalog,
             self.keepers,
@@ -133,6 +136,8 @@ class Node:
             plan.limits.calls_in_flight,
             latency_meta=plan.mcp.latency_meta,
         )
+        if is_limited(plan):
+            self.dispatch.enforce(self.budgets)
         self.dispatch.parking.room = descriptors.limit() * 2 // 3  # the rest is for those who are at work
         self.stock = Stock(self.catalog, self.keepers, self.clock, plan.ax.list_ttl_s)
         self.sessions = Sessions(self.clock, plan.mcp.session_idle_s, self._session_ended)
@@ -178,6 +183,7 @@ class Node:
             audience=self.audience,
             house=self,
             recorder=self.recorder,
+            budgets=self.budgets,
             leases=None,  # a store in the data folder is nobody else's
         )
         self.anchors = Anchors(plan.anchors, self.clock)
@@ -260,6 +266,7 @@ class Node:
                 clock=self.clock,
                 recorder=self.recorder,
                 make_front=partial(UpwardFront, self.legacy, self.modern, self.audience),
+                budgets=self.budgets,
                 signer=signer,
             )
 
@@ -508,6 +515,9 @@ class Node:
 
     def on_log(self, link: Link, params: Raw) -> None:
         self.audience.log(link, params, self.dispatch.tasks.principals(link))
+
+    def on_asking(self, link: Link, asking: Asking) -> Fault | None:
+        return self.budgets.asked(link, asking)
 
     def on_orphan_request(self, link: Link, request: Request) -> bool:
         return self.audience.roots(link, request)

@@ -97,6 +97,7 @@ class NodeOperations:
             },
             "configuration": node.reload.status() if node.reload is not None else None,
             "parents": node.parents.status() if node.parents is not None else [],
+            "budgets": node.budgets.shown(),
             **self.links(),
             "catalog": {
                 "version": namespace.version,
@@ -255,6 +256,7 @@ class NodeOperations:
             "stderr_lines": keeper.stderr.count,
             "hops": max((route.hops for route in shelf.tools), default=1) if shelf else 1,
             "below": below(namespace.listed(shelf.tools)) if shelf else [],
+            "budget": self._node.budgets.shown_of(link),
             **self._registration(link),
             "latency_ms": round(statistics.median(link.latencies) * 1000, 3) if link.latencies else None,
             "token": _held(keeper),
@@ -401,7 +403,13 @@ class NodeOperations:
         node = self._node
         who = node.tokens.as_it_would_be(caller)
         return rungs(
-            route, who, plan=node.plan, namespace=node.catalog.namespace, inbox=node.inbox, approvers=node.anchors
+            route,
+            who,
+            plan=node.plan,
+            namespace=node.catalog.namespace,
+            inbox=node.inbox,
+            approvers=node.anchors,
+            budgets=node.budgets,
         )
 
     # The record, the configuration, access
