@@ -6,7 +6,7 @@ from typing import Any
 
 from interlock.config.plan import NodePlan, ParentPlan, Plan
 from interlock.runtime.start_errors import TlsInvalid
-from interlock.transport.websocket import tls_1_3
+from interlock.transport.tls import tls_1_3
 
 
 def listener_options(node: NodePlan, *, public: bool) -> dict[str, Any]:

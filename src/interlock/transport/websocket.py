@@ -35,13 +35,6 @@ class DialFailed(Exception):
         return self.status in (401, 403)
 
 
-def tls_1_3(ca_file: str | None = None) -> ssl.SSLContext:
-    """Certificates and names are checked; nothing older than TLS 1.3 (AX-10.4-1)."""
-    context = ssl.create_default_context(cafile=ca_file)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    return context
-
-
 async def dial(
     url: str,
     sink: MessageSink,
