@@ -63,8 +63,10 @@ def document(section: Section | None, key: Key, *value: Any) -> dict[str, Any]:
     if section.shape == "segments" and key.name not in REACHES:
         reach = next(reach for reach, beside in REACHES.items() if key.name in beside)
         table[reach] = section.keys[reach].example
-    if key.name in ("tls_cert", "tls_key"):
+    if key.name in ("tls_cert", "tls_key", "client_ca", "crl"):
         table |= {"tls_cert": "c", "tls_key": "k"}
+    if key.name == "crl":
+        table["client_ca"] = "a"
     if section.one_of and key.name not in section.one_of:
         table[section.one_of[0]] = section.keys[section.one_of[0]].example
     table |= written

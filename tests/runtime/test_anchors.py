@@ -15,9 +15,10 @@ from interlock.config.plan import AnchorPlan
 from interlock.protocol.ax.authority import KEY_UNKNOWN, Anchor, unverified
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.protocol.oauth.jwks import Jwk, thumbprint
-from interlock.runtime.anchors import FILE_BYTES_MAX, AnchorInvalid, Anchors
+from interlock.runtime.anchors import FILE_BYTES_MAX, Anchors
 from interlock.runtime.oauth.fetching import FetchFailed
 from interlock.runtime.oauth.keys import BACKOFF_S, FRESH_S, KEPT_S, UNKNOWN_KEY_S
+from interlock.runtime.start_errors import AnchorInvalid
 
 URL = "https://login.example.com/jwks"
 ED25519 = Ed25519PrivateKey.generate()
@@ -182,6 +183,7 @@ async def test_a_key_set_is_fetched_when_picked_and_kept_while_fresh() -> None:
 async def test_a_new_key_is_found_and_made_up_ones_are_looked_for_once_a_minute() -> None:
     server, clock = Server("a"), SetClock()
     anchors = Anchors((AnchorPlan(name="corp", jwks=URL),), clock, server.get)
+    anchors.load()
     assert await anchors.judged(lambda _: True, knows("a")) == "corp"
     server.kids = ("b",)
     assert await anchors.judged(lambda _: True, knows("b")) == "corp"
@@ -209,3 +211,21 @@ async def test_without_its_key_set_nothing_is_believed_and_the_refusal_says_to_t
     clock.time += KEPT_S
     refused = await anchors.judged(lambda _: True, knows("a"))
     assert isinstance(refused, Fault) and refused.code == UNAVAILABLE
+
+
+async def test_anchors_can_be_changed_and_a_change_that_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
+    server, clock = Server("a"), SetClock()
+    corp, own = AnchorPlan(name="corp", jwks=URL), AnchorPlan(name="own", key=json.dumps({**JWK, "kid": "mine"}))
+    anchors = Anchors((corp,), clock, server.get)
+    anchors.load()
+    assert await anchors.judged(lambda _: True, knows("a")) == "corp"
+    with pytest.raises(AnchorInvalid):
+        await anchors.replan((own, AnchorPlan(name="lost", key=tmp_path / "none")))
+    assert await anchors.judged(lambda _: True, knows("a")) == "corp"
+    assert isinstance(await anchors.judged(lambda _: True, knows("mine")), Fault)
+    await anchors.replan((own, corp))
+    assert await anchors.judged(lambda _: True, knows("mine")) == "own"
+    assert await anchors.judged(lambda _: True, knows("a")) == "corp"
+    assert server.asked == 2  # once at first, once for the unknown key: the set was kept
+    await anchors.replan((own,))
+    assert isinstance(await anchors.judged(lambda _: True, knows("a")), Fault)

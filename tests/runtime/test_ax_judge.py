@@ -131,6 +131,7 @@ async def test_a_clock_that_is_set_back_makes_no_old_proof_good_again(tmp_path: 
         assert isinstance(await judge.judge(ASKED, proof), Verified)
         clock.pass_(PROOF_S_MAX + 600)
         assert reason(await judge.judge(ASKED, proof)) == (32123, "expired")
+        assert reason(await judge.judge(ASKED, proof_of(clock))) == (32122, "replayed")  # a new one of the same jti
         clock.wall_at -= PROOF_S_MAX + 590
         assert reason(await judge.judge(ASKED, proof)) == (32122, "replayed")
 

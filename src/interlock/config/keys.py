@@ -129,6 +129,18 @@ _NODE = _keys(
     Key(name="tls_cert", kind=FilePath(), example="tls/cert.pem", help="Certificate chain (PEM). Needs tls_key."),
     Key(name="tls_key", kind=FilePath(), example="tls/key.pem", help="Private key (PEM). Needs tls_cert."),
     Key(
+        name="client_ca",
+        kind=FilePath(),
+        example="tls/ca.pem",
+        help="CA certificates (PEM). A subserver's client certificate under them proves its authority.",
+    ),
+    Key(
+        name="crl",
+        kind=FilePath(),
+        example="tls/crl.pem",
+        help="Which certificates of client_ca are revoked (PEM); read again when it changes. Needs client_ca.",
+    ),
+    Key(
         name="origins",
         kind=Many(item=Origin()),
         default=[],

@@ -27,6 +27,8 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     operator_url: str | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    client_ca: Path | None = None  # whose certificates prove the authority of subservers
+    crl: Path | None = None
     origins: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()
 
@@ -94,6 +96,9 @@ class ParentPlan(msgspec.Struct, frozen=True, kw_only=True):
     secret: str | None = None  # the subserver token; never shown
     authority: str | None = None
     secure_by: str | None = None  # what protects a link without TLS
+    ca_file: Path | None = None  # whose certificates the parent may have; None: the system's
+    tls_cert: Path | None = None  # what we show it
+    tls_key: Path | None = None
 
 
 class ChildPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ def check_together(settings: Settings, workspace: Path, data: Path, findings: Fi
     auth = AuthPlan(**settings.tables.get("auth", {}))
     anonymous = auth.anonymous
     _tls_pair(settings)
+    _client_certificates(settings)
     _issuers_apart(settings, auth)
     _root_or_child(settings)
     _anchors_apart(settings)
@@ -37,6 +38,17 @@ def _tls_pair(settings: Settings) -> None:
         at = settings.written.get(("node", one))
         if at is not None and ("node", other) not in settings.written:
             at.wrong(f"'{one}' in [node] needs '{other}'", "give both, or neither")
+
+
+def _client_certificates(settings: Settings) -> None:
+    """A certificate is seen by whoever ends the TLS connection: this node, or a proxy that it trusts."""
+    crl, ca = settings.written.get(("node", "crl")), settings.written.get(("node", "client_ca"))
+    if crl is not None and ca is None:
+        crl.wrong("'crl' in [node] needs 'client_ca'", "give the CA whose certificates it revokes")
+    node = settings.tables.get("node", {})
+    if ca is not None and node.get("tls_cert") is None and not node.get("trusted_proxies"):
+        hint = "give tls_cert and tls_key, or name the proxy that takes certificates in trusted_proxies"
+        ca.wrong("'client_ca' in [node] is of no use without TLS", hint)
 
 
 def _root_or_child(settings: Settings) -> None:

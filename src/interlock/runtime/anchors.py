@@ -21,33 +21,47 @@ from interlock.runtime.clock import Clock
 from interlock.runtime.extras import require_cryptography
 from interlock.runtime.oauth.fetching import Fetcher
 from interlock.runtime.oauth.keys import Get, KeyRing, Unavailable
+from interlock.runtime.start_errors import AnchorInvalid
 
 FILE_BYTES_MAX: Final = 512 * 1024  # as of a key set at a URL
 
 _Judged = TypeVar("_Judged")
 
 
-class AnchorInvalid(Exception):
-    """An anchor's key cannot be used. The message names the anchor and its file, and never the key."""
-
-
 class Anchors:
     def __init__(self, plans: Sequence[AnchorPlan], clock: Clock, get: Get | None = None) -> None:
-        """`get` fetches a document, by default over HTTPS."""
+        """Nobody is believed before `load`. `get` fetches a document, by default over HTTPS."""
         self._fetcher = Fetcher()
+        self._get = get or self._fetcher.get
+        self._clock = clock
         self._plans = {plan.name: plan for plan in plans}
         self._read: dict[str, tuple[Jwk, ...]] = {}
-        self._rings = {
-            plan.name: KeyRing(f"anchor {plan.name}", "", plan.jwks, get or self._fetcher.get, clock)
-            for plan in plans
-            if isinstance(plan.jwks, str)
-        }
+        self._rings: dict[str, KeyRing] = {}
 
     def load(self) -> None:
-        """Read what is written out or in files. Raises AnchorInvalid, ExtraMissing."""
-        if self._plans:
+        """Raises AnchorInvalid, ExtraMissing; then everything is as it was."""
+        self._take(self._plans)
+
+    async def replan(self, plans: Sequence[AnchorPlan]) -> None:
+        """Other anchors from now on. Raises as `load` does."""
+        gone = dict(self._rings)
+        self._take({plan.name: plan for plan in plans})
+        for name, ring in gone.items():
+            if self._rings.get(name) is not ring:
+                await ring.close()
+
+    def _take(self, plans: dict[str, AnchorPlan]) -> None:
+        if plans:
             require_cryptography("[[anchor]]")
-        self._read = {plan.name: _keys(plan) for plan in self._plans.values() if plan.name not in self._rings}
+        read = {plan.name: _keys(plan) for plan in plans.values() if not isinstance(plan.jwks, str)}
+        rings = {name: self._ring(plan, plan.jwks) for name, plan in plans.items() if isinstance(plan.jwks, str)}
+        self._plans, self._read, self._rings = plans, read, rings
+
+    def _ring(self, plan: AnchorPlan, url: str) -> KeyRing:
+        kept = self._rings.get(plan.name)
+        if kept is not None and self._plans[plan.name].jwks == url:
+            return kept
+        return KeyRing(f"anchor {plan.name}", "", url, self._get, self._clock)
 
     async def close(self) -> None:
         for ring in self._rings.values():

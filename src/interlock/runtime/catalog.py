@@ -284,6 +284,7 @@ class Catalog:
         self._plan = plan
         self.rulings: Rulings = NO_RULINGS
         self.on_redefined: list[Callable[[tuple[Changed, ...]], None]] = []
+        self.on_seen: list[Callable[[Shelf], None]] = []  # of a shelf with definitions to remember or to ask about
         self._on_change = on_change
         self._shelves: dict[str, Shelf] = {}
         self._stocking: dict[object, Link] = {}
@@ -316,6 +317,9 @@ class Catalog:
             self.drop(link)
             return Stocked(refused=shelf)
         if shelf is not old:
+            for tell_seen in self.on_seen if shelf.seen else ():
+                tell_seen(shelf)
+            shelf = msgspec.structs.replace(shelf, seen=()) if shelf.seen else shelf
             self._shelves[link.segment] = shelf
             self._rebuild()
         changed = changes(old, shelf)

@@ -559,7 +559,8 @@ class Dispatch:
         if outcome is not OK:
             if outcome is REFUSED:
                 verdict = "refused"
-            self.failed += outcome is not Outcome.TOOL_ERROR and outcome is not Outcome.CANCELLED
+            if call.gate is None:  # one that waits for a person has not failed
+                self.failed += outcome is not Outcome.TOOL_ERROR and outcome is not Outcome.CANCELLED
             if link is not None and outcome in (Outcome.ERROR, Outcome.LOST, Outcome.TIMEOUT):
                 link.errors += 1
         self._recorder.add(

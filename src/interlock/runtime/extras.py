@@ -1,8 +1,6 @@
 """Packages that only some configurations need, and what is said where one is not installed."""
 
-
-class ExtraMissing(Exception):
-    """What is configured needs a package that is not installed."""
+from interlock.runtime.start_errors import ExtraMissing
 
 
 def require_cryptography(what: str, extra: str = "keys") -> None:

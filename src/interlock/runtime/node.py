@@ -20,6 +20,7 @@ from msgspec import Raw
 
 from interlock.config.load import Loaded
 from interlock.config.plan import Address, Plan
+from interlock.protocol.approvals.messages import Approval
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.mcp.eras import Era
@@ -28,8 +29,10 @@ from interlock.runtime import descriptors
 from interlock.runtime.access import TokenBook, credential_of
 from interlock.runtime.anchors import Anchors
 from interlock.runtime.approvals.deciding import Deciding
+from interlock.runtime.approvals.definitions import Definitions
 from interlock.runtime.approvals.drawer import Drawer
 from interlock.runtime.approvals.inbox import Inbox, Rules
+from interlock.runtime.approvals.notifying import Notifier, make_channels
 from interlock.runtime.approvals.record import Record
 from interlock.runtime.approvals.window import Window
 from interlock.runtime.asked_tasks import AskedTasks
@@ -74,14 +77,16 @@ from interlock.runtime.reload import Read, Reload
 from interlock.runtime.replanning import takes
 from interlock.runtime.retention import Retention
 from interlock.runtime.servers import Servers
-from interlock.runtime.shelves import Route
+from interlock.runtime.shelves import Route, Shelf
 from interlock.runtime.task_desk import TaskDesk
 from interlock.runtime.task_news import TaskNews
+from interlock.runtime.tls import listener_options
 from interlock.store.registry import build_audit, build_store
 from interlock.store.tokens import TokenTable
 from interlock.transport.warden import Warden
 
 if TYPE_CHECKING:
+    from interlock.runtime.ax.certificates import Certificates
     from interlock.runtime.ax.parents import Parents
     from interlock.store.signing import SigningKey
 
@@ -155,6 +160,14 @@ class Node:
         )
         self.inbox = Inbox(Drawer(self.store.kv, self.clock), Record(self.recorder), self.clock, rules)
         self.deciding = Deciding(self.inbox, self.clock, own_id)
+        self.definitions = self.deciding.rulings = self.catalog.rulings = Definitions(
+            self.store.kv, self.inbox, self.clock
+        )
+        self.definitions.on_ruled.append(self.restock)
+        self.catalog.on_seen.append(self._definitions_seen)
+        self.notifier = Notifier(
+            self.inbox, make_channels(plan.approvals, self.clock), url=lambda: self.operator_url, node=plan.node.name
+        )
         self.window = Window(self.inbox, self.deciding, self.clock, aggregator_id=own_id, url=lambda: self.operator_url)
         fittings = Fittings(
             clock=self.clock,
@@ -197,9 +210,13 @@ class Node:
         self.recorder.start()
         self._stack.push_async_callback(self.recorder.stop)
         await self.inbox.open()
-        await self.inbox.void_where(ANCHOR_GONE, lambda approval: not self.judge.stands(approval))
+        await self.void_unfounded()
+        await self.definitions.open()
         self.inbox.start()
         self._stack.push_async_callback(self.inbox.close)
+        self._stack.push_async_callback(self.definitions.close)
+        self.notifier.start()
+        self._stack.push_async_callback(self.notifier.close)
         await self.gate.open(self.store.kv)
         self._stack.push_async_callback(self.gate.close)
         retention = Retention(self.audit, self.recorder, self.clock, self.plan.store.audit_days)
@@ -253,6 +270,10 @@ class Node:
         from interlock.store.signing import read_signing_key
 
         return read_signing_key(path)
+
+    async def void_unfounded(self) -> list[Approval]:
+        """What somebody approved who may no longer do so, and nobody has used (MCP-AX 11.3)."""
+        return await self.inbox.void_where(ANCHOR_GONE, lambda approval: not self.judge.stands(approval))
 
     def _make_gate(self) -> Gatekeeper:
         gate = Gatekeeper(
@@ -317,9 +338,10 @@ class Node:
         if node.operator_url is None:
             self.operator_url = f"{scheme}://{_reachable(operator, node.operator_listen)}"
         protocol = type("PublicProtocol", (McpProtocol,), {"door": self.door})
-        tls = {"ssl_certfile": node.tls_cert, "ssl_keyfile": node.tls_key} if node.tls_cert is not None else {}
+        tls = listener_options(node, public=True)
         documents = self._open_to_oauth() | self.desk.settle(self.url, self.operator_url)
-        subservers = self.subservers = AxDoor(self.plan, self.tokens, self.registrar, self.refusals)
+        certificates = self._certificates()
+        subservers = self.subservers = AxDoor(self.plan, self.tokens, self.registrar, self.refusals, certificates)
         sockets = {
             "ws_max_size": self.plan.limits.message_bytes,
             "ws_ping_interval": PING_EVERY_S,
@@ -328,10 +350,21 @@ class Node:
         }
         app = public_app(self._is_ready, documents, subservers)
         await self._serve(app, public, http=protocol, **sockets, **tls)
-        await self._serve(self._operator_app(self.operations, self._authenticate_operator), operator, **tls)
+        people = self._operator_app(self.operations, self._authenticate_operator)
+        await self._serve(people, operator, **listener_options(node, public=False))
         await self._serve(self._operator_app(self.operations, None), admin)
         self._tasks.append(asyncio.get_running_loop().create_task(self.door.sweep_forever(), name="door sweep"))
         await self._open_bridge(run / SOCKET)
+
+    def _certificates(self) -> "Certificates | None":
+        """Who vouches for subservers' certificates. Raises CertificatesInvalid, ExtraMissing."""
+        node = self.plan.node
+        if node.client_ca is None:
+            return None
+        require_cryptography("node.client_ca")
+        from interlock.runtime.ax.certificates import Certificates
+
+        return Certificates(node.client_ca, node.crl, self.clock)
 
     def _open_to_oauth(self) -> dict[str, bytes]:
         """Take access tokens, where an authorization server is configured. Gives the documents that say so, by path."""
@@ -442,6 +475,16 @@ class Node:
         return who.principal
 
     # What the links say (LinkWatcher)
+
+    async def restock(self, segment: str) -> None:
+        """An operator said something new of its tools: they are listed anew."""
+        keeper = self.keepers.get(segment)
+        if keeper is not None and keeper.listing is not None:
+            self.catalog.reconsider(segment)
+            await self.catalog.stock(keeper.link, keeper.listing)
+
+    def _definitions_seen(self, shelf: Shelf) -> None:
+        self.definitions.took(shelf.link.segment, shelf.seen, {route.qualified: route for route in shelf.tools})
 
     def on_standing(self, link: Link) -> None:
         log.info("link %s: %s%s", link.segment, link.standing.state.value, _because(link.standing.reason))

@@ -19,7 +19,7 @@ from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.items import maybe_value
 from interlock.protocol.oauth.resource import resource_of
 from interlock.runtime.approvals.window import Window
-from interlock.runtime.ax.judge import ANCHOR_GONE, revoked_line
+from interlock.runtime.ax.judge import revoked_line
 from interlock.runtime.callers import ViewKey
 from interlock.runtime.catalog import EVERYTHING
 from interlock.runtime.clock import rfc3339
@@ -115,6 +115,20 @@ class NodeOperations:
                 "in_flight": len(node.dispatch.in_flight),
                 "parked": node.dispatch.parking.waiting,
             },
+            "gate": self._gate(),
+            "approvals": {"waiting": len(node.inbox.waiting()), "channels": dict(node.notifier.trouble)},
+        }
+
+    def _gate(self) -> JsonObject:
+        """How many tools it holds, and of how many of them nobody could release a call."""
+        node = self._node
+        namespace = node.catalog.namespace
+        held = [route for shelf in namespace.shelves for route in namespace.listed(shelf.tools) if route.is_held]
+        return {
+            "mode": node.plan.gate.mode,
+            "tools": len(held),
+            "unclassified": sum(route.is_open for route in held),
+            "without_approver": sum(not node.anchors.approving(route.qualified) for route in held),
         }
 
     def links(self) -> JsonObject:
@@ -411,8 +425,7 @@ class NodeOperations:
         if not prints:
             raise NotFound("anchor", ref, [anchor.name for anchor in node.anchors.known()], few=True)
         await node.recorder.append_now(revoked_line(prints, ref, by, node.clock.wall()))
-        voided = await node.inbox.void_where(ANCHOR_GONE, lambda approval: not node.judge.stands(approval))
-        return {"revoked": list(prints), "voided": [approval.id for approval in voided]}
+        return {"revoked": list(prints), "voided": [approval.id for approval in await node.void_unfounded()]}
 
     async def revoke_token(self, ref: str) -> JsonObject:
         revoked = await self._node.tokens.revoke(ref)

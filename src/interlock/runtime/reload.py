@@ -19,6 +19,8 @@ from interlock.config.difference import as_written, differences
 from interlock.config.load import ConfigInvalid, Loaded
 from interlock.config.plan import Plan
 from interlock.runtime.clock import Clock, rfc3339
+from interlock.runtime.start_errors import CannotStart
+from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.config")
 
@@ -77,6 +79,9 @@ class Reload:
             self._asked.clear()
             try:
                 await self.take_up()
+            except (CannotStart, StoreError) as unusable:
+                self.problem = str(unusable)
+                log.error("the configuration has changed and this cannot be taken up: %s", unusable)
             except Exception:
                 log.exception("the configuration could not be taken up")
                 self.problem = "internal error while it was taken up; the log has it"

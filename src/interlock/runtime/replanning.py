@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from interlock.config.plan import Plan
 from interlock.runtime.budgets import is_limited
 from interlock.runtime.reload import Take
+from interlock.runtime.tls import check_parents
 
 if TYPE_CHECKING:
     from interlock.runtime.node import Node
@@ -20,6 +21,7 @@ def takes(node: "Node") -> Mapping[str, Take]:
         "gate": made.tools,
         "access": made.access,
         "budget": made.budget,
+        "anchors": made.anchors,
         "ax.parents": made.parents,
         "ax.children": made.children,
     }
@@ -64,8 +66,15 @@ class _Takes:
         if node.subservers is not None:
             node.subservers.replan(new)
 
+    async def anchors(self, old: Plan, new: Plan) -> None:
+        """For what is signed from now on; who proved its authority before stays until its link ends."""
+        await self._node.anchors.replan(new.anchors)
+        self._node.plan = new
+        await self._node.void_unfounded()
+
     async def parents(self, old: Plan, new: Plan) -> None:
         node = self._node
+        check_parents(new)
         self._limit(new)
         leaving, node.parents = node.parents, None
         if leaving is not None:

@@ -56,6 +56,7 @@ from interlock.protocol.mcp.headers import Mirrored, encode_header, mirrored_arg
 from interlock.protocol.mcp.items import Item, maybe_value
 from interlock.protocol.mcp.methods import PROMPTS_GET, TOOLS_CALL
 from interlock.protocol.mcp.tasks import needs_task
+from interlock.runtime.approvals.sights import CHANGED, DENIED, PINNED, Look, Sight
 from interlock.runtime.links.greeting import modern_head
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Items, Listing
@@ -71,10 +72,22 @@ class Rulings(Protocol):
     def get(self, tool: str, digest: str) -> ToolClass | None:
         """`digest` is that of the definition they were shown."""
 
+    def look(self, segment: str, sight: Sight) -> Look:
+        """What the definition is, compared with what was accepted before."""
+
+    def waits(self, segment: str) -> frozenset[str]:
+        """Tools of which a changed definition waits to be decided."""
+
 
 class _NoRulings:
     def get(self, tool: str, digest: str) -> ToolClass | None:
         return None
+
+    def look(self, segment: str, sight: Sight) -> Look:
+        return Look.SAME
+
+    def waits(self, segment: str) -> frozenset[str]:
+        return frozenset()
 
 
 NO_RULINGS: Final = _NoRulings()
@@ -110,6 +123,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     needs_task: bool = False  # a legacy server's tool that can be called only as a task
 
     @property
+    def is_held(self) -> bool:
+        """Whether a call waits for a person here."""
+        return self.gate is not None and self.gate.hold is not None
+
+    @property
     def digest(self) -> str:
         """Of the definition as declared (MCP-AX 11.3)."""
         declared = as_declared(self.said, self.meta.get(DECLARED, {}))
@@ -141,6 +159,7 @@ class Shelf(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     degraded: bool = False  # the link is gone; what it offered stays listed for a while (MCP-AX 13.2)
     stale: bool = False  # an operator has said something new of its tools since it was made
     reconsidered: int = 0  # how often that has happened
+    seen: tuple[tuple[Sight, Look], ...] = ()  # definitions that are to be remembered or asked about
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -194,6 +213,7 @@ async def make_shelf(
         ttl_s=listing.tools.ttl_s,
         private=listing.tools.private,
         reconsidered=old.reconsidered + old.stale if old is not None else 0,
+        seen=tuple(stock.seen),
     )
 
 
@@ -218,6 +238,7 @@ class _Stock:
     def __init__(self, link: Link, plan: Plan, offer: Offer, least: LatencyClass, rulings: Rulings) -> None:
         self._link = link
         self._rulings = rulings
+        self._waits = rulings.waits(link.segment)
         self._plan = plan
         self._offer = offer
         self._least = least
@@ -230,6 +251,7 @@ class _Stock:
         self.prompts: list[Route] = []
         self.withheld: list[Withheld] = []
         self.out_of_scope: list[str] = []
+        self.seen: list[tuple[Sight, Look]] = []
 
     async def take_tools(self, named: Named) -> None:
         for done, (original, item, inner, local) in enumerate(named.items):
@@ -291,8 +313,11 @@ class _Stock:
             why = f"it is {told.hops} hops away; ax.max_hops is {self._plan.ax.max_hops}"
             return Withheld(name=original, reason=why, code="hops_exceeded")
         annotations = maybe_value(item, "annotations")
-        is_open = self._is_open(original, told, annotations, rule)
-        ruling = self._ruling(qualified, original, item, told) if is_open else None
+        sight = Sight(qualified, original, item, told.capability, told.declared)
+        is_open = sight.is_open = self._is_open(original, told, annotations, rule)
+        if (unwanted := self._maybe_unwanted(sight, rule)) is not None:
+            return unwanted
+        ruling = self._rulings.get(qualified, sight.digest) if is_open and self._rulings is not NO_RULINGS else None
         is_open = is_open and ruling is None
         read = self._capability(original, told, annotations, rule, ruling)
         if isinstance(read, Invalid):
@@ -352,11 +377,15 @@ class _Stock:
             return False
         return not says_its_effect(as_declared(told.capability, {}), annotations)
 
-    def _ruling(self, qualified: str, original: str, item: Item, told: Below) -> ToolClass | None:
-        if self._rulings is NO_RULINGS:
-            return None
-        declared = as_declared(told.capability, told.declared)
-        return self._rulings.get(qualified, tool_digest(item, downstream_name=original, declared=declared))
+    def _maybe_unwanted(self, sight: Sight, rule: ToolRule | None) -> Withheld | None:
+        look = self._rulings.look(self._link.segment, sight)
+        if look is not Look.SAME or sight.tool in self._waits:
+            self.seen.append((sight, look))
+        if look is Look.DENIED:
+            return Withheld(name=sight.original, reason=DENIED, code=CHANGED)
+        if look is Look.CHANGED and rule is not None and rule.pin:
+            return Withheld(name=sight.original, reason=PINNED, code=CHANGED)
+        return None
 
     def _hold(self, qualified: str, told: Below, *, irreversible: bool, is_open: bool) -> Hold | None:
         gate = self._plan.gate

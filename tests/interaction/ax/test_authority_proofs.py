@@ -239,6 +239,40 @@ async def test_a_key_that_was_renewed_is_found_and_a_key_set_that_is_away_proves
             assert await refusal(node, proof(mint(SET, claims(node), typ="JWT"))) == (32114, "key_unknown")
 
 
+async def test_an_anchor_is_believed_from_the_moment_it_is_written_and_no_longer_than_it_stands(tmp_path: Path) -> None:
+    anchor = f'[[anchor]]\nname = "late"\nkey = \'{json.dumps(JWK.jwk())}\'\nspeaks_for = ["{EDGE}"]\n'
+    with running_node(tmp_path, {}) as node:
+        without = node.config.read_text()
+        assert await refusal(node, proof(mint(JWK, claims(node), typ="JWT"))) == (32114, "key_unknown")
+        node.config.write_text(without + anchor)
+
+        async def joins() -> bool:
+            sent = proof(mint(JWK, claims(node), typ="JWT"))
+            leaf = Bare(await connect(node), "late", authority=f"dns:{EDGE}", authority_proof=sent)
+            try:
+                await leaf.register()
+            except Refused as refused:
+                assert refused.error["data"]["reason"] == "key_unknown"
+                return False
+            finally:
+                await leaf.stop()
+            return True
+
+        async with asyncio.timeout(20):
+            while not await joins():
+                pass
+        node.config.write_text(without + f'[[anchor]]\nname = "lost"\nkey = "none.pem"\nspeaks_for = ["{EDGE}"]\n')
+        trouble = await asyncio.to_thread(
+            wait_for, lambda: node.admin("/admin/status")["configuration"]["problem"], 20.0
+        )
+        assert "none.pem" in trouble
+        assert await joins()  # as it was
+        node.config.write_text(without)
+        async with asyncio.timeout(20):
+            while await joins():
+                pass
+
+
 @pytest.mark.req("AX-4.2-10")
 async def test_an_operator_may_name_who_on_this_machine_speaks_for_an_authority(tmp_path: Path) -> None:
     extra = f'[[access]]\nwho = ["local"]\nscope = "write"\nauthority = "dns:{EDGE}"\n'

@@ -12,7 +12,9 @@ from interlock.protocol.ax.digest import canonical
 
 ACCEPT: Final = "accept"  # a changed definition is used as it now is
 CLASSES: Final = ("read_only", "reversible", "irreversible")  # what a tool is that does not say it itself
-CHANGED: Final = "definition_changed"  # the reason of an approval that asks whether to accept a change
+# Factors of an approval of kind definition.
+CHANGED: Final = "definition_changed"  # it is not what was accepted before
+UNCLASSIFIED: Final = "unclassified"  # and besides nobody has said what the tool is
 VERSION: Final = 1
 
 
@@ -20,7 +22,7 @@ def answers(approval: Approval) -> tuple[str, ...]:
     """What can be said to it besides no; empty where a plain yes is all there is."""
     if approval.kind is not Kind.DEFINITION:
         return ()
-    return (ACCEPT,) if approval.reason == CHANGED else CLASSES
+    return (ACCEPT,) if CHANGED in approval.factors and UNCLASSIFIED not in approval.factors else CLASSES
 
 
 def binding(approval: Approval, answer: str | None) -> str:

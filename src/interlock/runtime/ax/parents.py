@@ -6,7 +6,6 @@ node's aggregator_id is its subserver_id, one identity for cycles and for split 
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -25,9 +24,10 @@ from interlock.runtime.callers import Principal, principal_for
 from interlock.runtime.clock import Clock, rfc3339
 from interlock.runtime.fronts.upward import UpwardFront
 from interlock.runtime.recorder import Recorder
+from interlock.runtime.tls import parent_context
 from interlock.transport.messages import MessagePipe, MessageSink
 from interlock.transport.uplink import Opener, Uplink, shown
-from interlock.transport.websocket import dial, tls_1_3
+from interlock.transport.websocket import dial
 
 if TYPE_CHECKING:
     from interlock.store.signing import SigningKey
@@ -66,7 +66,7 @@ class Parents(Uplink):
         signer: "SigningKey | None" = None,
     ) -> None:
         """`subtree_ids`: our own aggregator_id, then those of the aggregators below us. `signer`: what proves our
-        authority, where the node has a key."""
+        authority, where the node has a key. Raises TlsInvalid."""
         self._signer = signer
         self.plans = plan.ax.parents
         register = Register(
@@ -80,7 +80,6 @@ class Parents(Uplink):
             subtree_ids=subtree_ids,
         )
         self._max_bytes = plan.limits.message_bytes
-        self._tls: ssl.SSLContext | None = None
         super().__init__(register, [(one.url, self._opener(one)) for one in self.plans], log)
         self._access = plan.access
         self._clock = clock
@@ -124,13 +123,10 @@ class Parents(Uplink):
 
     def _opener(self, parent: ParentPlan) -> Opener:
         headers = {"Authorization": f"Bearer {parent.secret}"} if parent.secret is not None else {}
+        tls = parent_context(parent) if parent.url.startswith("wss:") else None
 
         def opened(sink: MessageSink) -> Coroutine[Any, Any, MessagePipe]:
-            if self._tls is None and parent.url.startswith("wss:"):
-                self._tls = tls_1_3()
-            return dial(
-                parent.url, sink, subprotocol=SUBPROTOCOL, headers=headers, tls=self._tls, max_bytes=self._max_bytes
-            )
+            return dial(parent.url, sink, subprotocol=SUBPROTOCOL, headers=headers, tls=tls, max_bytes=self._max_bytes)
 
         return opened
 

@@ -6,10 +6,11 @@ from typing import Final
 import msgspec
 
 from interlock.config.plan import AccessRule, Scope
-from interlock.protocol.ax.authority import maybe_authority
+from interlock.protocol.ax.authority import check_certificate, maybe_authority
 from interlock.protocol.ax.capability import AuthScope
 from interlock.protocol.ax.messages import Register
 from interlock.protocol.ax.sessions import Peer
+from interlock.protocol.jsonrpc.errors import Fault
 
 TLS_1_3: Final = "TLSv1.3"
 
@@ -25,6 +26,8 @@ class Guest(msgspec.Struct, frozen=True, kw_only=True):
     segment: str | None = None  # the only one it may have; None: any
     encrypted: bool = True
     secure: bool = True
+    on_this_machine: bool = True
+    certificate: tuple[str, ...] | Fault | None = None  # the DNS names of its client certificate, or why it is refused
 
     def peer(self, request: Register, link: str, *, proved: bool = False) -> Peer:
         return Peer(
@@ -35,8 +38,19 @@ class Guest(msgspec.Struct, frozen=True, kw_only=True):
             secure=self.secure,
         )
 
+    def shows(self, request: Register) -> bool | Fault:
+        """Whether its certificate proves the authority that nothing else does; with one for another name, why not."""
+        if isinstance(self.certificate, Fault):
+            return self.certificate
+        if self.certificate is None or request.authority is None:
+            return False
+        if self.vouched or self._speaks_for(request.authority):
+            return False
+        return check_certificate(request.authority, self.certificate) or True
+
     def _speaks_for(self, authority: str | None) -> bool:
-        said = self.rule.authority if self.rule is not None else None
+        """A token is known to whoever read it on its way; only on this machine is who holds it proof of who it is."""
+        said = self.rule.authority if self.rule is not None and self.on_this_machine else None
         return authority is not None and said is not None and maybe_authority(said) == authority
 
 
@@ -47,6 +61,7 @@ def guest(
     token_scope: Scope | None = None,
     on_this_machine: bool,
     tls: str | None,
+    certificate: tuple[str, ...] | Fault | None = None,
 ) -> Guest:
     """The first [[access]] entry that names the principal decides; without one a registrant may read."""
     rule = next((one for one in rules if any(fnmatchcase(principal, who) for who in one.who)), None)
@@ -60,4 +75,6 @@ def guest(
         rule=rule,
         encrypted=trusted or tls is not None,
         secure=trusted or tls == TLS_1_3,
+        on_this_machine=on_this_machine,
+        certificate=certificate,
     )

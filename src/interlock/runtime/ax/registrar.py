@@ -89,7 +89,12 @@ class Registrar(Members):
         proved = await self._proofs.judge(request)
         if isinstance(proved, Fault):
             return proved
-        peer = guest.peer(request, link_id, proved=proved is not None)
+        if isinstance(guest.certificate, Fault):  # whatever it claims: its key may be in other hands
+            return guest.certificate
+        shown = proved is None and guest.shows(request)
+        if isinstance(shown, Fault):
+            return shown
+        peer = guest.peer(request, link_id, proved=proved is not None or shown)
         owner = await self.owners.maybe_owner(request.segment)
         if fault := self.engine.check(request, peer, owner):
             return fault

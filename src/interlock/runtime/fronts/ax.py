@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Coroutine, MutableMapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -33,6 +33,9 @@ from interlock.runtime.fronts.passports import Inspector
 from interlock.runtime.fronts.proxies import Proxies, address_of
 from interlock.runtime.fronts.refusals import Refusals
 from interlock.transport.websocket_accepted import AcceptedPipe
+
+if TYPE_CHECKING:
+    from interlock.runtime.ax.certificates import Certificates, Shown
 
 log = logging.getLogger("interlock.ax")
 
@@ -57,8 +60,16 @@ class _Socket:
 
 
 class AxDoor:
-    def __init__(self, plan: Plan, tokens: TokenBook, registrar: Registrar, refusals: Refusals) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        tokens: TokenBook,
+        registrar: Registrar,
+        refusals: Refusals,
+        certificates: "Certificates | None" = None,
+    ) -> None:
         self._plan = plan
+        self._certificates = certificates
         self._refusals = refusals
         self._tokens = tokens
         self._registrar = registrar
@@ -154,15 +165,34 @@ class AxDoor:
         if b"access_token=" in scope["query_string"]:
             return _UNAUTHORISED
         local, tls = self._whence(scope, head)
+        shown = self._shown(scope, head)
         rules = self._plan.access
         if head.credential is None:
             if local and self._plan.auth.anonymous != "never":
-                return guest("local", rules, on_this_machine=local, tls=tls)
+                return guest("local", rules, on_this_machine=local, tls=tls, certificate=shown)
             return _UNAUTHORISED
         record = self._tokens.subserver(head.credential)
         if record is None:
             return _UNAUTHORISED
-        return guest(f"subserver:{record.name}", rules, token_scope=record.scope, on_this_machine=local, tls=tls)
+        return guest(
+            f"subserver:{record.name}",
+            rules,
+            token_scope=record.scope,
+            on_this_machine=local,
+            tls=tls,
+            certificate=shown,
+        )
+
+    def _shown(self, scope: Scope, head: Head) -> "Shown | None":
+        """What its client certificate says. A proxy's own certificate is not that of whom it passes on, and a header
+        counts only when a trusted proxy wrote it."""
+        if self._certificates is None:
+            return None
+        peer = address_of(scope["client"][0] if scope["client"] else None)
+        if self._proxies.trusts(peer):
+            return self._certificates.of_header(head.raw_headers)
+        der = scope.get("state", {}).get("certificate")
+        return self._certificates.of_link(der) if der is not None else None
 
     def _whence(self, scope: Scope, head: Head) -> tuple[bool, str | None]:
         """Whether it comes from this machine, and over which TLS. A trusted proxy speaks for whom it passes on."""

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
+from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -55,7 +56,7 @@ class Decide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     decision: Literal["approve", "deny"]
     reason: Annotated[str, msgspec.Meta(max_length=REASON_CHARS_MAX)] | None = None
     tool_class: Literal["read_only", "reversible", "irreversible"] | None = msgspec.field(name="class", default=None)
-    proof: Any = msgspec.UNSET
+    proof: Raw = Raw()
 
 
 class DecideByForm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -105,7 +106,7 @@ def approval_routes(operations: Operations) -> list[Route]:
 
 async def _read_form(request: Request) -> Decide:
     form = await form_body(request, DecideByForm)
-    proof = form.proof.strip() if form.proof is not None else msgspec.UNSET
+    proof = Raw(msgspec.json.encode(form.proof.strip())) if form.proof is not None else Raw()
     return Decide(decision=form.decision, reason=form.reason, tool_class=form.tool_class, proof=proof)
 
 
@@ -113,7 +114,7 @@ async def _decided(window: Window, id: str, wanted: Decide, by: str) -> dict[str
     _found(window, id)
     if wanted.decision == "deny":
         return await window.deny(id, by=by, reason=wanted.reason)
-    proof = None if wanted.proof is msgspec.UNSET else read_proof_untrusted(wanted.proof)
+    proof = read_proof_untrusted(wanted.proof) if wanted.proof else None
     if isinstance(proof, Fault):
         return proof
     return await window.approve(id, proof, by=by, reason=wanted.reason, answer=wanted.tool_class)

@@ -1,10 +1,10 @@
-"""interlock access token | list | revoke | anchor | key"""
+"""interlock access token | list | revoke | anchor | certificate | key"""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from interlock.surface.cli import access_anchor, access_key
+from interlock.surface.cli import access_anchor, access_certificate, access_key
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.failures import Unreachable
 
@@ -20,6 +20,7 @@ app = verb_app(
     interlock access list
     interlock access revoke laptop
     interlock access anchor
+    interlock access certificate hub.example.com
     interlock access key ada
     """,
 )
@@ -163,6 +164,7 @@ def revoke(
 
 
 access_anchor.register(app)
+access_certificate.register(app)
 access_key.register(app)
 
 

@@ -77,7 +77,7 @@ def _print(
     for line in anchor_lines(name, public, approves):
         out.line(line)
     out.remark(f"{'made' if made else 'used'} the private key {file}; it stays here")
-    out.remark("the lines above belong into interlock.toml of the node, which reads it when it starts")
+    out.remark("the lines above belong into interlock.toml of the node, which takes them up while it runs")
 
 
 def _revoke(invocation: Invocation, keys: "OperatorKeys", name: str) -> None:

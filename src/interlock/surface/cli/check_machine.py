@@ -30,7 +30,7 @@ def lacking(loaded: Loaded) -> tuple[Problem, ...]:
 
 def _lacking(loaded: Loaded) -> Iterator[Problem]:
     plan = loaded.plan
-    for key in ("tls_cert", "tls_key"):
+    for key in ("tls_cert", "tls_key", "client_ca", "crl"):
         at, path = loaded.written.get(("node", key)), getattr(plan.node, key)
         if at is not None and path is not None and not path.is_file():
             yield at.problem(f"there is no file {path}", "the node cannot start without it")

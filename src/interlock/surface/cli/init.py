@@ -61,7 +61,7 @@ def init(
         if out.as_json:
             out.json({"config": str(path.absolute()), "operator_key": made.as_json()})
             return
-        out.line(f"kept {path}, and added the key {made.name} to it; it counts from the next start of the node")
+        out.line(f"kept {path}, and added the key {made.name} to it; a running node takes it up")
         return
     made = own_key()
     text = starter_toml() if made is None else f"{starter_toml()}\n{made.toml()}"

@@ -33,13 +33,13 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     """What of an approval is signed, as GET /approvals/{id} has it."""
 
     id: str
-    kind: str
+    kind: Kind
     tool: str
     digest: str
     requested_by: str
     aggregator_id: str
     route: tuple[str, ...] = ()
-    params: Raw | None = None
+    params: Raw = Raw(b"null")
     tool_digest: str | None = None
 
 
@@ -58,10 +58,10 @@ def prove(answer: Answer, *, said: str | None, key: str | None, passphrase_fd: i
 
 
 def _digest(shown: Shown, said: str | None) -> str:
-    if shown.kind != Kind.CALL.value:
+    if shown.kind is not Kind.CALL:
         approval = Approval(
             id=shown.id,
-            kind=Kind(shown.kind),
+            kind=shown.kind,
             source=Source.AX,
             requested_by=shown.requested_by,
             tool=shown.tool,
@@ -70,7 +70,7 @@ def _digest(shown: Shown, said: str | None) -> str:
         )
         return binding(approval, said)
     computed = call_digest(
-        shown.params,
+        None if bytes(shown.params) == b"null" else shown.params,
         aggregator_id=shown.aggregator_id,
         tool=shown.tool,
         route=shown.route,

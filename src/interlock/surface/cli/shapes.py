@@ -173,6 +173,18 @@ class Parent(msgspec.Struct, frozen=True, kw_only=True):
     budget: dict[str, Spent] | None = None
 
 
+class Gate(msgspec.Struct, frozen=True, kw_only=True):
+    mode: str = ""
+    tools: int = 0
+    unclassified: int = 0
+    without_approver: int = 0
+
+
+class Approvals(msgspec.Struct, frozen=True, kw_only=True):
+    waiting: int = 0
+    channels: dict[str, str] = {}  # what is wrong with them
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeFacts
     configuration: Configuration | None = None
@@ -182,6 +194,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     catalog: Catalog = Catalog()
     clients: Clients = Clients()
     calls: Calls = Calls()
+    gate: Gate = Gate()
+    approvals: Approvals = Approvals()
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):

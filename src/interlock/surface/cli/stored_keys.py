@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.runtime.anchors import AnchorInvalid, Anchors
+from interlock.runtime.anchors import Anchors
 from interlock.runtime.ax.judge import Judge
 from interlock.runtime.clock import SystemClock
-from interlock.runtime.extras import ExtraMissing
+from interlock.runtime.start_errors import CannotStart
 from interlock.store.registry import build_store
 from interlock.surface.cli.failures import Refused
 from interlock.surface.cli.node import Answer
@@ -25,7 +25,7 @@ def revoke_stored(plan: Plan, folder: Path, ref: str) -> Answer:
             anchors.load()
             await store.open()
             revoked = await Judge(store.kv, SystemClock(), anchors).revoke(ref)
-        except (AnchorInvalid, ExtraMissing) as error:
+        except CannotStart as error:
             raise Refused("key_unusable", str(error)) from None
         finally:
             await anchors.close()

@@ -58,6 +58,16 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
         trouble = 'ax.require_proof = "never": subservers change things without proof of who they are'
         lines += [Text(line, style="yellow") for line in _wrapped(trouble, width)]
     lines += [Text(line, style="yellow") for told in _changes(status) for line in _wrapped(told, width)]
+    if status.gate.without_approver:
+        tools = count(status.gate.without_approver, "tool")
+        trouble = f"calls of {tools} wait for a person, and nobody can approve them: interlock init makes a key"
+        lines += [Text(line, style="yellow") for line in _wrapped(trouble, width)]
+    if status.approvals.waiting:
+        waits = f"{count(status.approvals.waiting, 'decision')} for you: interlock approvals"
+        lines += [Text(line, style="yellow") for line in _wrapped(waits, width)]
+    for channel, trouble in status.approvals.channels.items():
+        said = f"operators are not told by {one_line(channel)}: {one_line(trouble)}"
+        lines += [Text(line, style="red") for line in _wrapped(said, width)]
     lines += parent_lines(status.parents, width=width, now=now, ascii_only=ascii_only)
     if not status.links:
         lines.append(Text("no servers yet: add a [servers.NAME] table to the configuration", style="dim"))
