@@ -210,15 +210,15 @@ class Node:
             clock=self.clock,
             recorder=self.recorder,
             make_front=partial(UpwardFront, self.legacy, self.modern, self.audience),
-            signer=self._own_key(),
+            signer=self.own_key(self.plan),
         )
         self.registrar.on_subtree.append(parents.subtree_changed)
         return parents
 
-    def _own_key(self) -> "SigningKey | None":
+    def own_key(self, plan: Plan) -> "SigningKey | None":
         """What proves our authority to parents; `interlock access anchor` makes it. Raises a StoreError."""
-        path = self.plan.data / NODE_KEY
-        if not path.exists() or all(parent.authority is None for parent in self.plan.ax.parents):
+        path = plan.data / NODE_KEY
+        if not path.exists() or all(parent.authority is None for parent in plan.ax.parents):
             return None
         from interlock.store.signing import read_signing_key
 
