@@ -257,7 +257,7 @@ class Node:
         from interlock.runtime.ax.parents import Parents
         from interlock.runtime.fronts.upward import UpwardFront
 
-        signer = self._own_key()
+        signer = self.own_key(self.plan)
 
         def parents_of(plan: Plan) -> Parents:
             return Parents(
@@ -274,10 +274,10 @@ class Node:
         self.registrar.on_subtree.append(forest.subtree_changed)
         return forest
 
-    def _own_key(self) -> "SigningKey | None":
+    def own_key(self, plan: Plan) -> "SigningKey | None":
         """What proves our authority to parents; `interlock access anchor` makes it. Raises a StoreError."""
-        path = self.plan.data / NODE_KEY
-        if not path.exists() or all(parent.authority is None for parent in self.plan.ax.parents):
+        path = plan.data / NODE_KEY
+        if not path.exists() or all(parent.authority is None for parent in plan.ax.parents):
             return None
         from interlock.store.signing import read_signing_key
 
