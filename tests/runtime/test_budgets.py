@@ -248,7 +248,7 @@ async def test_what_a_parent_gave_bounds_what_is_declared_below_and_all_that_goe
     parents = '[[ax.parents]]\nurl = "ws://127.0.0.1:1/ax"\nsegment = "here"\n'
     async with house(tmp_path, f"[budget]\n{MINUTE} = 50\n{UNITS} = 5\n{parents}") as here:
         early = await here.leaf("early")
-        here.node.budgets.receive(Limits(max_calls_per_minute=6, max_mutable_calls_per_session=4))
+        here.node.budgets.receive("default", Limits(max_calls_per_minute=6, max_mutable_calls_per_session=4))
         one, two = await here.leaf("one"), await here.leaf("two")
         assert early.registered["budget"] == {MINUTE: 50, UNITS: 5}
         assert one.registered["budget"] == two.registered["budget"] == {MINUTE: 6, MUTABLE: 4, UNITS: 5}
@@ -266,12 +266,12 @@ async def test_what_a_parent_gave_bounds_what_is_declared_below_and_all_that_goe
 async def test_what_was_declared_holds_for_the_session_whatever_a_parent_gives_later(tmp_path: Path) -> None:
     parents = '[[ax.parents]]\nurl = "ws://127.0.0.1:1/ax"\nsegment = "here"\n'
     async with house(tmp_path, parents) as here:
-        here.node.budgets.receive(Limits(max_calls_per_minute=2))
+        here.node.budgets.receive("default", Limits(max_calls_per_minute=2))
         leaf = await here.leaf()
-        here.node.budgets.receive(Limits(max_calls_per_minute=1000))
+        here.node.budgets.receive("default", Limits(max_calls_per_minute=1000))
         assert leaf.registered["budget"] == {MINUTE: 2}
         assert await outcomes([here.client().call("leaf__read") for _ in range(3)]) == ["ran", "ran", MINUTE]
-        here.node.budgets.receive(None)
+        here.node.budgets.receive("default", None)
         later = await here.leaf("later")
         assert later.registered["budget"] == {}
 

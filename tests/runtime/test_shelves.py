@@ -44,8 +44,13 @@ class House:
 
     def __init__(self, *, tools: tuple[ToolRule, ...] = (), gate: GatePlan | None = None, **ax: Any) -> None:
         self.plan = Plan(workspace=Path(), data=Path(), ax=AxPlan(**ax), tools=tools, gate=gate or GatePlan())
-        self.told: list[frozenset[str]] = []
-        self.catalog = Catalog(self.plan, self.told.append)
+        self.told: list[frozenset[str]] = []  # what clients are told
+        self.notes = 0  # how often parents are told of metadata besides
+        self.catalog = Catalog(self.plan, self.told.append, self._note)
+
+    def _note(self, kinds: frozenset[str]) -> None:
+        assert kinds == {"tools"}
+        self.notes += 1
 
     def link(self, segment: str, offer: Offer = ADOPTED, **classes: Any) -> Link:
         plan = ServerPlan(segment=segment, reach=Spawn(command=("true",)), classes=classes)
@@ -311,6 +316,7 @@ async def test_measured_latency_raises_when_the_list_is_rebuilt_and_does_not_fal
     link.offer = Offer(kind="leaf", session="two")
     assert await latency_class() == "realtime"
     assert house.told == [frozenset({"tools"})]  # metadata alone costs no client its cache
+    assert house.notes == 2
 
 
 async def test_degraded_tools_stay_listed_with_the_declared_value_kept() -> None:
@@ -335,6 +341,7 @@ async def test_degraded_tools_stay_listed_with_the_declared_value_kept() -> None
     house.catalog.drop(link)
     assert house.listed() == {}
     assert house.told == [frozenset({"tools"})] * 2
+    assert house.notes == 3
 
 
 # Proof, scope, safety
@@ -560,7 +567,7 @@ async def test_a_new_session_with_the_same_definitions_changes_nothing_and_a_cha
     second = house.link("l", Offer(kind="leaf", session="two"))
     assert (await house.catalog.stock(second, offered)).changed == ()
     assert house.routes()["l.t"].link is second
-    assert len(house.told) == 1
+    assert (len(house.told), house.notes) == (1, 2)
     third = house.link("l", Offer(kind="leaf", session="three"))
     assert (await house.catalog.stock(third, listing(tool("t", full(), description="e")))).changed != ()
 
@@ -652,7 +659,7 @@ async def test_a_resource_below_an_aggregator_has_one_prefix_that_grows(root: st
 CUTS = re.compile(r"""\.(?:r?split|r?partition)\(\s*["']\.["']""")
 
 
-@pytest.mark.req("AX-2-3")
+@pytest.mark.req("AX-2-3", "AX-7.2-2")
 async def test_no_route_is_got_by_cutting_up_a_name() -> None:
     """Dots are cut where a server's list is read (`names.read_dotted`), never on the way of a call."""
     rooms = [path for room in ("runtime", "protocol/mcp", "transport") for path in (SOURCE / room).rglob("*.py")]

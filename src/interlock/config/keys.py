@@ -29,7 +29,7 @@ from interlock.config.kinds import (
     Whole,
 )
 from interlock.config.server_auth import SERVER_AUTH
-from interlock.config.tree import AUTHORITY, CHILD, GLOB_URLS, PARENT
+from interlock.config.tree import AUTHORITY, CHILD, GLOB_URLS, PARENT, TREE
 from interlock.protocol.ax.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass, Transport
 
 MONTH_S: Final = 31 * 24 * 3600
@@ -185,7 +185,13 @@ _ACCESS = _keys(
         name="who",
         kind=Many(item=Text(), least=1),
         required=True,
-        example=["client:ci", "client:team-*", "client:corp/*@build", "role:corp/reader"],
+        example=[
+            "client:ci",
+            "client:team-*",
+            "client:corp/*@build",
+            "role:corp/reader",
+            "certificate:edge.example.com",
+        ],
         help="Principals (globs) the entry is for; the first entry that holds the caller applies.",
     ),
     Key(
@@ -307,7 +313,7 @@ _MCP = _keys(
 _AX = _keys(
     Key(
         name="tree",
-        kind=Text(pattern=r"[a-z0-9][a-z0-9._-]{0,62}", what="1 to 63 of the characters a-z 0-9 . _ -"),
+        kind=TREE,
         default="default",
         example="plant",
         help="Which tree the node belongs to; within one tree a subserver has one parent.",
@@ -317,7 +323,7 @@ _AX = _keys(
         kind=Many(item=PARENT),
         default=[],
         example=[{"url": "wss://hub.example.com/ax", "segment": "edge"}],
-        help="Aggregators to register with: the first, and the others as its backups.",
+        help="Aggregators to register with: the first of each tree, and the others as its backups.",
     ),
     Key(
         name="children",
@@ -613,13 +619,6 @@ _TOOL = (
         ),
         Key(name="hide", kind=Flag(), default=False, example=True, help="Whether clients do not see the tool."),
         Key(
-            name="pin",
-            kind=Flag(),
-            default=False,
-            example=True,
-            help="Whether the tool, once its definition changes, is withheld until an operator accepts the change.",
-        ),
-        Key(
             name="cost_units",
             kind=AMOUNT,
             example=5,
@@ -630,6 +629,13 @@ _TOOL = (
             kind=BUDGET,
             example={"max_calls_per_minute": 10},
             help="How much of each of these tools may be used, by all callers together.",
+        ),
+        Key(
+            name="pin",
+            kind=Flag(),
+            default=False,
+            example=True,
+            help="Whether the tool, once its definition changes, is withheld until an operator accepts the change.",
         ),
     )
     | CAPABILITY

@@ -89,10 +89,12 @@ class McpPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParentPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """An aggregator this node registers with; the first that answers, and the next when it is lost (MCP-AX 13.3)."""
+    """An aggregator this node registers with; the first of its tree that answers, and the next when it is lost (MCP-AX
+    13.3)."""
 
     url: str
     segment: str
+    tree: str | None = None  # where it is not the node's own
     secret: str | None = None  # the subserver token; never shown
     authority: str | None = None
     secure_by: str | None = None  # what protects a link without TLS

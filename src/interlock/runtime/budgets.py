@@ -15,7 +15,6 @@ from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.clock import Clock
 
 if TYPE_CHECKING:
-    from interlock.runtime.callers import Principal
     from interlock.runtime.calls import Call
     from interlock.runtime.links.link import Link
     from interlock.runtime.links.task_watcher import Asking
@@ -63,23 +62,25 @@ class Budgets:
     def __init__(self, declared: Limits, clock: Clock) -> None:
         self.declared = declared  # to every subserver that registers, as far as nothing else is said of it
         self._clock = clock
-        self._received: Account | None = None
+        self._received: dict[str, Account] = {}  # by tree
         self.callers: dict[str, Account] = {}  # by principal; the one that has called least recently first
         self.tools: dict[str, Account] = {}  # by qualified name, likewise
 
     # Registrations
 
-    def receive(self, given: Limits | None) -> None:
-        """What the parent that has taken us gave this node; None when it has us no longer."""
+    def receive(self, tree: str, given: Limits | None) -> None:
+        """What the parent that has taken us in this tree gave this node; None when it has us no longer."""
         if given is None or given.is_unlimited:
-            self._received = None
+            self._received.pop(tree, None)
         else:
-            self._received = Account("subserver", given, self._clock.now())
+            self._received[tree] = Account("subserver", given, self._clock.now())
 
     def for_registration(self, own: Limits | None) -> Limits:
         """What is declared to a subserver now, and holds as long as its session. `own`: of its [[access]] entry."""
         limits = self.declared if own is None else own.else_(self.declared)
-        return limits if self._received is None else limits.within(self._received.limits)
+        for account in self._received.values():
+            limits = limits.within(account.limits)
+        return limits
 
     # Calls (guard)
 
@@ -103,6 +104,9 @@ class Budgets:
             call.charge = _take(accounts, price, now)
         return fault
 
+    def refund(self, call: "Call") -> None:
+        call.refund()
+
     def asked(self, link: "Link", asking: "Asking", questions: int = 1) -> Fault | None:
         """A subserver sends requests up: they are charged to the session that its calls are charged to (11.4)."""
         accounts = self._of_tree(link, asking.caller.hop is not None)
@@ -125,10 +129,10 @@ class Budgets:
         return accounts
 
     def _of_tree(self, link: "Link", from_parent: bool) -> list[Account]:
-        """Of the session a call goes to. What a parent gave bounds all it asks, and all that goes to subservers."""
+        """Of the session a call goes to. What parents gave bounds all they ask, and all that goes to subservers."""
         accounts = [] if link.account is None else [link.account]
-        if self._received is not None and (from_parent or link.offer.kind != "adopted"):
-            accounts.append(self._received)
+        if self._received and (from_parent or link.offer.kind != "adopted"):
+            accounts += self._received.values()
         return accounts
 
     # For the operator
@@ -147,14 +151,15 @@ class Budgets:
     def shown_of(self, link: "Link") -> dict[str, dict[str, int]] | None:
         return None if link.account is None else link.account.shown(self._clock.now())
 
-    def shown_received(self) -> dict[str, dict[str, int]] | None:
-        return None if self._received is None else self._received.shown(self._clock.now())
+    def shown_received(self, tree: str) -> dict[str, dict[str, int]] | None:
+        account = self._received.get(tree)
+        return None if account is None else account.shown(self._clock.now())
 
-    def outlook(self, link: "Link", tool: str, price: Price, caller: "Principal") -> Over | None:
-        """What would refuse a call of this tool by this caller now."""
+    def outlook(self, link: "Link", tool: str, price: Price, caller: str) -> Over | None:
+        """What would refuse this caller a call of this tool now."""
         accounts = self._of_tree(link, from_parent=False)
         now = self._clock.now()
-        for kept in (self.tools.get(tool), self.callers.get(caller.name)):
+        for kept in (self.tools.get(tool), self.callers.get(caller)):
             if kept is not None and now - kept.asked_at < IDLE_S:
                 accounts.append(kept)
         overs = [account.limits.exceeded(account.usage, price, now) for account in accounts]

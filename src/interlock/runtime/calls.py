@@ -6,6 +6,7 @@ itself (handshake, lists). A call ends exactly once, whatever arrives later.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from math import inf
 from typing import Any, Final, Protocol
@@ -15,6 +16,7 @@ from msgspec import Raw
 
 from interlock.protocol.ax.budget import Price
 from interlock.protocol.ax.errors import maybe_for_modern_edge
+from interlock.protocol.ax.hop import Offer
 from interlock.protocol.jsonrpc.codec import (
     decode_object,
     decode_value,
@@ -80,6 +82,8 @@ class Pending(Protocol):
 class House(Protocol):
     """Whoever sees to what a call cannot do by itself."""
 
+    timing: "Timing | None"
+
     def ended(self, call: "Call", outcome: Outcome) -> None: ...
 
     def asked(self, call: "Call", link: Asked, request: Request) -> None:
@@ -107,10 +111,14 @@ class House(Protocol):
         """A legacy server's error that a modern client hears as something else: the whole message and its status."""
 
 
+Timing = Callable[["Call", bytes], bytes]  # writes into a result how long it took (MCP-AX 7.2)
+
+
 class Carrier(Protocol):
     """The link a call travels on."""
 
     segment: str
+    offer: Offer
     booked: int
     latencies: deque[float]
     errors: int
@@ -159,6 +167,7 @@ class Call(msgspec.Struct, eq=False):
     request_digest: bytes = b""  # what a retry must repeat, once one is asked for
     questions: tuple[bytes, ...] = ()  # of its server, open; by the server's ids
     after: asyncio.Future[Any] | None = None  # what its server must have heard before it
+    forwarded: float | None = None  # when it was sent, where that was not at once
     price: Price | None = None  # what it counts for in budgets; None: nothing
     charge: Charge | None = None  # what it was charged
     gate: Any = None  # what it waits for (`gate.Held`); the guard admits it no other way
@@ -178,13 +187,13 @@ class Call(msgspec.Struct, eq=False):
                 if instead is not None:
                     self._end(instead[0], Outcome.ERROR, instead[1])
                     return
-                error = (
-                    error_to_modern(response.error)
-                    if mine is Era.MODERN
-                    else error_to_legacy(response.error, self.method)
-                )
-            elif mine is Era.MODERN and self.caller.hop is None:  # links to AX peers keep the draft's numbers
-                error = maybe_for_modern_edge(response.error) or error
+                if mine is Era.LEGACY:
+                    error = error_to_legacy(response.error, self.method)
+                elif self.caller.hop is None:  # links to AX peers keep the numbers of the leaf, and the draft's
+                    error = error_to_modern(response.error)
+            elif mine is Era.MODERN and self.caller.hop is None:
+                below = self.link is not None and self.link.offer.is_aggregator  # behind which a leaf may be of any era
+                error = error_to_modern(response.error) if below else maybe_for_modern_edge(response.error) or error
             self._end(encode_error(self.client_id, error), Outcome.ERROR, _status(error) if mine is Era.MODERN else 200)
             return
         result = bytes(response.result)
@@ -201,8 +210,10 @@ class Call(msgspec.Struct, eq=False):
                 return
             result = brought
         outcome = OK
-        if b'"isError"' in result and _is_error(result):
+        if b'"isError"' in result and not _is_plainly_none(result) and _is_error(result):
             outcome = Outcome.TOOL_ERROR
+        if self.house.timing is not None:
+            result = self.house.timing(self, result)
         self._end(encode_result(self.client_id, result), outcome, 200)
 
     def on_failed(self, fault: Fault, outcome: Outcome) -> None:
@@ -335,6 +346,11 @@ def _status(error: bytes) -> int:
     except (CodecError, KeyError, TypeError):
         return 200
     return HTTP_STATUS.get(code, 200) if isinstance(code, int) and code != METHOD_NOT_FOUND else 200
+
+
+def _is_plainly_none(result: bytes) -> bool:
+    """Most results say once that they are no error; no string can hold this member, for its quotes would be escaped."""
+    return b'"isError":false' in result and result.count(b'"isError"') == 1
 
 
 def _is_error(result: bytes) -> bool:

@@ -13,10 +13,10 @@ import msgspec
 from msgspec import Raw
 
 from interlock.protocol.ax.capability import TIMEOUT_S, LatencyClass
+from interlock.protocol.ax.latency import with_latency
 from interlock.protocol.ax.messages import CONFIRM
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_fault, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import (
-    CALL_TIMEOUT,
     HEADER_MISMATCH,
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -46,7 +46,7 @@ from interlock.protocol.mcp.tasks import tool_across_eras
 from interlock.runtime.ax.hop import OUT_OF_SCOPE, Hop
 from interlock.runtime.budgets import READING, Budgets
 from interlock.runtime.callers import Asked, Caller, Sink, ViewKey
-from interlock.runtime.calls import OK, REFUSED, Call, Carrier, Outcome
+from interlock.runtime.calls import OK, REFUSED, Call, Carrier, Outcome, Timing
 from interlock.runtime.catalog import Catalog, View
 from interlock.runtime.clock import Clock
 from interlock.runtime.gate.answers import Back
@@ -65,11 +65,11 @@ from interlock.runtime.recorder import Recorder
 from interlock.runtime.shelves import Route
 from interlock.runtime.task_calls import Taskless, TaskMaking
 from interlock.runtime.tasks import Tasks
+from interlock.runtime.timeouts import SWEEP_S, next_sweep_s, timed_out
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.dispatch")
 
-SWEEP_S: Final = 0.1
 RESPAWN_WAIT_S: Final = 5.0  # how long a call waits for a server that is being started again
 STANDARD_S: Final = TIMEOUT_S[LatencyClass.STANDARD]
 
@@ -82,13 +82,17 @@ class Dispatch:
         recorder: Recorder,
         clock: Clock,
         calls_max: int,
+        *,
+        latency_meta: bool = False,
     ) -> None:
+        self.timing: Timing | None = self._with_latency if latency_meta else None
         self._catalog = catalog
         self._keepers = keepers
         self._recorder = recorder
         self._clock = clock
         self._calls_max = calls_max
         self.guard = Guard()
+        self._budgets: Budgets | None = None
         self.gate: Gatekeeper | None = None  # without one, what it would hold is refused
         self.confirmations: ConfirmDesk | None = None
         self.parking = Parking(clock)
@@ -101,7 +105,7 @@ class Dispatch:
 
     def enforce(self, budgets: Budgets) -> None:
         """From now on: what was declared under one holds, also when nothing is limited any more."""
-        self.guard.budgets = budgets
+        self.guard.budgets = self._budgets = budgets
 
     def view(self, key: ViewKey) -> View:
         return self._catalog.namespace.view(key)
@@ -360,6 +364,7 @@ class Dispatch:
         if call.done:
             return
         if not isinstance(verdict, Refuse):
+            call.forwarded = self._clock.now()
             link.send(verdict)
         elif verdict.rung is not Rung.GATE or self.gate is None:
             call.on_failed(verdict.fault, Outcome.REFUSED)
@@ -509,7 +514,7 @@ class Dispatch:
         return True
 
     def _ask_for(self, call: Call, questions: int) -> Fault | None:
-        budgets = self.guard.budgets
+        budgets = self._budgets
         return None if budgets is None or not isinstance(call.link, Link) else budgets.asked(call.link, call, questions)
 
     def consent_needed(self, call: Call, segment: str, consent: Consent) -> None:
@@ -538,6 +543,10 @@ class Dispatch:
         return self.parking.url_required(call, error)
 
     # The end of a call
+
+    def _with_latency(self, call: Call, result: bytes) -> bytes:
+        since = call.started if call.forwarded is None else call.forwarded
+        return with_latency(result, int((self._clock.now() - since) * 1000))
 
     def ended(self, call: Call, outcome: Outcome) -> None:
         self.in_flight.discard(call)
@@ -595,18 +604,13 @@ class Dispatch:
         self.parking.sweep(now)
         self._sweeping = bool(self.in_flight or self.parking.spaces)
         if self._sweeping:
-            asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+            asyncio.get_running_loop().call_later(next_sweep_s(self.in_flight, now), self._sweep)
 
     def _time_out(self, call: Call) -> None:
-        timeout_s = call.timeout_s or 0
-        data = {
-            "timeout_ms": int(timeout_s * 1000),
-            "latency_class": next((c.value for c, s in TIMEOUT_S.items() if s == timeout_s), "standard"),
-            "outcome": "unknown",
-        }
+        tool = self.view(call.caller.key).find_tool(call.target) if call.method == TOOLS_CALL else None
         if call.link is not None:
             call.link.cancel(call, "timeout")
-        call.on_failed(Fault(CALL_TIMEOUT, "call_timeout", data), Outcome.TIMEOUT)
+        call.on_failed(timed_out(call, tool), Outcome.TIMEOUT)
 
 
 def resource_not_found(uri: str, candidates: list[str], era: Era) -> Fault:

@@ -40,6 +40,7 @@ from interlock.runtime.audience import Audience
 from interlock.runtime.ax.children import Nursery
 from interlock.runtime.ax.judge import ANCHOR_GONE, Judge
 from interlock.runtime.ax.members import Fittings
+from interlock.runtime.ax.peers import Guest
 from interlock.runtime.ax.proofs import Proofs
 from interlock.runtime.ax.records import Owners
 from interlock.runtime.ax.registrar import Registrar
@@ -49,7 +50,7 @@ from interlock.runtime.catalog import EVERYTHING, Catalog
 from interlock.runtime.clock import Clock, SystemClock
 from interlock.runtime.dispatch import Dispatch
 from interlock.runtime.extras import require_cryptography
-from interlock.runtime.fronts.ax import PING_EVERY_S, PONG_WITHIN_S, AxDoor
+from interlock.runtime.fronts.ax import AxDoor
 from interlock.runtime.fronts.bridge import SOCKET, BridgedClient, bridge
 from interlock.runtime.fronts.door import PublicDoor
 from interlock.runtime.fronts.health import public_app
@@ -87,7 +88,7 @@ from interlock.transport.warden import Warden
 
 if TYPE_CHECKING:
     from interlock.runtime.ax.certificates import Certificates
-    from interlock.runtime.ax.parents import Parents
+    from interlock.runtime.ax.forest import Forest
     from interlock.store.signing import SigningKey
 
 log = logging.getLogger("interlock.node")
@@ -125,9 +126,16 @@ class Node:
         self.tokens = TokenBook(TokenTable(self.store.kv), self.clock, plan.access, plan.auth.token_days)
         self.keepers: dict[str, Keeper] = {}
         self.audience = Audience(self.keepers)
-        self.catalog = Catalog(plan, self.audience.lists_changed)
+        self.catalog = Catalog(plan, self.audience.lists_changed, self.audience.metadata_changed)
         self.budgets = Budgets(plan.budget.limits, self.clock)
-        self.dispatch = Dispatch(self.catalog, self.keepers, self.recorder, self.clock, plan.limits.calls_in_flight)
+        self.dispatch = Dispatch(
+            self.catalog,
+            self.keepers,
+            self.recorder,
+            self.clock,
+            plan.limits.calls_in_flight,
+            latency_meta=plan.mcp.latency_meta,
+        )
         if is_limited(plan):
             self.dispatch.enforce(self.budgets)
         self.dispatch.parking.room = descriptors.limit() * 2 // 3  # the rest is for those who are at work
@@ -191,7 +199,7 @@ class Node:
         self.gate = self._make_gate()
         self.registrar = Registrar(plan, own_id, fittings, Owners(self.store.kv, self.clock), proofs)
         self.children = Nursery(plan, self.registrar, self._workshop)
-        self.door.also_dismiss = lambda: self.registrar.dismiss_unwelcome(self.tokens.stands)
+        self.door.also_dismiss = lambda: self.registrar.dismiss_unwelcome(self._stands)
         self.parents = self.make_parents()
         self.configured = Servers(self, self.keepers, self.personal, self.catalog, self._workshop, self.desk)
         self.reload: Reload | None = None
@@ -250,28 +258,34 @@ class Node:
         self.reload.start()
         self._stack.push_async_callback(self.reload.stop)
 
-    def make_parents(self) -> "Parents | None":
+    def make_parents(self) -> "Forest | None":
         if not self.plan.ax.parents:
             return None
+        from interlock.runtime.ax.forest import Forest
         from interlock.runtime.ax.parents import Parents
         from interlock.runtime.fronts.upward import UpwardFront
 
-        parents = Parents(
-            self.plan,
-            self.registrar.engine.subtree_ids(),
-            clock=self.clock,
-            recorder=self.recorder,
-            make_front=partial(UpwardFront, self.legacy, self.modern, self.audience),
-            budgets=self.budgets,
-            signer=self._own_key(),
-        )
-        self.registrar.on_subtree.append(parents.subtree_changed)
-        return parents
+        signer = self.own_key(self.plan)
 
-    def _own_key(self) -> "SigningKey | None":
+        def parents_of(plan: Plan) -> Parents:
+            return Parents(
+                plan,
+                self.registrar.engine.subtree_ids(),
+                clock=self.clock,
+                recorder=self.recorder,
+                make_front=partial(UpwardFront, self.legacy, self.modern, self.audience),
+                budgets=self.budgets,
+                signer=signer,
+            )
+
+        forest = Forest(self.plan, parents_of)
+        self.registrar.on_subtree.append(forest.subtree_changed)
+        return forest
+
+    def own_key(self, plan: Plan) -> "SigningKey | None":
         """What proves our authority to parents; `interlock access anchor` makes it. Raises a StoreError."""
-        path = self.plan.data / NODE_KEY
-        if not path.exists() or all(parent.authority is None for parent in self.plan.ax.parents):
+        path = plan.data / NODE_KEY
+        if not path.exists() or all(parent.authority is None for parent in plan.ax.parents):
             return None
         from interlock.store.signing import read_signing_key
 
@@ -351,8 +365,7 @@ class Node:
         subservers = self.subservers = AxDoor(self.plan, self.tokens, self.registrar, self.refusals, certificates)
         sockets = {
             "ws_max_size": self.plan.limits.message_bytes,
-            "ws_ping_interval": PING_EVERY_S,
-            "ws_ping_timeout": PONG_WITHIN_S,
+            "ws_ping_interval": None,  # the pipe's matter
             "ws_per_message_deflate": False,
         }
         app = public_app(self._is_ready, documents, subservers)
@@ -362,6 +375,12 @@ class Node:
         await self._serve(self._operator_app(self.operations, None), admin)
         self._tasks.append(asyncio.get_running_loop().create_task(self.door.sweep_forever(), name="door sweep"))
         await self._open_bridge(run / SOCKET)
+
+    def _stands(self, guest: Guest) -> bool:
+        """Whether a subserver that is here could still come in."""
+        if self.subservers is not None and not self.subservers.stands(guest):
+            return False
+        return self.tokens.stands(guest.principal)
 
     def _certificates(self) -> "Certificates | None":
         """Who vouches for subservers' certificates. Raises CertificatesInvalid, ExtraMissing."""

@@ -42,13 +42,14 @@ from interlock.protocol.ax.hop import (
     changed_from,
     implied_scope,
     least_latency_class,
+    over_transport,
     published,
     raised,
     read_below,
     timeout_s,
 )
 from interlock.protocol.ax.names import Withheld, alias, qualify
-from interlock.protocol.ax.uris import SCHEME, is_nested, show_uri
+from interlock.protocol.ax.uris import SCHEME, bare_uri, is_nested, show_uri
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value
 from interlock.protocol.jsonrpc.errors import CodecError, Fault
 from interlock.protocol.mcp.eras import Era
@@ -106,6 +107,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     item: Item
     segments: tuple[str, ...]  # from the root
     below: tuple[str, ...]  # from here: the segments without our own
+    source: Item | None = None  # of a tool: the item as it was listed, with what its server may not say
     onward: dict[str, Raw] | None = None  # route and cursor of a call that begins here; None for unmodified servers
     capability: Capability | None = None  # None for prompts
     said: Raw | None = None  # the capability annotation as it came
@@ -139,6 +141,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     link: Link
     uri: str  # as the server says it; a template for templates
+    bare: str  # the same without the segments an aggregator put before it
     shown: str  # as clients see it
     item: Item
 
@@ -158,7 +161,6 @@ class Shelf(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     private: bool = True
     degraded: bool = False  # the link is gone; what it offered stays listed for a while (MCP-AX 13.2)
     stale: bool = False  # an operator has said something new of its tools since it was made
-    reconsidered: int = 0  # how often that has happened
     seen: tuple[tuple[Sight, Look], ...] = ()  # definitions that are to be remembered or asked about
 
 
@@ -182,7 +184,7 @@ async def make_shelf(
     if old is not None and (old.link is not link or old.offer.session != offer.session):
         old = None
     digests = {kind: getattr(listing, kind).digest for kind in _KINDS}
-    digests["tasks"] = b"%d" % link.tasks  # what a tool says of tasks counts only then
+    digests["tasks"] = b"%d %d" % (link.tasks, link.modern)  # what a tool says of tasks counts only then
     least = least_latency_class(offer.link_latency_ms, link.latencies)
     if old is not None:
         least = max(least, old.least_latency)
@@ -193,7 +195,10 @@ async def make_shelf(
     if invalid:
         return refuse_names(offer, invalid)
     tools, prompts = named
-    stock = _Stock(link, plan, offer, least, rulings)
+    known: dict[str, Route] = {}
+    if old is not None and _made_alike(old, offer, least, digests["tasks"]):
+        known = {route.original: route for route in old.tools}
+    stock = _Stock(link, plan, offer, least, rulings, known)
     await stock.take_tools(tools)
     stock.take_prompts(prompts)
     withheld = [*tools.withheld, *prompts.withheld, *stock.withheld]
@@ -212,9 +217,13 @@ async def make_shelf(
         digests=digests,
         ttl_s=listing.tools.ttl_s,
         private=listing.tools.private,
-        reconsidered=old.reconsidered + old.stale if old is not None else 0,
         seen=tuple(stock.seen),
     )
+
+
+def _made_alike(old: Shelf, offer: Offer, least: LatencyClass, tasks: bytes) -> bool:
+    """Whether the same item would become the same route again."""
+    return not old.stale and old.offer == offer and old.least_latency is least and old.digests.get("tasks") == tasks
 
 
 def changes(old: Shelf | None, new: Shelf) -> tuple[Changed, ...]:
@@ -225,7 +234,11 @@ def changes(old: Shelf | None, new: Shelf) -> tuple[Changed, ...]:
     found = []
     for after in new.tools:
         was = before.get(after.qualified)
-        if was is None or (was.item == after.item and was.original == after.original and was.said == after.said):
+        if (
+            was is None
+            or was is after
+            or (was.item == after.item and was.original == after.original and was.said == after.said)
+        ):
             continue
         if was.digest != after.digest:
             found.append(Changed(name=after.qualified, before=was, after=after))
@@ -235,7 +248,17 @@ def changes(old: Shelf | None, new: Shelf) -> tuple[Changed, ...]:
 class _Stock:
     """One shelf in the making."""
 
-    def __init__(self, link: Link, plan: Plan, offer: Offer, least: LatencyClass, rulings: Rulings) -> None:
+    def __init__(
+        self,
+        link: Link,
+        plan: Plan,
+        offer: Offer,
+        least: LatencyClass,
+        rulings: Rulings,
+        known: dict[str, Route] | None = None,
+    ) -> None:
+        """`known`: tools by their original names, as they were made last time by the same rules."""
+        self._known = known or {}
         self._link = link
         self._rulings = rulings
         self._waits = rulings.waits(link.segment)
@@ -257,6 +280,10 @@ class _Stock:
         for done, (original, item, inner, local) in enumerate(named.items):
             if done % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
+            known = self._known.get(original)
+            if known is not None and known.source is item and known.below == self._way(inner)[1]:
+                self.tools.append(known)
+                continue
             route = self._tool(original, item, inner, local)
             if isinstance(route, Withheld):
                 self.withheld.append(route)
@@ -296,7 +323,8 @@ class _Stock:
                 withheld.append(Withheld(name=uri, reason=_BAD_URI, code=NAMES[NAMESPACE_INVALID]))
                 continue
             shown = show_uri(self._path, uri, aggregator=aggregator)
-            found[uri] = Place(link=self._link, uri=uri, shown=shown, item=item)
+            bare = bare_uri(uri) if aggregator else uri
+            found[uri] = Place(link=self._link, uri=uri, bare=bare, shown=shown, item=item)
         return tuple(sorted(found.values(), key=lambda place: place.shown))
 
     def _tool(self, original: str, item: Item, inner: tuple[str, ...], local: str) -> Route | Withheld:
@@ -351,6 +379,7 @@ class _Stock:
             wire_name=Raw(encode_value(original)),
             head=modern_head(TOOLS_CALL) + b"mcp-name: %b\r\n" % encode_header(original),
             item=_cleaned(item, meta, told),
+            source=item,
             segments=segments,
             below=below,
             onward=self._onward(below, local),
@@ -413,6 +442,10 @@ class _Stock:
                 declared = decode_value(told.capability)
             except CodecError:
                 return Invalid(reason="the capability annotation cannot be read")
+        if self._offer.kind == "leaf":
+            declared = over_transport(declared, self._offer.transport)
+            if isinstance(declared, Invalid):
+                return declared
         if not self._offer.proved:
             said = read_capability(declared, annotations=annotations)
             if isinstance(said, Invalid):

@@ -20,6 +20,7 @@ from interlock.protocol.ax.budget import Limits
 from interlock.protocol.ax.hop import Offer
 from interlock.protocol.ax.messages import (
     DEREGISTER,
+    HEARTBEAT_MS,
     REGISTER,
     SUBSERVER_LOST,
     Parent,
@@ -147,6 +148,8 @@ class Members(InTheHouse, ABC):
         member = self._members.get(session_id)
         if member is not None:
             member.keeper.start()
+            if self._leases is not None and not member.keeper.link.registration.register.heartbeat_interval_ms:
+                self._begin(self._renew_without_beats(session_id))
 
     def closed(self, session_id: str, reason: str) -> None:
         """Its connection is gone."""
@@ -217,6 +220,7 @@ class Members(InTheHouse, ABC):
             proved=session.peer.proved,
             scope=session.auth_scope,
             link_latency_ms=way.guest.rule.link_latency_ms if way.guest.rule is not None else 0.0,
+            transport=session.register.transport_class,
             session=session.session_id,
         )
 
@@ -291,6 +295,12 @@ class Members(InTheHouse, ABC):
         if self._leases is not None and member is not None and not member.renewing:
             member.renewing = True
             self._begin(self._renew_lease(self._leases, member))
+
+    async def _renew_without_beats(self, session_id: str) -> None:
+        """Where no beats are promised, the link says that it lives (6.3)."""
+        while self.engine.has_session(session_id):
+            self._renew(session_id)
+            await asyncio.sleep(HEARTBEAT_MS / 1000)
 
     async def _renew_lease(self, leases: Leases, member: _Member) -> None:
         session = member.keeper.link.registration
@@ -379,10 +389,10 @@ class Members(InTheHouse, ABC):
         member = self._members.get(session_id)
         return None if member is None else member.way.guest.rule
 
-    def dismiss_unwelcome(self, stands: Callable[[str], bool]) -> None:
+    def dismiss_unwelcome(self, stands: Callable[[Guest], bool]) -> None:
         """Whose credential no longer opens the door may not stay either (MCP-AX 1.1)."""
         for session_id, member in list(self._members.items()):
-            if not stands(member.way.guest.principal):
+            if not stands(member.way.guest):
                 member.way.close(UNAUTHORISED, "the credential was revoked or has expired")
                 self.happened(self.engine.end(session_id, "removed", now=self._clock.now()))
 

@@ -277,8 +277,9 @@ class Link:
 
     def _send_next(self, call: Call) -> None:
         if not call.done:
+            call.forwarded = self._clock.now()
             if call.timeout_s is not None:
-                call.deadline = self._clock.now() + call.timeout_s
+                call.deadline = call.forwarded + call.timeout_s
             self.send(call.ticket)
 
     def respond(self, upstream_id: bytes, payload: bytes) -> None:

@@ -75,7 +75,8 @@ def _registration(known: Registration, hops: int, width: int) -> list[Text]:
     beat = f"every {known.heartbeat_interval_ms} ms" if known.heartbeat_interval_ms else "none, the link tells"
     lines += labelled("heartbeat", beat, width)
     below = f", {count(known.aggregators, 'aggregator')} below" if known.aggregators else ""
-    lines += labelled("away", f"{count(hops, 'hop')}{below}, {known.transport_class}", width)
+    spoken = f"MCP-AX {one_line(known.version)}" if known.version else "MCP-AX, its version not said"
+    lines += labelled("away", f"{count(hops, 'hop')}{below}, {known.transport_class}, {spoken}", width)
     if known.secure_by:
         lines += labelled("secure by", one_line(known.secure_by), width)
     return lines

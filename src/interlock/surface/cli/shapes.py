@@ -25,6 +25,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     verified: bool = False
     auth_scope: str = ""
     transport_class: str = ""
+    version: str | None = None
     heartbeat_interval_ms: int = 0
     registered_at: str | None = None
     session: str = ""
@@ -164,6 +165,7 @@ class Parent(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     state: str
+    tree: str = ""
     since: str | None = None
     assigned_segment: str | None = None
     reason: str | None = None

@@ -18,6 +18,7 @@ _STYLES = {"registered": "green", "connecting": "cyan", "waiting": "red", "stand
 
 def parent_lines(parents: tuple[Parent, ...], *, width: int, now: datetime, ascii_only: bool) -> list[Text]:
     lines = []
+    several = len({parent.tree for parent in parents}) > 1
     for parent in parents:
         style = _STYLES.get(parent.state, "")
         age = since(parent.since, now)
@@ -28,6 +29,7 @@ def parent_lines(parents: tuple[Parent, ...], *, width: int, now: datetime, asci
                 GAP,
                 (one_line(parent.state), style),
                 f" as {one_line(parent.assigned_segment)}" if parent.assigned_segment else "",
+                f" in {one_line(parent.tree)}" if several else "",
                 (f"{GAP}for {age}" if age else "", "dim"),
             )
         )
