@@ -116,7 +116,7 @@ class NodeOperations:
                 "in_flight": len(node.dispatch.in_flight),
                 "parked": node.dispatch.parking.waiting,
             },
-            "approvals": {"waiting": len(node.inbox.waiting()), "channels": dict(node.notifier.trouble)},
+            "approvals": {"waiting": node.inbox.waiting_count, "channels": dict(node.notifier.trouble)},
         }
 
     def links(self) -> JsonObject:

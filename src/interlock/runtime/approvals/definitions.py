@@ -212,7 +212,7 @@ class Definitions:
 
     def waits(self, segment: str) -> frozenset[str]:
         """Tools of which something waits to be decided; a look at them matters even if it shows what was accepted."""
-        waiting = {approval.tool for approval in self._inbox.waiting(Kind.DEFINITION) if approval.target == segment}
+        waiting = {approval.tool for approval in self._inbox.waiting_definitions() if approval.target == segment}
         return frozenset(waiting.union(tool for where, tool in self._again if where == segment))
 
     async def ask_again(self, segment: str, tool: str) -> Approval | Fault | None:

@@ -40,6 +40,7 @@ LIVE_MAX: Final = 50_000  # of all principals and kinds together
 
 _WITHOUT_EXPIRY: Final = frozenset((Kind.DEFINITION, Kind.REQUEST))
 _TOOL: Final = "\0tool:"  # no principal begins like this
+_DEFINITIONS: Final = "\0definitions"
 _LOST: Final = "the node stopped before the end was known"
 _UNSENT: Final = "the caller left before anything was sent"
 
@@ -108,6 +109,14 @@ class Inbox:
     def waiting(self, kind: Kind | None = None) -> list[Approval]:
         """What nobody has decided, the oldest first."""
         return self.listed((Status.PENDING,), kind)
+
+    @property
+    def waiting_count(self) -> int:
+        return sum(map(len, self._pending.values()))
+
+    def waiting_definitions(self) -> list[Approval]:
+        """As `waiting` of that kind, in no order; asked for each list that a server sends."""
+        return [self._filed[id].approval for id in self._pending.get(_DEFINITIONS, ()) if id in self._filed]
 
     def listed(self, statuses: Iterable[Status] = Status, kind: Kind | None = None) -> list[Approval]:
         wanted = frozenset(statuses)
@@ -319,9 +328,8 @@ class Inbox:
         return self._clock.wall() >= deadline or (due is not None and self._clock.now() >= due)
 
     def _too_many(self, approval: Approval) -> Fault | None:
-        live = sum(len(one) for one in self._pending.values())
-        if live >= LIVE_MAX:
-            return too_many("max_pending_in_all", LIVE_MAX, live, None)
+        if self.waiting_count >= LIVE_MAX:
+            return too_many("max_pending_in_all", LIVE_MAX, self.waiting_count, None)
         if approval.kind is Kind.DEFINITION:  # one for each tool there is
             return None
         held = self._pending.get(approval.requested_by, {})
@@ -367,14 +375,16 @@ class Inbox:
             del self._by_digest[_key(filed.approval)]
 
     def _hold(self, approval: Approval) -> None:
-        of_kind = "" if approval.kind is Kind.DEFINITION else approval.requested_by
-        self._pending.setdefault(of_kind, {})[approval.id] = len(approval.params or b"")
+        self._pending.setdefault(_whose(approval), {})[approval.id] = len(approval.params or b"")
 
     def _release(self, approval: Approval) -> None:
-        of_kind = "" if approval.kind is Kind.DEFINITION else approval.requested_by
-        held = self._pending.get(of_kind)
+        held = self._pending.get(_whose(approval))
         if held is not None and held.pop(approval.id, None) is not None and not held:
-            del self._pending[of_kind]
+            del self._pending[_whose(approval)]
+
+
+def _whose(approval: Approval) -> str:
+    return _DEFINITIONS if approval.kind is Kind.DEFINITION else approval.requested_by
 
 
 def _key(approval: Approval) -> tuple[str, str]:
