@@ -585,3 +585,18 @@ async def test_no_route_is_got_by_cutting_up_a_name() -> None:
     assert [path.name for path in rooms if CUTS.search(path.read_text("utf-8"))] == []
     for room in ("dispatch", "fronts/modern", "fronts/legacy", "fronts/door", "links/link"):
         assert "read_dotted" not in (SOURCE / f"runtime/{room}.py").read_text("utf-8")
+
+
+async def test_after_other_rules_each_list_is_taken_anew_and_clients_are_told() -> None:
+    house = House()
+    links = [house.link(segment) for segment in ("one", "two")]
+    for link in links:
+        await house.catalog.stock(link, listing("kept", "gone"))
+    house.told.clear()
+    rule = ToolRule(match="*.gone", hide=True)
+    house.catalog.replan(Plan(workspace=Path(), data=Path(), tools=(rule,)))
+    for link in links:
+        await house.catalog.stock(link, listing("kept", "gone"))
+    assert list(house.routes()) == ["one.kept", "two.kept"]
+    assert house.told
+    assert all(told == {"tools"} for told in house.told)

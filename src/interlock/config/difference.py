@@ -31,6 +31,12 @@ def _differences(old: Plan, new: Plan) -> Iterator[str]:
             yield field
 
 
+def parts(key: str) -> tuple[str, str]:
+    """The section of the plan, and the key in it where there is one."""
+    section, _, name = key.partition(".")
+    return section, name
+
+
 def as_written(key: str) -> str:
     """The key as it stands in a file."""
     return _ARRAYS.get(key, key)

@@ -10,6 +10,7 @@ import msgspec
 
 from interlock.config.addresses import Listen, Network, Origin, Url
 from interlock.config.anchors import KEY_SOURCES, DnsName, KeySet, PublicKey
+from interlock.config.budgets import AMOUNT, BUDGET, UNITS
 from interlock.config.headers import Headers
 from interlock.config.issuers import ISSUER
 from interlock.config.kinds import (
@@ -214,6 +215,12 @@ _ACCESS = _keys(
         default=0,
         example=700,
         help="What the way to these subservers takes; raises the latency class of their tools.",
+    ),
+    Key(
+        name="budget",
+        kind=BUDGET,
+        example={"max_calls_per_minute": 60},
+        help="How much each of these callers may use; for subservers: instead of what [budget] says.",
     ),
 )
 
@@ -612,8 +619,48 @@ _TOOL = (
             example=True,
             help="Whether the tool, once its definition changes, is withheld until an operator accepts the change.",
         ),
+        Key(
+            name="cost_units",
+            kind=AMOUNT,
+            example=5,
+            help="How many units a call costs. Default: what units in [budget] says of its cost_class.",
+        ),
+        Key(
+            name="budget",
+            kind=BUDGET,
+            example={"max_calls_per_minute": 10},
+            help="How much of each of these tools may be used, by all callers together.",
+        ),
     )
     | CAPABILITY
+)
+
+_BUDGET = _keys(
+    Key(
+        name="max_calls_per_minute",
+        kind=AMOUNT,
+        example=60,
+        help="How many calls a subserver may get, and requests it may send, within any minute. Default: no limit.",
+    ),
+    Key(
+        name="max_mutable_calls_per_session",
+        kind=AMOUNT,
+        example=10,
+        help="How many of its calls may change something until it registers anew. Default: no limit.",
+    ),
+    Key(
+        name="max_cost_units_per_session",
+        kind=AMOUNT,
+        example=1000,
+        help="How many units its calls may cost until it registers anew. Default: no limit.",
+    ),
+    Key(
+        name="units",
+        kind=UNITS,
+        default={"free": 0, "metered": 1, "expensive": 10},
+        example={"metered": 2, "expensive": 50},
+        help="How many units a call costs, by the cost_class of its tool.",
+    ),
 )
 
 _LIMITS = _keys(
@@ -666,6 +713,7 @@ SECTIONS: Final = {
         ),
         Section(name="servers", shape="segments", keys=_SERVERS, help="The MCP servers, by segment."),
         Section(name="tool", shape="list", keys=_TOOL, help="What is known better than a server says about its tools."),
+        Section(name="budget", shape="table", keys=_BUDGET, help="What a registered subserver may use."),
         Section(name="limits", shape="table", keys=_LIMITS, help="What is too much."),
         Section(name="store", shape="table", keys=_STORE, help="Where the node remembers."),
     )

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Raw
 
+from interlock.protocol.ax.budget import Price
 from interlock.protocol.ax.errors import maybe_for_modern_edge
 from interlock.protocol.jsonrpc.codec import (
     decode_object,
@@ -38,6 +39,7 @@ from interlock.protocol.mcp.ladder import HTTP_STATUS
 from interlock.protocol.mcp.meta import PROGRESS_TOKEN
 from interlock.protocol.mcp.methods import LOG_MESSAGE, LOG_RANK, META_LOG_LEVEL, PROGRESS
 from interlock.protocol.mcp.results import error_to_legacy, error_to_modern, result_to_legacy, result_to_modern
+from interlock.runtime.budgets import Charge
 from interlock.runtime.callers import Asked, Caller, Sink
 from interlock.runtime.grants.consents import Consent
 
@@ -157,6 +159,8 @@ class Call(msgspec.Struct, eq=False):
     request_digest: bytes = b""  # what a retry must repeat, once one is asked for
     questions: tuple[bytes, ...] = ()  # of its server, open; by the server's ids
     after: asyncio.Future[Any] | None = None  # what its server must have heard before it
+    price: Price | None = None  # what it counts for in budgets; None: nothing
+    charge: Charge | None = None  # what it was charged
     gate: Any = None  # what it waits for (`gate.Held`); the guard admits it no other way
 
     @property
@@ -204,6 +208,8 @@ class Call(msgspec.Struct, eq=False):
     def on_failed(self, fault: Fault, outcome: Outcome) -> None:
         if not self.done:
             self.reason = _reason(fault)
+            if outcome is Outcome.REFUSED or self.link is None or _was_not_sent(fault):
+                self.refund()
             self._end(encode_fault(self.client_id, self._shown(fault)), outcome, 200)
 
     def answer(self, message: bytes, outcome: Outcome) -> None:
@@ -213,6 +219,7 @@ class Call(msgspec.Struct, eq=False):
 
     def refuse(self, fault: Fault, status: int) -> None:
         self.reason = _reason(fault)
+        self.refund()
         self._end(encode_fault(self.client_id, self._shown(fault)), Outcome.REFUSED, status)
 
     def _shown(self, fault: Fault) -> Fault:
@@ -225,6 +232,8 @@ class Call(msgspec.Struct, eq=False):
         self.done = True
         if self.link is not None:
             self.link.cancel(self, reason)
+        else:
+            self.refund()
         self._let_go()
         self.sink.drop()
         self.house.ended(self, Outcome.CANCELLED)
@@ -234,6 +243,12 @@ class Call(msgspec.Struct, eq=False):
         self._let_go()
         self.sink.answer(message, status)
         self.house.ended(self, outcome)
+
+    def refund(self) -> None:
+        """It never left (MCP-AX 11.4). One that asked for more did, in the round before."""
+        if self.charge is not None and not self.rounds:
+            self.charge.refund()
+            self.charge = None
 
     def _let_go(self) -> None:
         self.ticket = self.handle = None  # they hold the call: without this every call would wait for the collector
@@ -330,6 +345,10 @@ def _is_error(result: bytes) -> bool:
 def _reason(fault: Fault) -> str:
     said = (fault.data or {}).get("reason")
     return said if isinstance(said, str) else fault.message
+
+
+def _was_not_sent(fault: Fault) -> bool:
+    return (fault.data or {}).get("outcome") == "not_sent"
 
 
 def internal(ref: str) -> Fault:

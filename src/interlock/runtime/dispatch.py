@@ -44,6 +44,7 @@ from interlock.protocol.mcp.methods import (
 from interlock.protocol.mcp.mrtr import RESUMABLE, read_input_required
 from interlock.protocol.mcp.tasks import tool_across_eras
 from interlock.runtime.ax.hop import OUT_OF_SCOPE, Hop
+from interlock.runtime.budgets import READING, Budgets
 from interlock.runtime.callers import Asked, Caller, Sink, ViewKey
 from interlock.runtime.calls import OK, REFUSED, Call, Carrier, Outcome
 from interlock.runtime.catalog import Catalog, View
@@ -75,7 +76,12 @@ STANDARD_S: Final = TIMEOUT_S[LatencyClass.STANDARD]
 
 class Dispatch:
     def __init__(
-        self, catalog: Catalog, keepers: Mapping[str, Keeper], recorder: Recorder, clock: Clock, calls_max: int
+        self,
+        catalog: Catalog,
+        keepers: Mapping[str, Keeper],
+        recorder: Recorder,
+        clock: Clock,
+        calls_max: int,
     ) -> None:
         self._catalog = catalog
         self._keepers = keepers
@@ -92,6 +98,10 @@ class Dispatch:
         self.in_flight: set[Call] = set()
         self.total = 0
         self.failed = 0
+
+    def enforce(self, budgets: Budgets) -> None:
+        """From now on: what was declared under one holds, also when nothing is limited any more."""
+        self.guard.budgets = budgets
 
     def view(self, key: ViewKey) -> View:
         return self._catalog.namespace.view(key)
@@ -136,6 +146,7 @@ class Dispatch:
         call.timeout_s = route.timeout_s
         call.head = route.head
         call.onward = route.onward
+        call.price = route.price
         if caller.hop is not None:
             fault = self._enter(call, caller.hop, (*route.below, route.local))
             if fault is not None:
@@ -286,7 +297,7 @@ class Dispatch:
         meta: dict[str, Raw],
         sink: Sink,
     ) -> Call:
-        return Call(caller, client_id, method, params, meta, sink, self._clock.now(), self)
+        return Call(caller, client_id, method, params, meta, sink, self._clock.now(), self, price=READING)
 
     def go(self, call: Call, link: Link) -> Call:
         if link.personal is not None:
@@ -298,7 +309,7 @@ class Dispatch:
             return self.refuse(call, BUSY)
         if call.after is not None:
             return self._hold(call, link)
-        verdict = self.guard.admit(call, link.standing)
+        verdict = self.guard.admit(call, link)
         if isinstance(verdict, Refuse):
             if verdict.rung is Rung.AVAILABILITY and self._worth_waiting(link):
                 return self._hold(call, link)
@@ -336,13 +347,13 @@ class Dispatch:
     async def _send_when_ready(self, call: Call, link: Link) -> None:
         if call.after is not None:
             await asyncio.wait((call.after,))
-        verdict = self.guard.admit(call, link.standing)
-        is_away = isinstance(verdict, Refuse) or link.pipe is None
+        verdict = self.guard.admit(call, link)
+        is_away = link.pipe is None or (isinstance(verdict, Refuse) and verdict.rung is not Rung.GATE)
         if is_away and self._worth_waiting(link) and not call.done:
             keeper = self._keepers[link.segment]
             keeper.wake()
             await keeper.usable_within(RESPAWN_WAIT_S)
-            verdict = self.guard.admit(call, link.standing)
+            verdict = self.guard.admit(call, link)
         await self._end_hold(call, link, verdict)
 
     async def _end_hold(self, call: Call, link: Link, verdict: Admitted[Call] | Refuse) -> None:
@@ -389,7 +400,7 @@ class Dispatch:
         link.booked -= 1
         found.booked += 1
         call.booked = found
-        await self._end_hold(call, found, self.guard.admit(call, found.standing))
+        await self._end_hold(call, found, self.guard.admit(call, found))
 
     def _mirror(
         self, call: Call, route: Route, arguments: Raw | None, headers: Mapping[bytes, bytes] | None
@@ -491,9 +502,15 @@ class Dispatch:
             return False
         if isinstance(wanted, str):
             call.on_failed(Fault(INTERNAL_ERROR, f"the server's question is malformed: {wanted}"), Outcome.ERROR)
+        elif (fault := self._ask_for(call, len(wanted.questions))) is not None:
+            call.on_failed(fault, Outcome.ERROR)
         else:
             Interview(call, wanted).start()
         return True
+
+    def _ask_for(self, call: Call, questions: int) -> Fault | None:
+        budgets = self.guard.budgets
+        return None if budgets is None or not isinstance(call.link, Link) else budgets.asked(call.link, call, questions)
 
     def consent_needed(self, call: Call, segment: str, consent: Consent) -> None:
         said = f"{segment} takes calls of yours once you have agreed on this page. Open it, then call again."
@@ -541,7 +558,8 @@ class Dispatch:
         if outcome is not OK:
             if outcome is REFUSED:
                 verdict = "refused"
-            self.failed += outcome is not Outcome.TOOL_ERROR and outcome is not Outcome.CANCELLED
+            if call.gate is None:  # one that waits for a person has not failed
+                self.failed += outcome is not Outcome.TOOL_ERROR and outcome is not Outcome.CANCELLED
             if link is not None and outcome in (Outcome.ERROR, Outcome.LOST, Outcome.TIMEOUT):
                 link.errors += 1
         self._recorder.add(

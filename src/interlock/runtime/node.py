@@ -43,6 +43,7 @@ from interlock.runtime.ax.members import Fittings
 from interlock.runtime.ax.proofs import Proofs
 from interlock.runtime.ax.records import Owners
 from interlock.runtime.ax.registrar import Registrar
+from interlock.runtime.budgets import Budgets, is_limited
 from interlock.runtime.callers import principal_for
 from interlock.runtime.catalog import EVERYTHING, Catalog
 from interlock.runtime.clock import Clock, SystemClock
@@ -69,6 +70,7 @@ from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.personal import PersonalLinks
 from interlock.runtime.links.pipes import Undelivered
+from interlock.runtime.links.task_watcher import Asking
 from interlock.runtime.operations import NodeOperations
 from interlock.runtime.recorder import Recorder
 from interlock.runtime.reload import Read, Reload
@@ -124,7 +126,10 @@ class Node:
         self.keepers: dict[str, Keeper] = {}
         self.audience = Audience(self.keepers)
         self.catalog = Catalog(plan, self.audience.lists_changed)
+        self.budgets = Budgets(plan.budget.limits, self.clock)
         self.dispatch = Dispatch(self.catalog, self.keepers, self.recorder, self.clock, plan.limits.calls_in_flight)
+        if is_limited(plan):
+            self.dispatch.enforce(self.budgets)
         self.dispatch.parking.room = descriptors.limit() * 2 // 3  # the rest is for those who are at work
         self.stock = Stock(self.catalog, self.keepers, self.clock, plan.ax.list_ttl_s)
         self.sessions = Sessions(self.clock, plan.mcp.session_idle_s, self._session_ended)
@@ -178,6 +183,7 @@ class Node:
             audience=self.audience,
             house=self,
             recorder=self.recorder,
+            budgets=self.budgets,
             leases=None,  # a store in the data folder is nobody else's
         )
         proofs = Proofs(self.store.kv, self.clock, self.anchors, audiences=lambda: (f"{self.url}/ax", self.url, own_id))
@@ -218,6 +224,7 @@ class Node:
         self._stack.push_async_callback(self.notifier.close)
         await self.gate.open(self.store.kv)
         self._stack.push_async_callback(self.gate.close)
+        self._stack.push_async_callback(self.confirmations.close)
         retention = Retention(self.audit, self.recorder, self.clock, self.plan.store.audit_days)
         retention.start()
         self._stack.push_async_callback(retention.stop)
@@ -255,6 +262,7 @@ class Node:
             clock=self.clock,
             recorder=self.recorder,
             make_front=partial(UpwardFront, self.legacy, self.modern, self.audience),
+            budgets=self.budgets,
             signer=self._own_key(),
         )
         self.registrar.on_subtree.append(parents.subtree_changed)
@@ -284,7 +292,8 @@ class Node:
             operator_url=lambda: self.operator_url,
         )
         self.dispatch.gate = gate
-        self.dispatch.confirmations = ConfirmDesk(gate, self.deciding, self.dispatch, self.clock, self._find_tool)
+        self.confirmations = ConfirmDesk(gate, self.deciding, self.dispatch, self.clock, self._find_tool)
+        self.dispatch.confirmations = self.confirmations
         self.catalog.on_redefined.append(gate.definitions_changed)
         return gate
 
@@ -496,6 +505,9 @@ class Node:
 
     def on_log(self, link: Link, params: Raw) -> None:
         self.audience.log(link, params, self.dispatch.tasks.principals(link))
+
+    def on_asking(self, link: Link, asking: Asking) -> Fault | None:
+        return self.budgets.asked(link, asking)
 
     def on_orphan_request(self, link: Link, request: Request) -> bool:
         return self.audience.roots(link, request)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from interlock.config.plan import Plan
 from interlock.runtime.approvals.inbox import rules_of
 from interlock.runtime.approvals.notifying import make_channels
+from interlock.runtime.budgets import is_limited
 from interlock.runtime.reload import Take
 from interlock.runtime.tls import check_parents
 
@@ -23,6 +24,7 @@ def takes(node: "Node") -> Mapping[str, Take]:
         "approvals": made.approvals,
         "access": made.access,
         "anchors": made.anchors,
+        "budget": made.budget,
         "ax.parents": made.parents,
         "ax.children": made.children,
     }
@@ -39,9 +41,22 @@ class _Takes:
         node.door.replan(new)
         await node.configured.take(old, new)
 
-    async def tools(self, old: Plan, new: Plan) -> None:
+    async def budget(self, old: Plan, new: Plan) -> None:
+        """For whoever registers from now on (MCP-AX 11.4). What a tool costs is written where it is listed."""
+        self._limit(new)
+        if old.budget.units != new.budget.units:
+            await self.tools(old, new)
+
+    def _limit(self, new: Plan) -> None:
         node = self._node
         node.plan = new
+        node.budgets.declared = new.budget.limits
+        if is_limited(new):
+            node.dispatch.enforce(node.budgets)
+
+    async def tools(self, old: Plan, new: Plan) -> None:
+        node = self._node
+        self._limit(new)
         node.catalog.replan(new)
         await node.configured.restock()
 
@@ -55,7 +70,7 @@ class _Takes:
     async def access(self, old: Plan, new: Plan) -> None:
         """For whoever comes from now on; a registrant that is here keeps the scope it was told."""
         node = self._node
-        node.plan = new
+        self._limit(new)
         node.tokens.replan(new.access)
         node.door.replan(new)
         if node.subservers is not None:
@@ -70,7 +85,7 @@ class _Takes:
     async def parents(self, old: Plan, new: Plan) -> None:
         node = self._node
         check_parents(new)
-        node.plan = new
+        self._limit(new)
         leaving, node.parents = node.parents, None
         if leaving is not None:
             node.registrar.on_subtree.remove(leaving.subtree_changed)

@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from interlock.config.plan import Plan, ToolClass, ToolRule
 from interlock.protocol.ax import route as ax_route
+from interlock.protocol.ax.budget import Price
 from interlock.protocol.ax.capability import (
     Capability,
     Invalid,
@@ -117,8 +118,14 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     is_open: bool = False  # nobody has said whether it changes anything
     timeout_s: float | None = None
     scope: str = "read"
+    price: Price = Price()  # what a call counts for in budgets
     mirrored: tuple[Mirrored, ...] = ()
     needs_task: bool = False  # a legacy server's tool that can be called only as a task
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a call waits for a person here."""
+        return self.gate is not None and self.gate.hold is not None
 
     @property
     def digest(self) -> str:
@@ -359,6 +366,7 @@ class _Stock:
             is_open=is_open,
             timeout_s=timeout_s(capability, told.hops),
             scope=scope.value,
+            price=self._price(capability, rule),
             mirrored=mirrored,
             needs_task=not self._link.modern and self._link.tasks and needs_task(item),
         )
@@ -418,6 +426,12 @@ class _Stock:
             tool_class=self._link.plan.classes.get(original, ruling),
             overrides=rule.capability if rule is not None else None,
         )
+
+    def _price(self, capability: Capability, rule: ToolRule | None) -> Price:
+        units: int | None = None if rule is None else rule.cost_units
+        if units is None:
+            units = getattr(self._plan.budget.units, capability.cost_class.value)
+        return Price(mutable=capability.mutable, units=units, limits=None if rule is None else rule.budget)
 
     def _reclassified(self, original: str, rule: ToolRule | None) -> bool:
         return original in self._link.plan.classes or (

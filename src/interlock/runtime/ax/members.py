@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.config.plan import AccessRule, Plan
+from interlock.protocol.ax.budget import Limits
 from interlock.protocol.ax.hop import Offer
 from interlock.protocol.ax.messages import (
     DEREGISTER,
@@ -48,6 +49,7 @@ from interlock.runtime.ax.own_tools import own_shelf
 from interlock.runtime.ax.peers import Guest
 from interlock.runtime.ax.records import Leases
 from interlock.runtime.ax.watching import InTheHouse
+from interlock.runtime.budgets import Account, Budgets
 from interlock.runtime.catalog import Catalog
 from interlock.runtime.clock import Clock, rfc3339
 from interlock.runtime.links.connecting import Workshop
@@ -103,6 +105,7 @@ class Fittings(msgspec.Struct, frozen=True, kw_only=True):
     audience: Audience
     house: LinkWatcher
     recorder: Recorder
+    budgets: Budgets
     leases: Leases | None = None  # only in a store that aggregators share (13.4)
 
 
@@ -124,6 +127,7 @@ class Members(InTheHouse, ABC):
         self._keepers = fittings.keepers
         self._audience = fittings.audience
         self._recorder = fittings.recorder
+        self._budgets = fittings.budgets
         self._leases = fittings.leases
         self._members: dict[str, _Member] = {}  # by session id, also of a lost one while its names are listed
         self._timer: asyncio.TimerHandle | None = None
@@ -191,6 +195,9 @@ class Members(InTheHouse, ABC):
             ),
             vendor_meta=self._plan.mcp.meta_pass == "vendor",  # noqa: S105  (a choice, not a password)
         )
+        declared = Limits(**session.peer.budget)
+        if not declared.is_unlimited:
+            link.account = Account("subserver", declared, self._clock.now())
         if not self._members:
             self._show_own_tool()
         keeper = way.keeper_for(link, self._workshop, self._stock)

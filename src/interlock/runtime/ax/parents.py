@@ -14,10 +14,12 @@ import msgspec
 from interlock.config.plan import ParentPlan, Plan, Scope
 from interlock.protocol.ax import errors
 from interlock.protocol.ax.authority import maybe_authority
+from interlock.protocol.ax.budget import Limits
 from interlock.protocol.ax.messages import DEREGISTER, REGISTER, SUBPROTOCOL, VERSION, Register
 from interlock.protocol.ax.registrant import FAREWELL_S, Failed, Joined, Left
 from interlock.protocol.jsonrpc.codec import decode_array, decode_object
 from interlock.protocol.jsonrpc.messages import Notification
+from interlock.runtime.budgets import Budgets
 from interlock.runtime.callers import Principal, principal_for
 from interlock.runtime.clock import Clock, rfc3339
 from interlock.runtime.fronts.upward import UpwardFront
@@ -60,6 +62,7 @@ class Parents(Uplink):
         clock: Clock,
         recorder: Recorder,
         make_front: MakeFront,
+        budgets: Budgets,
         signer: "SigningKey | None" = None,
     ) -> None:
         """`subtree_ids`: our own aggregator_id, then those of the aggregators below us. `signer`: what proves our
@@ -82,6 +85,7 @@ class Parents(Uplink):
         self._clock = clock
         self._recorder = recorder
         self._make_front = make_front
+        self._budgets = budgets
         self._task: asyncio.Task[None] | None = None
         self.standings = [Standing(state="standby", since_wall=clock.wall()) for _ in self.plans]
 
@@ -107,6 +111,7 @@ class Parents(Uplink):
         if self._tenant is not None:
             self._tenant.leave()
             self._tenant = None
+        self._budgets.receive(None)
         for standing in self.standings:
             standing.state, standing.assigned_segment = "stopped", None
 
@@ -150,10 +155,12 @@ class Parents(Uplink):
         standing.scope = given.auth_scope.value if given.auth_scope is not None else None
         standing.reason = standing.next_step = None
         standing.not_listed = 0
+        self._budgets.receive(Limits(**given.budget))
         self._record(step.parent, REGISTER, given.assigned_segment, "ok", None)
 
     def _left(self, step: Left) -> None:
         super()._left(step)
+        self._budgets.receive(None)
         segment = self.standings[step.parent].assigned_segment or self.plans[step.parent].segment
         self._stand(step.parent, "standby").assigned_segment = None
         orderly = self._engine.done
@@ -190,6 +197,9 @@ class Parents(Uplink):
 
     # For the operator
 
+    def _received(self, standing: Standing) -> dict[str, dict[str, int]] | None:
+        return self._budgets.shown_received() if standing.state == "registered" else None
+
     def status(self) -> list[dict[str, Any]]:
         return [
             {
@@ -204,6 +214,7 @@ class Parents(Uplink):
                 "not_listed": standing.not_listed,
                 "reason": standing.reason,
                 "next_step": standing.next_step,
+                "budget": self._received(standing),
             }
             for plan, standing in zip(self.plans, self.standings, strict=True)
         ]

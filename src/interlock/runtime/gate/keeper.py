@@ -285,11 +285,12 @@ class Gatekeeper:
         return self.rounds.may_go_on(call.caller.principal.name, waiting.digest, waiting.state)
 
     def _taken_up(self, call: Call, waiting: Waiting, link: Link) -> Admitted[Call] | None:
-        approval_id = self.rounds.take(call.caller.principal.name, waiting.digest) or ""
+        who = call.caller.principal.name
+        approval_id = self.rounds.maybe_approval(who, waiting.digest) or ""
         verdict = self._guard.resume(call, link, approval_id)
         if isinstance(verdict, Admitted):
+            self.rounds.take(who, waiting.digest)
             return self._commit(call, waiting, approval_id, verdict)
-        self.finish(approval_id, Move.FAIL, "the link went away before its next round")
         call.on_failed(verdict.fault, Outcome.REFUSED)
         return None
 
