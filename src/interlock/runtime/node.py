@@ -219,7 +219,7 @@ class Node:
         await self.definitions.open()
         self.inbox.start()
         self._stack.push_async_callback(self.inbox.close)
-        self._stack.push_async_callback(self.definitions.close)
+        self._stack.push_async_callback(self.definitions.caught_up)
         self.notifier.start()
         self._stack.push_async_callback(self.notifier.close)
         await self.gate.open(self.store.kv)
