@@ -103,8 +103,11 @@ class Definitions:
     def get(self, tool: str, digest: str) -> ToolClass | None:
         return self.rulings.get(tool, digest)
 
+    def knows(self, tool: str) -> bool:
+        return self.rulings.knows(tool)
+
     def look(self, segment: str, sight: Sight) -> Look:
-        if self.rulings.may_be_denied(sight.tool):
+        if self.rulings.knows(sight.tool):
             ruling = self.rulings.maybe(sight.tool, sight.digest)
             if ruling is not None and ruling.says == "denied":
                 return Look.DENIED
