@@ -20,9 +20,10 @@ import msgspec
 from msgspec.structs import replace
 
 from interlock.config.plan import ApprovalsPlan
-from interlock.protocol.approvals.errors import UNAVAILABLE_NOW, UNKNOWN, refusal_of, too_many
+from interlock.protocol.approvals.errors import UNAVAILABLE_NOW, UNKNOWN, refusal_of
 from interlock.protocol.approvals.messages import Approval, Decision, Kind, Source, What
 from interlock.protocol.approvals.state import ENDS, LIVE, Move, Status, maybe_after
+from interlock.protocol.ax.budget import Over, budget_exceeded
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.approvals.drawer import Drawer, Filed
 from interlock.runtime.approvals.listening import Circle, Listener
@@ -174,7 +175,7 @@ class Inbox:
             return standing
         under_way = self._raising.get(key)
         if under_way is None:
-            if (fault := self._too_many(approval)) is not None:
+            if (fault := self._maybe_too_many(approval)) is not None:
                 return fault
             self._hold(approval)  # counted from now on, so that many at once cannot overshoot
             under_way = self._raising[key] = self._begin(self._raise(key, approval))
@@ -327,17 +328,17 @@ class Inbox:
         due = self._dues.get(filed.approval.id)
         return self._clock.wall() >= deadline or (due is not None and self._clock.now() >= due)
 
-    def _too_many(self, approval: Approval) -> Fault | None:
+    def _maybe_too_many(self, approval: Approval) -> Fault | None:
         if self.waiting_count >= LIVE_MAX:
-            return too_many("max_pending_in_all", LIVE_MAX, self.waiting_count, None)
+            return _too_many("max_pending_in_all", LIVE_MAX, self.waiting_count, None)
         if approval.kind is Kind.DEFINITION:  # one for each tool there is
             return None
         held = self._pending.get(approval.requested_by, {})
         if len(held) >= self.rules.max_pending:
-            return too_many("max_pending_confirmations", self.rules.max_pending, len(held), self._room_in_ms(held))
+            return _too_many("max_pending_confirmations", self.rules.max_pending, len(held), self._room_in_ms(held))
         size = sum(held.values()) + len(approval.params or b"")
         if size > HELD_BYTES_MAX:
-            return too_many("max_pending_bytes", HELD_BYTES_MAX, size, self._room_in_ms(held))
+            return _too_many("max_pending_bytes", HELD_BYTES_MAX, size, self._room_in_ms(held))
         return None
 
     def _room_in_ms(self, held: Iterable[str]) -> int | None:
@@ -391,6 +392,11 @@ def _key(approval: Approval) -> tuple[str, str]:
     """Two servers may define a tool alike, word for word; what is said of one of them holds for it alone."""
     whose = f"{_TOOL}{approval.tool}" if approval.kind is Kind.DEFINITION else approval.requested_by
     return whose, approval.digest
+
+
+def _too_many(budget: str, limit: int, used: int, retry_after_ms: int | None) -> Fault:
+    """More waits for people than one caller may have waiting (AX-11.3-4)."""
+    return budget_exceeded(Over(budget=budget, limit=limit, used=used, retry_after_ms=retry_after_ms), "caller")
 
 
 def _unavailable(why: object) -> Fault:
