@@ -92,7 +92,6 @@ class Dispatch:
         self._clock = clock
         self._calls_max = calls_max
         self.guard = Guard()
-        self._budgets: Budgets | None = None
         self.gate: Gatekeeper | None = None  # without one, what it would hold is refused
         self.confirmations: ConfirmDesk | None = None
         self.parking = Parking(clock)
@@ -105,7 +104,7 @@ class Dispatch:
 
     def enforce(self, budgets: Budgets) -> None:
         """From now on: what was declared under one holds, also when nothing is limited any more."""
-        self.guard.budgets = self._budgets = budgets
+        self.guard.budgets = budgets
 
     def view(self, key: ViewKey) -> View:
         return self._catalog.namespace.view(key)
@@ -352,7 +351,7 @@ class Dispatch:
         if call.after is not None:
             await asyncio.wait((call.after,))
         verdict = self.guard.admit(call, link)
-        is_away = isinstance(verdict, Refuse) or link.pipe is None
+        is_away = link.pipe is None or (isinstance(verdict, Refuse) and verdict.rung is not Rung.GATE)
         if is_away and self._worth_waiting(link) and not call.done:
             keeper = self._keepers[link.segment]
             keeper.wake()
@@ -514,7 +513,7 @@ class Dispatch:
         return True
 
     def _ask_for(self, call: Call, questions: int) -> Fault | None:
-        budgets = self._budgets
+        budgets = self.guard.budgets
         return None if budgets is None or not isinstance(call.link, Link) else budgets.asked(call.link, call, questions)
 
     def consent_needed(self, call: Call, segment: str, consent: Consent) -> None:

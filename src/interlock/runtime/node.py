@@ -174,7 +174,15 @@ class Node:
         self.notifier = Notifier(
             self.inbox, make_channels(plan.approvals, self.clock), url=lambda: self.operator_url, node=plan.node.name
         )
-        self.window = Window(self.inbox, self.deciding, self.clock, aggregator_id=own_id, url=lambda: self.operator_url)
+        self.anchors = Anchors(plan.anchors, self.clock)
+        self.window = Window(
+            self.inbox,
+            self.deciding,
+            self.clock,
+            aggregator_id=own_id,
+            url=lambda: self.operator_url,
+            approving=self.anchors.approving,
+        )
         fittings = Fittings(
             clock=self.clock,
             workshop=self._workshop,
@@ -186,7 +194,6 @@ class Node:
             budgets=self.budgets,
             leases=None,  # a store in the data folder is nobody else's
         )
-        self.anchors = Anchors(plan.anchors, self.clock)
         proofs = Proofs(self.store.kv, self.clock, self.anchors, audiences=lambda: (f"{self.url}/ax", self.url, own_id))
         self.judge = self.deciding.judge = Judge(self.store.kv, self.clock, self.anchors)
         self.gate = self._make_gate()
@@ -220,11 +227,12 @@ class Node:
         await self.definitions.open()
         self.inbox.start()
         self._stack.push_async_callback(self.inbox.close)
-        self._stack.push_async_callback(self.definitions.close)
+        self._stack.push_async_callback(self.definitions.caught_up)
         self.notifier.start()
         self._stack.push_async_callback(self.notifier.close)
         await self.gate.open(self.store.kv)
         self._stack.push_async_callback(self.gate.close)
+        self._stack.push_async_callback(self.confirmations.close)
         retention = Retention(self.audit, self.recorder, self.clock, self.plan.store.audit_days)
         retention.start()
         self._stack.push_async_callback(retention.stop)
@@ -298,7 +306,8 @@ class Node:
             operator_url=lambda: self.operator_url,
         )
         self.dispatch.gate = gate
-        self.dispatch.confirmations = ConfirmDesk(gate, self.deciding, self.dispatch, self.clock, self._find_tool)
+        self.confirmations = ConfirmDesk(gate, self.deciding, self.dispatch, self.clock, self._find_tool)
+        self.dispatch.confirmations = self.confirmations
         self.catalog.on_redefined.append(gate.definitions_changed)
         return gate
 

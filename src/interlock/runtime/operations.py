@@ -22,6 +22,7 @@ from interlock.protocol.oauth.resource import resource_of
 from interlock.runtime.approvals.sights import CHANGED
 from interlock.runtime.approvals.window import Window
 from interlock.runtime.ax.judge import revoked_line
+from interlock.runtime.budgets import is_limited
 from interlock.runtime.callers import ViewKey
 from interlock.runtime.catalog import EVERYTHING
 from interlock.runtime.clock import rfc3339
@@ -118,7 +119,7 @@ class NodeOperations:
                 "parked": node.dispatch.parking.waiting,
             },
             "gate": self._gate(),
-            "approvals": {"waiting": len(node.inbox.waiting()), "channels": dict(node.notifier.trouble)},
+            "approvals": {"waiting": node.inbox.waiting_count, "channels": dict(node.notifier.trouble)},
         }
 
     def _gate(self) -> JsonObject:
@@ -401,15 +402,14 @@ class NodeOperations:
 
     def _rungs(self, route: Route, caller: str) -> list[JsonObject]:
         node = self._node
-        who = node.tokens.as_it_would_be(caller)
         return rungs(
             route,
-            who,
+            node.tokens.as_it_would_be(caller),
             plan=node.plan,
             namespace=node.catalog.namespace,
             inbox=node.inbox,
             approvers=node.anchors,
-            budgets=node.budgets,
+            budgets=node.budgets if is_limited(node.plan) else None,
         )
 
     # The record, the configuration, access

@@ -26,7 +26,8 @@ from interlock.protocol.ax.errors import (
     refusal,
 )
 from interlock.protocol.ax.gating import Hold
-from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_result, encode_value, maybe_string
+from interlock.protocol.ax.hop import DECLARED
+from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_result, maybe_string
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Response
 from interlock.protocol.mcp.eras import Era
@@ -34,6 +35,7 @@ from interlock.protocol.mcp.meta import RAW_EMPTY
 from interlock.protocol.mcp.methods import META_CLIENT, TOOLS_CALL
 from interlock.protocol.mcp.mrtr import read_input_required, request_digest
 from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.approvals.sights import Sight
 from interlock.runtime.callers import Caller, Sink
 from interlock.runtime.calls import Call, Outcome
 from interlock.runtime.clock import Clock
@@ -204,7 +206,7 @@ class Gatekeeper:
         route = waiting.route
         definition = _is_open(route)
         client = call.meta.get(META_CLIENT, call.caller.client)
-        shown = {"definition": {key: raw for key, raw in route.item.items() if key != "_meta"}}
+        sight = Sight(route.qualified, route.original, route.item, route.said, route.meta.get(DECLARED, {}))
         return self.inbox.draft(
             Kind.DEFINITION if definition else Kind.CALL,
             Source.AX,
@@ -214,7 +216,7 @@ class Gatekeeper:
             agent=maybe_string((decode_object(client) or {}).get("name")) if client is not None else None,
             target=route.link.segment,
             method=TOOLS_CALL,
-            params=Raw(encode_value(shown)) if definition else waiting.arguments,
+            params=Raw(b'{"definition":%b}' % sight.definition()) if definition else waiting.arguments,
             route=(*route.segments, route.local),
             capability=as_object(route.capability) if route.capability is not None else None,
             tool_digest=route.digest,
@@ -283,11 +285,12 @@ class Gatekeeper:
         return self.rounds.may_go_on(call.caller.principal.name, waiting.digest, waiting.state)
 
     def _taken_up(self, call: Call, waiting: Waiting, link: Link) -> Admitted[Call] | None:
-        approval_id = self.rounds.take(call.caller.principal.name, waiting.digest) or ""
+        who = call.caller.principal.name
+        approval_id = self.rounds.maybe_approval(who, waiting.digest) or ""
         verdict = self._guard.resume(call, link, approval_id)
         if isinstance(verdict, Admitted):
+            self.rounds.take(who, waiting.digest)
             return self._commit(call, waiting, approval_id, verdict)
-        self.finish(approval_id, Move.FAIL, "the link went away before its next round")
         call.on_failed(verdict.fault, Outcome.REFUSED)
         return None
 

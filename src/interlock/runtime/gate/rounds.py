@@ -65,8 +65,12 @@ class Rounds:
         held = self._passes.get((principal, digest))
         return held is not None and held.state == state and self._clock.now() < held.until
 
+    def maybe_approval(self, principal: str, digest: str) -> str | None:
+        held = self._passes.get((principal, digest))
+        return held.approval_id if held is not None else None
+
     def take(self, principal: str, digest: str) -> str | None:
-        """The approval of the call that goes on."""
+        """The approval of the call that goes on now: nobody else takes it up."""
         held = self._passes.pop((principal, digest), None)
         return held.approval_id if held is not None else None
 
