@@ -220,3 +220,54 @@ async def test_a_bare_uri_of_a_result_is_read_and_watched_through_two_hops_where
         assert (await peer.hear("notifications/resources/updated"))["params"]["uri"] == linked
         missing = await peer.request("resources/read", {"uri": "raw://none"})
         assert missing.error["code"] == (-32602 if era == "modern" else -32002)
+
+
+async def test_each_hop_lists_its_own_subtree_keeps_its_own_table_and_has_its_own_rules(tmp_path: Path) -> None:
+    """The node in the middle hides a tool: that holds for it and for all above it, not for the node below."""
+
+    def said(depth: int) -> str:
+        return '[[tool]]\nmatch = "l3.leaf.secret"\nhide = true\n' if depth == 2 else ""
+
+    async with levels(tmp_path, 3, said) as tree, bare(tree[-1], "leaf", tools=[tool("read"), tool("secret")]) as leaf:
+        await tree[0].until_listed("l2.l3.leaf.read")
+        for at, way in enumerate(("l2.l3.", "l3.", "")):
+            expected = {f"{way}leaf.read"} | ({"leaf.secret"} if at == 2 else set())
+            async with await HttpPeer.modern_(f"{tree[at].url}/mcp?names=qualified") as peer:
+                listed = {one["name"] for one in (await peer.request("tools/list")).result["tools"]}
+                assert {name for name in listed if "leaf" in name} == expected
+                secret = await peer.call(f"{way}leaf.secret")
+                assert ("result" in secret.message) is (at == 2)
+            table = tree[at].node.operations.routes()
+            assert {name for name in table if "leaf" in name} == expected
+            row = table[f"{way}leaf.read"]
+            below = tree[at].node.keepers[("l2", "l3", "leaf")[at]].link
+            assert row["downstream_session"] == f"{below.registration.session_id[:4]}***"  # it is a secret of the two
+            assert row["downstream_name"] == f"{('l3.', '', '')[at]}{'leaf.' if at < 2 else ''}read"
+        assert [one["params"]["name"] for one in leaf.heard if one.get("method") == "tools/call"] == ["secret"]
+
+
+async def test_every_tool_says_how_long_it_takes_and_what_it_changes(tmp_path: Path) -> None:
+    """Also one of an unmodified server of either era, and one of a leaf that says nothing."""
+
+    def said(depth: int) -> str:
+        servers = {era: json.dumps(raw("all", "--era", era)) for era in ("legacy", "modern")}
+        if depth < 3:
+            return ""
+        return "".join(f"[servers.{era}]\ncommand = {command}\n" for era, command in servers.items())
+
+    silent = {"name": "quiet", "inputSchema": {"type": "object"}}
+    async with (
+        levels(tmp_path, 3, said) as tree,
+        bare(tree[-1], "leaf", tools=[silent], authority="dns:all.example"),
+        await HttpPeer.legacy(f"{tree[0].url}/mcp") as peer,
+    ):
+        for name in ("legacy.echo", "modern.echo", "leaf.quiet"):
+            await tree[0].until_listed(f"l2.l3.{name}")
+        tools = await drained(peer)
+    assert len(tools) > 20
+    for one in tools:
+        capability = one["_meta"]["x-mcpax-capability"]
+        assert capability["latency_class"] in ("realtime", "fast", "standard", "slow", "batch")
+        assert {type(capability[key]) for key in ("mutable", "reversible", "idempotent")} == {bool}
+        hints = one["annotations"]
+        assert hints["readOnlyHint"] is not capability["mutable"] or one["name"].endswith("__echo")
