@@ -34,3 +34,9 @@ def _differences(old: Plan, new: Plan) -> Iterator[str]:
 def as_written(key: str) -> str:
     """The key as it stands in a file."""
     return _ARRAYS.get(key, key)
+
+
+def section_and_name(key: str) -> tuple[str, str]:
+    """Where a key stands; the name is empty where the section itself is meant."""
+    section, _, name = key.partition(".")
+    return section, name

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.config.difference import as_written, differences
+from interlock.config.difference import as_written, differences, section_and_name
 from interlock.config.load import ConfigInvalid, Loaded
 from interlock.config.plan import Plan
 from interlock.runtime.clock import Clock, rfc3339
@@ -116,13 +116,13 @@ class Reload:
             log.warning("the configuration has changed: %s from the next start", later)
 
     def _take_for(self, key: str) -> Take | None:
-        return self._takes.get(key) or self._takes.get(key.partition(".")[0])
+        return self._takes.get(key) or self._takes.get(section_and_name(key)[0])
 
 
 def _mixed(old: Plan, new: Plan, not_yet: tuple[str, ...]) -> Plan:
     """The new plan with the old values of what waits for the next start."""
     for key in not_yet:
-        section, _, name = key.partition(".")
+        section, name = section_and_name(key)
         if name:
             kept = getattr(getattr(old, section), name)
             part = msgspec.structs.replace(getattr(new, section), **{name: kept})
