@@ -7,6 +7,7 @@ goes from the front to the link without a task, a future or a timer of its own.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, Final
 
 import msgspec
@@ -313,7 +314,9 @@ class Dispatch:
         return keeper is not None and keeper.may_return_soon
 
     def _hold(self, call: Call, link: Link) -> Call:
+        """The time of its class begins when it is sent (MCP-AX 7.3); until then other bounds hold."""
         self._register(call, link)
+        call.deadline = inf
         task = asyncio.get_running_loop().create_task(self._send_when_ready(call, link))
         self._holds.add(task)
         task.add_done_callback(self._holds.discard)
@@ -335,6 +338,8 @@ class Dispatch:
             call.on_failed(verdict.fault, Outcome.REFUSED)
         else:
             call.forwarded = self._clock.now()
+            if call.timeout_s is not None:
+                call.deadline = call.forwarded + call.timeout_s
             link.send(verdict)
 
     def _go_personally(self, call: Call, link: Link, personal: Personal) -> Call:
