@@ -18,9 +18,11 @@ from interlock.config.load import ConfigInvalid, load
 from interlock.config.plan import (
     AccessRule,
     Address,
+    AnchorPlan,
     AuthPlan,
     AxPlan,
     DegradedPlan,
+    GatePlan,
     LimitsPlan,
     McpPlan,
     NodePlan,
@@ -39,6 +41,7 @@ PLANS: dict[str, type[msgspec.Struct]] = {
     "mcp": McpPlan,
     "ax": AxPlan,
     "degraded": DegradedPlan,
+    "gate": GatePlan,
     "limits": LimitsPlan,
     "store": StorePlan,
 }
@@ -60,8 +63,12 @@ def document(section: Section | None, key: Key, *value: Any) -> dict[str, Any]:
     if section.shape == "segments" and key.name not in REACHES:
         reach = next(reach for reach, beside in REACHES.items() if key.name in beside)
         table[reach] = section.keys[reach].example
-    if key.name in ("tls_cert", "tls_key"):
+    if key.name in ("tls_cert", "tls_key", "client_ca", "crl"):
         table |= {"tls_cert": "c", "tls_key": "k"}
+    if key.name == "crl":
+        table["client_ca"] = "a"
+    if section.one_of and key.name not in section.one_of:
+        table[section.one_of[0]] = section.keys[section.one_of[0]].example
     table |= written
     match section.shape:
         case "table":
@@ -111,6 +118,7 @@ def test_the_table_of_keys_and_the_plan_hold_the_same_names(name: str) -> None:
 
 def test_access_rules_hold_the_keys_of_the_table() -> None:
     assert list(SECTIONS["access"].keys) == [field.name for field in msgspec.structs.fields(AccessRule)]
+    assert list(SECTIONS["anchor"].keys) == [field.name for field in msgspec.structs.fields(AnchorPlan)]
 
 
 @pytest.mark.parametrize(("section", "key"), EVERY_KEY, ids=named)
@@ -136,6 +144,9 @@ def test_every_key_is_described_in_the_schema(section: Section | None, key: Key)
         {"auth": {"token_days": 0}},
         {"access": [{"scope": "read"}]},
         {"access": {"who": ["x"]}},
+        {"anchor": [{"name": "a"}]},
+        {"anchor": [{"name": "a", "key": "k.pem", "jwks": "k.json"}]},
+        {"anchor": [{"name": "a", "key": "k.pem", "speaks_for": ["*.example.com"]}]},
         {"servers": {"GitHub": {"pypi": "x"}}},
         {"servers": {"rooms": {"pypi": "x"}}},
         {"servers": {"s": {}}},
@@ -221,7 +232,7 @@ def test_the_effective_plan_shows_no_secret(project: Project) -> None:
         "tools": {},
     }
     assert shown["servers"]["d"]["url"] == "https://h.example/mcp"
-    assert shown["tool"] == [{"match": "x", "hide": False, "mutable": True}]
+    assert shown["tool"] == [{"match": "x", "hide": False, "pin": False, "mutable": True}]
 
 
 def test_a_plan_made_by_hand_is_shown_too() -> None:

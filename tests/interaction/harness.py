@@ -114,8 +114,10 @@ def write_config(folder: Path, servers: Mapping[str, Mapping[str, Any]], extra: 
     workspace.mkdir(parents=True, exist_ok=True)
     config = workspace / "interlock.toml"
     listens = "" if "[node]" in extra else '[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\n'
+    # Most tests are about other things than what people have to agree to.
+    gate = "" if "[gate]" in extra else '[gate]\nmode = "open"\n'
     tables = "".join(f"[servers.{segment}]\n{_toml(table)}\n" for segment, table in servers.items())
-    config.write_text(f"{extra}\n{listens}\n{tables}")
+    config.write_text(f"{extra}\n{listens}\n{gate}\n{tables}")
     return config
 
 

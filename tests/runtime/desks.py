@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Raw
-from tests.runtime.parked import SECONDS, AheadClock, Asked
+from tests.runtime.parked import OPEN, SECONDS, AheadClock, Asked
 
 from interlock.config.load import load
 from interlock.protocol.jsonrpc.messages import Request
@@ -23,7 +23,7 @@ LOGGED = "notifications/message"
 @contextlib.asynccontextmanager
 async def running(folder: Path, configuration: str) -> AsyncIterator[tuple[Node, AheadClock]]:
     config = folder / "interlock.toml"
-    config.write_text(configuration)
+    config.write_text(f"{OPEN}{configuration}")
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
     clock = AheadClock()
     node = Node(plan, lambda operations, authenticate: None, clock)

@@ -133,7 +133,7 @@ async def main(folder: Path, kind: str) -> None:
         config = folder / "interlock.toml"
         port, operators = free_ports()
         config.write_text(
-            f'[node]\nlisten = "127.0.0.1:{port}"\noperator_listen = "127.0.0.1:{operators}"\n'
+            f'[gate]\nmode = "open"\n[node]\nlisten = "127.0.0.1:{port}"\noperator_listen = "127.0.0.1:{operators}"\n'
             f'[servers.web]\nurl = "{url}"\n'
         )
         node = Node(

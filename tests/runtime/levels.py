@@ -67,7 +67,9 @@ async def until(holds: Callable[[], Any]) -> Any:
 async def level(folder: Path, said: str, clock: AheadClock | None = None) -> AsyncIterator[Level]:
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "interlock.toml"
-    config.write_text(said if "[node]" in said else said + LISTEN)
+    listens = "" if "[node]" in said else LISTEN
+    gate = "" if "[gate]" in said else '[gate]\nmode = "open"\n'
+    config.write_text(f"{said}\n{listens}\n{gate}")
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
     node = Node(plan, lambda operations, who: operator_app(operations, authenticate=who), clock)
     await node.start()

@@ -25,7 +25,8 @@ from interlock.runtime.clock import SystemClock
 from interlock.runtime.node import Node
 
 META = "io.modelcontextprotocol/"
-RULES = '[[tool]]\nmatch = "*.impatient"\nlatency_class = "realtime"\n'  # half a second
+OPEN = '[gate]\nmode = "open"\n'
+RULES = f'{OPEN}[[tool]]\nmatch = "*.impatient"\nlatency_class = "realtime"\n'  # half a second
 FORM = {"message": "Which?", "requestedSchema": {"type": "object", "properties": {"c": {"type": "string"}}}}
 ELICIT = {"method": "elicitation/create", "params": FORM}
 FILLED = {"action": "accept", "content": {"c": "blue"}}

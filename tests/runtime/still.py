@@ -280,6 +280,7 @@ class Leaf:
         self.mute: set[str] = set()  # methods it never answers
         self.refuses: set[str] = set()
         self.closed: tuple[int, str] | None = None
+        self.deaf = False  # it takes no message any more
         self._page = page
         self._list_changed = list_changed
         self._ttl_ms = ttl_ms
@@ -332,7 +333,7 @@ class Leaf:
     # MessagePipe
 
     def send(self, message: bytes) -> bool:
-        if self.closed is not None:
+        if self.closed is not None or self.deaf:
             return False
         said = json.loads(message)
         self.heard.append(said)
@@ -413,12 +414,13 @@ class End:
         self.sink: Any = None
         self.other: End = self
         self.is_open = True
+        self.frozen = False  # whatever is sent from here, or to here, is lost
         self.carried: list[bytes] = []  # everything this end sent
         self._unread: deque[bytes] = deque()
         self._paused = False
 
     def send(self, message: bytes) -> bool:
-        if self.is_open:
+        if self.is_open and not self.frozen and not self.other.frozen:
             self.carried.append(message)
             asyncio.get_running_loop().call_soon(self.other._receive, message)
         return self.is_open

@@ -1,19 +1,19 @@
 """Proofs of authority: judged by an anchor's key, used once (MCP-AX 4.2)."""
 
 import base64
+import json
 import uuid
 from pathlib import Path
 from typing import Any
 
 import jwt
 import pytest
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from interlock.protocol.ax.authority import Anchor
+from interlock.config.plan import AnchorPlan
 from interlock.protocol.ax.messages import Proof, Register
 from interlock.protocol.jsonrpc.errors import Fault
-from interlock.protocol.oauth.jwks import Jwk
+from interlock.runtime.anchors import Anchors
 from interlock.runtime.ax.proofs import Proofs
 from interlock.runtime.clock import SystemClock
 from interlock.store.registry import build_store
@@ -23,11 +23,10 @@ OWN_ID = str(uuid.uuid4())
 KEY = Ed25519PrivateKey.generate()
 
 
-def _anchor() -> Anchor:
-    public = KEY.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
-    x = base64.urlsafe_b64encode(public).rstrip(b"=").decode()
-    key = Jwk(kty="OKP", crv="Ed25519", x=x, kid="k1")
-    return Anchor(name="plant", keys=(key,), speaks_for=frozenset((AUTHORITY,)))
+def _anchor() -> AnchorPlan:
+    x = base64.urlsafe_b64encode(KEY.public_key().public_bytes_raw()).rstrip(b"=").decode()
+    key = json.dumps({"kty": "OKP", "crv": "Ed25519", "x": x, "kid": "k1"})
+    return AnchorPlan(name="plant", key=key, speaks_for=(AUTHORITY,))
 
 
 def _request(key: Any = KEY, **claims: Any) -> Register:
@@ -43,7 +42,7 @@ def _request(key: Any = KEY, **claims: Any) -> Register:
 
 
 async def _judge(proofs: Proofs, request: Register) -> Fault | None:
-    proved = proofs.judge(request)
+    proved = await proofs.judge(request)
     assert proved is not None
     return proved if isinstance(proved, Fault) else await proofs.spend(proved)
 
@@ -52,8 +51,9 @@ async def _judge(proofs: Proofs, request: Register) -> Fault | None:
 async def test_a_proof_holds_once_and_only_under_an_anchor(tmp_path: Path, anchored: bool) -> None:
     store = build_store("sqlite", tmp_path)
     await store.open()
-    anchors = (_anchor(),) if anchored else ()
-    proofs = Proofs(store.kv, SystemClock(), audiences=lambda: (OWN_ID,), anchors=anchors)
+    anchors = Anchors((_anchor(),) if anchored else (), SystemClock())
+    anchors.load()
+    proofs = Proofs(store.kv, SystemClock(), anchors, audiences=lambda: (OWN_ID,))
     try:
         request = _request()
         first, again = await _judge(proofs, request), await _judge(proofs, request)
@@ -70,6 +70,6 @@ async def test_a_proof_holds_once_and_only_under_an_anchor(tmp_path: Path, ancho
         elsewhere = await _judge(proofs, _request(aud=str(uuid.uuid4())))
         assert isinstance(elsewhere, Fault)
         assert (elsewhere.data or {})["reason"] == "audience"
-        assert proofs.judge(Register(subserver_id=str(uuid.uuid4()), segment="plant")) is None
+        assert await proofs.judge(Register(subserver_id=str(uuid.uuid4()), segment="plant")) is None
     finally:
         await store.close()

@@ -10,9 +10,11 @@ import pytest
 
 from interlock.config.plan import AccessRule, AxPlan, DegradedPlan, McpPlan
 from interlock.protocol.ax.authority import Proved
+from interlock.protocol.ax.budget import UNLIMITED
 from interlock.protocol.ax.codec import MESSAGE_BYTES_MAX
 from interlock.protocol.ax.messages import Register, Registered
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
+from interlock.runtime.anchors import Anchors
 from interlock.runtime.ax.dial_back import DialBack
 from interlock.runtime.ax.members import Fittings
 from interlock.runtime.ax.peers import Guest
@@ -20,6 +22,7 @@ from interlock.runtime.ax.proofs import Proofs
 from interlock.runtime.ax.records import Leases, Owners
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.ax.visitor import Visitor
+from interlock.runtime.budgets import Budgets
 from interlock.runtime.clock import SystemClock
 from interlock.runtime.links.connecting import Workshop
 from interlock.store.ports import Store, Unavailable
@@ -48,7 +51,7 @@ class _Quiet:
 class _Once(Proofs):
     """Every signature holds."""
 
-    def judge(self, request: Register) -> Proved | Fault | None:
+    async def judge(self, request: Register) -> Proved | Fault | None:
         return Proved(authority=AUTHORITY, anchor="plant", jti="j1", expires_at=SystemClock.wall() + 60)
 
 
@@ -79,9 +82,10 @@ def _registrar(store: Store, *, leases: Leases | None = None, owners: type[Owner
         audience=quiet,
         house=quiet,
         recorder=quiet,
+        budgets=Budgets(UNLIMITED, clock),
         leases=leases,
     )
-    proofs = _Once(store.kv, clock, audiences=lambda: (OWN_ID,))
+    proofs = _Once(store.kv, clock, Anchors((), clock), audiences=lambda: (OWN_ID,))
     return Registrar(cast(Any, _Plan()), OWN_ID, fittings, owners(store.kv, clock), proofs)
 
 

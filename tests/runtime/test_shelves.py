@@ -22,7 +22,7 @@ from interlock.runtime.catalog import Catalog
 from interlock.runtime.clock import SystemClock
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Items, Listing
-from interlock.runtime.shelves import NOTES, Route, Shelf
+from interlock.runtime.shelves import Route, Shelf
 
 SOURCE = Path(__file__).resolve().parents[2] / "src/interlock"
 LEAF = Offer(kind="leaf", scope=AuthScope.ADMIN)
@@ -46,13 +46,11 @@ class House:
         self.plan = Plan(workspace=Path(), data=Path(), ax=AxPlan(**ax), tools=tools)
         self.told: list[frozenset[str]] = []  # what clients are told
         self.notes = 0  # how often parents are told of metadata besides
-        self.catalog = Catalog(self.plan, self._tell)
+        self.catalog = Catalog(self.plan, self.told.append, self._note)
 
-    def _tell(self, kinds: frozenset[str]) -> None:
-        clients = kinds - {NOTES}
-        if clients:
-            self.told.append(clients)
-        self.notes += NOTES in kinds and "tools" not in kinds
+    def _note(self, kinds: frozenset[str]) -> None:
+        assert kinds == {"tools"}
+        self.notes += 1
 
     def link(self, segment: str, offer: Offer = ADOPTED, **classes: Any) -> Link:
         plan = ServerPlan(segment=segment, reach=Spawn(command=("true",)), classes=classes)
@@ -446,7 +444,8 @@ async def test_a_leaf_cannot_write_what_is_ours_to_write() -> None:
     house = House()
     await house.catalog.stock(house.link("l", LEAF), listing(tool("t", meta={**forged, "vendor": 1})))
     meta = house.listed()["l.t"]["_meta"]
-    assert meta.keys() == {"vendor", "x-mcpax-capability", "x-mcpax-hops", "x-mcpax-safety"}
+    assert meta.keys() == {"vendor", "x-mcpax-capability", "x-mcpax-hops", "x-mcpax-safety", "x-mcpax-gated"}
+    assert meta["x-mcpax-gated"] is True
     assert meta["x-mcpax-safety"] == "irreversible_mutable"
 
 
@@ -593,3 +592,18 @@ async def test_no_route_is_got_by_cutting_up_a_name() -> None:
     assert [path.name for path in rooms if CUTS.search(path.read_text("utf-8"))] == []
     for room in ("dispatch", "fronts/modern", "fronts/legacy", "fronts/door", "links/link"):
         assert "read_dotted" not in (SOURCE / f"runtime/{room}.py").read_text("utf-8")
+
+
+async def test_after_other_rules_each_list_is_taken_anew_and_clients_are_told() -> None:
+    house = House()
+    links = [house.link(segment) for segment in ("one", "two")]
+    for link in links:
+        await house.catalog.stock(link, listing("kept", "gone"))
+    house.told.clear()
+    rule = ToolRule(match="*.gone", hide=True)
+    house.catalog.replan(Plan(workspace=Path(), data=Path(), tools=(rule,)))
+    for link in links:
+        await house.catalog.stock(link, listing("kept", "gone"))
+    assert list(house.routes()) == ["one.kept", "two.kept"]
+    assert house.told
+    assert all(told == {"tools"} for told in house.told)

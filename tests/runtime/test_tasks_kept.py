@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from msgspec import Raw
-from tests.runtime.parked import META, SECONDS, AheadClock, Asked, Place
+from tests.runtime.parked import META, OPEN, SECONDS, AheadClock, Asked, Place
 from tests.servers.start import raw
 
 from interlock.config.load import load
@@ -82,7 +82,7 @@ async def place(folder: Path) -> AsyncIterator[Here]:
     config = folder / "interlock.toml"
     servers = {segment: raw("tasks", "--era", era) for segment, era in (("old", "legacy"), ("new", "modern"))}
     tables = (f"[servers.{name}]\ncommand = {json.dumps(command)}\n" for name, command in servers.items())
-    config.write_text("\n".join(tables))
+    config.write_text("\n".join((OPEN, *tables)))
     clock = AheadClock()
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
     node = Node(plan, lambda operations, authenticate: None, clock)

@@ -67,6 +67,7 @@ class FakeOperations:
 
     def __init__(self) -> None:
         self.url = "http://127.0.0.1:7411/mcp"
+        self.revoked_keys: list[tuple[str, str]] = []
         self.link_list = [
             link("time"),
             link("memory", era="legacy", protocol_version="2025-11-25", tools=9, latency_ms=41.7, kind="spawned"),
@@ -220,7 +221,7 @@ class FakeOperations:
     def tools(self) -> dict[str, Any]:
         return {"tools": self.tool_list}
 
-    def tool(self, name: str) -> dict[str, Any]:
+    def tool(self, name: str, caller: str = "local") -> dict[str, Any]:
         for one in self.tool_list:
             if name in (one["name"], one["alias"]):
                 schema = {
@@ -235,13 +236,17 @@ class FakeOperations:
                     "definition": {"name": one["alias"], "inputSchema": schema},
                     "route": [one["segment"], one["original"]],
                     "era": "modern",
+                    "caller": caller,
                     "rungs": [
                         {"rung": 4, "name": "route", "verdict": "pass", "reason": "in scope"},
                         {"rung": 8, "name": "availability", "verdict": "pass", "reason": "ready"},
-                        {"rung": 10, "name": "gate", "verdict": "later", "reason": None},
+                        {"rung": 10, "name": "gate", "verdict": "hold", "reason": "it cannot be undone"},
                     ],
                 }
         raise NotFound("tool", name, [str(one["name"]) for one in self.tool_list])
+
+    async def classify_tool(self, name: str) -> dict[str, Any]:
+        raise Refused("classified", "it is known what it does")
 
     def routes(self) -> dict[str, Any]:
         return {
@@ -296,6 +301,12 @@ class FakeOperations:
             raise NotFound("token", ref, [str(one["name"]) for one in self.token_list])
         self.token_list = [one for one in self.token_list if one["id"] not in gone]
         return {"revoked": gone}
+
+    async def revoke_key(self, ref: str, by: str) -> dict[str, Any]:
+        if ref == "nobody":
+            raise NotFound("anchor", ref, ["ada"], few=True)
+        self.revoked_keys.append((ref, by))
+        return {"revoked": [ref], "voided": []}
 
 
 class FakePublicDoor:

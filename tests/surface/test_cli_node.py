@@ -174,6 +174,13 @@ def test_show_explains_arguments_and_rungs(inline: Inline, node: FakeOperations)
     assert "time → get_current_time" in out
 
 
+def test_show_tells_the_rungs_for_whoever_is_asked_about(inline: Inline, node: FakeOperations) -> None:
+    assert "what a call of local meets" in inline("tools", "show", "time__get_current_time").out
+    told = inline("tools", "show", "time__get_current_time", "--as", "client:ci").out
+    assert "what a call of client:ci meets" in told
+    assert re.search(r"10 +gate +hold +it cannot be undone", told)
+
+
 def test_an_unknown_name_is_refused_with_the_nearest(inline: Inline, node: FakeOperations) -> None:
     for arguments in (("status", "tme"), ("links", "logs", "tme"), ("links", "restart", "tme")):
         done = inline(*arguments)

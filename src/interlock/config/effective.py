@@ -5,7 +5,17 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from interlock.config.plan import Dial, IssuerPlan, OAuthPlan, ParentPlan, Plan, ServerPlan, Spawn, ToolRule
+from interlock.config.plan import (
+    ApprovalsPlan,
+    Dial,
+    IssuerPlan,
+    OAuthPlan,
+    ParentPlan,
+    Plan,
+    ServerPlan,
+    Spawn,
+    ToolRule,
+)
 
 MASK: Final = "***"
 
@@ -18,11 +28,15 @@ def effective(plan: Plan) -> dict[str, Any]:
         | {"listen": str(plan.node.listen), "operator_listen": str(plan.node.operator_listen)},
         "auth": _plain(plan.auth) | {"issuers": [_issuer(issuer) for issuer in plan.auth.issuers]},
         "access": [_plain(rule) for rule in plan.access],
+        "anchor": [_plain(anchor) for anchor in plan.anchors],
         "mcp": _plain(plan.mcp),
         "ax": _plain(plan.ax) | {"parents": [_parent(parent) for parent in plan.ax.parents]},
         "degraded": _plain(plan.degraded),
+        "gate": _plain(plan.gate),
+        "approvals": _approvals(plan.approvals),
         "servers": {server.segment: _server(server) for server in plan.servers},
         "tool": [_tool(rule) for rule in plan.tools],
+        "budget": _plain(plan.budget),
         "limits": _plain(plan.limits),
         "store": _plain(plan.store),
     }
@@ -45,6 +59,15 @@ def _issuer(issuer: IssuerPlan) -> dict[str, Any]:
         if made[name] is not None:
             made[name] = _masked_url(made[name], ())
     return made
+
+
+def _approvals(approvals: ApprovalsPlan) -> dict[str, Any]:
+    made = _plain(approvals)
+    made["command"] = [*approvals.command[:1], *(MASK for _ in approvals.command[1:])]
+    if approvals.webhook_url is not None:
+        parts = urlsplit(approvals.webhook_url)  # who knows the path of a webhook may often post to it
+        made["webhook_url"] = f"{parts.scheme}://{parts.netloc}/{MASK}"
+    return made | ({"webhook_secret": MASK} if approvals.webhook_secret is not None else {})
 
 
 def _server(server: ServerPlan) -> dict[str, Any]:
@@ -70,7 +93,9 @@ def _auth(auth: OAuthPlan) -> dict[str, Any]:
 
 
 def _tool(rule: ToolRule) -> dict[str, Any]:
-    return {"match": rule.match, "hide": rule.hide} | rule.capability
+    made = {name: value for name, value in _plain(rule).items() if value is not None}
+    capability: dict[str, Any] = made.pop("capability")
+    return made | capability
 
 
 def masked(text: str, secrets: tuple[str, ...]) -> str:

@@ -9,6 +9,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 from interlock.config.addresses import Listen, Network, Origin, Url
+from interlock.config.anchors import KEY_SOURCES, DnsName, KeySet, PublicKey
+from interlock.config.budgets import AMOUNT, BUDGET, UNITS
 from interlock.config.headers import Headers
 from interlock.config.issuers import ISSUER
 from interlock.config.kinds import (
@@ -55,6 +57,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     shape: Literal["table", "list", "segments"]
     help: str
     keys: dict[str, Key]
+    one_of: tuple[str, ...] = ()  # keys of which an entry has exactly one
 
 
 _GLOBS = Many(item=Text())
@@ -126,6 +129,18 @@ _NODE = _keys(
     Key(name="tls_cert", kind=FilePath(), example="tls/cert.pem", help="Certificate chain (PEM). Needs tls_key."),
     Key(name="tls_key", kind=FilePath(), example="tls/key.pem", help="Private key (PEM). Needs tls_cert."),
     Key(
+        name="client_ca",
+        kind=FilePath(),
+        example="tls/ca.pem",
+        help="CA certificates (PEM). A subserver's client certificate under them proves its authority.",
+    ),
+    Key(
+        name="crl",
+        kind=FilePath(),
+        example="tls/crl.pem",
+        help="Which certificates of client_ca are revoked (PEM); read again when it changes. Needs client_ca.",
+    ),
+    Key(
         name="origins",
         kind=Many(item=Origin()),
         default=[],
@@ -170,7 +185,13 @@ _ACCESS = _keys(
         name="who",
         kind=Many(item=Text(), least=1),
         required=True,
-        example=["client:ci", "client:team-*", "client:corp/*@build", "role:corp/reader"],
+        example=[
+            "client:ci",
+            "client:team-*",
+            "client:corp/*@build",
+            "role:corp/reader",
+            "certificate:edge.example.com",
+        ],
         help="Principals (globs) the entry is for; the first entry that holds the caller applies.",
     ),
     Key(
@@ -200,6 +221,54 @@ _ACCESS = _keys(
         default=0,
         example=700,
         help="What the way to these subservers takes; raises the latency class of their tools.",
+    ),
+    Key(
+        name="budget",
+        kind=BUDGET,
+        example={"max_calls_per_minute": 60},
+        help="How much each of these callers may use; for subservers: instead of what [budget] says.",
+    ),
+)
+
+_ANCHOR = _keys(
+    Key(
+        name="name",
+        kind=ISSUER.fields["name"],
+        required=True,
+        example="plant",
+        help="What the anchor is called in the log and in the audit.",
+    ),
+    Key(
+        name="key",
+        kind=PublicKey(),
+        example="ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=",
+        help="Its public key: ed25519:BASE64, a JWK, PEM, or the file that holds one of them.",
+    ),
+    Key(
+        name="jwks",
+        kind=KeySet(),
+        example="https://login.example.com/jwks",
+        help="Its key set: a URL (https, or http on this machine), or a file.",
+    ),
+    Key(
+        name="passkey",
+        kind=Text(pattern=r"[A-Za-z0-9_-]{1,1366}", what="the id of a credential, in base64url"),
+        example="AbCdEf0123456789",
+        help="The id of a passkey. Kept for a later version: this one does not verify passkeys.",
+    ),
+    Key(
+        name="approves",
+        kind=_GLOBS,
+        default=[],
+        example=["files.*"],
+        help="Tools (globs over qualified names) whose calls it may approve.",
+    ),
+    Key(
+        name="speaks_for",
+        kind=Many(item=DnsName()),
+        default=[],
+        example=["edge01.example.com"],
+        help="DNS names it may prove for subservers that register (their `authority`).",
     ),
 )
 
@@ -334,6 +403,80 @@ _DEGRADED = _keys(
         default=300,
         example=60,
         help="How long they stay.",
+    ),
+)
+
+_GATE = _keys(
+    Key(
+        name="mode",
+        kind=Choice(values=("gated", "defer", "open")),
+        default="gated",
+        example="defer",
+        help="Whether calls that cannot be undone wait for a person: all, those no node below holds, or none.",
+    ),
+    Key(
+        name="also",
+        kind=_GLOBS,
+        default=[],
+        example=["mail.send_*"],
+        help="Further tools (globs) whose calls wait for a person, whatever they say of themselves.",
+    ),
+    Key(
+        name="unannotated",
+        kind=Choice(values=("classify", "allow")),
+        default="classify",
+        example="allow",
+        help="Tools that do not say what they do: wait until an operator has said it once, or are called at once.",
+    ),
+)
+
+_APPROVALS = _keys(
+    Key(
+        name="expiry_s",
+        kind=Seconds(low=30, high=86_400),
+        default=300,
+        example=900,
+        help="How long a held call waits for a decision.",
+    ),
+    Key(
+        name="redeem_s",
+        kind=Seconds(low=30, high=86_400),
+        default=300,
+        example=60,
+        help="How long an approved call may then be made; never longer than its proof is good.",
+    ),
+    Key(
+        name="max_pending",
+        kind=Whole(low=1, high=10_000),
+        default=100,
+        example=20,
+        help="How many calls of one caller may wait at once.",
+    ),
+    Key(
+        name="channels",
+        kind=Many(item=Choice(values=("console", "cli", "os_dialog", "command", "webhook"))),
+        default=["console", "cli"],
+        example=["cli", "os_dialog"],
+        help="Where operators hear that something waits: the page, `interlock approvals --watch`,"
+        " a notification on this machine's desktop, a command, a webhook.",
+    ),
+    Key(
+        name="command",
+        kind=Command(),
+        example="notify-team",
+        help="For the channel command: a program to start; it is told what waits in a line of JSON on stdin.",
+    ),
+    Key(
+        name="webhook_url",
+        kind=Url(outward=True),
+        example="https://hooks.example.com/interlock",
+        help="For the channel webhook: where to post it.",
+    ),
+    Key(
+        name="webhook_secret",
+        kind=_TEXT,
+        example="a-long-random-text",
+        help="The key under which the receiver checks that it comes from here (HMAC-SHA256). ${env:NAME} is replaced.",
     ),
 )
 
@@ -475,8 +618,55 @@ _TOOL = (
             help="Qualified tool name (glob); the first entry that matches applies.",
         ),
         Key(name="hide", kind=Flag(), default=False, example=True, help="Whether clients do not see the tool."),
+        Key(
+            name="cost_units",
+            kind=AMOUNT,
+            example=5,
+            help="How many units a call costs. Default: what units in [budget] says of its cost_class.",
+        ),
+        Key(
+            name="budget",
+            kind=BUDGET,
+            example={"max_calls_per_minute": 10},
+            help="How much of each of these tools may be used, by all callers together.",
+        ),
+        Key(
+            name="pin",
+            kind=Flag(),
+            default=False,
+            example=True,
+            help="Whether the tool, once its definition changes, is withheld until an operator accepts the change.",
+        ),
     )
     | CAPABILITY
+)
+
+_BUDGET = _keys(
+    Key(
+        name="max_calls_per_minute",
+        kind=AMOUNT,
+        example=60,
+        help="How many calls a subserver may get, and requests it may send, within any minute. Default: no limit.",
+    ),
+    Key(
+        name="max_mutable_calls_per_session",
+        kind=AMOUNT,
+        example=10,
+        help="How many of its calls may change something until it registers anew. Default: no limit.",
+    ),
+    Key(
+        name="max_cost_units_per_session",
+        kind=AMOUNT,
+        example=1000,
+        help="How many units its calls may cost until it registers anew. Default: no limit.",
+    ),
+    Key(
+        name="units",
+        kind=UNITS,
+        default={"free": 0, "metered": 1, "expensive": 10},
+        example={"metered": 2, "expensive": 50},
+        help="How many units a call costs, by the cost_class of its tool.",
+    ),
 )
 
 _LIMITS = _keys(
@@ -513,11 +703,23 @@ SECTIONS: Final = {
         Section(name="node", shape="table", keys=_NODE, help="The node and its two doors."),
         Section(name="auth", shape="table", keys=_AUTH, help="Who may come in."),
         Section(name="access", shape="list", keys=_ACCESS, help="What a caller may do; without an entry: write."),
+        Section(
+            name="anchor",
+            shape="list",
+            keys=_ANCHOR,
+            one_of=KEY_SOURCES,
+            help="Whose signatures are believed, and for what.",
+        ),
         Section(name="mcp", shape="table", keys=_MCP, help="What MCP clients see."),
         Section(name="ax", shape="table", keys=_AX, help="The tree."),
         Section(name="degraded", shape="table", keys=_DEGRADED, help="What happens to the tools of a lost subserver."),
+        Section(name="gate", shape="table", keys=_GATE, help="What waits until a person agrees."),
+        Section(
+            name="approvals", shape="table", keys=_APPROVALS, help="What waits for a decision, and who hears of it."
+        ),
         Section(name="servers", shape="segments", keys=_SERVERS, help="The MCP servers, by segment."),
         Section(name="tool", shape="list", keys=_TOOL, help="What is known better than a server says about its tools."),
+        Section(name="budget", shape="table", keys=_BUDGET, help="What a registered subserver may use."),
         Section(name="limits", shape="table", keys=_LIMITS, help="What is too much."),
         Section(name="store", shape="table", keys=_STORE, help="Where the node remembers."),
     )

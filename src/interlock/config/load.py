@@ -16,9 +16,12 @@ from interlock.config.layers import environment_layer, file_layer, flags_layer
 from interlock.config.names import check_names
 from interlock.config.place import At, Layer, Surroundings
 from interlock.config.plan import (
+    ApprovalsPlan,
     AuthPlan,
     AxPlan,
+    BudgetPlan,
     DegradedPlan,
+    GatePlan,
     LimitsPlan,
     McpPlan,
     NodePlan,
@@ -86,11 +89,15 @@ def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, str], *,
         node=NodePlan(**tables.get("node", {})),
         auth=AuthPlan(**tables.get("auth", {})),
         access=settings.access,
+        anchors=settings.anchors,
         mcp=McpPlan(**tables.get("mcp", {})),
         ax=AxPlan(**tables.get("ax", {})),
         degraded=DegradedPlan(**tables.get("degraded", {})),
+        gate=GatePlan(**tables.get("gate", {})),
+        approvals=ApprovalsPlan(**tables.get("approvals", {})),
         servers=tuple(_placed(server, workspace) for server in settings.servers.values()),
         tools=settings.tools,
+        budget=BudgetPlan(**tables.get("budget", {})),
         limits=LimitsPlan(**tables.get("limits", {})),
         store=StorePlan(**tables.get("store", {})),
     )

@@ -8,6 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from interlock.protocol.ax.budget import KEYS, Limits
+
 
 class Address(msgspec.Struct, frozen=True):
     host: str
@@ -25,6 +27,8 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     operator_url: str | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    client_ca: Path | None = None  # whose certificates prove the authority of subservers
+    crl: Path | None = None
     origins: tuple[str, ...] = ()
     trusted_proxies: tuple[str, ...] = ()
 
@@ -62,6 +66,18 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
     authority: str | None = None  # what a registrant on this machine is known to speak for
     secure_by: str | None = None
     link_latency_ms: int = 0
+    budget: Limits | None = None  # of each caller; of a subserver: of its registration, instead of [budget]
+
+
+class AnchorPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One [[anchor]] entry: whose signature is believed. One of `key`, `jwks` and `passkey` is given."""
+
+    name: str
+    key: str | Path | None = None  # a public key, or the file that holds it
+    jwks: str | Path | None = None  # a key set: its URL, or the file that holds it
+    passkey: str | None = None  # the id of a registered credential; kept, and not verified by this version
+    approves: tuple[str, ...] = ()  # tools (globs) whose calls it may approve
+    speaks_for: tuple[str, ...] = ()  # DNS names it may prove, as they are compared (`protocol.ax.authority`)
 
 
 class McpPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +98,9 @@ class ParentPlan(msgspec.Struct, frozen=True, kw_only=True):
     secret: str | None = None  # the subserver token; never shown
     authority: str | None = None
     secure_by: str | None = None  # what protects a link without TLS
+    ca_file: Path | None = None  # whose certificates the parent may have; None: the system's
+    tls_cert: Path | None = None  # what we show it
+    tls_key: Path | None = None
 
 
 class ChildPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +127,29 @@ class AxPlan(msgspec.Struct, frozen=True, kw_only=True):
 class DegradedPlan(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool = True
     grace_s: float = 300
+
+
+class GatePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is held until a person agrees (MCP-AX 11.3)."""
+
+    mode: Literal["gated", "defer", "open"] = "gated"  # defer: what a hop below gates is left to it
+    also: tuple[str, ...] = ()  # further tools (globs), in every mode
+    unannotated: Literal["classify", "allow"] = "classify"  # tools of which nobody says whether they can be undone
+
+
+Channel = Literal["console", "cli", "os_dialog", "command", "webhook"]
+
+
+class ApprovalsPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a decision is waited for, and how operators hear that one is wanted."""
+
+    expiry_s: float = 300
+    redeem_s: float = 300
+    max_pending: int = 100  # per principal
+    channels: tuple[Channel, ...] = ("console", "cli")
+    command: tuple[str, ...] = ()
+    webhook_url: str | None = None
+    webhook_secret: str | None = None  # never shown
 
 
 class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn"):
@@ -163,6 +205,30 @@ class ToolRule(msgspec.Struct, frozen=True, kw_only=True):
     match: str
     capability: dict[str, str | bool] = {}
     hide: bool = False
+    pin: bool = False  # a changed definition is withheld until an operator accepts it
+    cost_units: int | None = None  # None: by its cost_class
+    budget: Limits | None = None  # of each tool, over all callers
+
+
+class UnitsPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call counts for, by its cost_class."""
+
+    free: int = 0
+    metered: int = 1
+    expensive: int = 10
+
+
+class BudgetPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Of every registration session (MCP-AX 11.4)."""
+
+    max_calls_per_minute: int | None = None
+    max_mutable_calls_per_session: int | None = None
+    max_cost_units_per_session: int | None = None
+    units: UnitsPlan = UnitsPlan()
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(**{name: getattr(self, name) for name in KEYS})
 
 
 class LimitsPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,10 +247,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     node: NodePlan = NodePlan()
     auth: AuthPlan = AuthPlan()
     access: tuple[AccessRule, ...] = ()
+    anchors: tuple[AnchorPlan, ...] = ()
     mcp: McpPlan = McpPlan()
     ax: AxPlan = AxPlan()
     degraded: DegradedPlan = DegradedPlan()
+    gate: GatePlan = GatePlan()
+    approvals: ApprovalsPlan = ApprovalsPlan()
     servers: tuple[ServerPlan, ...] = ()
     tools: tuple[ToolRule, ...] = ()
+    budget: BudgetPlan = BudgetPlan()
     limits: LimitsPlan = LimitsPlan()
     store: StorePlan = StorePlan()

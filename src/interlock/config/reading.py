@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from interlock.config.anchors import anchor_plan
 from interlock.config.keys import CAPABILITY, SECTIONS, TOP, Key, Section
 from interlock.config.kinds import Segment
 from interlock.config.nearest import nearest
 from interlock.config.place import At, Wrong, type_word
-from interlock.config.plan import AccessRule, ServerPlan, ToolRule
+from interlock.config.plan import AccessRule, AnchorPlan, ServerPlan, ToolRule
 from interlock.config.problems import shown
 from interlock.config.servers import server_plan
 from interlock.config.written import toml_text
@@ -31,6 +32,7 @@ class Settings:
         self.top: dict[str, Any] = {}
         self.tables: dict[str, dict[str, Any]] = {}
         self.access: tuple[AccessRule, ...] = ()
+        self.anchors: tuple[AnchorPlan, ...] = ()
         self.tools: tuple[ToolRule, ...] = ()
         self.servers: dict[str, ServerPlan] = {}
         # (table or "", key) -> where it was written last; ("servers", SEGMENT), ("tool", INDEX) -> its table
@@ -88,11 +90,15 @@ class Settings:
             self.written[section.name, str(index)] = inside
             values = read_table(entry, section.keys, inside)
             if len(values) == len(entry) and not _missing(section.keys, entry):
-                rules.append(AccessRule(**values) if section.name == "access" else _tool_rule(values))
-        if section.name == "access":
-            self.access = tuple(rules)
-        else:
-            self.tools = tuple(rules)
+                rules.append(_entry(section.name, values, inside))
+        read = tuple(rule for rule in rules if not isinstance(rule, Wrong))
+        match section.name:
+            case "access":
+                self.access = read
+            case "anchor":
+                self.anchors = read
+            case _:
+                self.tools = read
 
     def _servers(self, section: Section, value: object, at: At) -> None:
         hint = "write [servers.NAME] above each server"
@@ -132,9 +138,20 @@ def _missing(keys: Mapping[str, Key], table: dict[str, Any]) -> list[Key]:
     return [key for key in keys.values() if key.required and key.name not in table]
 
 
+def _entry(section: str, values: dict[str, Any], at: At) -> Any:
+    match section:
+        case "access":
+            return AccessRule(**values)
+        case "anchor":
+            return anchor_plan(values, at)
+        case _:
+            return _tool_rule(values)
+
+
 def _tool_rule(values: dict[str, Any]) -> ToolRule:
     capability = {name: value for name, value in values.items() if name in CAPABILITY}
-    return ToolRule(match=values["match"], hide=values.get("hide", False), capability=capability)
+    said = {name: value for name, value in values.items() if name not in CAPABILITY}
+    return ToolRule(**said, capability=capability)
 
 
 def _unknown(what: str, name: str, known: Iterable[str], at: At) -> None:

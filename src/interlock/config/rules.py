@@ -1,13 +1,13 @@
 """What keys must not say together. Run after all layers are read, on the values that were readable."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from interlock.config.addresses import collide, is_loopback
 from interlock.config.place import At
 from interlock.config.plan import AuthPlan, NodePlan
-from interlock.config.problems import Findings, Problem
+from interlock.config.problems import Findings, Problem, shown
 from interlock.config.reading import Settings
 
 
@@ -17,8 +17,12 @@ def check_together(settings: Settings, workspace: Path, data: Path, findings: Fi
     auth = AuthPlan(**settings.tables.get("auth", {}))
     anonymous = auth.anonymous
     _tls_pair(settings)
+    _client_certificates(settings)
     _issuers_apart(settings, auth)
     _root_or_child(settings)
+    _anchors_apart(settings)
+    _proof_asked_for(settings)
+    _channels_can_be_reached(settings)
     if settings.wrong & {("node", "listen"), ("node", "operator_listen"), ("auth", "anonymous")}:
         return  # a default in their place would be judged, not what the person means
     _doors_apart(settings, plan)
@@ -36,11 +40,62 @@ def _tls_pair(settings: Settings) -> None:
             at.wrong(f"'{one}' in [node] needs '{other}'", "give both, or neither")
 
 
+def _client_certificates(settings: Settings) -> None:
+    """A certificate is seen by whoever ends the TLS connection: this node, or a proxy that it trusts."""
+    crl, ca = settings.written.get(("node", "crl")), settings.written.get(("node", "client_ca"))
+    if crl is not None and ca is None:
+        crl.wrong("'crl' in [node] needs 'client_ca'", "give the CA whose certificates it revokes")
+    node = settings.tables.get("node", {})
+    if ca is not None and node.get("tls_cert") is None and not node.get("trusted_proxies"):
+        hint = "give tls_cert and tls_key, or name the proxy that takes certificates in trusted_proxies"
+        ca.wrong("'client_ca' in [node] is of no use without TLS", hint)
+
+
 def _root_or_child(settings: Settings) -> None:
     """MCP-AX 3.1: the segment of a child is its parent's to assign; only a root has one of its own."""
     at = settings.written.get(("ax", "root_segment"))
     if at is not None and settings.tables.get("ax", {}).get("parents"):
         at.wrong("'root_segment' in [ax] names a root, and [[ax.parents]] makes this node a child", "give one of them")
+
+
+def _proof_asked_for(settings: Settings) -> None:
+    at = settings.written.get(("ax", "require_proof"))
+    if at is not None and settings.tables.get("ax", {}).get("require_proof") == "never":
+        at.warn(
+            "require_proof = 'never' lets every subserver offer tools that change things without proof of who it is",
+            "leave it out, and name whom you trust in [[anchor]] or [[access]]",
+        )
+
+
+def _anchors_apart(settings: Settings) -> None:
+    """The name is part of what a used proof is remembered by, and what the audit says."""
+    seen: set[str] = set()
+    for index, anchor in enumerate(settings.anchors):
+        at = settings.written.get(("anchor", str(index)))
+        if anchor.name in seen and at is not None:
+            at.inside("name").wrong(
+                f"two entries of [[anchor]] have the name {shown(anchor.name)}", "give each its own"
+            )
+        seen.add(anchor.name)
+
+
+_CHANNEL_KEYS: Final = {"command": ("command",), "webhook": ("webhook_url", "webhook_secret")}
+
+
+def _channels_can_be_reached(settings: Settings) -> None:
+    approvals = settings.tables.get("approvals", {})
+    for channel, keys in _CHANNEL_KEYS.items():
+        at = settings.written.get(("approvals", "channels"))
+        chosen = channel in approvals.get("channels", ())
+        for key in keys:
+            given = settings.written.get(("approvals", key))
+            if chosen and at is not None and given is None:
+                at.wrong(f"the channel '{channel}' in [approvals] needs '{key}'", "give it, or leave the channel out")
+            elif given is not None and not chosen:
+                given.warn(
+                    f"'{key}' in [approvals] is not used without the channel '{channel}'",
+                    f"add '{channel}' to channels",
+                )
 
 
 def _issuers_apart(settings: Settings, auth: AuthPlan) -> None:

@@ -23,6 +23,8 @@ def json_schema() -> dict[str, Any]:
 
 def _section(section: Section) -> dict[str, Any]:
     table = _table(section.keys)
+    if section.one_of:
+        table["oneOf"] = [{"required": [name]} for name in section.one_of]
     match section.shape:
         case "table":
             made = table

@@ -5,7 +5,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from interlock.config.addresses import is_loopback
-from interlock.config.kinds import Command, Kind, Many, Segment, Text, read_text
+from interlock.config.kinds import Command, FilePath, Kind, Many, Segment, Text, read_text
 from interlock.config.place import WRONG, At, Wrong
 from interlock.config.plan import ChildPlan, ParentPlan
 from interlock.config.records import Record
@@ -49,6 +49,8 @@ class _Parent(Record, frozen=True, kw_only=True):
             if parts.scheme == "ws" and not is_loopback(parts.hostname or "") and read.secure_by is None:
                 hint = 'dial wss://, or say secure_by = "why it is secure" if something else protects the way'
                 return at.wrong(f"{at.name} is beyond this machine without TLS", hint)
+            if parts.scheme == "ws" and (read.ca_file is not None or read.tls_cert is not None):
+                return at.wrong(f"{at.name} has certificates and dials without TLS", "dial wss://, or leave them out")
         return read
 
 
@@ -62,8 +64,12 @@ PARENT: Final = _Parent(
         "secret": Text(references=True),
         "authority": AUTHORITY,
         "secure_by": Text(),
+        "ca_file": FilePath(),
+        "tls_cert": FilePath(),
+        "tls_key": FilePath(),
     },
     needed=("url", "segment"),
+    beside={"tls_cert": ("tls_key",), "tls_key": ("tls_cert",)},
     make=ParentPlan,
 )
 CHILD: Final = Record(

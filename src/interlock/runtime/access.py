@@ -4,7 +4,10 @@ The table is read once and kept in step by whoever issues or revokes through thi
 dictionary look-up, whether it is a token of ours or an access token that was verified; revoking forgets all of them.
 """
 
+import base64
 from typing import Final, TypeVar
+
+import msgspec
 
 from interlock.config.plan import AccessRule
 from interlock.runtime.callers import Principal, principal_for
@@ -16,6 +19,28 @@ KNOWN_MAX: Final = 10_000  # bearers and clients of authorization servers; as ma
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+class Operator(msgspec.Struct, frozen=True, kw_only=True):
+    principal: str
+    roles: frozenset[str]  # a token of scope read only looks
+
+
+def credential_of(authorization: str, *, basic: bool) -> str:
+    """What an Authorization header at the operator door holds: a bearer or, with `basic`, what a browser asked for.
+
+    A browser sends a password along with whatever any page makes it send. So it counts only where that is harmless.
+    """
+    scheme, _, credential = authorization.partition(" ")
+    credential = credential.strip()
+    if scheme.lower() == "bearer":
+        return credential
+    if scheme.lower() != "basic" or not basic:
+        return ""
+    try:
+        return base64.b64decode(credential, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
 
 
 class TokenBook:
@@ -68,10 +93,20 @@ class TokenBook:
         from_issuer = principal.startswith("client:") and "/" in principal  # a parent's name is a URL
         return from_issuer and self._clock.wall() >= self._vouched.get(principal, 0.0)
 
-    def operator(self, bearer: bytes) -> str | None:
-        """The person behind a bearer at the operator door."""
-        record = self._record(bearer, "operator")
-        return None if record is None else f"operator:{record.name}"
+    def as_it_would_be(self, principal: str) -> Principal:
+        """What a principal may do if it comes: by its token, where it has one here, and by [[access]]."""
+        door, _, name = principal.partition(":")
+        now = self._clock.wall()
+        own = [r for r in self._records.values() if (r.door, r.name) == (door, name) and r.opens(now)]
+        return principal_for(principal, own[0].scope if own else None, self._rules)
+
+    def operator(self, credential: str) -> "Operator | None":
+        """The person behind a credential at the operator door."""
+        record = self._record(credential.encode("latin-1", "replace"), "operator")
+        if record is None:
+            return None
+        roles = ("viewer",) if record.scope == "read" else ("viewer", "operator", "admin")
+        return Operator(principal=f"operator:{record.name}", roles=frozenset(roles))
 
     def subserver(self, authorization: bytes) -> TokenRecord | None:
         """The registrant behind an Authorization header at /ax. It opens no other door (MCP-AX 10.1)."""

@@ -20,7 +20,7 @@ from interlock.protocol.mcp.methods import ELICITATION_COMPLETE, LOG_RANK, ROOTS
 from interlock.runtime.callers import Caller
 from interlock.runtime.links.keeper import Heard, Keeper
 from interlock.runtime.links.link import Link
-from interlock.runtime.shelves import NOTES, RESOURCE_SCHEME
+from interlock.runtime.shelves import RESOURCE_SCHEME
 
 COALESCE_S: Final = 0.05  # MCP-AX 6.3, our rule
 
@@ -52,6 +52,7 @@ class Audience:
         self.members: set[Member] = set()
         self._watching: dict[tuple[str, str], dict[Member, str]] = {}  # (segment, uri) -> member -> URI it asked with
         self._changed: set[str] = set()
+        self._marked: set[str] = set()  # of which only the metadata changed
         self.unplaced_logs = 0  # messages of a shared server that may belong to any of several clients
 
     def join(self, member: Member) -> None:
@@ -108,19 +109,25 @@ class Audience:
     # Lists
 
     def lists_changed(self, kinds: frozenset[str]) -> None:
-        if not self._changed and self.members:
-            asyncio.get_running_loop().call_later(COALESCE_S, self._tell_changed)
+        self._tell_soon(self._changed, kinds)
+
+    def metadata_changed(self, kinds: frozenset[str]) -> None:
+        """Only parents read the lists again for it; clients would lose their prompt cache for nothing (6.3, ours)."""
+        self._tell_soon(self._marked, kinds)
+
+    def _tell_soon(self, among: set[str], kinds: frozenset[str]) -> None:
         if self.members:
-            self._changed |= kinds
+            if not self._changed and not self._marked:
+                asyncio.get_running_loop().call_later(COALESCE_S, self._tell_changed)
+            among |= kinds
 
     def _tell_changed(self) -> None:
-        if not self._changed:
+        if not self._changed and not self._marked:
             return
-        kinds, self._changed = self._changed, set()
-        for_clients = sorted(kinds - {NOTES})
-        for_parents = sorted({"tools" if kind == NOTES else kind for kind in kinds})
+        changed, self._changed = self._changed, set()
+        marked, self._marked = self._marked, set()
         for member in list(self.members):
-            for kind in for_clients if member.caller.hop is None else for_parents:
+            for kind in sorted(changed | marked if member.caller.hop is not None else changed):
                 member.on_lists_changed(kind)
 
     # The tree

@@ -15,6 +15,7 @@ from msgspec import Raw
 
 from interlock.protocol.ax.capability import TIMEOUT_S, LatencyClass
 from interlock.protocol.ax.latency import with_latency
+from interlock.protocol.ax.messages import CONFIRM
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_fault, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import (
     HEADER_MISMATCH,
@@ -44,13 +45,17 @@ from interlock.protocol.mcp.methods import (
 from interlock.protocol.mcp.mrtr import RESUMABLE, read_input_required
 from interlock.protocol.mcp.tasks import tool_across_eras
 from interlock.runtime.ax.hop import OUT_OF_SCOPE, Hop
+from interlock.runtime.budgets import READING, Budgets
 from interlock.runtime.callers import Asked, Caller, Sink, ViewKey
 from interlock.runtime.calls import OK, REFUSED, Call, Carrier, Outcome, Timing
 from interlock.runtime.catalog import Catalog, View
 from interlock.runtime.clock import Clock
+from interlock.runtime.gate.answers import Back
+from interlock.runtime.gate.confirming import ConfirmDesk
+from interlock.runtime.gate.keeper import Gatekeeper
 from interlock.runtime.grants.consents import Consent
 from interlock.runtime.grants.errors import Unobtainable
-from interlock.runtime.guard import BUSY, NOT_FOUND, Guard, Refuse, Rung
+from interlock.runtime.guard import BUSY, HELD, NOT_FOUND, Admitted, Guard, Refuse, Rung
 from interlock.runtime.interviews import Interview
 from interlock.runtime.links.greeting import modern_head
 from interlock.runtime.links.keeper import Heard, Keeper
@@ -87,7 +92,10 @@ class Dispatch:
         self._recorder = recorder
         self._clock = clock
         self._calls_max = calls_max
-        self._guard = Guard()
+        self.guard = Guard()
+        self._budgets: Budgets | None = None
+        self.gate: Gatekeeper | None = None  # without one, what it would hold is refused
+        self.confirmations: ConfirmDesk | None = None
         self.parking = Parking(clock)
         self.tasks = Tasks(clock)
         self._sweeping = False
@@ -95,6 +103,10 @@ class Dispatch:
         self.in_flight: set[Call] = set()
         self.total = 0
         self.failed = 0
+
+    def enforce(self, budgets: Budgets) -> None:
+        """From now on: what was declared under one holds, also when nothing is limited any more."""
+        self.guard.budgets = self._budgets = budgets
 
     def view(self, key: ViewKey) -> View:
         return self._catalog.namespace.view(key)
@@ -111,10 +123,12 @@ class Dispatch:
         headers: Mapping[bytes, bytes] | None = None,
         kind: Callable[..., Call] = Call,
     ) -> Call:
+        back: Back | None = None
         if "requestState" in params:
-            resumed = self._resumed(caller, client_id, TOOLS_CALL, params, meta, sink)
-            if resumed is not None:
-                return resumed
+            came = self._came_back(caller, client_id, params, meta, sink)
+            if isinstance(came, Call):
+                return came
+            back = came
         call = kind(caller, client_id, TOOLS_CALL, params, meta, sink, self._clock.now(), self)
         name = params.get("name")
         namespace = self._catalog.namespace
@@ -137,6 +151,7 @@ class Dispatch:
         call.timeout_s = route.timeout_s
         call.head = route.head
         call.onward = route.onward
+        call.price = route.price
         if caller.hop is not None:
             fault = self._enter(call, caller.hop, (*route.below, route.local))
             if fault is not None:
@@ -154,6 +169,10 @@ class Dispatch:
             call = TaskMaking.instead_of(call, self.tasks, route)
         elif link.personal is not None:
             call = Taskless.instead_of(call)
+        if route.gate is not None:
+            fault = HELD.fault if self.gate is None else self.gate.enter(call, route, back)
+            if fault is not None:
+                return self.refuse(call, fault)
         params["name"] = route.wire_name
         return self.go(call, link)
 
@@ -237,6 +256,14 @@ class Dispatch:
         call.head = modern_head(COMPLETE)
         return self.go(call, link)
 
+    def confirm(
+        self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
+    ) -> Call:
+        """mcpax/confirm, from anybody."""
+        if self.confirmations is None:
+            return self.refuse(self._new(caller, client_id, CONFIRM, params, meta, sink), HELD.fault)
+        return self.confirmations.confirm(caller, client_id, params, meta, sink)
+
     # What comes from a parent, and goes to AX peers (MCP-AX 7.2)
 
     def _enter(self, call: Call, hop: Hop | None, rest: tuple[str, ...]) -> Fault | None:
@@ -275,7 +302,7 @@ class Dispatch:
         meta: dict[str, Raw],
         sink: Sink,
     ) -> Call:
-        return Call(caller, client_id, method, params, meta, sink, self._clock.now(), self)
+        return Call(caller, client_id, method, params, meta, sink, self._clock.now(), self, price=READING)
 
     def go(self, call: Call, link: Link) -> Call:
         if link.personal is not None:
@@ -287,10 +314,12 @@ class Dispatch:
             return self.refuse(call, BUSY)
         if call.after is not None:
             return self._hold(call, link)
-        verdict = self._guard.admit(call, link.standing)
+        verdict = self.guard.admit(call, link)
         if isinstance(verdict, Refuse):
             if verdict.rung is Rung.AVAILABILITY and self._worth_waiting(link):
                 return self._hold(call, link)
+            if verdict.rung is Rung.GATE and self.gate is not None:
+                return call if self.gate.answers_at_once(call) else self._hold(call, link)
             return self.refuse(call, verdict.fault)
         self._register(call, link)
         link.send(verdict)
@@ -325,22 +354,30 @@ class Dispatch:
     async def _send_when_ready(self, call: Call, link: Link) -> None:
         if call.after is not None:
             await asyncio.wait((call.after,))
-        verdict = self._guard.admit(call, link.standing)
+        verdict = self.guard.admit(call, link)
         is_away = isinstance(verdict, Refuse) or link.pipe is None
         if is_away and self._worth_waiting(link) and not call.done:
             keeper = self._keepers[link.segment]
             keeper.wake()
             await keeper.usable_within(RESPAWN_WAIT_S)
-            verdict = self._guard.admit(call, link.standing)
+            verdict = self.guard.admit(call, link)
+        await self._end_hold(call, link, verdict)
+
+    async def _end_hold(self, call: Call, link: Link, verdict: Admitted[Call] | Refuse) -> None:
         if call.done:
             return
-        if isinstance(verdict, Refuse):
-            call.on_failed(verdict.fault, Outcome.REFUSED)
-        else:
+        if not isinstance(verdict, Refuse):
             call.forwarded = self._clock.now()
             if call.timeout_s is not None:
                 call.deadline = call.forwarded + call.timeout_s
             link.send(verdict)
+        elif verdict.rung is not Rung.GATE or self.gate is None:
+            call.on_failed(verdict.fault, Outcome.REFUSED)
+        elif not self.gate.answers_at_once(call):
+            released = await self.gate.released(call, link)
+            if released is not None:
+                link.send(released)
+                self.gate.sent(call, link)
 
     def _go_personally(self, call: Call, link: Link, personal: Personal) -> Call:
         if link.booked >= self._calls_max:
@@ -373,12 +410,7 @@ class Dispatch:
         link.booked -= 1
         found.booked += 1
         call.booked = found
-        verdict = self._guard.admit(call, found.standing)
-        if isinstance(verdict, Refuse):
-            call.on_failed(verdict.fault, Outcome.REFUSED)
-        else:
-            call.forwarded = self._clock.now()
-            found.send(verdict)
+        await self._end_hold(call, found, self.guard.admit(call, found))
 
     def _mirror(
         self, call: Call, route: Route, arguments: Raw | None, headers: Mapping[bytes, bytes] | None
@@ -429,6 +461,15 @@ class Dispatch:
     def returned(self, call: Call) -> Heard | None:
         return None if call.link is None else self._tell_level(call, call.link)
 
+    def _came_back(
+        self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
+    ) -> Call | Back | None:
+        """A tools/call with a state: of a call that is held, of one that is parked, or of its server's own."""
+        back = self.gate.returned(caller, params) if self.gate is not None else None
+        if isinstance(back, Fault):
+            return self.refuse(self._new(caller, client_id, TOOLS_CALL, params, meta, sink), back)
+        return back or self._resumed(caller, client_id, TOOLS_CALL, params, meta, sink)
+
     def _resumed(
         self, caller: Caller, client_id: bytes, method: str, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
     ) -> Call | None:
@@ -471,9 +512,15 @@ class Dispatch:
             return False
         if isinstance(wanted, str):
             call.on_failed(Fault(INTERNAL_ERROR, f"the server's question is malformed: {wanted}"), Outcome.ERROR)
+        elif (fault := self._ask_for(call, len(wanted.questions))) is not None:
+            call.on_failed(fault, Outcome.ERROR)
         else:
             Interview(call, wanted).start()
         return True
+
+    def _ask_for(self, call: Call, questions: int) -> Fault | None:
+        budgets = self._budgets
+        return None if budgets is None or not isinstance(call.link, Link) else budgets.asked(call.link, call, questions)
 
     def consent_needed(self, call: Call, segment: str, consent: Consent) -> None:
         said = f"{segment} takes calls of yours once you have agreed on this page. Open it, then call again."
@@ -525,7 +572,8 @@ class Dispatch:
         if outcome is not OK:
             if outcome is REFUSED:
                 verdict = "refused"
-            self.failed += outcome is not Outcome.TOOL_ERROR and outcome is not Outcome.CANCELLED
+            if call.gate is None:  # one that waits for a person has not failed
+                self.failed += outcome is not Outcome.TOOL_ERROR and outcome is not Outcome.CANCELLED
             if link is not None and outcome in (Outcome.ERROR, Outcome.LOST, Outcome.TIMEOUT):
                 link.errors += 1
         self._recorder.add(

@@ -1,22 +1,27 @@
-"""The one door. Nothing reaches a link but an `Admitted` command, and only `Guard.admit` makes one.
+"""The one door. Nothing reaches a link but an `Admitted` command, and only the guard makes one.
 
 Rungs are asked in the order of SURFACE 8; the first refusal wins and names its rung. Rungs 1 to 3 belong to the front.
-Refusals are values. The guard touches no disk and awaits nothing.
+Refusals are values. A command that waits for a person's word passes `redeem` and no other way: the approval is used up,
+on disk, before the command exists. For every other command the guard touches no disk and awaits nothing.
 """
 
 from enum import IntEnum
-from typing import Any, Final, Generic, TypeVar, assert_never
+from typing import Any, Final, Generic, Protocol, TypeVar, assert_never
 
 import msgspec
 
-from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, TOOL_DEGRADED, Fault
+from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, TOOL_DEGRADED, UNAVAILABLE, Fault
 from interlock.runtime.clock import rfc3339
 from interlock.runtime.links.state import LinkState, Standing
 
 
 class Rung(IntEnum):
     ROUTE = 4
+    ARGUMENTS = 7
     AVAILABILITY = 8
+    BUDGET = 9
+    GATE = 10
+    COMMIT = 11
     SEND = 12
 
 
@@ -25,7 +30,38 @@ class Refuse(msgspec.Struct, frozen=True):
     fault: Fault
 
 
-C = TypeVar("C")
+class Command(Protocol):
+    @property
+    def gate(self) -> object | None:
+        """What it must pass before it is sent; None when nothing holds it."""
+
+
+class Place(Protocol):
+    """The link a command is for."""
+
+    @property
+    def standing(self) -> Standing: ...
+
+
+class Approvals(Protocol):
+    async def use(self, approval_id: str) -> object | Fault:
+        """Exactly one caller wins, and what it won is on disk."""
+
+
+class Charging(Protocol):
+    """Budgets; `at` is the link a command is for."""
+
+    def room(self, command: Any, at: Any) -> Fault | None:
+        """The refusal of a command that could not be charged now."""
+
+    def charge(self, command: Any, at: Any) -> Fault | None:
+        """Once for each command, however often it is asked."""
+
+    def refund(self, command: Any) -> None:
+        """It will not be sent."""
+
+
+C = TypeVar("C", bound=Command)
 
 _KEY: Final = object()
 _READY: Final = LinkState.READY  # a name of its own, as in `protocol.mcp.eras`
@@ -43,27 +79,64 @@ class Admitted(Generic[C]):
 
 
 class Guard:
-    __slots__ = ()
+    __slots__ = ("_underway", "budgets")
 
-    def admit(self, command: C, standing: Standing | None) -> Admitted[C] | Refuse:
-        """`standing` is how the link of the command's route stands; None when the name leads nowhere."""
-        if standing is None:
+    def __init__(self) -> None:
+        self.budgets: Charging | None = None  # None: nobody has one
+        self._underway: set[str] = set()  # approvals that were used and whose calls are not over
+
+    def admit(self, command: C, at: Place | None) -> Admitted[C] | Refuse:
+        """`at` is the link of the command's route; None when the name leads nowhere. What is admitted is charged."""
+        if at is None:
             return Refuse(Rung.ROUTE, NOT_FOUND)
-        if standing.state is _READY:
+        if at.standing.state is _READY and command.gate is None and self.budgets is None:
             return Admitted(command, _KEY)
-        match standing.state:
-            case LinkState.READY | LinkState.SLOW:
-                return Admitted(command, _KEY)
-            case (
-                LinkState.CONNECTING
-                | LinkState.DEGRADED
-                | LinkState.UNAUTHORISED
-                | LinkState.FAILED
-                | LinkState.STOPPED
-            ):
-                return Refuse(Rung.AVAILABILITY, degraded(standing))
-            case _:
-                assert_never(standing.state)
+        away = _maybe_away(at.standing)
+        if away is not None:
+            return away
+        if command.gate is None:
+            return self._maybe_over(command, at) or Admitted(command, _KEY)
+        fault = None if self.budgets is None else self.budgets.room(command, at)
+        return HELD if fault is None else Refuse(Rung.BUDGET, fault)
+
+    def _maybe_over(self, command: C, at: Place) -> Refuse | None:
+        """Rungs 9 and 11 in one step: nobody is between the room and its taking."""
+        fault = None if self.budgets is None else self.budgets.charge(command, at)
+        return None if fault is None else Refuse(Rung.BUDGET, fault)
+
+    async def redeem(self, command: C, at: Place, approvals: Approvals, approval_id: str) -> Admitted[C] | Refuse:
+        """Rungs 8, 9, 11 and 12 of a command that a person released. One approval admits one command."""
+        refuse = _maybe_away(at.standing) or self._maybe_over(command, at)
+        if refuse is not None:
+            return refuse
+        used = await approvals.use(approval_id)
+        if isinstance(used, Fault):
+            if self.budgets is not None:
+                self.budgets.refund(command)
+            return Refuse(Rung.COMMIT, used)
+        self._underway.add(approval_id)
+        # The link may have gone meanwhile: then nothing is sent, and the approval is spent all the same.
+        return _maybe_away(at.standing) or Admitted(command, _KEY)
+
+    def resume(self, command: C, at: Place, approval_id: str) -> Admitted[C] | Refuse:
+        """The next round of a released call that its server, or a gate below, answered with a question."""
+        if approval_id not in self._underway:
+            return HELD
+        return _maybe_away(at.standing) or self._maybe_over(command, at) or Admitted(command, _KEY)
+
+    def over(self, approval_id: str) -> None:
+        """The call has its answer, or will never have one."""
+        self._underway.discard(approval_id)
+
+
+def _maybe_away(standing: Standing) -> Refuse | None:
+    match standing.state:
+        case LinkState.READY | LinkState.SLOW:
+            return None
+        case LinkState.CONNECTING | LinkState.DEGRADED | LinkState.UNAUTHORISED | LinkState.FAILED | LinkState.STOPPED:
+            return Refuse(Rung.AVAILABILITY, degraded(standing))
+        case _:
+            assert_never(standing.state)
 
 
 _REASONS: Final = {LinkState.UNAUTHORISED: "unauthorised", LinkState.CONNECTING: "relisting"}
@@ -86,4 +159,9 @@ def degraded(standing: Standing) -> Fault:
 NOT_FOUND: Final = Fault(METHOD_NOT_FOUND, "tool_not_found", {"reason": "tool_not_found"})
 
 
-BUSY: Final = Fault(TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "retry_after_ms": 1000})
+BUSY: Final = Fault(
+    TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "outcome": "not_sent", "retry_after_ms": 1000}
+)
+
+# Whoever is refused at this rung is told what it waits for (`gate`), not this.
+HELD: Final = Refuse(Rung.GATE, Fault(UNAVAILABLE, "unavailable", {"reason": "confirmation_required"}))

@@ -13,6 +13,7 @@ import msgspec
 from interlock.store.ports import Damaged, FolderUnusable
 
 FILE: Final = "identity.json"
+NODE_KEY: Final = "node.key"  # what the node signs with; made when it is first needed
 BYTES_MAX: Final = 4096
 
 

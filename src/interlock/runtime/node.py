@@ -20,24 +20,37 @@ from msgspec import Raw
 
 from interlock.config.load import Loaded
 from interlock.config.plan import Address, Plan
+from interlock.protocol.approvals.messages import Approval
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.oauth.resource import metadata_paths, resource_of
 from interlock.runtime import descriptors
-from interlock.runtime.access import TokenBook
+from interlock.runtime.access import TokenBook, credential_of
+from interlock.runtime.anchors import Anchors
+from interlock.runtime.approvals.deciding import Deciding
+from interlock.runtime.approvals.definitions import Definitions
+from interlock.runtime.approvals.drawer import Drawer
+from interlock.runtime.approvals.inbox import Inbox, rules_of
+from interlock.runtime.approvals.notifying import Notifier, make_channels
+from interlock.runtime.approvals.record import Record
+from interlock.runtime.approvals.window import Window
 from interlock.runtime.asked_tasks import AskedTasks
 from interlock.runtime.audience import Audience
 from interlock.runtime.ax.children import Nursery
+from interlock.runtime.ax.judge import ANCHOR_GONE, Judge
 from interlock.runtime.ax.members import Fittings
+from interlock.runtime.ax.peers import Guest
 from interlock.runtime.ax.proofs import Proofs
 from interlock.runtime.ax.records import Owners
 from interlock.runtime.ax.registrar import Registrar
+from interlock.runtime.budgets import Budgets, is_limited
 from interlock.runtime.callers import principal_for
-from interlock.runtime.catalog import Catalog
+from interlock.runtime.catalog import EVERYTHING, Catalog
 from interlock.runtime.clock import Clock, SystemClock
 from interlock.runtime.dispatch import Dispatch
-from interlock.runtime.fronts.ax import PING_EVERY_S, PONG_WITHIN_S, AxDoor
+from interlock.runtime.extras import require_cryptography
+from interlock.runtime.fronts.ax import AxDoor
 from interlock.runtime.fronts.bridge import SOCKET, BridgedClient, bridge
 from interlock.runtime.fronts.door import PublicDoor
 from interlock.runtime.fronts.health import public_app
@@ -48,28 +61,35 @@ from interlock.runtime.fronts.refusals import Refusals
 from interlock.runtime.fronts.sessions import Session, Sessions
 from interlock.runtime.fronts.stdio import LineFront, stdio_front
 from interlock.runtime.fronts.stock import Stock
+from interlock.runtime.gate.confirming import ConfirmDesk
+from interlock.runtime.gate.keeper import Gatekeeper
 from interlock.runtime.grants.consents import Pending
 from interlock.runtime.grants.desk import GrantDesk
-from interlock.runtime.identity import own_identity
+from interlock.runtime.identity import NODE_KEY, own_identity
 from interlock.runtime.links.connecting import Workshop
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.personal import PersonalLinks
 from interlock.runtime.links.pipes import Undelivered
+from interlock.runtime.links.task_watcher import Asking
 from interlock.runtime.operations import NodeOperations
 from interlock.runtime.recorder import Recorder
 from interlock.runtime.reload import Read, Reload
 from interlock.runtime.replanning import takes
 from interlock.runtime.retention import Retention
 from interlock.runtime.servers import Servers
+from interlock.runtime.shelves import Route, Shelf
 from interlock.runtime.task_desk import TaskDesk
 from interlock.runtime.task_news import TaskNews
+from interlock.runtime.tls import listener_options
 from interlock.store.registry import build_audit, build_store
 from interlock.store.tokens import TokenTable
 from interlock.transport.warden import Warden
 
 if TYPE_CHECKING:
+    from interlock.runtime.ax.certificates import Certificates
     from interlock.runtime.ax.forest import Forest
+    from interlock.store.signing import SigningKey
 
 log = logging.getLogger("interlock.node")
 
@@ -77,16 +97,14 @@ READY_S: Final = 3.0  # how long `on_ready` waits for servers that are still con
 DRAIN_S: Final = 10  # how long calls under way may take after SIGTERM
 DRAIN_TICK_S: Final = 0.02
 
+PAGES: Final = "/approvals"  # what a person looks at with a browser
+
 Authenticate = Callable[[Any], Awaitable[str | None]]
 OperatorApp = Callable[[NodeOperations, Authenticate | None], Any]
 
 
 class NodeRunning(Exception):
     """Another node uses this data folder."""
-
-
-class ExtraMissing(Exception):
-    """What is configured needs a package that is not installed."""
 
 
 class NodeGone(Exception):
@@ -108,7 +126,8 @@ class Node:
         self.tokens = TokenBook(TokenTable(self.store.kv), self.clock, plan.access, plan.auth.token_days)
         self.keepers: dict[str, Keeper] = {}
         self.audience = Audience(self.keepers)
-        self.catalog = Catalog(plan, self.audience.lists_changed)
+        self.catalog = Catalog(plan, self.audience.lists_changed, self.audience.metadata_changed)
+        self.budgets = Budgets(plan.budget.limits, self.clock)
         self.dispatch = Dispatch(
             self.catalog,
             self.keepers,
@@ -117,6 +136,8 @@ class Node:
             plan.limits.calls_in_flight,
             latency_meta=plan.mcp.latency_meta,
         )
+        if is_limited(plan):
+            self.dispatch.enforce(self.budgets)
         self.dispatch.parking.room = descriptors.limit() * 2 // 3  # the rest is for those who are at work
         self.stock = Stock(self.catalog, self.keepers, self.clock, plan.ax.list_ttl_s)
         self.sessions = Sessions(self.clock, plan.mcp.session_idle_s, self._session_ended)
@@ -141,6 +162,19 @@ class Node:
             clock=self.clock,
             revealer=self.desk.revealer,
         )
+        own_id = self.identity.aggregator_id
+        drawer, record = Drawer(self.store.kv, self.clock), Record(self.recorder)
+        self.inbox = Inbox(drawer, record, self.clock, rules_of(plan.approvals))
+        self.deciding = Deciding(self.inbox, self.clock, own_id)
+        self.definitions = self.deciding.rulings = self.catalog.rulings = Definitions(
+            self.store.kv, self.inbox, self.clock
+        )
+        self.definitions.on_ruled.append(self.restock)
+        self.catalog.on_seen.append(self._definitions_seen)
+        self.notifier = Notifier(
+            self.inbox, make_channels(plan.approvals, self.clock), url=lambda: self.operator_url, node=plan.node.name
+        )
+        self.window = Window(self.inbox, self.deciding, self.clock, aggregator_id=own_id, url=lambda: self.operator_url)
         fittings = Fittings(
             clock=self.clock,
             workshop=self._workshop,
@@ -149,13 +183,16 @@ class Node:
             audience=self.audience,
             house=self,
             recorder=self.recorder,
+            budgets=self.budgets,
             leases=None,  # a store in the data folder is nobody else's
         )
-        own_id = self.identity.aggregator_id
-        proofs = Proofs(self.store.kv, self.clock, audiences=lambda: (f"{self.url}/ax", self.url, own_id))
+        self.anchors = Anchors(plan.anchors, self.clock)
+        proofs = Proofs(self.store.kv, self.clock, self.anchors, audiences=lambda: (f"{self.url}/ax", self.url, own_id))
+        self.judge = self.deciding.judge = Judge(self.store.kv, self.clock, self.anchors)
+        self.gate = self._make_gate()
         self.registrar = Registrar(plan, own_id, fittings, Owners(self.store.kv, self.clock), proofs)
         self.children = Nursery(plan, self.registrar, self._workshop)
-        self.door.also_dismiss = lambda: self.registrar.dismiss_unwelcome(self.tokens.stands)
+        self.door.also_dismiss = lambda: self.registrar.dismiss_unwelcome(self._stands)
         self.parents = self.make_parents()
         self.configured = Servers(self, self.keepers, self.personal, self.catalog, self._workshop, self.desk)
         self.reload: Reload | None = None
@@ -169,12 +206,25 @@ class Node:
 
     async def start(self, *, listen: bool = True) -> None:
         """Works up the floors; whatever was begun is ended by `stop`, also after a failure here."""
+        self.anchors.load()
+        self._stack.push_async_callback(self.anchors.close)
         await self.store.open()
         self._stack.push_async_callback(self.store.close)
+        await self.judge.open()
         await self.audit.open()
         self._stack.push_async_callback(self.audit.close)
         self.recorder.start()
         self._stack.push_async_callback(self.recorder.stop)
+        await self.inbox.open()
+        await self.void_unfounded()
+        await self.definitions.open()
+        self.inbox.start()
+        self._stack.push_async_callback(self.inbox.close)
+        self._stack.push_async_callback(self.definitions.close)
+        self.notifier.start()
+        self._stack.push_async_callback(self.notifier.close)
+        await self.gate.open(self.store.kv)
+        self._stack.push_async_callback(self.gate.close)
         retention = Retention(self.audit, self.recorder, self.clock, self.plan.store.audit_days)
         retention.start()
         self._stack.push_async_callback(retention.stop)
@@ -207,6 +257,8 @@ class Node:
         from interlock.runtime.ax.parents import Parents
         from interlock.runtime.fronts.upward import UpwardFront
 
+        signer = self.own_key(self.plan)
+
         def parents_of(plan: Plan) -> Parents:
             return Parents(
                 plan,
@@ -214,11 +266,44 @@ class Node:
                 clock=self.clock,
                 recorder=self.recorder,
                 make_front=partial(UpwardFront, self.legacy, self.modern, self.audience),
+                budgets=self.budgets,
+                signer=signer,
             )
 
         forest = Forest(self.plan, parents_of)
         self.registrar.on_subtree.append(forest.subtree_changed)
         return forest
+
+    def own_key(self, plan: Plan) -> "SigningKey | None":
+        """What proves our authority to parents; `interlock access anchor` makes it. Raises a StoreError."""
+        path = plan.data / NODE_KEY
+        if not path.exists() or all(parent.authority is None for parent in plan.ax.parents):
+            return None
+        from interlock.store.signing import read_signing_key
+
+        return read_signing_key(path)
+
+    async def void_unfounded(self) -> list[Approval]:
+        """What somebody approved who may no longer do so, and nobody has used (MCP-AX 11.3)."""
+        return await self.inbox.void_where(ANCHOR_GONE, lambda approval: not self.judge.stands(approval))
+
+    def _make_gate(self) -> Gatekeeper:
+        gate = Gatekeeper(
+            self.inbox,
+            self.anchors,
+            self.judge,
+            self.dispatch.guard,
+            self.clock,
+            aggregator_id=self.identity.aggregator_id,
+            operator_url=lambda: self.operator_url,
+        )
+        self.dispatch.gate = gate
+        self.dispatch.confirmations = ConfirmDesk(gate, self.deciding, self.dispatch, self.clock, self._find_tool)
+        self.catalog.on_redefined.append(gate.definitions_changed)
+        return gate
+
+    def _find_tool(self, qualified: str) -> Route | None:
+        return self.catalog.namespace.view(EVERYTHING).find_tool(qualified)
 
     async def stop(self) -> None:
         await self._close_doors()
@@ -265,21 +350,38 @@ class Node:
         if node.operator_url is None:
             self.operator_url = f"{scheme}://{_reachable(operator, node.operator_listen)}"
         protocol = type("PublicProtocol", (McpProtocol,), {"door": self.door})
-        tls = {"ssl_certfile": node.tls_cert, "ssl_keyfile": node.tls_key} if node.tls_cert is not None else {}
+        tls = listener_options(node, public=True)
         documents = self._open_to_oauth() | self.desk.settle(self.url, self.operator_url)
-        subservers = self.subservers = AxDoor(self.plan, self.tokens, self.registrar, self.refusals)
+        certificates = self._certificates()
+        subservers = self.subservers = AxDoor(self.plan, self.tokens, self.registrar, self.refusals, certificates)
         sockets = {
             "ws_max_size": self.plan.limits.message_bytes,
-            "ws_ping_interval": PING_EVERY_S,
-            "ws_ping_timeout": PONG_WITHIN_S,
+            "ws_ping_interval": None,  # the pipe's matter
             "ws_per_message_deflate": False,
         }
         app = public_app(self._is_ready, documents, subservers)
         await self._serve(app, public, http=protocol, **sockets, **tls)
-        await self._serve(self._operator_app(self.operations, self._authenticate_operator), operator, **tls)
+        people = self._operator_app(self.operations, self._authenticate_operator)
+        await self._serve(people, operator, **listener_options(node, public=False))
         await self._serve(self._operator_app(self.operations, None), admin)
         self._tasks.append(asyncio.get_running_loop().create_task(self.door.sweep_forever(), name="door sweep"))
         await self._open_bridge(run / SOCKET)
+
+    def _stands(self, guest: Guest) -> bool:
+        """Whether a subserver that is here could still come in."""
+        if self.subservers is not None and not self.subservers.stands(guest):
+            return False
+        return self.tokens.stands(guest.principal)
+
+    def _certificates(self) -> "Certificates | None":
+        """Who vouches for subservers' certificates. Raises CertificatesInvalid, ExtraMissing."""
+        node = self.plan.node
+        if node.client_ca is None:
+            return None
+        require_cryptography("node.client_ca")
+        from interlock.runtime.ax.certificates import Certificates
+
+        return Certificates(node.client_ca, node.crl, self.clock)
 
     def _open_to_oauth(self) -> dict[str, bytes]:
         """Take access tokens, where an authorization server is configured. Gives the documents that say so, by path."""
@@ -287,10 +389,9 @@ class Node:
         if not plan.auth.issuers:
             return {}
         resource = resource_of(self.url)
-        try:
-            from interlock.runtime.oauth.bearers import Bearers  # here, because `cryptography` takes 10 MiB
-        except ModuleNotFoundError as error:
-            raise ExtraMissing(f"auth.issuers needs the package {error.name}: install interlock[oauth]") from None
+        require_cryptography("auth.issuers", "oauth")
+        from interlock.runtime.oauth.bearers import Bearers  # here, because `cryptography` takes 10 MiB
+
         bearers = Bearers(
             plan.auth.issuers,
             plan.access,
@@ -353,6 +454,7 @@ class Node:
         for server in self._servers:
             server.should_exit = True
         self.door.end_streams()
+        self.inbox.end_listening()
         if self.parents is not None:
             self.parents.close()
         await self.drain()
@@ -380,14 +482,26 @@ class Node:
             await asyncio.sleep(DRAIN_TICK_S)
 
     async def _authenticate_operator(self, request: Any) -> str | None:
-        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        who = self.tokens.operator(bearer.strip().encode("latin-1")) if scheme.lower() == "bearer" else None
+        header, page = request.headers.get("authorization", ""), request.url.path.startswith(PAGES)
+        who = self.tokens.operator(credential_of(header, basic=page))
         if who is None:
             peer = request.client.host if request.client is not None else None
             self.refusals.note(f"peer:{peer}", "operator", request.method[:20], "unauthorised")
-        return who
+            return None
+        request.state.roles = who.roles
+        return who.principal
 
     # What the links say (LinkWatcher)
+
+    async def restock(self, segment: str) -> None:
+        """An operator said something new of its tools: they are listed anew."""
+        keeper = self.keepers.get(segment)
+        if keeper is not None and keeper.listing is not None:
+            self.catalog.reconsider(segment)
+            await self.catalog.stock(keeper.link, keeper.listing)
+
+    def _definitions_seen(self, shelf: Shelf) -> None:
+        self.definitions.took(shelf.link.segment, shelf.seen, {route.qualified: route for route in shelf.tools})
 
     def on_standing(self, link: Link) -> None:
         log.info("link %s: %s%s", link.segment, link.standing.state.value, _because(link.standing.reason))
@@ -401,6 +515,9 @@ class Node:
 
     def on_log(self, link: Link, params: Raw) -> None:
         self.audience.log(link, params, self.dispatch.tasks.principals(link))
+
+    def on_asking(self, link: Link, asking: Asking) -> Fault | None:
+        return self.budgets.asked(link, asking)
 
     def on_orphan_request(self, link: Link, request: Request) -> bool:
         return self.audience.roots(link, request)

@@ -15,18 +15,22 @@ from interlock import __version__
 from interlock.config.effective import effective
 from interlock.protocol.ax.capability import as_object
 from interlock.protocol.jsonrpc.codec import decode_value
+from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.items import maybe_value
 from interlock.protocol.oauth.resource import resource_of
+from interlock.runtime.approvals.sights import CHANGED
+from interlock.runtime.approvals.window import Window
+from interlock.runtime.ax.judge import revoked_line
 from interlock.runtime.callers import ViewKey
+from interlock.runtime.catalog import EVERYTHING
 from interlock.runtime.clock import rfc3339
 from interlock.runtime.grants.desk import BadSecretName, named_by
 from interlock.runtime.grants.errors import Unobtainable
-from interlock.runtime.guard import Rung
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.registered import RegisteredLink
-from interlock.runtime.links.state import USABLE
+from interlock.runtime.rungs import rungs
 from interlock.runtime.shelves import Route, era_of
 from interlock.runtime.subtree import below
 from interlock.store.secrets import Kind
@@ -36,8 +40,6 @@ if TYPE_CHECKING:
     from interlock.runtime.node import Node
 
 JsonObject = dict[str, Any]
-
-_EVERYTHING = ViewKey(dotted=True, scope="admin")
 
 
 class NotFound(KeyError):
@@ -68,6 +70,10 @@ class NodeOperations:
     def __init__(self, node: "Node") -> None:
         self._node = node
 
+    @property
+    def approvals(self) -> Window:
+        return self._node.window
+
     # The tree
 
     def status(self) -> JsonObject:
@@ -87,9 +93,11 @@ class NodeOperations:
                 "aggregator_id": node.identity.aggregator_id,
                 "tree": node.plan.ax.tree,
                 "audit_trouble": node.recorder.trouble,
+                "require_proof": node.plan.ax.require_proof,
             },
             "configuration": node.reload.status() if node.reload is not None else None,
             "parents": node.parents.status() if node.parents is not None else [],
+            "budgets": node.budgets.shown(),
             **self.links(),
             "catalog": {
                 "version": namespace.version,
@@ -109,6 +117,20 @@ class NodeOperations:
                 "in_flight": len(node.dispatch.in_flight),
                 "parked": node.dispatch.parking.waiting,
             },
+            "gate": self._gate(),
+            "approvals": {"waiting": len(node.inbox.waiting()), "channels": dict(node.notifier.trouble)},
+        }
+
+    def _gate(self) -> JsonObject:
+        """How many tools it holds, and of how many of them nobody could release a call."""
+        node = self._node
+        namespace = node.catalog.namespace
+        held = [route for shelf in namespace.shelves for route in namespace.listed(shelf.tools) if route.is_held]
+        return {
+            "mode": node.plan.gate.mode,
+            "tools": len(held),
+            "unclassified": sum(route.is_open for route in held),
+            "without_approver": sum(not node.anchors.approving(route.qualified) for route in held),
         }
 
     def links(self) -> JsonObject:
@@ -234,6 +256,7 @@ class NodeOperations:
             "stderr_lines": keeper.stderr.count,
             "hops": max((route.hops for route in shelf.tools), default=1) if shelf else 1,
             "below": below(namespace.listed(shelf.tools)) if shelf else [],
+            "budget": self._node.budgets.shown_of(link),
             **self._registration(link),
             "latency_ms": round(statistics.median(link.latencies) * 1000, 3) if link.latencies else None,
             "token": _held(keeper),
@@ -291,9 +314,10 @@ class NodeOperations:
             )
         return {"tools": listed}
 
-    def tool(self, name: str) -> JsonObject:
+    def tool(self, name: str, caller: str = "local") -> JsonObject:
+        """`caller`: the principal whose call the rungs are told for."""
         namespace = self._node.catalog.namespace
-        view = namespace.view(_EVERYTHING)
+        view = namespace.view(EVERYTHING)
         route = view.find_tool(name)
         if route is None:
             known = [r.qualified for r in view.tool_routes] + [r.alias for r in view.tool_routes]
@@ -305,8 +329,32 @@ class NodeOperations:
             "route": [*route.segments, route.local],
             "era": era_of(route.link).value,
             "owner": self._owner(route.link),
-            "rungs": self._rungs(route),
+            "caller": caller,
+            "rungs": self._rungs(route, caller),
         }
+
+    async def classify_tool(self, name: str) -> JsonObject:
+        """Ask what a tool is, without waiting for somebody to call it: the approval that then waits."""
+        node = self._node
+        route = node.catalog.namespace.view(EVERYTHING).find_tool(name)
+        if route is not None and not route.is_open:
+            raise Refused("classified", f"it is known what {name} does; [[tool]] says otherwise", {"tool": name})
+        segment = route.link.segment if route is not None else self._segment_of_withheld(name)
+        raised = await node.definitions.ask_again(segment, route.qualified if route is not None else name)
+        if raised is None:
+            raise NotFound("tool", name)
+        if isinstance(raised, Fault):
+            raise Refused(raised.message, (raised.data or {}).get("detail", raised.message), raised.data)
+        return node.window.maybe_one(raised.id) or {}
+
+    def _segment_of_withheld(self, name: str) -> str:
+        """Of a tool that is withheld because of its definition; its name is written out, as it would be listed."""
+        for shelf in self._node.catalog.namespace.shelves:
+            names = {one.name for one in shelf.withheld if one.code == CHANGED}
+            if any(name.endswith(f".{one}") for one in names) and f".{shelf.link.segment}." in f".{name}":
+                return shelf.link.segment
+        known = [route.qualified for route in self._node.catalog.namespace.view(EVERYTHING).tool_routes]
+        raise NotFound("tool", name, known)
 
     def routes(self) -> JsonObject:
         """MCP-AX 7.1."""
@@ -332,6 +380,7 @@ class NodeOperations:
             "description": _text(maybe_value(route.item, "description")),
             "state": route.link.standing.state.value,
             "capability": as_object(route.capability) if route.capability else {},
+            "unclassified": route.is_open,
             "hops": route.hops,
             "withheld": clash.reason if clash is not None else None,
         }
@@ -350,29 +399,18 @@ class NodeOperations:
             "verified": session.peer.proved,
         }
 
-    def _rungs(self, route: Route) -> list[JsonObject]:
-        standing = route.link.standing
-        usable = standing.state in USABLE
-        return [
-            {
-                "rung": int(Rung.ROUTE),
-                "name": "route and scope",
-                "verdict": "pass",
-                "reason": f"needs scope {route.scope}",
-            },
-            {
-                "rung": int(Rung.AVAILABILITY),
-                "name": "availability",
-                "verdict": "pass" if usable else "refuse",
-                "reason": standing.reason or standing.state.value,
-            },
-            {
-                "rung": int(Rung.SEND),
-                "name": "send",
-                "verdict": "later",
-                "reason": f"timeout {route.timeout_s:g} s" if route.timeout_s is not None else "no timeout (batch)",
-            },
-        ]
+    def _rungs(self, route: Route, caller: str) -> list[JsonObject]:
+        node = self._node
+        who = node.tokens.as_it_would_be(caller)
+        return rungs(
+            route,
+            who,
+            plan=node.plan,
+            namespace=node.catalog.namespace,
+            inbox=node.inbox,
+            approvers=node.anchors,
+            budgets=node.budgets,
+        )
 
     # The record, the configuration, access
 
@@ -405,6 +443,15 @@ class NodeOperations:
             "for": record.door,
             "expires_at": rfc3339(record.expires_at) if record.expires_at else None,
         }
+
+    async def revoke_key(self, ref: str, by: str) -> JsonObject:
+        """The key of a person, by its anchor's name or its thumbprint; what it approved and nobody used is void."""
+        node = self._node
+        prints = await node.judge.revoke(ref)
+        if not prints:
+            raise NotFound("anchor", ref, [anchor.name for anchor in node.anchors.known()], few=True)
+        await node.recorder.append_now(revoked_line(prints, ref, by, node.clock.wall()))
+        return {"revoked": list(prints), "voided": [approval.id for approval in await node.void_unfounded()]}
 
     async def revoke_token(self, ref: str) -> JsonObject:
         revoked = await self._node.tokens.revoke(ref)

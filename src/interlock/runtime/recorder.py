@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.runtime.clock import rfc3339
-from interlock.store.ports import AuditLog, StoreError
+from interlock.store.ports import AuditLog, StoreError, Unavailable
 
 log = logging.getLogger("interlock.audit")
 
@@ -37,7 +37,7 @@ _encode = msgspec.json.Encoder().encode
 class Recorder:
     def __init__(self, audit: AuditLog) -> None:
         self._audit = audit
-        self._waiting: list[Entry] = []
+        self._waiting: list[Entry | bytes] = []
         self._task: asyncio.Task[None] | None = None
         self._flushing = asyncio.Lock()  # one batch at a time, in order
         self.trouble: str | None = None
@@ -45,6 +45,19 @@ class Recorder:
 
     def add(self, entry: Entry) -> None:
         self._waiting.append(entry)
+
+    def add_line(self, line: bytes) -> None:
+        """A record that is encoded already, in its turn."""
+        self._waiting.append(line)
+
+    async def append_now(self, line: bytes) -> None:
+        """On disk when it returns, after everything added before. Raises StoreError; then nothing was recorded."""
+        async with self._flushing:
+            await self._flush()
+            try:
+                await self._audit.append([line])
+            except OSError as refused:
+                raise Unavailable(f"the audit log cannot be written: {refused.strerror}") from refused
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="audit")
@@ -83,8 +96,8 @@ class Recorder:
             await asyncio.shield(self.flush())
 
 
-def _encode_all(batch: list[Entry]) -> list[bytes]:
-    return [_encode_one(entry) for entry in batch]
+def _encode_all(batch: list[Entry | bytes]) -> list[bytes]:
+    return [entry if isinstance(entry, bytes) else _encode_one(entry) for entry in batch]
 
 
 def digest_of(arguments: Raw | None) -> Digest:

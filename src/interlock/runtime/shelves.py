@@ -6,15 +6,15 @@ is taken as it is, a registrant is held to MCP-AX, and only an aggregator has an
 """
 
 import asyncio
-import hashlib
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import Plan, ToolRule
+from interlock.config.plan import Plan, ToolClass, ToolRule
 from interlock.protocol.ax import route as ax_route
+from interlock.protocol.ax.budget import Price
 from interlock.protocol.ax.capability import (
     Capability,
     Invalid,
@@ -26,6 +26,7 @@ from interlock.protocol.ax.capability import (
 )
 from interlock.protocol.ax.digest import tool_digest
 from interlock.protocol.ax.errors import AUTHORITY_UNVERIFIED, NAMES, NAMESPACE_INVALID, SCOPE_DENIED
+from interlock.protocol.ax.gating import Gate, Hold, gate_of, hold_of, says_its_effect
 from interlock.protocol.ax.hop import (
     ADOPTED,
     CAPABILITY,
@@ -56,14 +57,41 @@ from interlock.protocol.mcp.headers import Mirrored, encode_header, mirrored_arg
 from interlock.protocol.mcp.items import Item, maybe_value
 from interlock.protocol.mcp.methods import PROMPTS_GET, TOOLS_CALL
 from interlock.protocol.mcp.tasks import needs_task
+from interlock.runtime.approvals.sights import CHANGED, DENIED, PINNED, Look, Sight
 from interlock.runtime.links.greeting import modern_head
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Items, Listing
 from interlock.runtime.naming import Named, refuse_names, settle_names
 
-NOTES: Final = "notes"  # a kind of change: of metadata, which hops above read and a client's prompts do not show
 HIDDEN: Final = "hidden by [[tool]]"
 SLICE: Final = 200  # items prepared before others get a turn
+
+
+class Rulings(Protocol):
+    """What operators said of tools that do not say it themselves."""
+
+    def get(self, tool: str, digest: str) -> ToolClass | None:
+        """`digest` is that of the definition they were shown."""
+
+    def look(self, segment: str, sight: Sight) -> Look:
+        """What the definition is, compared with what was accepted before."""
+
+    def waits(self, segment: str) -> frozenset[str]:
+        """Tools of which a changed definition waits to be decided."""
+
+
+class _NoRulings:
+    def get(self, tool: str, digest: str) -> ToolClass | None:
+        return None
+
+    def look(self, segment: str, sight: Sight) -> Look:
+        return Look.SAME
+
+    def waits(self, segment: str) -> frozenset[str]:
+        return frozenset()
+
+
+NO_RULINGS: Final = _NoRulings()
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -79,6 +107,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     item: Item
     segments: tuple[str, ...]  # from the root
     below: tuple[str, ...]  # from here: the segments without our own
+    source: Item | None = None  # of a tool: the item as it was listed, with what its server may not say
     onward: dict[str, Raw] | None = None  # route and cursor of a call that begins here; None for unmodified servers
     capability: Capability | None = None  # None for prompts
     said: Raw | None = None  # the capability annotation as it came
@@ -86,11 +115,19 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     hints: dict[str, bool] = {}
     hops: int = 1
     irreversible: bool = False  # flagged so here or below
-    gated: bool = False  # by a hop below
+    gated: bool = False  # as listed: here or by a hop below
+    gate: Gate | None = None  # what a call meets before it is sent, or instead of the tool's own answer
+    is_open: bool = False  # nobody has said whether it changes anything
     timeout_s: float | None = None
     scope: str = "read"
+    price: Price = Price()  # what a call counts for in budgets
     mirrored: tuple[Mirrored, ...] = ()
     needs_task: bool = False  # a legacy server's tool that can be called only as a task
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a call waits for a person here."""
+        return self.gate is not None and self.gate.hold is not None
 
     @property
     def digest(self) -> str:
@@ -120,10 +157,11 @@ class Shelf(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     withheld: tuple[Withheld, ...] = ()
     out_of_scope: frozenset[str] = frozenset()  # qualified names withheld because the registration may not have them
     digests: dict[str, bytes] = {}
-    definitions: bytes = b""  # of the tools, without what only the hops above read of them
     ttl_s: float | None = None
     private: bool = True
     degraded: bool = False  # the link is gone; what it offered stays listed for a while (MCP-AX 13.2)
+    stale: bool = False  # an operator has said something new of its tools since it was made
+    seen: tuple[tuple[Sight, Look], ...] = ()  # definitions that are to be remembered or asked about
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -138,24 +176,29 @@ RESOURCE_SCHEME: Final = SCHEME
 _KINDS: Final = ("tools", "prompts", "resources", "templates")
 
 
-async def make_shelf(link: Link, listing: Listing, plan: Plan, old: Shelf | None) -> Shelf | Fault:
+async def make_shelf(
+    link: Link, listing: Listing, plan: Plan, old: Shelf | None, rulings: Rulings = NO_RULINGS
+) -> Shelf | Fault:
     """The shelf, `old` itself where nothing changed, or the refusal upon which the registration ends (MCP-AX 4.3)."""
     offer = link.offer
     if old is not None and (old.link is not link or old.offer.session != offer.session):
         old = None
     digests = {kind: getattr(listing, kind).digest for kind in _KINDS}
-    digests["tasks"] = b"%d" % link.tasks  # what a tool says of tasks counts only then
+    digests["tasks"] = b"%d %d" % (link.tasks, link.modern)  # what a tool says of tasks counts only then
     least = least_latency_class(offer.link_latency_ms, link.latencies)
     if old is not None:
         least = max(least, old.least_latency)
-        if old.digests == digests and old.offer == offer and old.least_latency is least:
+        if not old.stale and old.digests == digests and old.offer == offer and old.least_latency is least:
             return msgspec.structs.replace(old, degraded=False) if old.degraded else old
     named = settle_names(offer, listing.tools), settle_names(offer, listing.prompts)
     invalid = [name for one in named for name in one.invalid]
     if invalid:
         return refuse_names(offer, invalid)
     tools, prompts = named
-    stock = _Stock(link, plan, offer, least)
+    known: dict[str, Route] = {}
+    if old is not None and _made_alike(old, offer, least, digests["tasks"]):
+        known = {route.original: route for route in old.tools}
+    stock = _Stock(link, plan, offer, least, rulings, known)
     await stock.take_tools(tools)
     stock.take_prompts(prompts)
     withheld = [*tools.withheld, *prompts.withheld, *stock.withheld]
@@ -172,21 +215,15 @@ async def make_shelf(link: Link, listing: Listing, plan: Plan, old: Shelf | None
         withheld=tuple(withheld),
         out_of_scope=frozenset(stock.out_of_scope),
         digests=digests,
-        definitions=_definitions(stock.tools),
         ttl_s=listing.tools.ttl_s,
         private=listing.tools.private,
+        seen=tuple(stock.seen),
     )
 
 
-def _definitions(routes: list[Route]) -> bytes:
-    digest = hashlib.sha256()
-    for route in routes:
-        digest.update(route.qualified.encode())
-        digest.update(encode_value((route.hints, route.irreversible)))  # a tool that turned dangerous is another
-        for key, raw in route.item.items():
-            if key != "_meta":
-                digest.update(b"%b:%b\n" % (key.encode("utf-8", "surrogatepass"), bytes(raw)))
-    return digest.digest()
+def _made_alike(old: Shelf, offer: Offer, least: LatencyClass, tasks: bytes) -> bool:
+    """Whether the same item would become the same route again."""
+    return not old.stale and old.offer == offer and old.least_latency is least and old.digests.get("tasks") == tasks
 
 
 def changes(old: Shelf | None, new: Shelf) -> tuple[Changed, ...]:
@@ -197,7 +234,11 @@ def changes(old: Shelf | None, new: Shelf) -> tuple[Changed, ...]:
     found = []
     for after in new.tools:
         was = before.get(after.qualified)
-        if was is None or (was.item == after.item and was.original == after.original and was.said == after.said):
+        if (
+            was is None
+            or was is after
+            or (was.item == after.item and was.original == after.original and was.said == after.said)
+        ):
             continue
         if was.digest != after.digest:
             found.append(Changed(name=after.qualified, before=was, after=after))
@@ -207,8 +248,20 @@ def changes(old: Shelf | None, new: Shelf) -> tuple[Changed, ...]:
 class _Stock:
     """One shelf in the making."""
 
-    def __init__(self, link: Link, plan: Plan, offer: Offer, least: LatencyClass) -> None:
+    def __init__(
+        self,
+        link: Link,
+        plan: Plan,
+        offer: Offer,
+        least: LatencyClass,
+        rulings: Rulings,
+        known: dict[str, Route] | None = None,
+    ) -> None:
+        """`known`: tools by their original names, as they were made last time by the same rules."""
+        self._known = known or {}
         self._link = link
+        self._rulings = rulings
+        self._waits = rulings.waits(link.segment)
         self._plan = plan
         self._offer = offer
         self._least = least
@@ -221,11 +274,16 @@ class _Stock:
         self.prompts: list[Route] = []
         self.withheld: list[Withheld] = []
         self.out_of_scope: list[str] = []
+        self.seen: list[tuple[Sight, Look]] = []
 
     async def take_tools(self, named: Named) -> None:
         for done, (original, item, inner, local) in enumerate(named.items):
             if done % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
+            known = self._known.get(original)
+            if known is not None and known.source is item and known.below == self._way(inner)[1]:
+                self.tools.append(known)
+                continue
             route = self._tool(original, item, inner, local)
             if isinstance(route, Withheld):
                 self.withheld.append(route)
@@ -283,7 +341,13 @@ class _Stock:
             why = f"it is {told.hops} hops away; ax.max_hops is {self._plan.ax.max_hops}"
             return Withheld(name=original, reason=why, code="hops_exceeded")
         annotations = maybe_value(item, "annotations")
-        read = self._capability(original, told, annotations, rule)
+        sight = Sight(qualified, original, item, told.capability, told.declared)
+        is_open = sight.is_open = self._is_open(original, told, annotations, rule)
+        if (unwanted := self._maybe_unwanted(sight, rule)) is not None:
+            return unwanted
+        ruling = self._rulings.get(qualified, sight.digest) if is_open and self._rulings is not NO_RULINGS else None
+        is_open = is_open and ruling is None
+        read = self._capability(original, told, annotations, rule, ruling)
         if isinstance(read, Invalid):
             return Withheld(name=original, reason=read.reason, code="capability_invalid")
         capability = raised(read, self._least)
@@ -304,6 +368,8 @@ class _Stock:
         irreversible = safety(capability) is not None or (
             told.flagged and (self._offer.is_aggregator or not self._reclassified(original, rule))
         )
+        hold = self._hold(qualified, told, irreversible=irreversible, is_open=is_open)
+        gated = told.gated or hold is not None
         return Route(
             link=self._link,
             qualified=qualified,
@@ -313,25 +379,61 @@ class _Stock:
             wire_name=Raw(encode_value(original)),
             head=modern_head(TOOLS_CALL) + b"mcp-name: %b\r\n" % encode_header(original),
             item=_cleaned(item, meta, told),
+            source=item,
             segments=segments,
             below=below,
             onward=self._onward(below, local),
             capability=capability,
             said=told.capability,
-            meta=self._notes(told, read, capability, irreversible),
+            meta=self._notes(told, read, capability, irreversible=irreversible, gated=gated),
             # What an unproved registrant says itself is not left alone: its hints are ours.
             hints=hints(capability, annotations if self._offer.proved else None),
             hops=told.hops,
             irreversible=irreversible,
-            gated=told.gated,
+            gated=gated,
+            gate=gate_of(hold, relays=self._offer.is_aggregator and (told.gated or irreversible)),
+            is_open=is_open,
             timeout_s=timeout_s(capability, told.hops),
             scope=scope.value,
+            price=self._price(capability, rule),
             mirrored=mirrored,
             needs_task=not self._link.modern and self._link.tasks and needs_task(item),
         )
 
+    def _is_open(self, original: str, told: Below, annotations: object, rule: ToolRule | None) -> bool:
+        """An aggregator has said it of every tool it lists, in its own name where the tool's server was silent."""
+        if self._offer.is_aggregator or told.flagged or self._reclassified(original, rule):
+            return False
+        return not says_its_effect(as_declared(told.capability, {}), annotations)
+
+    def _maybe_unwanted(self, sight: Sight, rule: ToolRule | None) -> Withheld | None:
+        look = self._rulings.look(self._link.segment, sight)
+        if look is not Look.SAME or sight.tool in self._waits:
+            self.seen.append((sight, look))
+        if look is Look.DENIED:
+            return Withheld(name=sight.original, reason=DENIED, code=CHANGED)
+        if look is Look.CHANGED and rule is not None and rule.pin:
+            return Withheld(name=sight.original, reason=PINNED, code=CHANGED)
+        return None
+
+    def _hold(self, qualified: str, told: Below, *, irreversible: bool, is_open: bool) -> Hold | None:
+        gate = self._plan.gate
+        return hold_of(
+            mode=gate.mode,
+            unannotated=gate.unannotated,
+            also=any(fnmatchcase(qualified, pattern) for pattern in gate.also),
+            irreversible=irreversible,
+            is_open=is_open,
+            gated_below=told.gated and self._offer.is_aggregator and self._offer.proved,
+        )
+
     def _capability(
-        self, original: str, told: Below, annotations: object, rule: ToolRule | None
+        self,
+        original: str,
+        told: Below,
+        annotations: object,
+        rule: ToolRule | None,
+        ruling: ToolClass | None,
     ) -> Capability | Invalid:
         """An overlay is the operator's word on a leaf; what an aggregator says passes as it is (MCP-AX 11.3)."""
         declared: object = msgspec.UNSET
@@ -354,16 +456,24 @@ class _Stock:
         return read_capability(
             declared,
             annotations=annotations,
-            tool_class=self._link.plan.classes.get(original),
+            tool_class=self._link.plan.classes.get(original, ruling),
             overrides=rule.capability if rule is not None else None,
         )
+
+    def _price(self, capability: Capability, rule: ToolRule | None) -> Price:
+        units: int | None = None if rule is None else rule.cost_units
+        if units is None:
+            units = getattr(self._plan.budget.units, capability.cost_class.value)
+        return Price(mutable=capability.mutable, units=units, limits=None if rule is None else rule.budget)
 
     def _reclassified(self, original: str, rule: ToolRule | None) -> bool:
         return original in self._link.plan.classes or (
             rule is not None and not rule.capability.keys().isdisjoint(("mutable", "reversible"))
         )
 
-    def _notes(self, told: Below, read: Capability, capability: Capability, irreversible: bool) -> dict[str, Any]:
+    def _notes(
+        self, told: Below, read: Capability, capability: Capability, *, irreversible: bool, gated: bool
+    ) -> dict[str, Any]:
         annotation = published(told.capability, capability)
         notes: dict[str, Any] = {
             CAPABILITY: self._annotations.setdefault(bytes(annotation), annotation),
@@ -374,7 +484,7 @@ class _Stock:
             notes[DECLARED] = declared
         if irreversible:
             notes[SAFETY] = IRREVERSIBLE
-        if told.gated:
+        if gated:
             notes[GATED] = True
         return notes
 

@@ -143,6 +143,7 @@ def open_database(
             db.execute("COMMIT")
             _switch_to_wal(db, path)
             db.execute(f"PRAGMA synchronous={synchronous}")
+            db.execute("PRAGMA secure_delete=ON")  # what is erased is overwritten, not only unlinked
             if version < schema.version:
                 _migrate(db, schema, path)
         except BaseException:

@@ -8,6 +8,7 @@ import signal
 import ssl
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
@@ -23,6 +24,7 @@ from interlock.subserver.problems import RegistrationRefused, SubserverInvalid, 
 from interlock.subserver.tools import Tool, make_tool
 
 if TYPE_CHECKING:
+    from interlock.store.signing import SigningKey
     from interlock.subserver.desk import Offer
     from interlock.subserver.uplink import Uplink
     from interlock.transport.uplink import Opener
@@ -55,6 +57,7 @@ class Subserver:
         token: str | None = None,
         authority: str | None = None,
         authority_proof: str | None = None,
+        authority_key: str | os.PathLike[str] | None = None,
         auth_scope: str | None = None,
         tree: str | None = None,
         heartbeat_interval_ms: int = HEARTBEAT_MS,
@@ -66,7 +69,8 @@ class Subserver:
     ) -> None:
         """`parents` in the order they are tried: the first that takes us is kept until it is lost.
 
-        `token` is for parents given as a plain address. `authority` is a DNS name with the JWT that proves it.
+        `token` is for parents given as a plain address. `authority` is a DNS name; `authority_key` is the private key
+        (PEM) that proves it, anew at each registration, or `authority_proof` a JWT that was made elsewhere.
         `state` is the folder in which the subserver_id is kept. `tls` is for wss://, by default the system's trust.
         """
         if why := check_segment(segment):
@@ -77,6 +81,7 @@ class Subserver:
         self._parents = [_checked(Parent(url=one, token=token) if isinstance(one, str) else one) for one in parents]
         self._authority = _authority(authority)
         self._proof = Proof(type="jwt", token=authority_proof) if authority_proof is not None else None
+        self._key = _signing_key(authority_key, self._authority) if authority_key is not None else None
         try:
             self._scope = AuthScope(auth_scope) if auth_scope is not None else None
         except ValueError:
@@ -172,7 +177,14 @@ class Subserver:
         )
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        uplink = Uplink(self._register(), self._openers(stdio), offer, once=stdio, on_joined=self.registered.set)
+        uplink = Uplink(
+            self._register(),
+            self._openers(stdio),
+            offer,
+            once=stdio,
+            on_joined=self.registered.set,
+            prove=None if stdio else self._prove,
+        )
         self._uplink = uplink
         running = self._loop.create_task(uplink.run())
         stopping = self._loop.create_task(self._stop(uplink, offer))
@@ -225,6 +237,11 @@ class Subserver:
             auth_scope=self._scope,
             tree=self._tree,
         )
+
+    def _prove(self, parent: int) -> Proof | None:
+        if self._key is None or self._authority is None:
+            return self._proof
+        return self._key.prove(self._authority, self._parents[parent].url, time.time())
 
     def _openers(self, stdio: bool) -> "list[tuple[str, Opener]]":
         if stdio:
@@ -293,6 +310,18 @@ def _place(url: str) -> str:
     """The address without what could be a secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _signing_key(path: str | os.PathLike[str], authority: str | None) -> "SigningKey":
+    if authority is None:
+        raise SubserverInvalid("authority_key= proves an authority; give authority= too")
+    from interlock.store.ports import StoreError
+    from interlock.store.signing import read_signing_key
+
+    try:
+        return read_signing_key(Path(path))
+    except StoreError as refused:
+        raise SubserverInvalid(str(refused)) from None
 
 
 def _authority(said: str | None) -> str | None:

@@ -3,7 +3,9 @@
 import logging
 from collections.abc import Callable, Sequence
 
-from interlock.protocol.ax.messages import Register
+import msgspec
+
+from interlock.protocol.ax.messages import Proof, Register
 from interlock.protocol.ax.registrant import Joined
 from interlock.subserver.desk import Desk, Offer
 from interlock.transport import uplink
@@ -21,15 +23,23 @@ class Uplink(uplink.Uplink):
         *,
         once: bool = False,
         on_joined: Callable[[], None] | None = None,
+        prove: Callable[[int], Proof | None] | None = None,
     ) -> None:
+        """`prove` makes the proof of authority for one registration with that parent."""
         super().__init__(register, parents, log, once=once)
         self._offer = offer
         self._on_joined = on_joined
+        self._prove = prove
 
     @property
     def desk(self) -> Desk | None:
         """While registered."""
         return self._tenant if isinstance(self._tenant, Desk) else None
+
+    def _worded(self, parent: int, register: Register) -> Register:
+        if self._prove is None:
+            return register
+        return msgspec.structs.replace(register, authority_proof=self._prove(parent))
 
     def _begin(self, step: Joined, send: Callable[[bytes], bool]) -> Desk:
         if self._on_joined is not None:

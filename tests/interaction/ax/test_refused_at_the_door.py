@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.interaction.harness import running_node
+from tests.interaction.harness import RunningNode, running_node
 from tests.interaction.rude import ask, request
 
 from interlock.config.plan import AuthPlan, AxPlan
@@ -44,6 +44,26 @@ def test_a_stranger_is_refused_whatever_anonymous_says_and_every_refusal_is_reco
         assert found == {("peer:127.0.0.1", "ax", reason) for reason in reasons}
         assert "s3cret" not in json.dumps(records)
         assert "evil" not in json.dumps(records)
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        ({"cookie": "a" * 8_190}, 431),
+        ({"cookie": "a" * 50_000}, 431),
+        ({f"x-{number}": "a" for number in range(150)}, 431),
+        ({"x-odd": "a\x01b"}, 400),
+        ({"sec-websocket-version": "12"}, 400),
+        ({"sec-websocket-key": "short"}, 400),
+    ],
+    ids=["long", "very long", "many", "control", "version", "key"],
+)
+def test_a_handshake_that_cannot_be_read_is_answered_and_not_left_open(
+    node: RunningNode, head: dict[str, str], status: int
+) -> None:
+    assert ask(node, request("GET", "/ax", UPGRADE | head)).status == status
+    path = "/ax?" + "a" * 9_000
+    assert ask(node, request("GET", path, UPGRADE)).status == 431
 
 
 class _Broken:

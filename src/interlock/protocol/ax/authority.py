@@ -8,7 +8,7 @@ seen before by whoever keeps them; here are the rules. Every refusal is authorit
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -24,7 +24,9 @@ from interlock.protocol.oauth.resource import same_resource
 SCHEME: Final = "dns:"
 NAME_OCTETS_MAX: Final = 253  # RFC 1035 2.3.4, without the root
 PROOF_S_MAX: Final = 600.0  # how long after it was made a proof may say it is good
+PROOF_S: Final = 120  # how long ours are: what two clocks may differ by, and a slow link
 JTI_MAX: Final = 255
+KEY_UNKNOWN: Final = "key_unknown"  # data.reason: an anchor's key set may have been renewed since
 
 _ALGORITHMS: Final = frozenset(("EdDSA", "ES256", "RS256"))
 _TYPES: Final = frozenset(("", "jwt"))  # an access token or a confirmation under the same key is no proof of authority
@@ -35,11 +37,13 @@ Verify = Callable[[Jwt, Jwk], Invalid | None]  # None: the signature holds
 
 
 class Anchor(msgspec.Struct, frozen=True, kw_only=True):
-    """Keys an operator trusts, and the authorities they may speak for."""
+    """Keys an operator trusts, and what for: authorities to speak for, calls to approve."""
 
     name: str
     keys: tuple[Jwk, ...]
-    speaks_for: frozenset[str]
+    speaks_for: frozenset[str] = frozenset()
+    approves: tuple[str, ...] = ()  # tools (globs over qualified names) whose calls they may approve
+    source: Literal["key", "jwks", "passkey"] = "key"  # a key set is a service's; the others are a person's own
 
 
 class Proved(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +77,7 @@ def judge_proof(
 ) -> Proved | Fault:
     """`audiences`: what this aggregator is called, by URL and by aggregator_id. `now` is UNIX time.
 
-    data.reason "key_unknown" may mean that an anchor's key set has been renewed since.
+    data.reason KEY_UNKNOWN may mean that an anchor's key set has been renewed since.
     """
     jwt = read_jwt_untrusted(proof.token, _TYPES)
     if isinstance(jwt, Invalid):
@@ -87,6 +91,18 @@ def judge_proof(
     if (invalid := verify(jwt, key)) is not None:
         return _refused(invalid.reason)
     return _judge_claims(jwt.claims, authority, anchor.name, audiences, now)
+
+
+def proof_claims(authority: str, audience: str, *, now: float, jti: str) -> dict[str, object]:
+    """What a registrant signs, anew for each registration. `now` is UNIX time, `jti` as good as random."""
+    at = int(now)
+    return {"sub": f"{SCHEME}{authority}", "aud": audience, "iat": at, "exp": at + PROOF_S, "jti": jti}
+
+
+def audience_of(url: str) -> str:
+    """What the aggregator is called that is dialled at this WebSocket address: by the URL of its door."""
+    scheme, mark, rest = url.partition("://")
+    return {"ws": "http", "wss": "https"}.get(scheme.lower(), scheme) + mark + rest
 
 
 def replayed() -> Fault:
@@ -113,7 +129,7 @@ _WORDS: Final = {
     Reason.UNSUPPORTED: ("malformed", "the proof asks for an extension that is not supported"),
     Reason.TYPE: ("type", "the proof is a token of another kind; its typ must be JWT"),
     Reason.ALGORITHM: ("algorithm", "the proof must be signed with EdDSA, ES256 or RS256"),
-    Reason.KEY_UNKNOWN: ("key_unknown", "the proof is signed with a key that no anchor has"),
+    Reason.KEY_UNKNOWN: (KEY_UNKNOWN, "the proof is signed with a key that no anchor has"),
     Reason.KEY_UNFIT: ("key_unfit", "the key of the proof must not be used like this"),
     Reason.SIGNATURE: ("signature", "the signature of the proof is wrong"),
 }
@@ -127,7 +143,7 @@ def _refused(reason: Reason) -> Fault:
 def _key(jwt: Jwt, authority: str, anchors: Sequence[Anchor]) -> tuple[Anchor, Jwk] | Fault:
     """The key is looked for only where it may speak for the authority: a kid is no secret."""
     speaking = [anchor for anchor in anchors if authority in anchor.speaks_for]
-    key = select([key for anchor in speaking for key in anchor.keys], jwt.alg, jwt.kid)
+    key = select(list(dict.fromkeys(key for anchor in speaking for key in anchor.keys)), jwt.alg, jwt.kid)
     if isinstance(key, Jwk):
         return next(anchor for anchor in speaking if key in anchor.keys), key
     others = [key for anchor in anchors if anchor not in speaking for key in anchor.keys]
@@ -142,7 +158,8 @@ def _judge_claims(claims: Claims, authority: str, anchor: str, audiences: Sequen
         return unverified("subject", f"sub of the proof must be {SCHEME}{authority}")
     said = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
     if not any(same_resource(one.rstrip("/"), own.rstrip("/")) for one in said for own in audiences):
-        return unverified("audience", "aud of the proof must be the URL or the aggregator_id of this aggregator")
+        own = " or ".join(dict.fromkeys(audiences))
+        return unverified("audience", f"aud of the proof must be what this aggregator is called: {own}")
     if claims.iat is None or claims.exp is None:
         return unverified("claims", "the proof must have iat and exp")
     if claims.iat > now + SKEW_S or (claims.nbf is not None and claims.nbf > now + SKEW_S):

@@ -5,6 +5,7 @@
     session          session_unknown
     call             scope_denied, route_mismatch
     link             link_insecure
+    confirmation     confirmation_unknown, _expired, _used, proof_invalid, confirmation_void, _denied
 
 The draft names some of them and numbers none; the codes are positive, because -32000..-32019 is closed to new ones, and
 the same on every link. Malformed params are -32602 and have no name of their own.
@@ -15,7 +16,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value
-from interlock.protocol.jsonrpc.errors import TOOL_DEGRADED, CodecError, Fault
+from interlock.protocol.jsonrpc.errors import BUDGET_EXCEEDED, TOOL_DEGRADED, CodecError, Fault
 
 NAMESPACE_CONFLICT: Final = 32110
 NAMESPACE_INVALID: Final = 32111
@@ -27,6 +28,12 @@ SESSION_UNKNOWN: Final = 32116
 SCOPE_DENIED: Final = 32117
 ROUTE_MISMATCH: Final = 32118
 LINK_INSECURE: Final = 32119
+CONFIRMATION_UNKNOWN: Final = 32120
+CONFIRMATION_EXPIRED: Final = 32121
+CONFIRMATION_USED: Final = 32122
+PROOF_INVALID: Final = 32123
+CONFIRMATION_VOID: Final = 32124
+CONFIRMATION_DENIED: Final = 32125
 
 NAMES: Final = {
     NAMESPACE_CONFLICT: "namespace_conflict",
@@ -39,6 +46,12 @@ NAMES: Final = {
     SCOPE_DENIED: "scope_denied",
     ROUTE_MISMATCH: "route_mismatch",
     LINK_INSECURE: "link_insecure",
+    CONFIRMATION_UNKNOWN: "confirmation_unknown",
+    CONFIRMATION_EXPIRED: "confirmation_expired",
+    CONFIRMATION_USED: "confirmation_used",
+    PROOF_INVALID: "proof_invalid",
+    CONFIRMATION_VOID: "confirmation_void",
+    CONFIRMATION_DENIED: "confirmation_denied",
 }
 
 
@@ -48,7 +61,7 @@ def refusal(code: int, why: str, **data: Any) -> Fault:
     return Fault(code, name, {"mcpax_error": name, "detail": why, **data})
 
 
-_DRAFT_CODES: Final = {("tool_degraded", -32002): TOOL_DEGRADED, ("budget_exceeded", -32003): 32003}
+_DRAFT_CODES: Final = {("tool_degraded", -32002): TOOL_DEGRADED, ("budget_exceeded", -32003): BUDGET_EXCEEDED}
 _DRAFT_MARKS: Final = (b"-32002", b"-32003")
 
 

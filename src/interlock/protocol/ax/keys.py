@@ -257,7 +257,8 @@ METHODS: Final = (
         params=_object(
             ("confirmation_id", "proof"),
             confirmation_id=_UUID,
-            proof={"anyOf": [_TEXT, _object(("type", "token"), type=_TEXT, token=_TEXT)]},
+            proof={"anyOf": [_TEXT, _object(("token",), type=_TEXT, token=_TEXT)]},
+            dispatch=_FLAG,
         ),
         result={"type": "object"},
     ),

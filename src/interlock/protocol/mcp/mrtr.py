@@ -92,9 +92,7 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True):
 
 
 def seal(ticket: Ticket, key: bytes) -> str:
-    body = msgspec.json.encode(ticket)
-    mark = hmac.digest(key, body, "sha256")
-    return _PREFIX + base64.urlsafe_b64encode(mark + body).decode().rstrip("=")
+    return seal_bytes(_PREFIX, msgspec.json.encode(ticket), key)
 
 
 def is_ours(state: str) -> bool:
@@ -103,12 +101,20 @@ def is_ours(state: str) -> bool:
 
 def unseal_untrusted(state: str, key: bytes) -> Ticket | None:
     """None for anything that this key did not seal."""
-    text = state.removeprefix(_PREFIX)
+    body = unseal_bytes_untrusted(_PREFIX, state, key)
+    return None if body is None else msgspec.json.decode(body, type=Ticket)
+
+
+def seal_bytes(prefix: str, body: bytes, key: bytes) -> str:
+    mark = hmac.digest(key, body, "sha256")
+    return prefix + base64.urlsafe_b64encode(mark + body).decode().rstrip("=")
+
+
+def unseal_bytes_untrusted(prefix: str, state: str, key: bytes) -> bytes | None:
+    text = state.removeprefix(prefix)
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
         return None
     mark, body = raw[:32], raw[32:]
-    if not hmac.compare_digest(mark, hmac.digest(key, body, "sha256")):
-        return None
-    return msgspec.json.decode(body, type=Ticket)
+    return body if hmac.compare_digest(mark, hmac.digest(key, body, "sha256")) else None

@@ -1,10 +1,12 @@
 """An authorization server's key set (RFC 7517), and which of its keys, if any, verifies a token."""
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
+from interlock.protocol.oauth.base64url import encode
 from interlock.protocol.oauth.errors import Invalid, Reason
 from interlock.protocol.oauth.jwt import Algorithm
 
@@ -40,6 +42,19 @@ class Jwk(msgspec.Struct, frozen=True, kw_only=True):
             and self.alg in (None, alg)
             and self.d is None  # a private key that was published is everybody's
         )
+
+
+_REQUIRED: Final = {
+    "OKP": ("crv", "kty", "x"),
+    "EC": ("crv", "kty", "x", "y"),
+    "RSA": ("e", "kty", "n"),
+}  # RFC 7638 3.2
+
+
+def thumbprint(key: Jwk) -> str:
+    """RFC 7638: what the key is called when nobody gave it a name. Only for the kinds of KEY_TYPES."""
+    members = {name: getattr(key, name) for name in _REQUIRED[key.kty]}
+    return encode(hashlib.sha256(msgspec.json.encode(members)).digest())
 
 
 class BadKeySet(Exception):

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from interlock.protocol.ax.authority import Anchor, Proved, judge_proof, replayed
+from interlock.protocol.ax.authority import Proved, judge_proof, replayed
 from interlock.protocol.ax.messages import Register
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.oauth.errors import Invalid
 from interlock.protocol.oauth.jwks import Jwk
 from interlock.protocol.oauth.jwt import Jwt
+from interlock.runtime.anchors import Anchors
 from interlock.runtime.clock import Clock
 from interlock.store.ports import Conflict, KeyValue
 
@@ -16,26 +17,28 @@ USED: Final = "proofs-ax"
 
 
 class Proofs:
-    def __init__(
-        self, kv: KeyValue, clock: Clock, *, audiences: Callable[[], Sequence[str]], anchors: Sequence[Anchor] = ()
-    ) -> None:
+    def __init__(self, kv: KeyValue, clock: Clock, anchors: Anchors, *, audiences: Callable[[], Sequence[str]]) -> None:
         """`audiences`: what this aggregator is called, by URL (once it listens) and by aggregator_id."""
         self._kv = kv
         self._clock = clock
         self._audiences = audiences
         self._anchors = anchors
 
-    def judge(self, request: Register) -> Proved | Fault | None:
+    async def judge(self, request: Register) -> Proved | Fault | None:
         """None: no proof was sent. What is proved counts once it is spent."""
-        if request.authority_proof is None or request.authority is None:
+        proof, authority = request.authority_proof, request.authority
+        if proof is None or authority is None:
             return None
-        return judge_proof(
-            request.authority_proof,
-            request.authority,
-            audiences=self._audiences(),
-            anchors=self._anchors,
-            now=self._clock.wall(),
-            verify=_verify,
+        return await self._anchors.judged(
+            lambda anchor: authority in anchor.speaks_for,
+            lambda anchors: judge_proof(
+                proof,
+                authority,
+                audiences=self._audiences(),
+                anchors=anchors,
+                now=self._clock.wall(),
+                verify=_verify,
+            ),
         )
 
     async def spend(self, proved: Proved) -> Fault | None:

@@ -9,6 +9,8 @@ import logging
 import secrets
 from typing import Final
 
+import msgspec
+
 from interlock.config.plan import Plan
 from interlock.protocol.ax.codec import (
     DEREGISTERED,
@@ -96,10 +98,15 @@ class Registrar(Members):
         if guest.segment is not None and request.segment != guest.segment:
             why = f"the configuration gives this child the segment {guest.segment}"
             return refusal(NAMESPACE_CONFLICT, why, segment=request.segment)
-        proved = self._proofs.judge(request)
+        proved = await self._proofs.judge(request)
         if isinstance(proved, Fault):
             return proved
-        peer = guest.peer(request, link_id, proved=proved is not None)
+        if isinstance(guest.certificate, Fault):  # whatever it claims: its key may be in other hands
+            return guest.certificate
+        shown = proved is None and guest.shows(request)
+        if isinstance(shown, Fault):
+            return shown
+        peer = guest.peer(request, link_id, proved=proved is not None or shown)
         owner = await self.owners.maybe_owner(request.segment)
         if fault := self.engine.check(request, peer, owner):
             return fault
@@ -118,6 +125,7 @@ class Registrar(Members):
     ) -> Registered | Fault:
         if self._stopping:
             return Fault(UNAVAILABLE, "unavailable", {"reason": "stopping"})
+        peer = self._with_budget(peer, way)
         step = self.engine.register(request, peer, session_id=session_id, owner=owner, now=self._clock.now())
         self.happened(step.events, way=way)
         joined = next((event for event in step.events if isinstance(event, Joined)), None)
@@ -129,6 +137,12 @@ class Registrar(Members):
                 asyncio.get_running_loop().call_soon(self._remove, session_id)
                 raise
         return step.answer
+
+    def _with_budget(self, peer: Peer, way: Way) -> Peer:
+        """What it is told now holds as long as its session (11.4)."""
+        rule = way.guest.rule
+        limits = self._budgets.for_registration(rule.budget if rule is not None else None)
+        return msgspec.structs.replace(peer, budget=limits.as_object())
 
     def _remove(self, session_id: str) -> None:
         self.happened(self.engine.end(session_id, "removed", now=self._clock.now()))

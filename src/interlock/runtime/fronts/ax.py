@@ -1,16 +1,16 @@
 """The door for subservers: WS /ax, and POST /ax for those that are dialled back (MCP-AX 3.1, 10.1).
 
-An ASGI application. Who comes in is asked before anything is accepted: a subserver token, or this machine where clients
-need none either. No client token opens it, and nobody from elsewhere comes in without a token, whatever auth.anonymous
-says: `local` may be entitled to more than any client. Who is turned away is on record. What is said inside is the
-visitor's matter.
+An ASGI application. Who comes in is asked before anything is accepted: a subserver token, a client certificate that an
+[[access]] entry names, or this machine where clients need none either. No client token opens it, and nobody from
+elsewhere comes in without a credential, whatever auth.anonymous says: `local` may be entitled to more than any client.
+Who is turned away is on record. What is said inside is the visitor's matter.
 """
 
 import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Coroutine, MutableMapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -23,7 +23,7 @@ from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.runtime.access import TokenBook
 from interlock.runtime.ax.dial_back import DialBack, check_endpoint
-from interlock.runtime.ax.peers import Guest, guest
+from interlock.runtime.ax.peers import CERTIFICATE, Guest, Shown, guest, is_welcome
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.ax.visitor import Visitor
 from interlock.runtime.calls import internal
@@ -32,13 +32,14 @@ from interlock.runtime.fronts.exchange import Head, Refusal
 from interlock.runtime.fronts.passports import Inspector
 from interlock.runtime.fronts.proxies import Proxies, address_of
 from interlock.runtime.fronts.refusals import Refusals
-from interlock.transport.websocket_accepted import AcceptedPipe
+
+if TYPE_CHECKING:
+    from interlock.runtime.ax.certificates import Certificates
 
 log = logging.getLogger("interlock.ax")
 
 PATH: Final = "/ax"
-PING_EVERY_S: Final = 20.0  # MCP-AX 6.3, ours
-PONG_WITHIN_S: Final = 10.0
+UPGRADED: Final = "interlock.upgraded"  # where the ASGI scope has the connection itself, an AxSocket
 METHOD_CHARS_MAX: Final = 20  # of a method that a stranger made up, on record
 WAITING_MAX: Final = 1000  # connections that have not registered; each has ten seconds
 
@@ -47,18 +48,17 @@ Receive = Callable[[], Coroutine[Any, Any, MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Coroutine[Any, Any, None]]
 
 
-class _Socket:
-    def __init__(self, receive: Receive, send: Send) -> None:
-        self.receive = receive
-        self._send = send
-
-    async def send(self, message: MutableMapping[str, Any]) -> None:
-        await self._send(message)
-
-
 class AxDoor:
-    def __init__(self, plan: Plan, tokens: TokenBook, registrar: Registrar, refusals: Refusals) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        tokens: TokenBook,
+        registrar: Registrar,
+        refusals: Refusals,
+        certificates: "Certificates | None" = None,
+    ) -> None:
         self._plan = plan
+        self._certificates = certificates
         self._refusals = refusals
         self._tokens = tokens
         self._registrar = registrar
@@ -138,7 +138,7 @@ class AxDoor:
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL, "headers": []})
         visitor = Visitor(self._registrar, who, transport="websocket", heartbeat_min_ms=self._plan.ax.heartbeat_min_ms)
-        pipe = AcceptedPipe(_Socket(receive, send), visitor, max_bytes=self._plan.limits.message_bytes)
+        pipe = scope["extensions"][UPGRADED].pipe(visitor, self._plan.limits.message_bytes)
         visitor.begin(pipe)
         self._visitors.add(visitor)
         try:
@@ -154,15 +154,46 @@ class AxDoor:
         if b"access_token=" in scope["query_string"]:
             return _UNAUTHORISED
         local, tls = self._whence(scope, head)
+        shown = self._shown(scope, head)
         rules = self._plan.access
         if head.credential is None:
             if local and self._plan.auth.anonymous != "never":
-                return guest("local", rules, on_this_machine=local, tls=tls)
-            return _UNAUTHORISED
+                return guest("local", rules, on_this_machine=local, tls=tls, certificate=shown)
+            name = shown.principal if isinstance(shown, Shown) else None
+            if name is None or not is_welcome(name, rules):
+                return _UNAUTHORISED
+            return guest(name, rules, on_this_machine=local, tls=tls, certificate=shown)
         record = self._tokens.subserver(head.credential)
         if record is None:
             return _UNAUTHORISED
-        return guest(f"subserver:{record.name}", rules, token_scope=record.scope, on_this_machine=local, tls=tls)
+        return guest(
+            f"subserver:{record.name}",
+            rules,
+            token_scope=record.scope,
+            on_this_machine=local,
+            tls=tls,
+            certificate=shown,
+        )
+
+    def stands(self, guest: Guest) -> bool:
+        """Whether one who came in by a certificate, or with one, still may."""
+        shown = guest.certificate
+        if not isinstance(shown, Shown) or self._certificates is None:
+            return True
+        if guest.principal.startswith(CERTIFICATE) and not is_welcome(guest.principal, self._plan.access):
+            return False
+        return self._certificates.stands(shown)
+
+    def _shown(self, scope: Scope, head: Head) -> Shown | Fault | None:
+        """What its client certificate says. A proxy's own certificate is not that of whom it passes on, and a header
+        counts only when a trusted proxy wrote it."""
+        if self._certificates is None:
+            return None
+        peer = address_of(scope["client"][0] if scope["client"] else None)
+        if self._proxies.trusts(peer):
+            return self._certificates.of_header(head.raw_headers)
+        der = scope.get("state", {}).get("certificate")
+        return self._certificates.of_link(der) if der is not None else None
 
     def _whence(self, scope: Scope, head: Head) -> tuple[bool, str | None]:
         """Whether it comes from this machine, and over which TLS. A trusted proxy speaks for whom it passes on."""

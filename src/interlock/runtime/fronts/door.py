@@ -78,6 +78,7 @@ class PublicDoor:
         self.max_body_bytes = plan.limits.message_bytes
         self._who_needs_none = plan.auth.anonymous
         self._local = principal_for("local", None, plan.access)
+        self._stranger = msgspec.structs.replace(self._local, stranger=True)
         self.known_heads: dict[bytes, tuple[Head, int] | None] = {}
         self._inspector = Inspector(plan)
         self.protocols: set[McpProtocol] = set()
@@ -167,15 +168,14 @@ class PublicDoor:
 
     def _anonymous(self, exchange: Exchange) -> Principal | None:
         """Who a request without a credential is from, where that may come in."""
-        if self._who_needs_none == "any":
+        if self._who_needs_none == "never":
+            return None
+        protocol = exchange.protocol
+        if protocol.is_loopback and not _was_forwarded(exchange):
             return self._local
-        if self._who_needs_none == "loopback":
-            protocol = exchange.protocol
-            if protocol.is_loopback and not _was_forwarded(exchange):
-                return self._local
-            if protocol.is_proxy and self._speaks_for_us(protocol, exchange.head):
-                return self._local
-        return None
+        if protocol.is_proxy and self._speaks_for_us(protocol, exchange.head):
+            return self._local
+        return self._stranger if self._who_needs_none == "any" else None
 
     def _speaks_for_us(self, proxy: McpProtocol, head: Head) -> bool:
         """A trusted proxy on this machine passes on a program of this machine. What it does not say is not so."""

@@ -76,7 +76,7 @@ class McpProtocol(HttpToolsProtocol):
         self.is_loopback = self.peer is not None and self.peer.is_loopback and not self.is_proxy
         tls = transport.get_extra_info("ssl_object")
         if tls is not None:
-            self.app_state = {**self.app_state, "tls": tls.version()}
+            self.app_state = {**self.app_state, "tls": tls.version(), "certificate": tls.getpeercert(True)}
         self.door.protocols.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -267,8 +267,12 @@ class McpProtocol(HttpToolsProtocol):
         return self._get_upgrade() == b"websocket" and self.url.partition(b"?")[0] == b"/ax"
 
     def handle_websocket_upgrade(self) -> None:
-        from interlock.runtime.fronts.ax_socket import AxSocket
+        from interlock.runtime.fronts.ax_socket import HEADERS_MAX, LINE_BYTES_MAX, AxSocket
 
+        longest = max(len(self.url), *(len(name) + len(value) for name, value in self.headers))
+        if len(self.headers) > HEADERS_MAX or longest > LINE_BYTES_MAX:
+            self._refuse(431)
+            return
         self.door.protocols.discard(self)
         self.busy_since = None
         self.ws_protocol_class = AxSocket

@@ -7,6 +7,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from interlock.config.plan import NameForm
+from interlock.protocol.ax.messages import CONFIRM
 from interlock.protocol.jsonrpc.codec import (
     decode_object,
     decode_params_untrusted,
@@ -161,6 +162,8 @@ class LegacyDesk:
                 return self._dispatch.get_prompt(caller, message_id, params, meta, sink)
             if method in ABOUT[Era.LEGACY]:
                 return self._task_desk.ask(caller, message_id, method, params, meta, sink)
+            if method == CONFIRM:
+                return self._dispatch.confirm(caller, message_id, params, meta, sink)
             return self._dispatch.complete(caller, message_id, params, meta, sink)
         if method in LISTS:
             self._list(session, message_id, method, params, sink)
@@ -259,4 +262,4 @@ class LegacyDesk:
             self._asked.on_status(session.caller, message.params)
 
 
-_ROUTED: Final = frozenset((TOOLS_CALL, RESOURCES_READ, PROMPTS_GET, COMPLETE)) | ABOUT[Era.LEGACY]
+_ROUTED: Final = frozenset((TOOLS_CALL, RESOURCES_READ, PROMPTS_GET, COMPLETE, CONFIRM)) | ABOUT[Era.LEGACY]

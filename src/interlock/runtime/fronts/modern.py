@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.config.plan import NameForm
+from interlock.protocol.ax.messages import CONFIRM
 from interlock.protocol.ax.notices import Notice
 from interlock.protocol.jsonrpc.codec import (
     decode_array,
@@ -169,6 +170,8 @@ class ModernDesk:
             return self._task_desk.ask(caller, request.id, method, params, meta, sink)
         elif method == LISTEN:
             return self._listen(caller, request, sink)
+        elif method == CONFIRM:
+            return self._dispatch.confirm(caller, request.id, params, meta, sink)
         elif method == DISCOVER:
             self._discover(caller, request, sink)
         else:

@@ -10,6 +10,7 @@ from typing import Final
 from msgspec import Raw
 
 from interlock.config.plan import NameForm
+from interlock.protocol.ax.messages import CONFIRM
 from interlock.protocol.ax.notices import Notice
 from interlock.protocol.jsonrpc.codec import decode_object, encode_fault, encode_notification, maybe_string
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Fault, for_legacy
@@ -72,7 +73,7 @@ class UpwardFront:
         if self._closing:
             self._refuse(request.id, _STOPPING)
             return
-        if request.method.startswith(AX_PREFIX):
+        if request.method.startswith(AX_PREFIX) and request.method != CONFIRM:
             fault = Fault(METHOD_NOT_FOUND, "Method not found", {"method": request.method[:100]})
             self._refuse(request.id, fault)
             return

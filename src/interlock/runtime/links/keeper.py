@@ -50,6 +50,9 @@ GRACE_S: Final = 300.0  # MCP-AX 13.2: how long a lost server's tools stay liste
 STOP_S: Final = 6.0
 QUICK_RETURNS_MAX: Final = 3
 RENEWALS_MAX: Final = 3  # credentials in a row that the server refuses when greeted
+REST_PER_ITEM_S: Final = 50e-6  # some ten times what reading one takes: a flood of changes gets a tenth of the node
+REST_ITEMS_MIN: Final = 100  # what is read in a few milliseconds needs no rest
+REST_MAX_S: Final = 1.0  # a fifth of the usual heartbeat interval, within which a change is to be seen above (6.3)
 LOG_LEVEL_S: Final = 2.0  # a log line is worth no longer wait
 
 Heard = asyncio.Future[Response | Fault]
@@ -88,6 +91,7 @@ class Keeper:
         self._usable = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._relists: dict[str, asyncio.Task[None]] = {}
+        self._rests_until = dict.fromkeys(LISTS_OF, 0.0)  # in the time of the loop
         self._unread: set[str] = set()  # kinds of lists that changed since they were last asked for
         self._troubles: dict[str, str] = {}  # method -> why its list could not be read
         self._regreeting: asyncio.Task[None] | None = None
@@ -330,9 +334,18 @@ class Keeper:
         self._stand_listed()
 
     async def _relist(self, kind: str) -> None:
+        loop = asyncio.get_running_loop()
         while kind in self._unread:
+            await asyncio.sleep(self._rests_until[kind] - loop.time())
             self._unread.discard(kind)
             await self._relist_once(kind)
+            self._rests_until[kind] = loop.time() + self._rest_s(kind)
+
+    def _rest_s(self, kind: str) -> float:
+        """Between two readings of a list: the longer it is, the more changes are taken together."""
+        listing = self.listing or Listing()
+        items = sum(len(getattr(listing, FIELD[method]).items) for method in LISTS_OF[kind])
+        return min(REST_MAX_S, items * REST_PER_ITEM_S) if items > REST_ITEMS_MIN else 0.0
 
     async def _relist_once(self, kind: str) -> None:
         listing = self.listing
@@ -352,7 +365,8 @@ class Keeper:
 
     async def _read(self, method: str) -> tuple[Items | None, ListFailed | None]:
         try:
-            return await read_list(self.link, method), None
+            known = getattr(self.listing, FIELD[method]) if self.listing is not None else None
+            return await read_list(self.link, method, known), None
         except ListFailed as failed:
             return None, failed
 

@@ -62,7 +62,7 @@ class _Issuer:
                 clock=clock,
             )
         if plan.introspection_url is None or plan.jwks_url is not None:
-            self.keys = KeyRing(plan.name, plan.url, plan.jwks_url, fetcher.get, clock)
+            self.keys = KeyRing(f"issuer {plan.name}", plan.url, plan.jwks_url, fetcher.get, clock)
 
 
 class Bearers:

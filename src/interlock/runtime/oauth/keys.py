@@ -1,4 +1,4 @@
-"""The keys of one authorization server: fetched when first needed, kept while fresh, fetched anew when they change.
+"""The keys of one authorization server or anchor: fetched when first needed, kept while fresh, fetched anew on change.
 
 However many tokens wait, one fetch is under way. A server that fails is asked again at growing distances; meanwhile the
 keys it gave last are used, for a while. A token that names an unknown key makes the set be fetched again, but not more
@@ -34,6 +34,7 @@ class Unavailable(Exception):
 
 class KeyRing:
     def __init__(self, name: str, issuer: str, jwks_url: str | None, get: Get, clock: Clock) -> None:
+        """`name` is for the log. `issuer` is only asked where its keys are when `jwks_url` does not say so."""
         self._name = name
         self._issuer = issuer
         self._jwks_url = jwks_url
@@ -48,17 +49,32 @@ class KeyRing:
 
     async def key_for(self, token: Jwt) -> Jwk | Invalid:
         """Raises Unavailable."""
+        found = select(await self.fresh(), token.alg, token.kid)
+        if found != _UNKNOWN:
+            return found
+        return select(await self.searched(), token.alg, token.kid)
+
+    @property
+    def known(self) -> tuple[Jwk, ...]:
+        """What may be used without asking again; nothing once it is too old."""
+        return () if self._keys is None or self._age() >= KEPT_S else self._keys
+
+    async def fresh(self) -> tuple[Jwk, ...]:
+        """Raises Unavailable."""
         if self._age() >= FRESH_S:
             await self._renew()
         if self._keys is None or self._age() >= KEPT_S:
             raise Unavailable
-        found = select(self._keys, token.alg, token.kid)
-        if found != _UNKNOWN or self._clock.now() < self._next_search:
-            return found
-        self._next_search = self._clock.now() + UNKNOWN_KEY_S
-        if not await self._renew():
-            raise Unavailable
-        return select(self._keys, token.alg, token.kid)
+        return self._keys
+
+    async def searched(self) -> tuple[Jwk, ...]:
+        """The set for a key that was not in it: fetched anew, unless that was done a short while ago. Raises
+        Unavailable."""
+        if self._clock.now() >= self._next_search:
+            self._next_search = self._clock.now() + UNKNOWN_KEY_S
+            if not await self._renew():
+                raise Unavailable
+        return await self.fresh()
 
     async def close(self) -> None:
         if self._fetching is not None:
@@ -85,7 +101,7 @@ class KeyRing:
             self._failures += 1
             self._next_try = self._clock.now() + wait
             why = str(error) or f"not done within {RENEWAL_S:g} s"
-            log.warning("the keys of issuer %s cannot be fetched: %s; next try in %g s", self._name, why, wait)
+            log.warning("the keys of %s cannot be fetched: %s; next try in %g s", self._name, why, wait)
             return False
         else:
             self._keys = keys

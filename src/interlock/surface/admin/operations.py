@@ -7,6 +7,7 @@ door does.
 
 from typing import Any, Literal, Protocol
 
+from interlock.runtime.approvals.window import Window
 from interlock.runtime.operations import NotFound, Refused
 
 __all__ = ["JsonObject", "NotFound", "Operations", "Refused", "SecretKind", "TokenDoor", "TokenScope"]
@@ -19,6 +20,10 @@ SecretKind = Literal["secret", "token", "client"]
 
 
 class Operations(Protocol):
+    @property
+    def approvals(self) -> Window:
+        """What waits for a decision."""
+
     def status(self) -> JsonObject: ...
 
     def links(self) -> JsonObject: ...
@@ -51,8 +56,11 @@ class Operations(Protocol):
 
     def tools(self) -> JsonObject: ...
 
-    def tool(self, name: str) -> JsonObject:
-        """`name` is the qualified name or the alias. Raises NotFound."""
+    def tool(self, name: str, caller: str = "local") -> JsonObject:
+        """`name` is the qualified name or the alias; the rungs are told for `caller`. Raises NotFound."""
+
+    async def classify_tool(self, name: str) -> JsonObject:
+        """Ask what a tool is that does not say it; gives the approval. Raises NotFound, Refused."""
 
     def routes(self) -> JsonObject: ...
 
@@ -68,3 +76,6 @@ class Operations(Protocol):
 
     async def revoke_token(self, ref: str) -> JsonObject:
         """`ref` is an id or a name. Raises NotFound."""
+
+    async def revoke_key(self, ref: str, by: str) -> JsonObject:
+        """Of a person: the name of an anchor, or a key's thumbprint. Raises NotFound."""

@@ -1,9 +1,10 @@
-"""interlock access token | list | revoke"""
+"""interlock access token | list | revoke | anchor | certificate | key"""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from interlock.surface.cli import access_anchor, access_certificate, access_key
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.failures import Unreachable
 
@@ -13,11 +14,14 @@ if TYPE_CHECKING:
     from interlock.surface.cli.stored import StoredTokens
 
 app = verb_app(
-    "Make, list and revoke tokens.",
+    "Make, list and revoke tokens, and what proves who we are.",
     examples="""
     interlock access token --for client --name laptop
     interlock access list
     interlock access revoke laptop
+    interlock access anchor
+    interlock access certificate hub.example.com
+    interlock access key ada
     """,
 )
 
@@ -157,6 +161,11 @@ def revoke(
         return
     for token_id in answer.value["revoked"]:
         invocation.out.line(f"revoked {token_id}")
+
+
+access_anchor.register(app)
+access_certificate.register(app)
+access_key.register(app)
 
 
 def _from_store(invocation: Invocation, away: Unreachable) -> "StoredTokens":

@@ -24,6 +24,9 @@ VERBS = {
         "check",
         "status",
         "tools",
+        "approvals",
+        "approve",
+        "deny",
         "links",
         "secrets",
         "access",
@@ -34,6 +37,7 @@ VERBS = {
 }
 OTHER_NUMBER = {  # nouns, singular or plural
     "tool": "tools",
+    "approval": "approvals",
     "link": "links",
     "secret": "secrets",
     "accesses": "access",
@@ -48,10 +52,11 @@ Start here:
   interlock serve           run the node; it prints how to connect a client
   interlock status --watch  see every server, how it stands and why
   interlock tools call TOOL --arg name=value
+  interlock approvals       what waits for you to decide
 
 \b
 Every command takes --json, and --help shows its examples.
-Exit codes: 0 done, 1 refused, 2 wrong usage, 4 unreachable."""
+Exit codes: 0 done, 1 refused, 2 usage, 3 waits for a decision, 4 unreachable."""
 
 
 class Verbs(TyperGroup):

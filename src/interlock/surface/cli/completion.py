@@ -32,6 +32,17 @@ def tool_names(ctx: typer.Context, incomplete: str) -> list[str]:
     return [tool.name for tool in tools if tool.name.startswith(incomplete)]
 
 
+def approval_ids(ctx: typer.Context, incomplete: str) -> list[str]:
+    from interlock.surface.cli.approval_detail import Listed
+
+    node = _maybe_node(ctx)
+    try:
+        found = node.get("approvals", under="", timeout=PATIENCE_S).as_(Listed).approvals if node else ()
+    except Exception:
+        return []
+    return [one.id for one in found if one.id.startswith(incomplete)]
+
+
 def codes(incomplete: str) -> list[str]:
     from interlock.surface.cli.codes import every_key
 

@@ -3,6 +3,7 @@
 CommandFailed            whose fault                      what the person does next
 ├── Refused         1    the node, a server, a file       reads the hint
 ├── BadUsage        2    the command line                 looks at --help
+├── Waits           3    nobody's                         decides, or has it decided
 └── Unreachable     4    nobody answers                   starts the node or corrects --url
 """
 
@@ -11,6 +12,7 @@ from typing import Any, ClassVar
 EXIT_DONE = 0
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
+EXIT_WAITS = 3
 EXIT_UNREACHABLE = 4
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 EXIT_PIPE_CLOSED = 141  # 128 + SIGPIPE
@@ -37,6 +39,12 @@ class Refused(CommandFailed):
 
 class BadUsage(CommandFailed):
     exit_code = EXIT_USAGE
+
+
+class Waits(CommandFailed):
+    """Nothing was done yet: a person has to decide first."""
+
+    exit_code = EXIT_WAITS
 
 
 class Unreachable(CommandFailed):

@@ -9,8 +9,9 @@ import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.failures import Refused
+from interlock.surface.cli.passphrases import FromDescriptor
 
-app = verb_app("Write a first configuration.")
+app = verb_app("Write a first configuration and make an operator's key.")
 
 
 @verb(
@@ -19,38 +20,68 @@ app = verb_app("Write a first configuration.")
     examples="""
     interlock init
     interlock init --config team.toml --data ./data
-    interlock init --force
+    interlock init --key ada --force
     """,
 )
 def init(
     invocation: Invocation,
+    *,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="NAME", help="What your key is called.", show_default="your user name"),
+    ] = None,
+    no_key: Annotated[bool, typer.Option("--no-key", help="Make no key: nobody can approve calls yet.")] = False,
+    no_passphrase: Annotated[
+        bool, typer.Option("--no-passphrase", help="Whoever can read the key's file can approve.")
+    ] = False,
+    passphrase_fd: FromDescriptor = None,
 ) -> None:
-    """Write a first interlock.toml.
+    """Write a first interlock.toml, and make your key.
 
-    Its servers need no account. The data folder is made too.
+    Its servers need no account. With the key you approve calls that cannot be undone. A file that is there is kept; if
+    it has nobody who approves, your key is added to it.
     """
     from interlock.config.load import FILE_NAME
     from interlock.config.starter import starter_toml
+    from interlock.surface.cli.init_key import OwnKey, add_to, maybe_own_key
 
     variable = None if invocation.config else os.environ.get("INTERLOCK_CONFIG")
     named = invocation.config or variable
     path = Path(named) if named else Path(FILE_NAME)
-    _write(path, starter_toml(), force=force, by_variable=bool(variable))
+
+    def own_key() -> OwnKey | None:
+        return None if no_key else maybe_own_key(invocation, key, passphrase_fd, no_passphrase=no_passphrase)
+
+    out = invocation.out
+    if path.is_file() and not force:
+        made = add_to(invocation, path, own_key)
+        if made is None:
+            raise _already(path, by_variable=bool(variable))
+        if out.as_json:
+            out.json({"config": str(path.absolute()), "operator_key": made.as_json()})
+            return
+        out.line(f"kept {path}, and added the key {made.name} to it; a running node takes it up")
+        return
+    made = own_key()
+    text = starter_toml() if made is None else f"{starter_toml()}\n{made.toml()}"
+    _write(path, text, force=force, by_variable=bool(variable))
     invocation.config = str(path)
     plan = invocation.loaded.plan
     _make_data_folder(plan.data)
 
-    out = invocation.out
     if out.as_json:
         servers = [server.segment for server in plan.servers]
-        out.json({"config": str(path.absolute()), "data": str(plan.data), "servers": servers})
+        key_made = made.as_json() if made is not None else None
+        out.json({"config": str(path.absolute()), "data": str(plan.data), "servers": servers, "operator_key": key_made})
         return
     flags = f" --config {quote(str(path))}" if named else ""
     flags += f" --data {quote(invocation.data)}" if invocation.data else ""
     servers_named = ", ".join(server.segment for server in plan.servers)
     out.line(f"wrote {path} with {len(plan.servers)} servers: {servers_named}")
     out.line(f"data goes to {plan.data}")
+    if made is not None:
+        out.line(f"your key {made.name} approves calls: {made.file}")
     out.line()
     out.line("Next:")
     width = max(len(f"interlock serve{flags}"), len(f"interlock check{flags}"))
@@ -70,11 +101,15 @@ def _write(path: Path, text: str, *, force: bool, by_variable: bool) -> None:
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)
     except FileExistsError:
-        hint = "unset INTERLOCK_CONFIG, which names it, or write elsewhere with --config" if by_variable else None
-        raise Refused("exists", f"{path} is already there", hint=hint or "--force writes over it") from None
+        raise _already(path, by_variable=by_variable) from None
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise Refused("not_written", f"{path} cannot be written: {error.strerror}") from None
+
+
+def _already(path: Path, *, by_variable: bool) -> Refused:
+    hint = "unset INTERLOCK_CONFIG, which names it, or write elsewhere with --config" if by_variable else None
+    return Refused("exists", f"{path} is already there", hint=hint or "--force writes over it")
 
 
 def _make_data_folder(folder: Path) -> None:

@@ -21,7 +21,7 @@ RESTART_TIMEOUT_S = 60.0  # a child gets its time to end
 Segment = Annotated[str, typer.Argument(metavar="SEGMENT", help="The server's segment.", autocompletion=segments)]
 
 app = verb_app(
-    "List the servers, read their stderr, restart one, free a segment.",
+    "List servers, read their stderr, restart one, free a segment.",
     examples="""
     interlock links list
     interlock links logs github --follow

@@ -21,7 +21,7 @@ T = TypeVar("T")
 TIMEOUT_S = 15.0
 ANSWER_BYTES_MAX = 256 * 1024 * 1024  # 10,000 tools with long descriptions stay far below
 
-LISTED_BY = {"tool": "interlock tools list", "token": "interlock access list"}
+LISTED_BY = {"approval": "interlock approvals", "tool": "interlock tools list", "token": "interlock access list"}
 
 NOT_RUNNING_HINT = "start one with interlock serve, or name its configuration with --config"
 
@@ -81,11 +81,11 @@ class Node:
         checked = checked_url(url)
         return cls(lambda timeout: http_connection(checked, timeout), url=checked, token=token)
 
-    def get(self, *path: str, timeout: float = TIMEOUT_S, **query: object) -> Answer:
-        return self._request("GET", path, query=query, timeout=timeout)
+    def get(self, *path: str, under: str = "/admin", timeout: float = TIMEOUT_S, **query: object) -> Answer:
+        return self._request("GET", path, under=under, query=query, timeout=timeout)
 
-    def post(self, *path: str, body: object = None, timeout: float = TIMEOUT_S) -> Answer:
-        return self._request("POST", path, body=body, timeout=timeout)
+    def post(self, *path: str, under: str = "/admin", body: object = None, timeout: float = TIMEOUT_S) -> Answer:
+        return self._request("POST", path, under=under, body=body, timeout=timeout)
 
     def delete(self, *path: str) -> Answer:
         return self._request("DELETE", path)
@@ -95,12 +95,13 @@ class Node:
         method: str,
         path: tuple[str, ...],
         *,
+        under: str = "/admin",
         query: dict[str, object] | None = None,
         body: object = None,
         timeout: float = TIMEOUT_S,
     ) -> Answer:
         prefix = urlsplit(self._url).path.rstrip("/") if self._url else ""
-        target = prefix + "/admin/" + "/".join(quote(part, safe="") for part in path)
+        target = prefix + under + "/" + "/".join(quote(part, safe="") for part in path)
         if query:
             target += "?" + urlencode(query)
         headers = {"Accept": "application/json"}

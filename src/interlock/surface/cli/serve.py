@@ -42,8 +42,9 @@ def serve(
     _warn(invocation, loaded.warnings)
     if only is not None:
         _known_segment(only, [server.segment for server in plan.servers])
-    from interlock.runtime.node import ExtraMissing, NodeGone, NodeRunning
+    from interlock.runtime.node import NodeGone, NodeRunning
     from interlock.runtime.node import serve as run_node
+    from interlock.runtime.start_errors import CannotStart
     from interlock.store.ports import StoreError
     from interlock.surface.admin.app import operator_app
 
@@ -69,7 +70,7 @@ def serve(
         raise Refused(
             "node_running", str(error), hint="interlock status shows it; --data names another folder"
         ) from None
-    except (StoreError, ExtraMissing) as error:
+    except (StoreError, CannotStart) as error:
         raise Refused("not_started", str(error)) from None
     except OSError as error:
         hint = "another program uses that address; set node.listen or node.operator_listen"

@@ -51,6 +51,19 @@ class Below(msgspec.Struct, frozen=True, kw_only=True):
     gated: int = 0
 
 
+class Spent(msgspec.Struct, frozen=True, kw_only=True):
+    limit: int
+    used: int
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller or a tool may use, by the name of the limit (MCP-AX 11.4)."""
+
+    scope: str
+    name: str
+    limits: dict[str, Spent] = {}
+
+
 class Link(msgspec.Struct, frozen=True, kw_only=True):
     segment: str
     kind: str
@@ -76,6 +89,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     hops: int = 1
     below: tuple[Below, ...] = ()
     registration: Registration | None = None
+    budget: dict[str, Spent] | None = None
     token: "HeldToken | None" = None
     users: int | None = None
 
@@ -113,6 +127,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     mcp_url: str | None = None
     uptime_s: float = 0
     audit_trouble: str | None = None
+    require_proof: str | None = None
 
     @property
     def endpoint(self) -> str:
@@ -157,16 +172,32 @@ class Parent(msgspec.Struct, frozen=True, kw_only=True):
     next_step: str | None = None
     not_listed: int = 0
     secure_by: str | None = None
+    budget: dict[str, Spent] | None = None
+
+
+class Gate(msgspec.Struct, frozen=True, kw_only=True):
+    mode: str = ""
+    tools: int = 0
+    unclassified: int = 0
+    without_approver: int = 0
+
+
+class Approvals(msgspec.Struct, frozen=True, kw_only=True):
+    waiting: int = 0
+    channels: dict[str, str] = {}  # what is wrong with them
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeFacts
     configuration: Configuration | None = None
     parents: tuple[Parent, ...] = ()
+    budgets: tuple[Budget, ...] = ()
     links: tuple[Link, ...] = ()
     catalog: Catalog = Catalog()
     clients: Clients = Clients()
     calls: Calls = Calls()
+    gate: Gate = Gate()
+    approvals: Approvals = Approvals()
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,6 +211,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     capability: dict[str, Any] = {}
     hops: int = 0
     withheld: str | None = None
+    unclassified: bool = False
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,6 +231,7 @@ class ToolDetail(Tool, frozen=True, kw_only=True):
     era: str | None = None
     owner: Owner | None = None
     rungs: tuple[Rung, ...] = ()
+    caller: str = "local"  # whose call the rungs are told for
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):

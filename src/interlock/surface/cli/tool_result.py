@@ -5,18 +5,26 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from interlock.protocol.ax.confirm import CONFIRMATION, REQUIRED
 from interlock.surface.cli.text import one_line, printable
 
 
 class ToolResult(
     msgspec.Struct,
     frozen=True,
-    rename={"structured": "structuredContent", "is_error": "isError", "result_type": "resultType"},
+    rename={"structured": "structuredContent", "is_error": "isError", "result_type": "resultType", "meta": "_meta"},
 ):
     content: tuple[Any, ...] = ()
     structured: Raw = Raw()
     is_error: bool = False
     result_type: str = "complete"
+    meta: dict[str, Any] = {}
+
+    @property
+    def waits(self) -> bool:
+        """The call is held until a person decides (MCP-AX 11.3)."""
+        held = self.meta.get(CONFIRMATION)
+        return isinstance(held, dict) and held.get("status") == REQUIRED
 
 
 def result_blocks(result: ToolResult) -> list[str]:

@@ -1,10 +1,10 @@
-"""interlock tools list | show | routes (and call, from its own file)"""
+"""interlock tools list | show | routes (and call, classify, from their own files)"""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from interlock.surface.cli import tools_call
+from interlock.surface.cli import tools_call, tools_classify
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.completion import tool_names
 
@@ -116,18 +116,23 @@ def _class_text(capability: dict[str, Any]) -> "Text":
     "show",
     examples="""
     interlock tools show time.get_current_time
+    interlock tools show files.write_file --as client:ci
     interlock tools show time__get_current_time --json
     """,
 )
 def show(
     invocation: Invocation,
     name: Annotated[str, typer.Argument(metavar="TOOL", help="Qualified name or alias.", autocompletion=tool_names)],
+    caller: Annotated[
+        str, typer.Option("--as", metavar="PRINCIPAL", help="Whose call: local, client:NAME, or another principal.")
+    ] = "local",
 ) -> None:
     """Show one tool in full.
 
-    Its definition, capability and route, and every rung that a call of it meets.
+    Its definition, capability and route, and every rung that a call of it meets, with the verdict of each.
     """
-    answer = invocation.node.get("tools", name)
+    query: dict[str, Any] = {} if caller == "local" else {"as": caller}
+    answer = invocation.node.get("tools", name, **query)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -178,8 +183,8 @@ def _detail(tool: "ToolDetail", width: int, ascii_only: bool) -> "list[Text]":
         ]
         lines += in_columns(rows, width=width, shrink={2: 20, 1: 8, 0: 12})
     if tool.rungs:
-        lines += [Text(), Text("  what a call meets", style="dim")]
-        styles = {"pass": "green", "refuse": "red", "later": "dim"}
+        lines += [Text(), Text(f"  what a call of {one_line(tool.caller)} meets", style="dim")]
+        styles = {"pass": "green", "refuse": "red", "hold": "yellow", "later": "dim"}
         rows = [
             [
                 Text(f"    {rung.rung}"),
@@ -243,3 +248,4 @@ def routes(invocation: Invocation) -> None:
 
 
 tools_call.register(app)
+tools_classify.register(app)

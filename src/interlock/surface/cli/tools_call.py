@@ -7,10 +7,11 @@ import typer
 from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND
 from interlock.surface.cli.command import Invocation, verb
 from interlock.surface.cli.completion import tool_names
-from interlock.surface.cli.failures import EXIT_REFUSED, BadUsage, Refused
+from interlock.surface.cli.failures import EXIT_DONE, EXIT_REFUSED, EXIT_WAITS, BadUsage, Refused
 
 if TYPE_CHECKING:
     from interlock.surface.cli.mcp_door import ListedTool, McpDoor
+    from interlock.surface.cli.tool_result import ToolResult
 
 CALL_TIMEOUT_S = 300.0  # longer than the node's own, so that its named error arrives
 
@@ -64,8 +65,9 @@ def call(
         if refused.details.get("code") != METHOD_NOT_FOUND:
             raise
         raise _unknown_tool(name, nearest, refused) from None
-    if _show(invocation, bytes(result)):
-        raise typer.Exit(EXIT_REFUSED)
+    code = _show(invocation, bytes(result))
+    if code != EXIT_DONE:
+        raise typer.Exit(code)
 
 
 def _given(pairs: list[str]) -> list[tuple[str, str]]:
@@ -177,8 +179,8 @@ class _Progress:
         sys.stderr.flush()
 
 
-def _show(invocation: Invocation, raw: bytes) -> bool:
-    """Prints a result; True when it is an error of the tool."""
+def _show(invocation: Invocation, raw: bytes) -> int:
+    """Prints a result and gives the exit code that says the same."""
     import msgspec
 
     from interlock.surface.cli.tool_result import ToolResult, result_blocks
@@ -190,11 +192,17 @@ def _show(invocation: Invocation, raw: bytes) -> bool:
         raise Refused("unexpected_answer", "the result is not a tool's result") from None
     if out.as_json:
         out.raw_json(raw)
-        return result.is_error or result.result_type == "input_required"
+        return _code(result) if result.result_type != "input_required" else EXIT_REFUSED
     if result.result_type == "input_required":
         raise Refused("input_required", "the tool asks its caller for input, which this command cannot give")
     for block in result_blocks(result):
         out.line(block)
-    if result.is_error:
+    if result.is_error and not result.waits:
         out.remark("the tool reports an error")
-    return result.is_error
+    return _code(result)
+
+
+def _code(result: "ToolResult") -> int:
+    if result.waits:
+        return EXIT_WAITS
+    return EXIT_REFUSED if result.is_error else EXIT_DONE

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from rich.text import Text
 
+from interlock.surface.cli.budgets import budget_style, spent
 from interlock.surface.cli.columns import GAP
 from interlock.surface.cli.shapes import Parent
 from interlock.surface.cli.text import count, one_line, since
@@ -41,6 +42,8 @@ def parent_lines(parents: tuple[Parent, ...], *, width: int, now: datetime, asci
             remarks.append((f"it does not list {count(parent.not_listed, 'tool')} of ours; the log says why", "yellow"))
         if parent.secure_by:
             remarks.append((f"secure by {one_line(parent.secure_by)}", "dim"))
+        if parent.budget:
+            remarks.append((f"it gave us {spent(parent.budget)}", budget_style(parent.budget)))
         for text, said in remarks:
             wrapped = textwrap.wrap(text, max(20, width - len(GAP)), break_on_hyphens=False)
             lines += [Text(f"{GAP}{line}", style=said) for line in wrapped]

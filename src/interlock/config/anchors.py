@@ -1,0 +1,86 @@
+"""[[anchor]] entries: whose public key, and where it is found. Read as far as no file and no library is needed.
+
+A public key that is written out is recognised by how it begins; everything else is the name of a file.
+"""
+
+from pathlib import Path
+from typing import Any, Final
+
+from interlock.config.issuers import Protected
+from interlock.config.kinds import Kind, read_text, resolve
+from interlock.config.place import WRONG, At, Wrong
+from interlock.config.plan import AnchorPlan
+from interlock.protocol.ax.authority import maybe_authority, maybe_dns_name
+from interlock.protocol.oauth.public_key import PRIVATE, BadKey, is_key_text, maybe_pem_label, read_key_untrusted
+
+KEY_SOURCES: Final = ("key", "jwks", "passkey")
+_FORMS: Final = "write ed25519:BASE64, a JWK, a PEM block with PUBLIC KEY, or the name of a file with one of them"
+
+
+class PublicKey(Kind, frozen=True, kw_only=True):
+    def read(self, value: object, at: At) -> str | Path | Wrong:
+        text = read_text(value, at, "a public key or a file")
+        if isinstance(text, Wrong):
+            return WRONG
+        if not is_key_text(text):
+            return resolve(text, at)
+        label = maybe_pem_label(text)
+        try:
+            if label is None:
+                read_key_untrusted(text)
+            elif "PRIVATE" in label:
+                raise BadKey(PRIVATE)
+        except BadKey as bad:
+            return at.wrong(f"{at.name} is no public key: {bad}", _FORMS)
+        return text
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "minLength": 1}
+
+
+class KeySet(Kind, frozen=True, kw_only=True):
+    def read(self, value: object, at: At) -> str | Path | Wrong:
+        text = read_text(value, at, "a URL or a file")
+        if isinstance(text, Wrong):
+            return WRONG
+        return Protected().read(text, at) if "://" in text else resolve(text, at)
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "minLength": 1}
+
+
+class DnsName(Kind, frozen=True, kw_only=True):
+    """A host name, with or without "dns:" before it, as it is compared."""
+
+    def read(self, value: object, at: At) -> str | Wrong:
+        text = read_text(value, at, "a DNS name")
+        if isinstance(text, Wrong):
+            return WRONG
+        name = maybe_authority(text) or maybe_dns_name(text)
+        if name is None:
+            hint = 'for instance "edge01.example.com"; no wildcard, no address, and each name by itself'
+            return at.wrong(f"{at.name} must be a DNS name", hint)
+        return name
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": r"^(?:[Dd][Nn][Ss]:)?[A-Za-z0-9.-]{1,254}$"}
+
+
+def anchor_plan(values: dict[str, Any], at: At) -> AnchorPlan | Wrong:
+    given = [name for name in KEY_SOURCES if name in values]
+    if len(given) != 1:
+        which = f"has {' and '.join(given)}" if given else "has no key"
+        return at.wrong(f"{at.title} {which}", f"give one of {', '.join(KEY_SOURCES)}")
+    anchor = AnchorPlan(**values)
+    if anchor.passkey is not None:
+        if anchor.speaks_for:
+            return at.inside("speaks_for").wrong(
+                f"{at.title} is a person's passkey, which speaks for no subserver", "give the subserver's key instead"
+            )
+        at.inside("passkey").warn(
+            f"{at.title}: passkeys are not verified by this version, so the anchor approves nothing",
+            "give a key of the same person as another [[anchor]]",
+        )
+    elif not anchor.approves and not anchor.speaks_for:
+        at.warn(f"{at.title} is trusted for nothing", "give approves = [tools] or speaks_for = [names]")
+    return anchor

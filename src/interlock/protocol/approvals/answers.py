@@ -1,0 +1,41 @@
+"""What a decision is about, in one digest: the call itself, or a definition together with what is said of it.
+
+A proof signs the id of an approval and this digest. For a call it is the call_digest of MCP-AX 11.3; a definition can
+be answered in several ways, so the answer is part of what is signed.
+"""
+
+import hashlib
+from typing import Final
+
+from interlock.protocol.approvals.messages import Approval, Kind
+from interlock.protocol.ax.digest import canonical
+
+ACCEPT: Final = "accept"  # a changed definition is used as it now is
+CLASSES: Final = ("read_only", "reversible", "irreversible")  # what a tool is that does not say it itself
+# Factors of an approval of kind definition.
+CHANGED: Final = "definition_changed"  # it is not what was accepted before
+UNCLASSIFIED: Final = "unclassified"  # and besides nobody has said what the tool is
+VERSION: Final = 1
+
+
+def answers(approval: Approval) -> tuple[str, ...]:
+    """What can be said to it besides no; empty where a plain yes is all there is."""
+    if approval.kind is not Kind.DEFINITION:
+        return ()
+    return (ACCEPT,) if CHANGED in approval.factors and UNCLASSIFIED not in approval.factors else CLASSES
+
+
+def binding(approval: Approval, answer: str | None) -> str:
+    """SHA-256 in hex; what a proof has as its call_digest."""
+    if approval.kind is Kind.CALL:
+        return approval.digest
+    text = canonical(
+        {
+            "v": VERSION,
+            "kind": approval.kind.value,
+            "tool": approval.tool,
+            "digest": approval.digest,
+            "answer": answer,
+        }
+    )
+    return hashlib.sha256(text).hexdigest()

@@ -1,0 +1,75 @@
+"""The refusals around an approval, each with a number and a name (MCP-AX 11.3 names none of them).
+
+asked too late or twice   confirmation_unknown, confirmation_expired, confirmation_used
+not good any more         confirmation_void, confirmation_denied
+proof                     proof_invalid
+asked too often           budget_exceeded (the draft's own number, 11.4)
+store                     unavailable: nothing was done
+"""
+
+from typing import Any, Final
+
+from interlock.protocol.approvals.messages import Approval
+from interlock.protocol.approvals.state import Status
+from interlock.protocol.ax.errors import (
+    CONFIRMATION_DENIED,
+    CONFIRMATION_EXPIRED,
+    CONFIRMATION_UNKNOWN,
+    CONFIRMATION_USED,
+    CONFIRMATION_VOID,
+    refusal,
+)
+from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
+
+BUDGET_EXCEEDED: Final = 32003
+
+UNKNOWN: Final = refusal(CONFIRMATION_UNKNOWN, "there is no such approval, or it ended long ago; make the call again")
+
+_REFUSALS: Final = {
+    Status.PENDING: (CONFIRMATION_UNKNOWN, "nobody has decided yet; wait for an operator", "pending"),
+    Status.APPROVED: (CONFIRMATION_USED, "it is approved already; make the identical call", "already_approved"),
+    Status.USED: (CONFIRMATION_USED, "the call it was for is under way", "used"),
+    Status.DONE: (CONFIRMATION_USED, "the call it was for has been made", "done"),
+    Status.FAILED: (CONFIRMATION_USED, "the call it was for has been made, and failed", "failed"),
+    Status.UNKNOWN: (
+        CONFIRMATION_USED,
+        "the call it was for was sent or was about to be; look at what happened before making it again",
+        "unknown",
+    ),
+    Status.EXPIRED: (CONFIRMATION_EXPIRED, "it was not decided, or not used, in time; make the call again", "expired"),
+    Status.VOID: (CONFIRMATION_VOID, "what it was for has changed; make the call again", "void"),
+    Status.WITHDRAWN: (CONFIRMATION_VOID, "whoever asked took it back", "withdrawn"),
+    Status.DENIED: (CONFIRMATION_DENIED, "an operator said no", "denied"),
+}
+
+
+def refusal_of(approval: Approval) -> Fault:
+    """Why there is no such move from where the approval stands."""
+    code, why, reason = _REFUSALS[approval.status]
+    data: dict[str, Any] = {"reason": reason, "confirmation_id": approval.id}
+    if approval.status is Status.DENIED and approval.decision is not None and approval.decision.reason:
+        data["said"] = approval.decision.reason
+    if approval.status in (Status.VOID, Status.UNKNOWN, Status.FAILED) and approval.outcome:
+        data["outcome"] = approval.outcome
+    return refusal(code, why, **data)
+
+
+def too_many(budget: str, limit: int, used: int, retry_after_ms: int | None) -> Fault:
+    """More is waiting for people than one caller may have waiting. AX-11.3-4, in the form of AX-11.4-3."""
+    return Fault(
+        BUDGET_EXCEEDED,
+        "budget_exceeded",
+        {
+            "budget": budget,
+            "limit": limit,
+            "used": used,
+            "retry_after_ms": retry_after_ms,
+            "scope": "caller",
+            "mcpax_code": -32003,
+        },
+    )
+
+
+UNAVAILABLE_NOW: Final = Fault(
+    UNAVAILABLE, "unavailable", {"reason": "store", "detail": "the node's store cannot be written; nothing was done"}
+)

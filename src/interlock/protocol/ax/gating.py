@@ -1,0 +1,57 @@
+"""Which calls an aggregator holds until a person agrees (MCP-AX 11.3).
+
+In comes what is known of a tool and what the operator decided; out comes what a call of it has to wait for. A tool of
+which nobody said whether it changes anything waits for that to be said once, not for every call to be confirmed. What a
+hop below holds is held there whatever is decided here: nothing in this room can open a gate.
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+
+Mode = Literal["gated", "defer", "open"]
+Unannotated = Literal["classify", "allow"]
+
+_EFFECT_HINTS: Final = ("readOnlyHint", "destructiveHint")
+_EFFECT_KEYS: Final = ("mutable", "reversible")
+
+
+class Hold(enum.Enum):
+    CALL = "call"  # a person confirms this very call
+    DEFINITION = "definition"  # a person says once what the tool does
+
+
+class Gate(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call of a tool may meet besides its server. A tool that has none of it has no Gate."""
+
+    hold: Hold | None
+    relays: bool  # a hop below may answer confirmation_required, which is carried up
+
+
+def says_its_effect(declared: object, annotations: object) -> bool:
+    """Whether the server itself said if the tool changes anything, in its capability annotation or in MCP's hints."""
+    if isinstance(declared, Mapping) and not declared.keys().isdisjoint(_EFFECT_KEYS):
+        return True
+    given = annotations if isinstance(annotations, Mapping) else {}
+    return any(isinstance(given.get(hint), bool) for hint in _EFFECT_HINTS)
+
+
+def hold_of(
+    *, mode: Mode, unannotated: Unannotated, also: bool, irreversible: bool, is_open: bool, gated_below: bool
+) -> Hold | None:
+    """`is_open`: nobody said what it does. `gated_below`: by a hop that is taken at its word."""
+    if mode == "defer" and gated_below:
+        return None
+    if also:
+        return Hold.CALL
+    if mode == "open":
+        return None
+    if is_open:
+        return Hold.DEFINITION if unannotated == "classify" else None
+    return Hold.CALL if irreversible else None
+
+
+def gate_of(hold: Hold | None, *, relays: bool) -> Gate | None:
+    return Gate(hold=hold, relays=relays) if hold is not None or relays else None

@@ -1,0 +1,98 @@
+"""Deciding: who may, and with which proof. The one way from an operator's or a policy engine's word into the inbox.
+
+To deny, being an operator is enough, and whoever calls this has made sure of it. To approve what requires a proof, the
+proof is judged against this very approval and answer; a proof that fails leaves everything as it was. Definitions that
+were decided are handed on, so that they are remembered.
+"""
+
+from typing import Protocol
+
+from interlock.protocol.approvals.answers import answers, binding
+from interlock.protocol.approvals.errors import UNKNOWN, refusal_of
+from interlock.protocol.approvals.messages import Approval, Decision, Kind, Proof, Requires, What
+from interlock.protocol.approvals.state import Move, maybe_after
+from interlock.protocol.ax.confirm import Presented
+from interlock.protocol.ax.confirm_proof import Asked, Verified, invalid
+from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.clock import Clock
+
+
+class Judge(Protocol):
+    async def judge(self, asked: Asked, proof: Presented) -> Verified | Fault:
+        """What it finds good is used up: the same proof is never good again."""
+
+
+class Rulings(Protocol):
+    async def settle(self, approval: Approval) -> Approval | Fault:
+        """Remember what was decided of a definition."""
+
+
+class Deciding:
+    def __init__(self, inbox: Inbox, clock: Clock, aggregator_id: str) -> None:
+        self.judge: Judge | None = None
+        self.rulings: Rulings | None = None
+        self._inbox = inbox
+        self._clock = clock
+        self._own_id = aggregator_id
+
+    async def approve(
+        self, id: str, proof: Presented | None, *, by: str, reason: str | None = None, answer: str | None = None
+    ) -> Approval | Fault:
+        """`answer`: one of `answers` where there are several. `by` brought the decision; the proof says who made it."""
+        approval = self._inbox.get(id)
+        if approval is None:
+            return UNKNOWN
+        if maybe_after(approval.status, Move.APPROVE) is None:
+            return refusal_of(approval)
+        possible = answers(approval)
+        if answer is None and len(possible) == 1:
+            (answer,) = possible
+        if answer not in (possible or (None,)):
+            return Fault(INVALID_PARAMS, "answer_needed", {"detail": _needs(possible), "answers": list(possible)})
+        verified = None
+        if approval.requires is Requires.PROOF:
+            judged = await self._judged(approval, answer, proof)
+            if isinstance(judged, Fault):
+                return judged
+            verified = judged
+        decision = Decision(
+            what=What.APPROVED,
+            by=by,
+            at=self._clock.wall(),
+            reason=reason,
+            answer=answer,
+            proof=Proof(type=verified.type, anchor=verified.anchor, jti=verified.jti) if verified else None,
+        )
+        return await self._decided(id, decision, verified.expires_at if verified else None)
+
+    async def deny(self, id: str, *, by: str, reason: str | None = None) -> Approval | Fault:
+        return await self._decided(
+            id, Decision(what=What.DENIED, by=by, at=self._clock.wall(), reason=reason), redeem_until=None
+        )
+
+    async def _judged(self, approval: Approval, answer: str | None, proof: Presented | None) -> Verified | Fault:
+        if proof is None:
+            return invalid("proof_required", "an approval needs a proof: interlock approve makes one with your key")
+        if self.judge is None:
+            return invalid("no_anchor", "no [[anchor]] is configured whose proofs would count: see interlock init")
+        asked = Asked(
+            confirmation_id=approval.id,
+            call_digest=binding(approval, answer),
+            nonce=approval.nonce or "",
+            tool=approval.tool,
+            aggregator_id=self._own_id,
+        )
+        return await self.judge.judge(asked, proof)
+
+    async def _decided(self, id: str, decision: Decision, redeem_until: float | None) -> Approval | Fault:
+        decided = await self._inbox.decide(id, decision, redeem_until=redeem_until)
+        if isinstance(decided, Fault) or decided.kind is not Kind.DEFINITION or self.rulings is None:
+            return decided
+        settled = await self.rulings.settle(decided)
+        # The decision stands even where remembering it failed: it is taken up again at the next start.
+        return decided if isinstance(settled, Fault) else settled
+
+
+def _needs(possible: tuple[str, ...]) -> str:
+    return f"say what the tool is: {', '.join(possible)}" if possible else "this takes a plain yes or no"

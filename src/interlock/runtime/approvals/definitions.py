@@ -1,0 +1,266 @@
+"""What tools were when they were last accepted, and what becomes of a change.
+
+The first definition of a tool is taken on trust and remembered, on disk. A later one that differs goes into the inbox
+as a diff, into the log and into the audit record, once. Where the operator pins the tool ([[tool]] pin), it is withheld
+until the change is accepted; otherwise it stays in use, and is withheld if the change is denied. Whoever goes back to
+what was accepted is back in use.
+
+`look` is asked while a list is prepared, and touches no disk; `took` is told afterwards what was seen.
+"""
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.config.plan import ToolClass
+from interlock.protocol.approvals.answers import ACCEPT, CHANGED, CLASSES, UNCLASSIFIED
+from interlock.protocol.approvals.messages import Approval, Decision, Kind, Source, What
+from interlock.protocol.approvals.state import Move, Status
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.approvals.rulings import Ruling, Rulings
+from interlock.runtime.approvals.sights import Look, Sight
+from interlock.runtime.clock import Clock
+from interlock.store.ports import KeyValue, StoreError
+
+log = logging.getLogger("interlock.approvals")
+
+BUCKET: Final = "definitions"
+DEFINITION_BYTES_MAX: Final = 32 * 1024  # of a definition kept to compare with; of a longer one only its digest
+KNOWN_MAX: Final = 20_000  # tools per segment; beyond, those no longer listed are forgotten
+SLICE: Final = 100  # definitions worked on before others get a turn
+NODE: Final = "node"  # who asks, where nobody called
+
+_CHANGED_REASON: Final = "its server changed the definition since it was last accepted"
+_OPEN_REASON: Final = "an operator asked what the tool is"
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    fingerprint: str
+    digest: str
+    definition: str | None  # JSON; None: it was too long to keep
+
+
+class Definitions:
+    def __init__(self, kv: KeyValue, inbox: Inbox, clock: Clock) -> None:
+        self.rulings = Rulings(kv, clock)
+        self.on_ruled: list[Callable[[str], Coroutine[Any, Any, None]]] = []  # told the segment of the tool
+        self._kv = kv
+        self._inbox = inbox
+        self._clock = clock
+        self._known: dict[str, dict[str, Known]] = {}  # by segment, then by tool
+        self._coming: dict[str, dict[str, Sight]] = {}  # the same, of what is about to be known
+        self._again: dict[tuple[str, str], asyncio.Future[Approval | Fault]] = {}
+        self._work: set[asyncio.Task[None]] = set()
+        self._taking = asyncio.Lock()  # lists are taken in the order they came
+        self._writing = asyncio.Lock()
+
+    # Life
+
+    async def open(self) -> None:
+        """What was decided and not yet remembered is made up for. Raises StoreError."""
+        await self.rulings.open()
+        for entry in await self._kv.entries(BUCKET, self._clock.wall()):
+            try:
+                self._known[entry.key] = msgspec.json.decode(zlib.decompress(entry.value), type=dict[str, Known])
+            except (msgspec.DecodeError, zlib.error):
+                # Taken on trust once more, which is said: what could not be compared may have changed.
+                log.error("what the tools of %s were cannot be read; they are taken as they now are", entry.key)
+        for approval in self._inbox.listed((Status.APPROVED, Status.DENIED), Kind.DEFINITION):
+            if self.rulings.maybe(approval.tool, approval.digest) is None or approval.status is Status.APPROVED:
+                await self.settle(approval)
+
+    async def close(self) -> None:
+        while self._work:
+            await asyncio.wait(list(self._work))
+
+    # While a list is prepared
+
+    def get(self, tool: str, digest: str) -> ToolClass | None:
+        return self.rulings.get(tool, digest)
+
+    def look(self, segment: str, sight: Sight) -> Look:
+        if self.rulings.may_be_denied(sight.tool):
+            ruling = self.rulings.maybe(sight.tool, sight.digest)
+            if ruling is not None and ruling.says == "denied":
+                return Look.DENIED
+        known = self._coming.get(segment, {}).get(sight.tool) or self._known.get(segment, {}).get(sight.tool)
+        if known is None:
+            return Look.NEW
+        if known.fingerprint == sight.fingerprint:
+            return Look.SAME
+        if known.digest == sight.digest:
+            return Look.REWORDED
+        return Look.CHANGED if self.rulings.maybe(sight.tool, sight.digest) is None else Look.ACCEPTED
+
+    # Afterwards
+
+    def took(self, segment: str, seen: Iterable[tuple[Sight, Look]], listed: Mapping[str, object]) -> None:
+        """`seen`: what is not the same as before, and what is the same again while a change of it waits."""
+        kept = list(seen)
+        coming = {sight.tool: sight for sight, look in kept if look not in (Look.CHANGED, Look.DENIED)}
+        self._coming.setdefault(segment, {}).update(coming)
+        task = asyncio.get_running_loop().create_task(self._take(segment, kept, coming, listed))
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+    async def _take(
+        self, segment: str, seen: list[tuple[Sight, Look]], coming: dict[str, Sight], listed: Mapping[str, object]
+    ) -> None:
+        async with self._taking:
+            try:
+                await self._remember(segment, list(coming.values()), listed)
+                for sight, look in seen:
+                    if (wanted := self._again.pop((segment, sight.tool), None)) is not None:
+                        before = self._known.get(segment, {}).get(sight.tool)
+                        wanted.set_result(await self._raise(segment, sight, before, anew=True))
+                    elif look is Look.CHANGED:
+                        await self._ask(segment, sight)
+                await self._void_outdated(segment, {sight.tool: sight for sight, _ in seen})
+            except StoreError as refused:
+                log.error("what the tools of %s are cannot be remembered: %s", segment, refused)
+            finally:
+                self._no_longer_coming(segment, coming)
+
+    def _no_longer_coming(self, segment: str, coming: dict[str, Sight]) -> None:
+        left = {t: s for t, s in self._coming.get(segment, {}).items() if coming.get(t) is not s}
+        if left:
+            self._coming[segment] = left
+        else:
+            self._coming.pop(segment, None)
+
+    async def _remember(self, segment: str, sights: list[Sight], listed: Mapping[str, object]) -> None:
+        if not sights:
+            return
+        made: dict[str, Known] = {}
+        for done, sight in enumerate(sights):
+            if done % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
+            made[sight.tool] = _known(sight.fingerprint, sight.digest, sight.definition())
+        await self._write(segment, made, listed)
+
+    async def _write(self, segment: str, made: dict[str, Known], listed: Mapping[str, object] = {}) -> None:
+        async with self._writing:
+            known = {**self._known.get(segment, {}), **made}
+            if len(known) > KNOWN_MAX:
+                known = {tool: one for tool, one in known.items() if tool in made or tool in listed}
+            encoded = await asyncio.to_thread(lambda: zlib.compress(msgspec.json.encode(known), 1))
+            await self._kv.put(BUCKET, segment, encoded, self._clock.wall())
+            self._known[segment] = known
+
+    async def _ask(self, segment: str, sight: Sight) -> None:
+        """Once for each definition: one that waits already is left as it is."""
+        if self._inbox.find_definition(sight.tool, sight.digest) is not None:
+            return
+        before = self._known[segment][sight.tool]
+        raised = await self._raise(segment, sight, before)
+        if isinstance(raised, Fault):
+            log.error("link %s: the definition of %s changed; it cannot be put into the inbox", segment, sight.tool)
+        else:
+            log.warning(
+                "link %s: the definition of %s changed, from digest %.12s to %.12s: interlock approvals show %.8s",
+                segment,
+                sight.tool,
+                before.digest,
+                sight.digest,
+                raised.id,
+            )
+
+    async def _raise(self, segment: str, sight: Sight, before: Known | None, *, anew: bool = False) -> Approval | Fault:
+        changed = before is not None and before.digest != sight.digest
+        shown = {"definition": Raw(sight.definition())}
+        if before is not None and changed:
+            shown = {"before": Raw((before.definition or "null").encode()), "after": shown["definition"]}
+        draft = self._inbox.draft(
+            Kind.DEFINITION,
+            Source.AX,
+            requested_by=NODE,
+            tool=sight.tool,
+            digest=sight.digest,
+            tool_digest=sight.digest,
+            target=segment,
+            params=Raw(msgspec.json.encode(shown)),
+            reason=_CHANGED_REASON if changed else _OPEN_REASON,
+            factors=tuple(name for name, is_so in ((CHANGED, changed), (UNCLASSIFIED, sight.is_open)) if is_so),
+        )
+        return await self._inbox.raise_(draft, anew=anew)
+
+    async def _void_outdated(self, segment: str, seen: Mapping[str, Sight]) -> None:
+        def outdated(approval: Approval) -> bool:
+            sight = seen.get(approval.tool)
+            return (
+                approval.kind is Kind.DEFINITION
+                and approval.status is Status.PENDING
+                and approval.target == segment
+                and sight is not None
+                and approval.digest != sight.digest
+            )
+
+        await self._inbox.void_where("superseded: the definition is another by now", outdated)
+
+    def waits(self, segment: str) -> frozenset[str]:
+        """Tools of which something waits to be decided; a look at them matters even if it shows what was accepted."""
+        waiting = {approval.tool for approval in self._inbox.waiting(Kind.DEFINITION) if approval.target == segment}
+        return frozenset(waiting.union(tool for where, tool in self._again if where == segment))
+
+    async def ask_again(self, segment: str, tool: str) -> Approval | Fault | None:
+        """An operator wants to say what a tool is, called or not, denied or not. None: it is not listed there."""
+        wanted = self._again.setdefault((segment, tool), asyncio.get_running_loop().create_future())
+        try:
+            for look_again in self.on_ruled:
+                await look_again(segment)
+            await self.close()
+            return wanted.result() if wanted.done() else None
+        finally:
+            self._again.pop((segment, tool), None)
+
+    # Decided
+
+    async def settle(self, approval: Approval) -> Approval | Fault:
+        """Remembered, and then done with. What cannot be written now is made up for at the next start."""
+        decision = approval.decision
+        if decision is None:
+            return approval
+        try:
+            await self.rulings.put(_ruling(approval, decision))
+            if decision.what is What.APPROVED and approval.target is not None and approval.params is not None:
+                await self._accept(approval.target, approval)
+        except StoreError as refused:
+            log.error("what was decided of %s cannot be remembered: %s", approval.tool, refused)
+            return approval
+        if decision.what is What.APPROVED:
+            used = await self._inbox.use(approval.id)
+            settled = used if isinstance(used, Fault) else await self._inbox.finish(approval.id, Move.SUCCEED)
+        else:
+            settled = approval
+        for tell in self.on_ruled if approval.target is not None else ():
+            await tell(approval.target or "")
+        return settled
+
+    async def _accept(self, segment: str, approval: Approval) -> None:
+        shown = msgspec.json.decode(approval.params or b"{}", type=dict[str, Raw])
+        definition = shown.get("after", shown.get("definition"))
+        if definition is not None:
+            # Its bytes may differ from these; the digest does not.
+            await self._write(segment, {approval.tool: _known("", approval.digest, bytes(definition))})
+
+
+def _known(fingerprint: str, digest: str, definition: bytes) -> Known:
+    kept = definition.decode("utf-8", "replace") if len(definition) <= DEFINITION_BYTES_MAX else None
+    return Known(fingerprint=fingerprint, digest=digest, definition=kept)
+
+
+def _ruling(approval: Approval, decision: Decision) -> Ruling:
+    said = decision.answer if decision.what is What.APPROVED else "denied"
+    return Ruling(
+        tool=approval.tool,
+        digest=approval.digest,
+        says=said if said in CLASSES or said == "denied" else ACCEPT,  # type: ignore[arg-type]
+        by=decision.by,
+        at=decision.at,
+    )

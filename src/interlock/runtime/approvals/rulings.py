@@ -1,0 +1,66 @@
+"""What operators said of definitions, remembered by tool and digest: what a tool is, or that it is not to be used.
+
+Another server that copies a definition word for word gets nothing from it, and a definition that changes is another.
+"""
+
+from typing import Final, Literal
+
+import msgspec
+
+from interlock.config.plan import ToolClass
+from interlock.protocol.approvals.answers import ACCEPT
+from interlock.runtime.clock import Clock
+from interlock.store.ports import Damaged, KeyValue
+
+BUCKET: Final = "rulings"
+
+Says = Literal["read_only", "reversible", "irreversible", "accept", "denied"]
+
+
+class Ruling(msgspec.Struct, frozen=True, kw_only=True):
+    tool: str
+    digest: str
+    says: Says
+    by: str
+    at: float
+
+
+class Rulings:
+    """In memory, and on disk before it counts. Raises StoreError."""
+
+    def __init__(self, kv: KeyValue, clock: Clock) -> None:
+        self._kv = kv
+        self._clock = clock
+        self._by_digest: dict[tuple[str, str], Ruling] = {}
+        self._denied: set[str] = set()
+
+    async def open(self) -> None:
+        for entry in await self._kv.entries(BUCKET, self._clock.wall()):
+            try:
+                self._take(msgspec.json.decode(entry.value, type=Ruling))
+            except msgspec.DecodeError:
+                raise Damaged(
+                    f"the ruling {entry.key} cannot be read; put a backup of the store in its place"
+                ) from None
+
+    def get(self, tool: str, digest: str) -> ToolClass | None:
+        """What an operator said the tool is."""
+        ruling = self._by_digest.get((tool, digest))
+        return None if ruling is None or ruling.says in (ACCEPT, "denied") else ruling.says  # type: ignore[return-value]
+
+    def maybe(self, tool: str, digest: str) -> Ruling | None:
+        return self._by_digest.get((tool, digest))
+
+    def may_be_denied(self, tool: str) -> bool:
+        """False for nearly every tool, so that its digest need not be made to find that out."""
+        return tool in self._denied
+
+    async def put(self, ruling: Ruling) -> None:
+        key = f"{ruling.tool}/{ruling.digest}"
+        await self._kv.put(BUCKET, key, msgspec.json.encode(ruling), self._clock.wall())
+        self._take(ruling)
+
+    def _take(self, ruling: Ruling) -> None:
+        self._by_digest[ruling.tool, ruling.digest] = ruling
+        if ruling.says == "denied":
+            self._denied.add(ruling.tool)

@@ -1,0 +1,64 @@
+"""A tool as its server defines it at this moment, and what that is compared with what was accepted before."""
+
+import enum
+import hashlib
+from functools import cached_property
+from typing import Any, Final
+
+from msgspec import Raw
+
+from interlock.protocol.ax.digest import tool_digest
+from interlock.protocol.ax.hop import as_declared
+from interlock.protocol.jsonrpc.codec import encode_value
+from interlock.protocol.mcp.items import Item
+
+_MEMBERS: Final = ("description", "inputSchema", "outputSchema", "annotations")  # what `tool_digest` is made of
+FINGERPRINT_BYTES: Final = 16
+
+CHANGED: Final = "definition_changed"  # the code of a tool that is withheld for it
+PINNED: Final = "its definition changed, and [[tool]] pin withholds it until an operator accepts: interlock approvals"
+DENIED: Final = "an operator denied its definition as it now is"
+
+
+class Look(enum.Enum):
+    SAME = "same"
+    NEW = "new"
+    REWORDED = "reworded"  # other bytes, the same meaning
+    ACCEPTED = "accepted"  # changed, and an operator has accepted exactly this
+    CHANGED = "changed"
+    DENIED = "denied"
+
+
+class Sight:
+    """The digest takes canonical JSON; the fingerprint is cheap, and enough to see that nothing changed."""
+
+    __slots__ = ("__dict__", "_declared", "_item", "_said", "is_open", "original", "tool")
+
+    def __init__(self, tool: str, original: str, item: Item, said: Raw | None, declared: dict[str, str]) -> None:
+        self.tool = tool
+        self.original = original
+        self.is_open = False  # nobody has said whether it changes anything
+        self._item = item
+        self._said = said
+        self._declared = declared
+
+    @cached_property
+    def fingerprint(self) -> str:
+        hashed = hashlib.blake2b(self.original.encode("utf-8", "surrogatepass"), digest_size=FINGERPRINT_BYTES)
+        for member in _MEMBERS:
+            hashed.update(b"\0%b\0" % bytes(self._item.get(member, b"")))
+        hashed.update(bytes(self._said or b""))
+        return hashed.hexdigest()
+
+    @cached_property
+    def digest(self) -> str:
+        declared = as_declared(self._said, self._declared)
+        return tool_digest(self._item, downstream_name=self.original, declared=declared)
+
+    def definition(self) -> bytes:
+        """What a person is shown of it, as JSON."""
+        shown: dict[str, Any] = {"name": self.original}
+        shown |= {member: self._item[member] for member in _MEMBERS if member in self._item}
+        if self._said is not None:
+            shown["capability"] = self._said
+        return encode_value(shown)

@@ -1,0 +1,80 @@
+"""What is remembered of calls that were answered with a question: by a gate below, or by the server itself.
+
+Such a call has not ended. The identical call takes it up again, with the approval it has used already, once, and only
+with the state that the question asked back. Nothing here outlives the node: then a person is asked once more.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from interlock.runtime.clock import Clock
+from interlock.runtime.shelves import Route
+
+RELAYED_MAX: Final = 10_000  # confirmations of hops below that are remembered
+PASSES_MAX: Final = 10_000
+
+
+class Relayed(msgspec.Struct, frozen=True, kw_only=True):
+    """A confirmation that a hop below demands, and the call it is for."""
+
+    route: Route
+    principal: str
+    digest: str
+
+
+class Pass(msgspec.Struct, frozen=True, kw_only=True):
+    approval_id: str
+    until: float
+    state: bytes  # what the server's question asks back; empty: a hop below asks for a confirmation
+
+
+class Rounds:
+    def __init__(self, clock: Clock, on_lapsed: Callable[[str], None]) -> None:
+        """`on_lapsed` is told the approval of a call that nobody took up again."""
+        self._clock = clock
+        self._on_lapsed = on_lapsed
+        self._relayed: dict[str, Relayed] = {}
+        self._passes: dict[tuple[str, str], Pass] = {}
+
+    # Demands of hops below
+
+    def remember(self, confirmation_id: str, relayed: Relayed) -> None:
+        self._relayed.pop(confirmation_id, None)
+        while len(self._relayed) >= RELAYED_MAX:
+            del self._relayed[next(iter(self._relayed))]
+        self._relayed[confirmation_id] = relayed
+
+    def maybe_relayed(self, confirmation_id: str) -> Relayed | None:
+        return self._relayed.get(confirmation_id)
+
+    # Calls that go on
+
+    def let_go_on(self, principal: str, digest: str, approval_id: str, state: bytes, seconds: float) -> bool:
+        """False when there is no room: then the call is over."""
+        if len(self._passes) >= PASSES_MAX:
+            return False
+        key = (principal, digest)
+        held = self._passes[key] = Pass(approval_id=approval_id, until=self._clock.now() + seconds, state=state)
+        asyncio.get_running_loop().call_later(seconds, self._lapse, key, held)
+        return True
+
+    def may_go_on(self, principal: str, digest: str, state: bytes) -> bool:
+        held = self._passes.get((principal, digest))
+        return held is not None and held.state == state and self._clock.now() < held.until
+
+    def take(self, principal: str, digest: str) -> str | None:
+        """The approval of the call that goes on."""
+        held = self._passes.pop((principal, digest), None)
+        return held.approval_id if held is not None else None
+
+    def expects(self, principal: str, state: bytes) -> bool:
+        """Whether a server of one of this principal's calls asked this state back."""
+        return any(held.state == state and who == principal for (who, _), held in self._passes.items())
+
+    def _lapse(self, key: tuple[str, str], held: Pass) -> None:
+        if self._passes.get(key) is held:
+            del self._passes[key]
+            self._on_lapsed(held.approval_id)

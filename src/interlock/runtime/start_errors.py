@@ -1,0 +1,28 @@
+"""Why a node does not start although its configuration could be read. The operator acts; the message says on what.
+
+CannotStart
+  ExtraMissing         a package that what is configured needs is not installed
+  AnchorInvalid        an anchor's key
+  CertificatesInvalid  node.client_ca or node.crl
+  TlsInvalid           a certificate and its key: of a door, or of a link to a parent
+"""
+
+
+class CannotStart(Exception):
+    """The root of the tree above. A message names the file and never what stands in it."""
+
+
+class ExtraMissing(CannotStart):
+    """What is configured needs a package that is not installed."""
+
+
+class AnchorInvalid(CannotStart):
+    """An anchor's key cannot be used."""
+
+
+class CertificatesInvalid(CannotStart):
+    """node.client_ca or node.crl cannot be used."""
+
+
+class TlsInvalid(CannotStart):
+    """A certificate or its key cannot be used."""

@@ -1,0 +1,102 @@
+"""A server that does things, and writes each thing it did into a file: what cannot be undone must be countable.
+
+    python actuator.py DIARY [--era legacy|modern] [--http PORT]
+
+It has no safety code at all. `hold` waits until a file appears, so that a call can be caught while it is under way.
+`change` gives `fire` another definition and says so.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+SERVERS = Path(__file__).resolve().parents[2] / "servers"
+if __name__ == "__main__":
+    sys.path.insert(0, str(SERVERS))
+
+SCHEMA = '"inputSchema":{"type":"object"}'
+OUTPUT = '"outputSchema":{"type":"object","properties":{"did":{"type":"string"}},"required":["did"]}'
+STATE = "the-servers-own-state"
+
+
+def command(diary: Path, *options: str) -> list[str]:
+    return [sys.executable, str(Path(__file__).resolve()), str(diary), *options]
+
+
+def build(options: Namespace):  # type: ignore[no-untyped-def]
+    from rawserver.server import Exchange, InputRequired, Server
+    from rawserver.text import obj, string
+
+    server = Server(options.era)
+    diary = Path(options.diary)
+
+    def did(name: str, arguments: str) -> None:
+        with diary.open("a") as book:
+            book.write(json.dumps({"tool": name, "arguments": json.loads(arguments)}) + "\n")
+
+    def doing(name: str):  # type: ignore[no-untyped-def]
+        async def handler(exchange: Exchange, arguments: str) -> str:
+            did(name, arguments)
+            said = json.dumps({"did": name})
+            return f'{{"content":[{{"type":"text","text":{string(said)}}}],"structuredContent":{said}}}'
+
+        return handler
+
+    async def hold(exchange: Exchange, arguments: str) -> str:
+        did("hold", arguments)
+        while not Path(json.loads(arguments)["until"]).exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        return '{"content":[]}'
+
+    async def ask_first(exchange: Exchange, arguments: str) -> str:
+        given = exchange.message.params
+        if "requestState" not in given:
+            return InputRequired(f'{{"inputRequests":{{"r":{{"method":"roots/list"}}}},"requestState":"{STATE}"}}')
+        did("ask_first", arguments)
+        return obj([("content", "[]")])
+
+    async def change(exchange: Exchange, arguments: str) -> str:
+        server.tool(
+            "fire", doing("fire"), f'{SCHEMA},"description":"Another.","annotations":{{"destructiveHint":true}}'
+        )
+        await exchange.notify("notifications/tools/list_changed", "{}")
+        return '{"content":[]}'
+
+    def capability(**said: bool) -> str:
+        return f'{SCHEMA},"_meta":{{"x-mcpax-capability":{json.dumps(said)}}}'
+
+    server.tool("fire", doing("fire"), f'{SCHEMA},"annotations":{{"destructiveHint":true}}')
+    server.tool("typed", doing("typed"), f'{SCHEMA},{OUTPUT},"annotations":{{"destructiveHint":true}}')
+    server.tool("hold", hold, f'{SCHEMA},"annotations":{{"destructiveHint":true}}')
+    server.tool("nudge", doing("nudge"), f'{SCHEMA},"annotations":{{"destructiveHint":false}}')
+    server.tool("look", doing("look"), f'{SCHEMA},"annotations":{{"readOnlyHint":true}}')
+    server.tool("silent", doing("silent"))
+    server.tool("change", change, f'{SCHEMA},"annotations":{{"readOnlyHint":true}}')
+    for mutable in (True, False):
+        for reversible in (True, False):
+            name = f"{'mutable' if mutable else 'fixed'}_{'reversible' if reversible else 'final'}"
+            server.tool(name, doing(name), capability(mutable=mutable, reversible=reversible))
+    if server.serves("modern"):
+        server.tool("ask_first", ask_first, f'{SCHEMA},"annotations":{{"destructiveHint":true}}')
+    return server
+
+
+async def run(options: Namespace) -> None:
+    from rawserver import http, stdio
+
+    server = build(options)
+    if options.http is None:
+        await stdio.serve(server)
+    else:
+        await http.serve(http.HttpPipe(server, token=None, always_stream=False, forget_after=None), options.http)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("diary")
+    parser.add_argument("--era", choices=("legacy", "modern"), default="modern")
+    parser.add_argument("--http", type=int)
+    asyncio.run(run(parser.parse_args()))

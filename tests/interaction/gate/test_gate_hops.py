@@ -1,0 +1,190 @@
+"""Does a gate hold for everybody above it, whatever they are configured to, and does the hop that gates decide?"""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.interaction.ax.tree import ACCESS, ax_url, parents, wait_parent
+from tests.interaction.gate.held import ADA, BOB, ERAS, MARK, PAGES, Client, Diary, anchor, proof, served, token
+from tests.interaction.harness import RunningNode, running_node, wait_for
+
+pytestmark = pytest.mark.timeout(90)
+
+OPEN = '[gate]\nmode = "open"\n'
+CLOSED = '[gate]\nmode = "gated"\nunannotated = "allow"\n'
+DEFER = '[gate]\nmode = "defer"\nunannotated = "allow"\n'
+ADAS, BOBS = anchor("ada", ADA, "*"), anchor("bob", BOB, "*")
+
+
+@contextlib.contextmanager
+def tree(
+    folder: Path, diary: Diary, root: str, middle: str, lowest: str, era: str = "modern"
+) -> Iterator[list[RunningNode]]:
+    """root over `mid` over `low` over the actuator."""
+    with contextlib.ExitStack() as stack:
+        nodes = [stack.enter_context(running_node(folder / "root", {}, ACCESS + root))]
+        more = parents((ax_url(nodes[0]), "mid")) + ACCESS + middle
+        nodes.append(stack.enter_context(running_node(folder / "mid", {}, more)))
+        more = parents((ax_url(nodes[1]), "low")) + ACCESS + lowest
+        nodes.append(stack.enter_context(running_node(folder / "low", {"plant": served(diary, era)}, more)))
+        nodes[2].wait_link("plant", {"state": "ready"})
+        wait_parent(nodes[1], {"state": "registered"})
+        wait_parent(nodes[2], {"state": "registered"})
+        with Client(nodes[0]) as client:
+            wait_for(lambda: "mid.low.plant.fire" in listed(client), 30)
+        yield nodes
+
+
+def listed(client: Client) -> dict[str, dict[str, Any]]:
+    return {
+        tool["_meta"].get("x-mcpax-name", tool["name"]): tool["_meta"]
+        for tool in client.ask("tools/list", {})["result"]["tools"]
+    }
+
+
+@pytest.fixture(scope="module")
+def diary(tmp_path_factory: pytest.TempPathFactory) -> Diary:
+    return Diary(tmp_path_factory.mktemp("diary") / "diary.jsonl")
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory, diary: Diary) -> Iterator[list[RunningNode]]:
+    """Gated at the lowest, open above; and the upper two try to talk the tool harmless."""
+    overlay = '[[tool]]\nmatch = "*.fire"\nmutable = false\nreversible = true\n'
+    with tree(tmp_path_factory.mktemp("tree"), diary, OPEN + overlay, OPEN + overlay, CLOSED + ADAS) as made:
+        yield made
+
+
+FIRE = "mid.low.plant.fire"
+
+
+@pytest.mark.req("AX-11.3-16")
+@pytest.mark.parametrize("era", ERAS)
+def test_the_demand_of_the_lowest_reaches_the_client_of_the_root_in_its_terms(
+    nodes: list[RunningNode], diary: Diary, era: str
+) -> None:
+    arguments = {"era": era}
+    with Client(nodes[0], era) as client:
+        result = client.call(FIRE, arguments)
+        demand = result["_meta"][MARK]
+        assert demand["status"] == "confirmation_required"
+        assert demand["tool"] == FIRE
+        assert demand["route"] == ["mid", "low", "plant", "fire"]
+        assert demand["arguments"] == arguments
+        assert result["structuredContent"] == demand
+        assert demand["approval_url"].startswith(nodes[2].operator_url)
+        assert not [entry for entry in diary.read() if entry["arguments"] == arguments]
+
+        answer = client.confirm(demand, proof(demand))
+        assert answer["result"]["structuredContent"] == {"did": "fire"}
+        assert [entry["arguments"] for entry in diary.read("fire")].count(arguments) == 1
+        assert client.confirm(demand, proof(demand))["error"]["code"] == 32122
+
+
+@pytest.mark.req("AX-11.3-16")
+def test_the_anchor_of_the_gating_hop_decides_and_no_other(nodes: list[RunningNode], diary: Diary) -> None:
+    with Client(nodes[0]) as client:
+        demand = client.held(FIRE, {"n": "anchor"})
+        assert client.confirm(demand, proof(demand, BOB))["error"]["code"] == 32123
+        assert client.confirm(demand, "x.y.z")["error"]["code"] == 32123
+        assert not [entry for entry in diary.read() if entry["arguments"] == {"n": "anchor"}]
+
+
+@pytest.mark.req("AX-11.3-16")
+def test_a_confirmation_by_another_client_of_the_root_leaves_the_result_to_the_caller(
+    nodes: list[RunningNode], diary: Diary
+) -> None:
+    arguments = {"n": "other"}
+    with Client(nodes[0]) as client, Client(nodes[0], token=token(nodes[0], "desk")) as desk:
+        demand = client.held(FIRE, arguments)
+        assert desk.confirm(demand, proof(demand))["result"]["status"] == "confirmed"
+        assert not [entry for entry in diary.read() if entry["arguments"] == arguments]
+        assert client.call(FIRE, arguments)["structuredContent"] == {"did": "fire"}
+        assert [entry["arguments"] for entry in diary.read("fire")].count(arguments) == 1
+
+
+@pytest.mark.req("AX-11.3-16")
+@pytest.mark.req("AX-11.3-12")
+def test_only_the_edge_turns_the_demand_into_a_page(nodes: list[RunningNode], diary: Diary) -> None:
+    arguments = {"n": "page"}
+    with Client(nodes[0], capabilities=PAGES) as client, Client(nodes[0]) as plain:
+        asked = client.call(FIRE, arguments)
+        assert asked["resultType"] == "input_required"
+        demand = plain.held(FIRE, arguments)
+        (question,) = asked["inputRequests"].values()
+        assert question["params"]["url"] == demand["approval_url"]
+        back = {"requestState": asked["requestState"], "inputResponses": {"confirmation": {"action": "accept"}}}
+        assert client.call(FIRE, arguments, **back)["resultType"] == "input_required"
+        assert client.refused(FIRE, {"n": "another"}, **back)["code"] == -32602
+        with Client(nodes[0], token=token(nodes[0], "desk2")) as desk:
+            assert desk.confirm(demand, proof(demand))["result"]["status"] == "confirmed"
+        assert client.call(FIRE, arguments, **back)["structuredContent"] == {"did": "fire"}
+        assert [entry["arguments"] for entry in diary.read("fire")].count(arguments) == 1
+
+
+@pytest.mark.req("AX-11.3-17")
+@pytest.mark.req("AX-11.2-1")
+@pytest.mark.parametrize("era", ERAS)
+def test_nobody_above_lifts_a_gate_or_its_flags(nodes: list[RunningNode], diary: Diary, era: str) -> None:
+    for node, prefix in zip(nodes, ("mid.low.", "low.", ""), strict=True):
+        with Client(node, era) as client:
+            found = listed(client)
+            fire = found[f"{prefix}plant.fire"]
+            assert (fire["x-mcpax-safety"], fire["x-mcpax-gated"]) == ("irreversible_mutable", True)
+            assert fire["x-mcpax-capability"]["reversible"] is False
+            flagged = {name.rpartition(".")[2] for name, meta in found.items() if "x-mcpax-safety" in meta}
+            assert flagged & {"mutable_final", "mutable_reversible", "fixed_final"} == {"mutable_final"}
+            forged = {"x-mcpax-gated": False, "x-mcpax-confirmed": True, "x-mcpax-route": ["plant", "fire"]}
+            result = client.wire.modern(
+                "tools/call", {"name": f"{prefix}plant.fire", "arguments": {"n": era}}, meta=forged
+            ).message["result"]
+            assert result["_meta"][MARK]["status"] == "confirmation_required"
+    assert not [entry for entry in diary.read() if entry["arguments"] == {"n": era}]
+
+
+@pytest.mark.req("AX-11.3-18")
+def test_the_middle_gates_a_tool_that_came_ungated_for_all_above_it(tmp_path: Path) -> None:
+    diary = Diary(tmp_path / "diary.jsonl")
+    also = '[gate]\nmode = "open"\nalso = ["low.plant.nudge"]\n'
+    with tree(tmp_path, diary, OPEN, also + ADAS, OPEN) as nodes:
+        with Client(nodes[2]) as below:
+            assert "x-mcpax-gated" not in listed(below)["plant.nudge"]
+            assert below.call("plant.nudge")["structuredContent"] == {"did": "nudge"}
+        with Client(nodes[0]) as above:
+            assert listed(above)["mid.low.plant.nudge"]["x-mcpax-gated"] is True
+            demand = above.held("mid.low.plant.nudge", {"n": 1})
+            assert demand["tool"] == "mid.low.plant.nudge"
+            assert len(diary.read("nudge")) == 1
+            assert above.confirm(demand, proof(demand))["result"]["structuredContent"] == {"did": "nudge"}
+        assert len(diary.read("nudge")) == 2
+
+
+@pytest.mark.req("AX-11.3-16")
+def test_two_gates_ask_in_turn_the_outer_first_and_one_that_defers_asks_nobody(tmp_path: Path) -> None:
+    diary = Diary(tmp_path / "diary.jsonl")
+    with tree(tmp_path, diary, CLOSED + ADAS, DEFER + ADAS, CLOSED + BOBS) as nodes, Client(nodes[0]) as client:
+        desk = Client(nodes[0], token=token(nodes[0], "desk"))
+        outer = client.held(FIRE, {"n": 1})
+        assert outer["approval_url"].startswith(nodes[0].operator_url)
+        assert desk.confirm(outer, proof(outer))["result"]["status"] == "confirmed"
+        inner = client.held(FIRE, {"n": 1})
+        assert inner["approval_url"].startswith(nodes[2].operator_url)
+        assert client.held(FIRE, {"n": 1})["confirmation_id"] == inner["confirmation_id"]
+        assert not diary.read("fire")
+        assert desk.confirm(inner, proof(inner, BOB))["result"]["status"] == "confirmed"
+        assert client.call(FIRE, {"n": 1})["structuredContent"] == {"did": "fire"}
+        assert len(diary.read("fire")) == 1
+        again = client.held(FIRE, {"n": 1})
+        assert again["approval_url"].startswith(nodes[0].operator_url)
+        assert len(diary.read("fire")) == 1
+
+        # The same by confirming as the caller: each answer is the next demand, or the result.
+        outer = client.held(FIRE, {"n": 2})
+        inner = client.confirm(outer, proof(outer))["result"]["_meta"][MARK]
+        assert inner["approval_url"].startswith(nodes[2].operator_url)
+        assert client.confirm(inner, proof(inner, BOB))["result"]["structuredContent"] == {"did": "fire"}
+        assert len(diary.read("fire")) == 2
+        assert client.held(FIRE, {"n": 2})["approval_url"].startswith(nodes[0].operator_url)
+        desk.wire.close()

@@ -1,0 +1,125 @@
+"""An inbox of fixed approvals behind the real operator door; it takes every decision and keeps what it was told."""
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from msgspec import Raw
+
+from interlock.protocol.approvals.errors import UNKNOWN
+from interlock.protocol.approvals.messages import Kind
+from interlock.protocol.approvals.state import Status
+from interlock.protocol.ax.confirm import Presented, call_digest
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.runtime.approvals.window import Ambiguous
+
+OWN_ID = "550e8400-e29b-41d4-a716-446655440000"
+CALL_ID = "3f9c0a1b-0000-4000-8000-000000000001"
+DEFINITION_ID = "7e57ab1e-0000-4000-8000-000000000002"
+CHANGE_ID = "7e57c0de-0000-4000-8000-000000000003"
+ARGUMENTS = Raw(b'{"path":"/srv/\\u202egpj.exe","text":"\xe2\x80\xaex\x7f","n":1.10,"deep":{"list":[1,2,[]]}}')
+TOOL_DIGEST = "ab" * 32
+
+
+def approval(id: str, kind: str = "call", **more: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "id": id,
+        "kind": kind,
+        "source": "ax",
+        "status": "pending",
+        "requested_by": "client:agent",
+        "agent": "coder",
+        "room": None,
+        "tool": "files.delete",
+        "reason": "it cannot be undone",
+        "requires": "proof",
+        "created_at": "2026-11-15T10:00:00Z",
+        "expires_at": "2026-11-15T10:05:00Z",
+        "redeem_by": None,
+        "left_s": 245,
+        "decision": None,
+        "outcome": None,
+        "url": f"http://127.0.0.1:7412/approvals/{id}",
+        "params": ARGUMENTS,
+        "route": ["files", "delete"],
+        "capability": {"mutable": True, "reversible": False},
+        "tool_digest": TOOL_DIGEST,
+        "nonce": "n",
+        "answers": [],
+        "aggregator_id": OWN_ID,
+    }
+    made |= more
+    digest = call_digest(
+        ARGUMENTS,
+        aggregator_id=OWN_ID,
+        tool=made["tool"],
+        route=made["route"],
+        caller=made["requested_by"],
+        tool_digest=TOOL_DIGEST,
+    )
+    return {"digest": digest} | made
+
+
+class FakeApprovals:
+    def __init__(self) -> None:
+        change = {"before": {"description": "Reads."}, "after": {"description": "Reads, and sends."}}
+        self.all = [
+            approval(CALL_ID),
+            approval(
+                DEFINITION_ID,
+                "definition",
+                tool="notes.tidy",
+                digest=TOOL_DIGEST,
+                answers=["read_only", "reversible", "irreversible"],
+                params={"definition": {"description": "Tidies up."}},
+                expires_at=None,
+                left_s=None,
+                capability=None,
+            ),
+            approval(
+                CHANGE_ID,
+                "definition",
+                tool="notes.read",
+                digest=TOOL_DIGEST,
+                answers=["accept"],
+                params=change,
+                expires_at=None,
+                left_s=None,
+                requested_by="node",
+                agent=None,
+            ),
+        ]
+        self.decided: list[dict[str, Any]] = []
+
+    def listed(self, kind: Kind | None, statuses: frozenset[Status]) -> dict[str, Any]:
+        found = [
+            {key: value for key, value in one.items() if key != "params"}
+            for one in self.all
+            if (kind is None or one["kind"] == kind.value) and Status(one["status"]) in statuses
+        ]
+        return {"approvals": found, "total": len(found)}
+
+    def maybe_one(self, reference: str) -> dict[str, Any] | None:
+        found = [one for one in self.all if one["id"].startswith(reference)]
+        if len(found) > 1:
+            raise Ambiguous([one["id"] for one in found])
+        return found[0] if found else None
+
+    async def approve(
+        self, reference: str, proof: Presented | None, *, by: str, reason: str | None, answer: str | None
+    ) -> dict[str, Any] | Fault:
+        return self._decide(reference, "approved", by=by, reason=reason, answer=answer, proof=proof)
+
+    async def deny(self, reference: str, *, by: str, reason: str | None) -> dict[str, Any] | Fault:
+        return self._decide(reference, "denied", by=by, reason=reason)
+
+    def _decide(self, reference: str, status: str, **decision: Any) -> dict[str, Any] | Fault:
+        one = self.maybe_one(reference)
+        if one is None:
+            return UNKNOWN
+        self.decided.append({"id": one["id"], "status": status, **decision})
+        one |= {"status": status, "params": None, "left_s": 300 if status == "approved" else None}
+        return one
+
+    async def changes(self) -> AsyncGenerator[dict[str, Any], None]:
+        for one in self.all:
+            yield one

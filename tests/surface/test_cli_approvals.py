@@ -1,0 +1,294 @@
+"""Do people see what they decide on, and do the verbs say what happened, to people and to programs?"""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import tomllib
+from typing import Any
+
+import pytest
+from fake_approvals import CALL_ID, CHANGE_ID, DEFINITION_ID, OWN_ID, TOOL_DIGEST, FakeApprovals
+from fake_node import FakeOperations, FakePublicDoor, tool
+from program import PATIENCE_S, Inline, Interlock
+
+from interlock.protocol.approvals.answers import binding
+from interlock.protocol.approvals.messages import Approval, Kind, Source
+from interlock.protocol.ax.authority import Anchor
+from interlock.protocol.ax.confirm import CONFIRMATION
+from interlock.protocol.ax.confirm_proof import Asked, Verified, judge_confirmation
+from interlock.protocol.oauth.public_key import read_key_untrusted
+from interlock.runtime.clock import SystemClock
+from interlock.runtime.oauth.signatures import check_signature
+
+
+@pytest.fixture
+def inbox(node: FakeOperations) -> FakeApprovals:
+    node.approvals = FakeApprovals()
+    return node.approvals
+
+
+@pytest.fixture
+def key(inline: Inline) -> str:
+    """The public half of the key ada, which has no passphrase."""
+    return str(inline("access", "key", "ada", "--no-passphrase", "--json").json["anchor"]["key"])
+
+
+def verified(proof: Any, key: str, id: str, tool: str, digest: str) -> Verified:
+    judged = judge_confirmation(
+        proof,
+        Asked(confirmation_id=id, call_digest=digest, nonce="", tool=tool, aggregator_id=OWN_ID),
+        anchors=(Anchor(name="ada", keys=read_key_untrusted(key), approves=("*",)),),
+        now=SystemClock.wall(),
+        verify=check_signature,
+    )
+    assert isinstance(judged, Verified), judged
+    return judged
+
+
+def test_the_table_has_what_waits_and_how_long_is_left(inline: Inline, inbox: FakeApprovals) -> None:
+    done = inline("approvals")
+    assert done.code == 0
+    heads, *rows = [line.split() for line in done.lines]
+    assert heads == ["ID", "KIND", "TOOL", "ASKED", "BY", "LEFT"]
+    assert rows[0] == ["3f9c0a1b", "call", "files.delete", "client:agent", "(coder)", "4", "min"]
+    assert [row[1:3] for row in rows[1:]] == [["definition", "notes.tidy"], ["definition", "notes.read"]]
+    assert "no limit" in done.lines[2]
+
+
+def test_one_kind_can_be_asked_for_and_nothing_waiting_is_said(inline: Inline, inbox: FakeApprovals) -> None:
+    assert [line.split()[0] for line in inline("approvals", "--kind", "call").lines[1:]] == ["3f9c0a1b"]
+    inbox.all = []
+    done = inline("approval")
+    assert (done.code, done.out, done.err) == (0, "", "nothing waits for a decision\n")
+    assert inline("approvals", "--all", "--json").json == {"approvals": [], "total": 0}
+
+
+def test_json_is_what_the_node_said(inline: Inline, inbox: FakeApprovals) -> None:
+    assert [one["id"] for one in inline("approvals", "--json").json["approvals"]] == [
+        CALL_ID,
+        DEFINITION_ID,
+        CHANGE_ID,
+    ]
+    shown = inline("approvals", "show", "3f9c", "--json").json
+    assert (shown["id"], shown["params"]["n"]) == (CALL_ID, 1.1)
+
+
+@pytest.mark.parametrize("width", ["40", "80", "200"])
+def test_the_preview_shows_every_character_of_the_arguments_and_hides_none(
+    inline: Inline, inbox: FakeApprovals, width: str
+) -> None:
+    done = inline("approvals", "show", "3f9c", COLUMNS=width)
+    assert done.code == 0
+    said = " ".join(done.out.split())
+    for part in ("files.delete", "client:agent, through coder", "files → delete", "cannot be undone", "4 min"):
+        assert part in said
+    body = done.out.partition("arguments")[2]
+    assert "".join(body.split()).startswith(
+        '{"path":"/srv/\\u202egpj.exe","text":"\\u202ex\\u007f","n":1.10,"deep":{"list":[1,2,[]]}}'
+    )
+    assert "\u202e" not in done.out
+    assert "\x7f" not in done.out
+    assert max(map(len, done.lines)) <= int(width)
+    assert "interlock approve 3f9c0a1b" in done.out
+
+
+def test_a_changed_definition_is_shown_as_what_changed(inline: Inline, inbox: FakeApprovals) -> None:
+    done = inline("approvals", "show", "7e57c")
+    body = done.out.partition("what changed")[2]
+    assert '-   "description": "Reads."' in body
+    assert '+   "description": "Reads, and sends."' in body
+    assert "nothing is called" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        (("approvals", "show"), 2, "usage"),
+        (("approvals", "3f9c0a1b"), 2, "usage"),
+        (("approvals", "show", "3f9c", "more"), 2, "usage"),
+        (("approvals", "show", "3f9c", "--watch"), 2, "usage"),
+        (("approvals", "show", "nosuch"), 1, "not_found"),
+        (("approvals", "show", "7e57"), 1, "ambiguous_id"),
+        (("approvals", "--kind", "nonsense"), 2, "usage"),
+        (("deny", "nosuch"), 1, "not_found"),
+        (("approve", "nosuch", "--yes"), 1, "not_found"),
+        (("approve", "3f9c", "--class", "read_only", "--yes"), 2, "usage"),
+        (("approve", "7e57ab", "--yes"), 2, "answer_needed"),
+        (("approve", "3f9c"), 1, "not_confirmed"),
+    ],
+)
+def test_what_cannot_be_done_is_named(
+    inline: Inline, inbox: FakeApprovals, key: str, arguments: tuple[str, ...], code: int, error: str
+) -> None:
+    done = inline(*arguments, "--json")
+    assert (done.code, done.json["error"]) == (code, error)
+    assert inbox.decided == []
+
+
+def test_without_a_node_the_verbs_say_so(inline: Inline) -> None:
+    for arguments in (("approvals",), ("approve", "3f9c"), ("deny", "3f9c")):
+        assert inline(*arguments).code == 4
+
+
+def test_approving_signs_what_was_shown(inline: Inline, inbox: FakeApprovals, key: str) -> None:
+    digest = inbox.all[0]["digest"]
+    done = inline("approve", "3f9c", "--yes", "--reason", "fine")
+    assert done.code == 0
+    assert "files → delete" in done.out
+    assert done.lines[-1] == "approved: the same call by client:agent runs once (approved, 5 min left)"
+    (decided,) = inbox.decided
+    assert (decided["id"], decided["reason"], decided["by"]) == (CALL_ID, "fine", "local")
+    assert verified(decided["proof"], key, CALL_ID, "files.delete", digest).issuer == "ada"
+
+
+def test_a_call_that_is_not_what_its_digest_says_is_not_signed(inline: Inline, inbox: FakeApprovals, key: str) -> None:
+    inbox.all[0]["digest"] = "0" * 64
+    done = inline("approve", "3f9c", "--yes", "--json")
+    assert (done.code, done.json["error"]) == (1, "not_what_is_shown")
+    assert inbox.decided == []
+
+
+def test_a_class_is_part_of_what_is_signed(inline: Inline, inbox: FakeApprovals, key: str) -> None:
+    assert inline("approve", "7e57ab", "--class", "reversible", "--yes").code == 0
+    (decided,) = inbox.decided
+    assert decided["answer"] == "reversible"
+    asked = Approval(
+        id=DEFINITION_ID,
+        kind=Kind.DEFINITION,
+        source=Source.AX,
+        requested_by="x",
+        tool="notes.tidy",
+        digest=TOOL_DIGEST,
+        created_at=0.0,
+    )
+    verified(decided["proof"], key, DEFINITION_ID, "notes.tidy", binding(asked, "reversible"))
+
+
+def test_a_change_is_accepted_without_a_class(inline: Inline, inbox: FakeApprovals, key: str) -> None:
+    done = inline("approve", "7e57c0", "--yes")
+    assert (done.code, done.lines[-1]) == (0, "done: notes.read is remembered")
+    assert inbox.decided[0]["answer"] is None
+
+
+def test_a_proof_that_was_signed_elsewhere_is_passed_on(interlock: Interlock, inbox: FakeApprovals) -> None:
+    done = interlock("approve", "3f9c", "--yes", "--proof", "-", "--json", stdin="a.b.c\n")
+    assert (done.code, done.json["status"]) == (0, "approved")
+    assert inbox.decided[0]["proof"].token == "a.b.c"
+
+
+def test_denying_needs_no_key_and_tells_the_reason(inline: Inline, inbox: FakeApprovals) -> None:
+    done = inline("deny", "3f9c", "--reason", "not on a Friday")
+    assert (done.code, done.out) == (0, "denied: files.delete, asked by client:agent\n")
+    assert inbox.decided == [{"id": CALL_ID, "status": "denied", "by": "local", "reason": "not on a Friday"}]
+
+
+def on_terminal(interlock: Interlock, typed: str, *arguments: str) -> int:
+    """The exit code of a command that a person talks to."""
+    outer, inner = pty.openpty()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "interlock", *arguments],
+            cwd=interlock.folder,
+            env=interlock.env | {"TERM": "dumb"},
+            stdin=inner,
+            stdout=subprocess.DEVNULL,
+            stderr=inner,
+        )
+        os.write(outer, typed.encode())
+        return process.wait(PATIENCE_S)
+    finally:
+        os.close(inner)
+        os.close(outer)
+
+
+@pytest.mark.parametrize(("typed", "code", "decisions"), [("n\n", 3, 0), ("y\n", 0, 1)])
+def test_whoever_is_asked_and_does_not_agree_leaves_it_waiting(
+    interlock: Interlock, inbox: FakeApprovals, key: str, typed: str, code: int, decisions: int
+) -> None:
+    assert on_terminal(interlock, typed, "approve", "3f9c") == code
+    assert len(inbox.decided) == decisions
+
+
+def test_watching_tells_each_one_when_it_comes_or_changes(interlock: Interlock, inbox: FakeApprovals) -> None:
+    with interlock.start("approvals", "--watch", "--all", "--json") as running:
+        assert [json.loads(running.next_line())["id"] for _ in range(3)] == [CALL_ID, DEFINITION_ID, CHANGE_ID]
+        inbox.all[0]["status"] = "denied"
+        told = json.loads(running.next_line())
+        assert (told["id"], told["status"]) == (CALL_ID, "denied")
+        assert running.interrupt().code == 0
+
+
+def test_a_call_that_waits_for_a_decision_ends_with_three(
+    inline: Inline, node: FakeOperations, public_door: FakePublicDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = {
+        "content": [{"type": "text", "text": "Nothing was executed."}],
+        "isError": True,
+        "_meta": {CONFIRMATION: {"status": "confirmation_required"}},
+    }
+    monkeypatch.setattr("interlock.surface.cli.mcp_door.McpDoor.call", lambda *_, **__: json.dumps(held).encode())
+    done = inline("tools", "call", "demo.say")
+    assert (done.code, done.out) == (3, "Nothing was executed.\n")
+    assert inline("tools", "call", "demo.say", "--json").code == 3
+    held["_meta"] = {}
+    assert inline("tools", "call", "demo.say").code == 1
+
+
+# Classifying
+
+
+@pytest.fixture
+def unclassified(node: FakeOperations, inbox: FakeApprovals, monkeypatch: pytest.MonkeyPatch) -> FakeApprovals:
+    """notes.tidy and notes.read say nothing of what they do; asked about, they have approvals."""
+    node.tool_list += [
+        tool("notes.tidy", unclassified=True, capability={}, description="Tidies up. And more."),
+        tool("notes.read", unclassified=True, capability={}, description=None),
+    ]
+
+    async def classify_tool(name: str) -> dict[str, Any]:
+        return next(one for one in inbox.all if one["tool"] == name)
+
+    monkeypatch.setattr(node, "classify_tool", classify_tool)
+    return inbox
+
+
+def test_where_nobody_is_there_to_ask_strict_rules_are_printed_to_paste(
+    inline: Inline, unclassified: FakeApprovals
+) -> None:
+    done = inline("tools", "classify")
+    assert done.code == 0
+    rules = tomllib.loads(done.out)["tool"]
+    assert rules == [
+        {"match": "notes.tidy", "mutable": True, "reversible": False},
+        {"match": "notes.read", "mutable": True, "reversible": False},
+    ]
+    assert "# Tidies up." in done.lines
+    assert [one["match"] for one in tomllib.loads(inline("tools", "classify", "*.tidy").out)["tool"]] == ["notes.tidy"]
+    listed = inline("tools", "classify", "--json").json["unclassified"]
+    assert [one["name"] for one in listed] == ["notes.tidy", "notes.read"]
+    assert unclassified.decided == []
+
+
+def test_nothing_to_classify_is_said(inline: Inline, node: FakeOperations, inbox: FakeApprovals) -> None:
+    assert inline("tools", "classify").err == "every tool says what it does\n"
+    assert inline("tools", "classify", "x.*").err == "no tool to classify matches x.*\n"
+
+
+def test_a_person_is_asked_about_each_and_signs_the_answer(
+    interlock: Interlock, unclassified: FakeApprovals, key: str
+) -> None:
+    assert on_terminal(interlock, "nonsense\nread-only\nskip\n", "tools", "classify") == 0
+    (decided,) = unclassified.decided
+    assert (decided["id"], decided["answer"]) == (DEFINITION_ID, "read_only")
+    asked = Approval(
+        id=DEFINITION_ID,
+        kind=Kind.DEFINITION,
+        source=Source.AX,
+        requested_by="x",
+        tool="notes.tidy",
+        digest=TOOL_DIGEST,
+        created_at=0.0,
+    )
+    verified(decided["proof"], key, DEFINITION_ID, "notes.tidy", binding(asked, "read_only"))

@@ -1,0 +1,171 @@
+"""Is a signature the person's word for exactly what they were shown?"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from program import Inline, Interlock
+
+from interlock.protocol.approvals.answers import binding
+from interlock.protocol.approvals.messages import Approval, Kind, Source
+from interlock.protocol.ax.authority import Anchor
+from interlock.protocol.ax.confirm import Presented, call_digest
+from interlock.protocol.ax.confirm_proof import Asked, Verified, judge_confirmation
+from interlock.protocol.oauth.public_key import read_key_untrusted
+from interlock.runtime.clock import SystemClock
+from interlock.runtime.oauth.signatures import check_signature
+from interlock.store import sealing
+from interlock.surface.cli.failures import BadUsage, CommandFailed, Refused
+from interlock.surface.cli.node import Answer
+from interlock.surface.cli.operator_keys import own_name
+from interlock.surface.cli.proving import prove
+
+OWN_ID = "550e8400-e29b-41d4-a716-446655440000"
+ARGUMENTS = '{"path": "/a",  "n": 1.50}'
+CALL = {"tool": "files.delete", "requested_by": "client:agent", "tool_digest": "ab" * 32, "route": ["files", "delete"]}
+
+
+def digest(arguments: str | None = ARGUMENTS, **changes: Any) -> str:
+    call = {**CALL, **changes}
+    made = call_digest(
+        None if arguments is None else arguments.encode(),
+        aggregator_id=OWN_ID,
+        tool=call["tool"],
+        route=call["route"],
+        caller=call["requested_by"],
+        tool_digest=call["tool_digest"],
+    )
+    assert isinstance(made, str)
+    return made
+
+
+def shown(arguments: str | None = ARGUMENTS, **changes: Any) -> Answer:
+    members = {"id": "c1", "kind": "call", "status": "pending", "aggregator_id": OWN_ID, "digest": digest(), **CALL}
+    text = json.dumps(members | changes)
+    return Answer(f'{text[:-1]},"params":{arguments or "null"}}}'.encode())
+
+
+def sign(answer: Answer, said: str | None = None, key: str | None = "ada") -> dict[str, Any]:
+    return prove(answer, said=said, key=key, passphrase_fd=None)
+
+
+@pytest.fixture
+def public(inline: Inline) -> str:
+    """Of a key without a passphrase, called ada."""
+    return str(inline("access", "key", "ada", "--no-passphrase", "--json").json["anchor"]["key"])
+
+
+def judged(proof: dict[str, Any], public: str, call_digest: str) -> Any:
+    return judge_confirmation(
+        Presented(**proof),
+        Asked(confirmation_id="c1", call_digest=call_digest, nonce="", tool="files.delete", aggregator_id=OWN_ID),
+        anchors=(Anchor(name="ada", keys=read_key_untrusted(public), approves=("*",)),),
+        now=SystemClock.wall(),
+        verify=check_signature,
+    )
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "es256"])
+def test_the_proof_of_a_call_is_one_that_a_node_takes(inline: Inline, kind: str) -> None:
+    public = inline("access", "key", "ada", "--kind", kind, "--no-passphrase", "--json").json["anchor"]["key"]
+    verified = judged(sign(shown()), public, digest())
+    assert isinstance(verified, Verified)
+    assert (verified.type, verified.issuer) == ("operator_signature", "ada")
+    again = judged(sign(shown()), public, digest())
+    assert verified.jti != again.jti
+
+
+def test_a_call_without_arguments_is_signed_too(public: str) -> None:
+    assert isinstance(judged(sign(shown(None, digest=digest(None))), public, digest(None)), Verified)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"arguments": '{"path": "/b", "n": 1.50}'},
+        {"arguments": '{"path": "/a", "path": "/a", "n": 1.50}'},
+        {"arguments": None},
+        {"tool": "files.read"},
+        {"route": ["files", "read"]},
+        {"requested_by": "client:somebody"},
+        {"tool_digest": "cd" * 32},
+        {"tool_digest": None},
+        {"aggregator_id": "650e8400-e29b-41d4-a716-446655440000"},
+        {"digest": "ef" * 32},
+    ],
+)
+@pytest.mark.usefixtures("public")
+def test_nothing_is_signed_where_the_node_shows_another_call_than_it_names(lie: dict[str, Any]) -> None:
+    with pytest.raises(Refused) as refused:
+        sign(shown(**lie))
+    assert refused.value.error == "not_what_is_shown"
+
+
+@pytest.mark.usefixtures("public")
+def test_an_answer_that_is_no_approval_is_refused() -> None:
+    for raw in (b"{}", b"[]", b'{"id":"c1","kind":"poem"}', b"<html>"):
+        with pytest.raises(CommandFailed):
+            sign(Answer(raw))
+    with pytest.raises(CommandFailed):
+        sign(shown(kind="poem"))
+
+
+def test_what_is_said_of_a_definition_is_signed_along(public: str) -> None:
+    question = Approval(
+        id="c1",
+        kind=Kind.DEFINITION,
+        source=Source.AX,
+        requested_by="client:agent",
+        tool="files.delete",
+        digest="ab" * 32,
+        created_at=0.0,
+    )
+    proof = sign(shown(kind="definition", digest="ab" * 32), "irreversible")
+    assert isinstance(judged(proof, public, binding(question, "irreversible")), Verified)
+    assert not isinstance(judged(proof, public, binding(question, "read_only")), Verified)
+
+
+def test_a_key_with_a_passphrase_signs_only_with_it(
+    inline: Inline, monkeypatch: pytest.MonkeyPatch, interlock: Interlock
+) -> None:
+    monkeypatch.setattr(sealing, "SCRYPT_N", 2**4)
+    inline("access", "key", "ada", INTERLOCK_PASSPHRASE="horse")
+    with pytest.raises(Refused) as nobody:
+        sign(shown())
+    assert nobody.value.error == "passphrase_needed"
+    monkeypatch.setenv("INTERLOCK_PASSPHRASE", "house")
+    with pytest.raises(Refused) as wrong:
+        sign(shown())
+    assert wrong.value.error == "key_unusable" and "passphrase" in wrong.value.message
+    monkeypatch.setenv("INTERLOCK_PASSPHRASE", "horse")
+    assert sign(shown())["type"] == "operator_signature"
+    path = interlock.folder / ".config" / "interlock" / "keys" / "ada.key"
+    assert load_pem_private_key(path.read_bytes(), b"horse")
+
+
+def test_the_one_key_there_is_signs_and_of_several_one_is_chosen(inline: Inline) -> None:
+    with pytest.raises(Refused) as none:
+        sign(shown(), key=None)
+    assert none.value.error == "no_key" and "interlock access key" in (none.value.hint or "")
+    inline("access", "key", "ada", "--no-passphrase")
+    assert sign(shown(), key=None)
+    inline("access", "key", "bob", "--no-passphrase")
+    with pytest.raises(BadUsage, match="ada, bob"):
+        sign(shown(), key=None)
+    inline("access", "key", own_name(), "--no-passphrase")
+    assert sign(shown(), key=None)
+    with pytest.raises(Refused):
+        sign(shown(), key="carl")
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"])
+def test_a_damaged_key_file_is_named(public: str, interlock: Interlock, text: str) -> None:
+    assert public
+    path: Path = interlock.folder / ".config" / "interlock" / "keys" / "ada.key"
+    path.write_text(text)
+    with pytest.raises(Refused) as refused:
+        sign(shown())
+    assert refused.value.error == "key_unusable"
+    assert "ada.key" in refused.value.message
