@@ -367,17 +367,20 @@ class Dispatch:
         if call.done:
             return
         if not isinstance(verdict, Refuse):
-            call.forwarded = self._clock.now()
-            if call.timeout_s is not None:
-                call.deadline = call.forwarded + call.timeout_s
-            link.send(verdict)
+            self._send_late(call, link, verdict)
         elif verdict.rung is not Rung.GATE or self.gate is None:
             call.on_failed(verdict.fault, Outcome.REFUSED)
         elif not self.gate.answers_at_once(call):
             released = await self.gate.released(call, link)
             if released is not None:
-                link.send(released)
+                self._send_late(call, link, released)
                 self.gate.sent(call, link)
+
+    def _send_late(self, call: Call, link: Link, admitted: Admitted[Call]) -> None:
+        call.forwarded = self._clock.now()
+        if call.timeout_s is not None:
+            call.deadline = call.forwarded + call.timeout_s
+        link.send(admitted)
 
     def _go_personally(self, call: Call, link: Link, personal: Personal) -> Call:
         if link.booked >= self._calls_max:
