@@ -222,28 +222,46 @@ async def test_a_bare_uri_of_a_result_is_read_and_watched_through_two_hops_where
         assert missing.error["code"] == (-32602 if era == "modern" else -32002)
 
 
+RULES = {
+    1: '[[tool]]\nmatch = "l2.l3.leaf.read"\nbudget = { max_calls_per_minute = 1 }\n',
+    2: '[gate]\nmode = "gated"\n[[tool]]\nmatch = "l3.leaf.secret"\nhide = true\n',
+    3: "",
+}
+
+
+@pytest.mark.req("AX-1.2-1")
 async def test_each_hop_lists_its_own_subtree_keeps_its_own_table_and_has_its_own_rules(tmp_path: Path) -> None:
-    """The node in the middle hides a tool: that holds for it and for all above it, not for the node below."""
+    """The root has a budget; the node in the middle hides a tool and gates another; the lowest does neither."""
+    erase = tool("erase", annotations={}, _meta={"x-mcpax-capability": {"mutable": True, "reversible": False}})
+    offered = [tool("read"), tool("secret"), erase]
+    async with (
+        levels(tmp_path, 3, RULES.__getitem__) as tree,
+        bare(tree[-1], "leaf", tools=offered, authority="dns:all.example") as leaf,
+    ):
 
-    def said(depth: int) -> str:
-        return '[[tool]]\nmatch = "l3.leaf.secret"\nhide = true\n' if depth == 2 else ""
+        def ran() -> list[str]:
+            return [one["params"]["name"] for one in leaf.heard if one.get("method") == "tools/call"]
 
-    async with levels(tmp_path, 3, said) as tree, bare(tree[-1], "leaf", tools=[tool("read"), tool("secret")]) as leaf:
-        await tree[0].until_listed("l2.l3.leaf.read")
         for at, way in enumerate(("l2.l3.", "l3.", "")):
-            expected = {f"{way}leaf.read"} | ({"leaf.secret"} if at == 2 else set())
+            await tree[at].until_listed(f"{way}leaf.erase")
+            expected = {f"{way}leaf.read", f"{way}leaf.erase"} | ({"leaf.secret"} if at == 2 else set())
             async with await HttpPeer.modern_(f"{tree[at].url}/mcp?names=qualified") as peer:
                 listed = {one["name"] for one in (await peer.request("tools/list")).result["tools"]}
                 assert {name for name in listed if "leaf" in name} == expected
-                secret = await peer.call(f"{way}leaf.secret")
-                assert ("result" in secret.message) is (at == 2)
+                reads = [await peer.call(f"{way}leaf.read") for _ in range(2)]
+                assert reads[0].result["content"]
+                assert ("budget_exceeded" in reads[1].text) is (at == 0)
+                assert ("result" in (await peer.call(f"{way}leaf.secret")).message) is (at == 2)
+                held = await peer.call(f"{way}leaf.erase")
+                assert ("confirmation_required" in held.text) is (at < 2)
+            assert ran().count("erase") == (at == 2)
             table = tree[at].node.operations.routes()
             assert {name for name in table if "leaf" in name} == expected
             row = table[f"{way}leaf.read"]
             below = tree[at].node.keepers[("l2", "l3", "leaf")[at]].link
             assert row["downstream_session"] == f"{below.registration.session_id[:4]}***"  # it is a secret of the two
             assert row["downstream_name"] == f"{('l3.', '', '')[at]}{'leaf.' if at < 2 else ''}read"
-        assert [one["params"]["name"] for one in leaf.heard if one.get("method") == "tools/call"] == ["secret"]
+        assert Counter(ran()) == {"read": 5, "secret": 1, "erase": 1}
 
 
 async def test_every_tool_says_how_long_it_takes_and_what_it_changes(tmp_path: Path) -> None:
