@@ -22,6 +22,7 @@ from tests.servers.minting import mint
 from interlock.config.load import load
 from interlock.protocol.approvals.state import Status
 from interlock.runtime.callers import Principal
+from interlock.runtime.guard import HELD, Refuse, Rung
 from interlock.runtime.node import Node
 from interlock.store.ports import Unavailable
 
@@ -261,6 +262,23 @@ async def test_many_confirmations_at_once_release_one_call(tmp_path: Path) -> No
         assert len(made) == 1
         assert {one["error"]["code"] for one in answers if "error" in one} == {32122}
         assert len(here.diary) == 1
+
+
+async def test_the_guard_lets_no_held_call_through_without_an_approval_it_saw_used(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        asked = here.call("plant.fire")
+        await asked.result()
+        guard, link, call = here.node.dispatch.guard, here.node.keepers["plant"].link, asked.running
+        assert call.gate is not None
+        assert guard.admit(call, link) is HELD
+        assert guard.resume(call, link, "never used") is HELD
+        refused = await guard.redeem(call, link, here.node.inbox, str(uuid.uuid4()))
+        assert isinstance(refused, Refuse)
+        assert (refused.rung, refused.fault.message) == (Rung.COMMIT, "confirmation_unknown")
+        (waiting,) = here.node.inbox.waiting()
+        refused = await guard.redeem(call, link, here.node.inbox, waiting.id)
+        assert isinstance(refused, Refuse)
+        assert not here.diary.read()
 
 
 async def test_what_was_held_leaves_nothing_in_memory(tmp_path: Path) -> None:

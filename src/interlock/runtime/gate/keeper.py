@@ -27,6 +27,7 @@ from interlock.protocol.ax.errors import (
 )
 from interlock.protocol.ax.gating import Hold
 from interlock.protocol.ax.hop import DECLARED
+from interlock.protocol.ax.visits import PREFIX
 from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_result, maybe_string
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Response
@@ -39,7 +40,7 @@ from interlock.runtime.approvals.sights import Sight
 from interlock.runtime.callers import Caller, Sink
 from interlock.runtime.calls import Call, Outcome
 from interlock.runtime.clock import Clock
-from interlock.runtime.gate.answers import STATE_FOREIGN, Answers, Back, Waiting, sees_pages
+from interlock.runtime.gate.answers import STATE_FOREIGN, STATE_INVALID, Answers, Back, Waiting, sees_pages
 from interlock.runtime.gate.house import Witnessed
 from interlock.runtime.gate.rounds import Relayed, Rounds
 from interlock.runtime.guard import Admitted, Guard, Refuse, Rung
@@ -53,6 +54,7 @@ KEY_BYTES: Final = 32
 BUCKET: Final = "gate"
 _AGAIN: Final = frozenset((CONFIRMATION_USED, CONFIRMATION_EXPIRED, CONFIRMATION_VOID))
 _INPUT_REQUIRED: Final = b'"input_required"'
+_VISIT: Final = b'"%b' % PREFIX.encode()
 
 
 class Approvers(Protocol):
@@ -110,9 +112,7 @@ class Gatekeeper:
     # A call comes in: rungs 4 and 7
 
     def returned(self, caller: Caller, params: dict[str, Any]) -> Back | Fault | None:
-        """What a request with a state comes back for, if it is for a confirmation."""
-        if self.rounds.expects(caller.principal.name, bytes(params["requestState"])):
-            return None  # a node that is reached as a plain server makes states like ours
+        """What a request with a state comes back for, if it is for a confirmation of ours."""
         return self.answers.returned(caller, params)
 
     def enter(self, call: Call, route: Route, back: Back | None) -> Fault | None:
@@ -127,6 +127,8 @@ class Gatekeeper:
             return STATE_FOREIGN
         waiting = Waiting(route=route, digest=digest, arguments=call.params.get("arguments") or RAW_EMPTY)
         waiting.state = bytes(call.params.get("requestState", b""))
+        if waiting.state.startswith(_VISIT) and not self._may_go_on(call, waiting):
+            return STATE_INVALID
         call.sink = Heard(call.sink, self, call, waiting)
         if route.gate is not None and route.gate.hold is not None:
             call.gate = waiting

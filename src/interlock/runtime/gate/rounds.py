@@ -74,10 +74,6 @@ class Rounds:
         held = self._passes.pop((principal, digest), None)
         return held.approval_id if held is not None else None
 
-    def expects(self, principal: str, state: bytes) -> bool:
-        """Whether a server of one of this principal's calls asked this state back."""
-        return any(held.state == state and who == principal for (who, _), held in self._passes.items())
-
     def _lapse(self, key: tuple[str, str], held: Pass) -> None:
         if self._passes.get(key) is held:
             del self._passes[key]
