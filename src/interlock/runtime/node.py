@@ -184,6 +184,7 @@ class Node:
             house=self,
             recorder=self.recorder,
             budgets=self.budgets,
+            refusals=self.refusals,
             leases=None,  # a store in the data folder is nobody else's
         )
         self.anchors = Anchors(plan.anchors, self.clock)
