@@ -230,6 +230,7 @@ class Node:
         retention.start()
         self._stack.push_async_callback(retention.stop)
         await self.tokens.open()
+        self._stack.push_async_callback(self.tokens.close)
         await self.desk.open()
         self._stack.push_async_callback(self.desk.close)
         await self._eras.open(self.store.kv, self.clock)
