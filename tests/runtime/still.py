@@ -1,8 +1,8 @@
 """A whole node in a loop whose time stands still until a test moves it, with subservers and clients in memory.
 
 The node is the one `interlock serve` runs, without its doors. A subserver stands at the other end of a `Visitor`, as
-behind /ax; a client at the other end of a `LineFront`, as behind stdio; a parent behind an `UpwardFront`. `Wires` is the
-network where nodes are below one another: all that is replaced is the dialling of a WebSocket.
+behind /ax; a client at the other end of a `LineFront`, as behind stdio; a parent behind an `UpwardFront`. `Wires` is
+the network where nodes are below one another: all that is replaced is the dialling of a WebSocket.
 """
 
 import asyncio
