@@ -94,7 +94,7 @@ async def test_what_was_noted_is_kept_when_the_node_stops(store: Store, clock: H
         if door == "subserver":
             assert book.subserver(f"Bearer {token}".encode()) is not None
         else:
-            assert book.operator(token.encode()) is not None
+            assert book.operator(token) is not None
     await book.close()
     later = await _book(store, clock)
     assert [record.last_used_at for record in await later.list()] == [clock.at, clock.at]
