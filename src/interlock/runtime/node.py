@@ -32,6 +32,7 @@ from interlock.runtime.approvals.deciding import Deciding
 from interlock.runtime.approvals.definitions import Definitions
 from interlock.runtime.approvals.drawer import Drawer
 from interlock.runtime.approvals.inbox import Inbox, Rules
+from interlock.runtime.approvals.notifying import Notifier, make_channels
 from interlock.runtime.approvals.record import Record
 from interlock.runtime.approvals.window import Window
 from interlock.runtime.asked_tasks import AskedTasks
@@ -159,6 +160,9 @@ class Node:
         )
         self.definitions.on_ruled.append(self.restock)
         self.catalog.on_seen.append(self._definitions_seen)
+        self.notifier = Notifier(
+            self.inbox, make_channels(plan.approvals, self.clock), url=lambda: self.operator_url, node=plan.node.name
+        )
         self.window = Window(self.inbox, self.deciding, self.clock, aggregator_id=own_id, url=lambda: self.operator_url)
         fittings = Fittings(
             clock=self.clock,
@@ -205,6 +209,8 @@ class Node:
         self.inbox.start()
         self._stack.push_async_callback(self.inbox.close)
         self._stack.push_async_callback(self.definitions.close)
+        self.notifier.start()
+        self._stack.push_async_callback(self.notifier.close)
         await self.gate.open(self.store.kv)
         self._stack.push_async_callback(self.gate.close)
         retention = Retention(self.audit, self.recorder, self.clock, self.plan.store.audit_days)

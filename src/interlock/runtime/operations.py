@@ -114,6 +114,7 @@ class NodeOperations:
                 "in_flight": len(node.dispatch.in_flight),
                 "parked": node.dispatch.parking.waiting,
             },
+            "approvals": {"waiting": len(node.inbox.waiting()), "channels": dict(node.notifier.trouble)},
         }
 
     def links(self) -> JsonObject:

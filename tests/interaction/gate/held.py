@@ -1,10 +1,11 @@
 """A node with a gate in front of an actuator, people who can sign, and what a held call looks like.
 
-Nothing here is code of the product. `Person` signs as an operator's tool would, from what a client was told; a proof
-reaches the node by mcpax/confirm from whoever carries it.
+Nothing here is code of the product. `proof` signs as an operator's tool would, from what a client was told; a proof
+reaches the node at the operator door, or by mcpax/confirm from whoever carries it.
 """
 
 import contextlib
+import hashlib
 import json
 import time
 import uuid
@@ -81,7 +82,8 @@ class Client:
     def ask(self, method: str, params: Mapping[str, Any]) -> Any:
         if self.era == "legacy":
             return self.wire.legacy(method, params).message
-        return self.wire.modern(method, params, capabilities=self.capabilities).message
+        said = {name: value for name, value in params.items() if name != "_meta"}
+        return self.wire.modern(method, said, capabilities=self.capabilities, meta=params.get("_meta")).message
 
     def call(self, name: str, arguments: Mapping[str, Any] | None = None, **more: Any) -> Any:
         """The result."""
@@ -124,11 +126,31 @@ def proof(demand: Mapping[str, Any], signer: SigningKey = ADA, **changes: Any) -
 
 
 def approve(node: RunningNode, demand: Mapping[str, Any], signer: SigningKey = ADA) -> None:
-    """Out of band: somebody who did not make the call brings the proof."""
-    token = node.cli("access", "token", "--for", "client", "--name", f"desk-{uuid.uuid4().hex[:8]}", "--json")
-    with Client(node, token=json.loads(token.stdout)["token"]) as desk:
-        answer = desk.confirm(demand, proof(demand, signer))
-        assert answer.get("result", {}).get("status") == "confirmed", answer
+    """Out of band: at the operator door, with a proof."""
+    decided = node.admin(
+        f"/approvals/{demand['confirmation_id']}", "POST", {"decision": "approve", "proof": proof(demand, signer)}
+    )
+    assert decided.get("status") == "approved", decided
+
+
+def classify(node: RunningNode, demand: Mapping[str, Any], tool_class: str, signed: str | None = None) -> Any:
+    """An operator says what a tool is. `signed`: what the proof says instead."""
+    said = {
+        "v": 1,
+        "kind": "definition",
+        "tool": demand["tool"],
+        "digest": demand["call_digest"],
+        "answer": signed or tool_class,
+    }
+    text = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    token = proof(demand, call_digest=hashlib.sha256(text.encode()).hexdigest())
+    body = {"decision": "approve", "class": tool_class, "proof": token}
+    return node.admin(f"/approvals/{demand['confirmation_id']}", "POST", body)
+
+
+def deny(node: RunningNode, demand: Mapping[str, Any], reason: str | None = None) -> None:
+    decided = node.admin(f"/approvals/{demand['confirmation_id']}", "POST", {"decision": "deny", "reason": reason})
+    assert decided.get("status") == "denied", decided
 
 
 def token(node: RunningNode, name: str) -> str:

@@ -14,6 +14,7 @@ from tests.interaction.gate.held import (
     Client,
     Diary,
     approve,
+    deny,
     gated_node,
     proof,
     token,
@@ -133,6 +134,23 @@ def test_of_twenty_identical_calls_at_once_one_runs(
     ran = [result for result in results if not result.get("isError")]
     held = {result["_meta"][MARK]["confirmation_id"] for result in results if result.get("isError")}
     assert (len(ran), len(held)) == (1, 1)
+
+
+@pytest.mark.req("AX-11.3-11")
+def test_a_denied_call_is_answered_so_until_it_expires(
+    client: Client, node: RunningNode, diary: Diary, request: pytest.FixtureRequest
+) -> None:
+    arguments = unique(request)
+    demand = client.held("plant.fire", arguments)
+    deny(node, demand, "not on a Friday")
+    for _ in range(2):
+        result = client.call("plant.fire", arguments)
+        assert result["isError"] is True
+        said = result["_meta"][MARK]
+        assert (said["status"], said["confirmation_id"]) == ("confirmation_denied", demand["confirmation_id"])
+        assert "not on a Friday" in result["content"][0]["text"]
+    assert client.confirm(demand, proof(demand))["error"]["code"] == 32125
+    assert not [entry for entry in diary.read() if entry["arguments"] == arguments]
 
 
 @pytest.mark.req("AX-11.3-3")

@@ -158,6 +158,11 @@ class Parent(msgspec.Struct, frozen=True, kw_only=True):
     secure_by: str | None = None
 
 
+class Approvals(msgspec.Struct, frozen=True, kw_only=True):
+    waiting: int = 0
+    channels: dict[str, str] = {}  # what is wrong with them
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeFacts
     configuration: Configuration | None = None
@@ -166,6 +171,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     catalog: Catalog = Catalog()
     clients: Clients = Clients()
     calls: Calls = Calls()
+    approvals: Approvals = Approvals()
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,6 +60,12 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
     if node.require_proof == "never":
         trouble = 'ax.require_proof = "never": subservers change things without proof of who they are'
         lines += [Text(line, style="yellow") for line in _wrapped(trouble, width)]
+    if status.approvals.waiting:
+        waits = f"{count(status.approvals.waiting, 'decision')} for you: interlock approvals"
+        lines += [Text(line, style="yellow") for line in _wrapped(waits, width)]
+    for channel, trouble in status.approvals.channels.items():
+        said = f"operators are not told by {one_line(channel)}: {one_line(trouble)}"
+        lines += [Text(line, style="red") for line in _wrapped(said, width)]
     lines += parent_lines(status.parents, width=width, now=now, ascii_only=ascii_only)
     if not status.links:
         lines.append(Text("no servers yet: add a [servers.NAME] table to the configuration", style="dim"))

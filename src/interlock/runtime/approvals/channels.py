@@ -1,0 +1,151 @@
+"""The ways to reach operators where they are: a notification on the desktop, a command, a webhook.
+
+In: a `Notice`, which says that something waits and where to look, and holds no argument, no secret and no word of
+whoever asked. Out: nothing, or ChannelFailed with what is wrong. Each takes a bounded time.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final, Protocol
+from xml.sax.saxutils import escape
+
+import msgspec
+
+from interlock.protocol.approvals.showing import plain
+from interlock.runtime.clock import Clock
+from interlock.runtime.oauth.fetching import Fetcher, FetchFailed
+from interlock.transport.launch import ChildStartFailed, child_environment, program
+
+COMMAND_S: Final = 10.0  # how long a command may take
+SIGNATURE: Final = "x-interlock-signature"
+
+_DESKTOP: Final = ("DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
+_TITLE: Final = "Interlock: a decision waits"
+_APPLE_SCRIPT: Final = (
+    "on run argv",
+    "display notification (item 2 of argv) with title (item 1 of argv)",
+    "end run",
+)
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
+    event: str
+    id: str
+    kind: str
+    tool: str
+    requested_by: str
+    created_at: str
+    expires_at: str | None
+    url: str
+    node: str
+
+
+class ChannelFailed(Exception):
+    """It did not arrive; the message is for the log, and names neither a secret nor the path of a URL."""
+
+
+class Channel(Protocol):
+    async def send(self, notice: Notice) -> None:
+        """Raises ChannelFailed."""
+
+    async def close(self) -> None: ...
+
+
+class CommandChannel:
+    """A program that reads one line of JSON from its stdin."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = tuple(command)
+
+    async def send(self, notice: Notice) -> None:
+        await _run(self._command, _encode(notice) + b"\n")
+
+    async def close(self) -> None:
+        pass
+
+
+class DesktopChannel:
+    """Whatever shows a notification on this desktop. `platform` as `sys.platform` says it."""
+
+    def __init__(self, platform: str = sys.platform) -> None:
+        self._platform = platform
+
+    async def send(self, notice: Notice) -> None:
+        await _run(self._argv(notice), b"")
+
+    def _argv(self, notice: Notice) -> list[str]:
+        text = plain(f"{notice.tool}, asked by {notice.requested_by}: interlock approvals show {notice.id[:8]}")
+        if self._platform == "darwin":
+            return ["osascript", *(word for line in _APPLE_SCRIPT for word in ("-e", line)), _TITLE, text]
+        return ["notify-send", "--app-name=Interlock", "--", _TITLE, escape(text)]
+
+    async def close(self) -> None:
+        pass
+
+
+class WebhookChannel:
+    """POST of the notice as JSON. The signature is `t=UNIX_TIME,v1=HEX`, HMAC-SHA256 over `UNIX_TIME.BODY`.
+
+    A receiver compares in constant time and refuses old times; the id tells a notice that came twice.
+    """
+
+    def __init__(self, url: str, secret: str, clock: Clock) -> None:
+        self._url = url
+        self._secret = secret.encode()
+        self._clock = clock
+        self._fetcher = Fetcher()
+
+    async def send(self, notice: Notice) -> None:
+        body = _encode(notice)
+        headers = f"content-type: application/json\r\n{SIGNATURE}: {self.signature(body)}\r\n"
+        try:
+            answer = await self._fetcher.exchange(self._url, headers.encode("ascii"), body)
+        except FetchFailed as failed:
+            raise ChannelFailed(f"the webhook does not answer: {failed}") from None
+        if not 200 <= answer.status < 300:
+            raise ChannelFailed(f"the webhook answers {answer.status}")
+
+    def signature(self, body: bytes) -> str:
+        at = int(self._clock.wall())
+        return f"t={at},v1={hmac.new(self._secret, b'%d.%b' % (at, body), hashlib.sha256).hexdigest()}"
+
+    async def close(self) -> None:
+        await self._fetcher.close()
+
+
+async def _run(command: Sequence[str], said: bytes) -> None:
+    """Without a shell, and with a bare environment."""
+    declared = {name: os.environ[name] for name in _DESKTOP if name in os.environ}
+    try:
+        env = child_environment(declared, os.environ)
+        path = program(command, env, None)
+        process = await asyncio.create_subprocess_exec(
+            path,
+            *command[1:],
+            env=env,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except (ChildStartFailed, OSError) as error:
+        raise ChannelFailed(f"{command[0]} cannot be started: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        async with asyncio.timeout(COMMAND_S):
+            await process.communicate(said)
+    except TimeoutError:
+        raise ChannelFailed(f"{command[0]} did not end within {COMMAND_S:g} s") from None
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    if process.returncode:
+        raise ChannelFailed(f"{command[0]} ended with exit code {process.returncode}")

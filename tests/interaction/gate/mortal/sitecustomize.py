@@ -1,0 +1,56 @@
+"""A node that dies at one step of an approval's life, as by kill -9. Python imports this before the program.
+
+MORTAL names the step: `create` or `update`, the status that is being written, `before` or `after` it is on disk; or
+`sent` (the call has left), `heard` (its answer has come).
+"""
+
+import os
+import signal
+from typing import Any, NoReturn
+
+STEP = os.environ.get("MORTAL", "")
+
+
+def die() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise SystemExit  # never reached
+
+
+def watch_the_drawer(name: str, status: str, when: str) -> None:
+    from interlock.runtime.approvals.drawer import Drawer
+
+    original = getattr(Drawer, name)
+
+    async def watched(self: Any, approval: Any, *rest: Any) -> Any:
+        concerned = approval.status.value == status
+        if concerned and when == "before":
+            die()
+        filed = await original(self, approval, *rest)
+        if concerned and when == "after":
+            die()
+        return filed
+
+    setattr(Drawer, name, watched)
+
+
+def watch_the_link() -> None:
+    from interlock.runtime.calls import Call
+    from interlock.runtime.gate.keeper import Gatekeeper
+
+    if STEP == "sent":
+        Gatekeeper.sent = lambda self, call, link: die()  # type: ignore[method-assign]
+    else:
+        heard = Call.on_response
+
+        def on_response(self: Call, response: Any, era: Any) -> None:
+            if self.target == "plant.fire":
+                die()
+            heard(self, response, era)
+
+        Call.on_response = on_response  # type: ignore[method-assign]
+
+
+if STEP in ("sent", "heard"):
+    watch_the_link()
+elif STEP:
+    watch_the_drawer(*STEP.split(":"))
