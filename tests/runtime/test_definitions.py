@@ -40,19 +40,27 @@ class Shop:
         self.desk = desk
         self.definitions = Definitions(desk.store.kv, desk.inbox, desk.clock)
         self.ruled: list[str] = []
+        self.listed: tuple[Sight, ...] = ()
         self.definitions.on_ruled.append(self._on_ruled)
 
     async def _on_ruled(self, segment: str) -> None:
         self.ruled.append(segment)
+        self.lists_quickly(*self.listed)
 
     async def lists(self, *sights: Sight) -> list[Look]:
+        looks = self.lists_quickly(*sights)
+        await self.definitions.close()
+        return looks
+
+    def lists_quickly(self, *sights: Sight) -> list[Look]:
+        """Before what was seen is on disk."""
+        self.listed = sights
         waits = self.definitions.waits("files")
         looks = [self.definitions.look("files", one) for one in sights]
         seen = [
             (one, look) for one, look in zip(sights, looks, strict=True) if look is not Look.SAME or one.tool in waits
         ]
         self.definitions.took("files", seen, {one.tool: one for one in sights})
-        await self.definitions.close()
         return looks
 
     def waiting(self) -> list[Approval]:
@@ -132,7 +140,7 @@ async def test_a_change_that_is_accepted_is_the_new_known_one(tmp_path: Path, re
         assert (settled.status, settled.params) == (Status.DONE, None)
         assert shop.ruled == ["files"]
         if not restarted:
-            assert await shop.lists(sight(OTHER)) == [Look.REWORDED]
+            assert await shop.lists(sight(OTHER)) == [Look.SAME]
     async with shop_at(tmp_path, clock) as shop:
         assert (await shop.lists(sight(OTHER)))[0] in (Look.SAME, Look.REWORDED)
         assert await shop.lists(sight(FIRST)) == [Look.CHANGED]
@@ -168,6 +176,15 @@ async def test_whoever_goes_back_or_changes_again_makes_the_old_question_void(tm
         assert void.status is Status.VOID
         await shop.lists(sight(FIRST))
         assert shop.waiting() == []
+
+
+async def test_a_change_right_after_the_first_list_is_a_change(tmp_path: Path) -> None:
+    async with shop_at(tmp_path) as shop:
+        assert shop.lists_quickly(sight(FIRST)) == [Look.NEW]
+        assert shop.lists_quickly(sight(OTHER)) == [Look.CHANGED]
+        assert shop.lists_quickly(sight(FIRST)) == [Look.SAME]
+        assert await shop.lists(sight(OTHER)) == [Look.CHANGED]
+        assert len(shop.waiting()) == 1
 
 
 async def test_a_hundred_changes_of_a_tool_leave_one_question(tmp_path: Path) -> None:
@@ -224,7 +241,34 @@ async def test_a_class_is_remembered_for_this_tool_and_this_definition_alone(tmp
         assert answers(changed) == ("read_only", "reversible", "irreversible")
         await shop.decides(changed, "irreversible")
         assert shop.definitions.get(TOOL, sight(OTHER).digest) == "irreversible"
-        assert await shop.lists(sight(OTHER, is_open=True)) == [Look.REWORDED]
+        assert await shop.lists(sight(OTHER, is_open=True)) == [Look.SAME]
+
+
+async def test_an_operator_may_ask_what_a_tool_is_before_anybody_calls_it(tmp_path: Path) -> None:
+    async with shop_at(tmp_path) as shop:
+        await shop.lists(sight(FIRST, is_open=True))
+        asked = await shop.definitions.ask_again("files", TOOL)
+        assert isinstance(asked, Approval)
+        assert shop.waiting() == [asked]
+        assert await shop.definitions.ask_again("files", TOOL) == asked
+        assert await shop.definitions.ask_again("files", "files.nosuch") is None
+        await shop.decides(asked, "reversible")
+        assert shop.definitions.get(TOOL, asked.digest) == "reversible"
+
+
+async def test_what_was_denied_can_be_decided_once_more_and_stays_denied_until_then(tmp_path: Path) -> None:
+    async with shop_at(tmp_path) as shop:
+        await shop.lists(sight(FIRST))
+        await shop.lists(sight(OTHER))
+        await shop.decides(shop.waiting()[0], None)
+        assert await shop.lists(sight(OTHER)) == [Look.DENIED]
+        again = await shop.definitions.ask_again("files", TOOL)
+        assert isinstance(again, Approval)
+        assert (again.status, answers(again)) == (Status.PENDING, ("accept",))
+        assert await shop.lists(sight(OTHER)) == [Look.DENIED]
+        assert shop.waiting() == [again]
+        await shop.decides(again, "accept")
+        assert await shop.lists(sight(OTHER)) == [Look.SAME]
 
 
 async def test_what_cannot_be_read_back_is_said_and_taken_as_it_is(

@@ -245,6 +245,9 @@ class FakeOperations:
                 }
         raise NotFound("tool", name, [str(one["name"]) for one in self.tool_list])
 
+    async def classify_tool(self, name: str) -> dict[str, Any]:
+        raise Refused("classified", "it is known what it does")
+
     def routes(self) -> dict[str, Any]:
         return {
             one["name"]: {

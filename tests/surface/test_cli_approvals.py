@@ -5,11 +5,12 @@ import os
 import pty
 import subprocess
 import sys
+import tomllib
 from typing import Any
 
 import pytest
 from fake_approvals import CALL_ID, CHANGE_ID, DEFINITION_ID, OWN_ID, TOOL_DIGEST, FakeApprovals
-from fake_node import FakeOperations, FakePublicDoor
+from fake_node import FakeOperations, FakePublicDoor, tool
 from program import PATIENCE_S, Inline, Interlock
 
 from interlock.protocol.approvals.answers import binding
@@ -233,3 +234,61 @@ def test_a_call_that_waits_for_a_decision_ends_with_three(
     assert inline("tools", "call", "demo.say", "--json").code == 3
     held["_meta"] = {}
     assert inline("tools", "call", "demo.say").code == 1
+
+
+# Classifying
+
+
+@pytest.fixture
+def unclassified(node: FakeOperations, inbox: FakeApprovals, monkeypatch: pytest.MonkeyPatch) -> FakeApprovals:
+    """notes.tidy and notes.read say nothing of what they do; asked about, they have approvals."""
+    node.tool_list += [
+        tool("notes.tidy", unclassified=True, capability={}, description="Tidies up. And more."),
+        tool("notes.read", unclassified=True, capability={}, description=None),
+    ]
+
+    async def classify_tool(name: str) -> dict[str, Any]:
+        return next(one for one in inbox.all if one["tool"] == name)
+
+    monkeypatch.setattr(node, "classify_tool", classify_tool)
+    return inbox
+
+
+def test_where_nobody_is_there_to_ask_strict_rules_are_printed_to_paste(
+    inline: Inline, unclassified: FakeApprovals
+) -> None:
+    done = inline("tools", "classify")
+    assert done.code == 0
+    rules = tomllib.loads(done.out)["tool"]
+    assert rules == [
+        {"match": "notes.tidy", "mutable": True, "reversible": False},
+        {"match": "notes.read", "mutable": True, "reversible": False},
+    ]
+    assert "# Tidies up." in done.lines
+    assert [one["match"] for one in tomllib.loads(inline("tools", "classify", "*.tidy").out)["tool"]] == ["notes.tidy"]
+    listed = inline("tools", "classify", "--json").json["unclassified"]
+    assert [one["name"] for one in listed] == ["notes.tidy", "notes.read"]
+    assert unclassified.decided == []
+
+
+def test_nothing_to_classify_is_said(inline: Inline, node: FakeOperations, inbox: FakeApprovals) -> None:
+    assert inline("tools", "classify").err == "every tool says what it does\n"
+    assert inline("tools", "classify", "x.*").err == "no tool to classify matches x.*\n"
+
+
+def test_a_person_is_asked_about_each_and_signs_the_answer(
+    interlock: Interlock, unclassified: FakeApprovals, key: str
+) -> None:
+    assert on_terminal(interlock, "nonsense\nread-only\nskip\n", "tools", "classify") == 0
+    (decided,) = unclassified.decided
+    assert (decided["id"], decided["answer"]) == (DEFINITION_ID, "read_only")
+    asked = Approval(
+        id=DEFINITION_ID,
+        kind=Kind.DEFINITION,
+        source=Source.AX,
+        requested_by="x",
+        tool="notes.tidy",
+        digest=TOOL_DIGEST,
+        created_at=0.0,
+    )
+    verified(decided["proof"], key, DEFINITION_ID, "notes.tidy", binding(asked, "read_only"))

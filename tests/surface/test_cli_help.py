@@ -20,6 +20,7 @@ COMMANDS = [
     ("tools", "show"),
     ("tools", "call"),
     ("tools", "routes"),
+    ("tools", "classify"),
     ("approvals",),
     ("approve",),
     ("deny",),

@@ -15,9 +15,11 @@ from interlock import __version__
 from interlock.config.effective import effective
 from interlock.protocol.ax.capability import as_object
 from interlock.protocol.jsonrpc.codec import decode_value
+from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.items import maybe_value
 from interlock.protocol.oauth.resource import resource_of
+from interlock.runtime.approvals.sights import CHANGED
 from interlock.runtime.approvals.window import Window
 from interlock.runtime.ax.judge import revoked_line
 from interlock.runtime.callers import ViewKey
@@ -316,6 +318,29 @@ class NodeOperations:
             "rungs": self._rungs(route, caller),
         }
 
+    async def classify_tool(self, name: str) -> JsonObject:
+        """Ask what a tool is, without waiting for somebody to call it: the approval that then waits."""
+        node = self._node
+        route = node.catalog.namespace.view(EVERYTHING).find_tool(name)
+        if route is not None and not route.is_open:
+            raise Refused("classified", f"it is known what {name} does; [[tool]] says otherwise", {"tool": name})
+        segment = route.link.segment if route is not None else self._segment_of_withheld(name)
+        raised = await node.definitions.ask_again(segment, route.qualified if route is not None else name)
+        if raised is None:
+            raise NotFound("tool", name)
+        if isinstance(raised, Fault):
+            raise Refused(raised.message, (raised.data or {}).get("detail", raised.message), raised.data)
+        return node.window.maybe_one(raised.id) or {}
+
+    def _segment_of_withheld(self, name: str) -> str:
+        """Of a tool that is withheld because of its definition; its name is written out, as it would be listed."""
+        for shelf in self._node.catalog.namespace.shelves:
+            names = {one.name for one in shelf.withheld if one.code == CHANGED}
+            if any(name.endswith(f".{one}") for one in names) and f".{shelf.link.segment}." in f".{name}":
+                return shelf.link.segment
+        known = [route.qualified for route in self._node.catalog.namespace.view(EVERYTHING).tool_routes]
+        raise NotFound("tool", name, known)
+
     def routes(self) -> JsonObject:
         """MCP-AX 7.1."""
         return {
@@ -340,6 +365,7 @@ class NodeOperations:
             "description": _text(maybe_value(route.item, "description")),
             "state": route.link.standing.state.value,
             "capability": as_object(route.capability) if route.capability else {},
+            "unclassified": route.is_open,
             "hops": route.hops,
             "withheld": clash.reason if clash is not None else None,
         }

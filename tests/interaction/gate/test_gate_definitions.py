@@ -1,121 +1,166 @@
-"""Is a tool that does not say what it does asked about once, and is the answer remembered for that tool alone?"""
+"""Servers that change what their tools are, after somebody trusted them: seen, shown, and stopped where the operator
+says so. With the commands an operator uses, and a key of theirs."""
 
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interaction.gate.held import ANCHORED, ERAS, MARK, Client, Diary, classify, deny, gated_node, served, token
-from tests.interaction.harness import RunningNode, running_node, wait_for
+from tests.interaction.gate.held import Client, Diary, gated_node
+from tests.interaction.harness import RunningNode, wait_for
+
+OPEN = '[gate]\nmode = "open"\n'
+PINNED = '[[tool]]\nmatch = "plant.fire"\npin = true\n'
+FIRE = "plant.fire"
 
 
-def is_gated(client: Client, name: str) -> bool:
-    tools = {tool["_meta"]["x-mcpax-name"]: tool for tool in client.ask("tools/list", {})["result"]["tools"]}
-    return bool(tools[name]["_meta"].get("x-mcpax-gated", False))
+class Operator:
+    """A person with a key of their own, at this machine."""
+
+    def __init__(self, home: Path) -> None:
+        self.env = {**os.environ, "HOME": str(home), "XDG_CONFIG_HOME": str(home / "config")}
+        made = self._run("access", "key", "ada", "--no-passphrase", "--json")
+        self.anchor = f"[[anchor]]\nname = 'ada'\nkey = '{made['anchor']['key']}'\napproves = ['*']\n"
+
+    def _run(self, *words: str) -> Any:
+        command = [sys.executable, "-m", "interlock", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=self.env)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
+    def does(self, node: RunningNode, *words: str) -> Any:
+        done = node.cli(*words, "--json", env=self.env)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("tool_class", ["read_only", "reversible"])
-def test_what_a_person_said_once_is_remembered_over_restarts(tmp_path: Path, era: str, tool_class: str) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
-    with (
-        gated_node(tmp_path / "node", diary) as node,
-        Client(node, era) as client,
-        Client(node, era, token(node, "other")) as other,
-    ):
-        demand = client.held("plant.silent", {"n": 1})
-        assert demand["kind"] == "definition"
-        assert "--class" in client.call("plant.silent", {"n": 2})["content"][0]["text"]
-        assert other.held("plant.silent", {"n": 3})["confirmation_id"] == demand["confirmation_id"]
-        assert is_gated(client, "plant.silent")
-        assert not diary.read()
-
-        assert "error" in classify(node, demand, tool_class, signed="irreversible")
-        assert classify(node, demand, tool_class)["decision"]["answer"] == tool_class
-        wait_for(lambda: not is_gated(client, "plant.silent"))
-        for one in (client, other):
-            assert one.call("plant.silent", {"n": 1})["structuredContent"] == {"did": "silent"}
-    with gated_node(tmp_path / "node", diary) as node, Client(node, era) as client:
-        assert client.call("plant.silent", {"n": 1})["structuredContent"] == {"did": "silent"}
-    assert len(diary) == 3
+@pytest.fixture
+def operator(tmp_path: Path) -> Operator:
+    return Operator(tmp_path / "home")
 
 
-def test_irreversible_makes_every_call_wait_for_a_confirmation_of_its_own(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
-    with gated_node(tmp_path / "node", diary) as node, Client(node) as client:
-        demand = client.held("plant.silent", {"n": 1})
-        classify(node, demand, "irreversible")
-
-        def asks_for_the_call() -> Any:
-            answer = client.call("plant.silent", {"n": 1})["_meta"][MARK]
-            return answer if "kind" not in answer else None
-
-        call = wait_for(asks_for_the_call)
-        assert call["confirmation_id"] != demand["confirmation_id"]
-        assert call["call_digest"] != demand["call_digest"]
-        assert not diary.read()
+@pytest.fixture
+def diary(tmp_path: Path) -> Diary:
+    return Diary(tmp_path / "diary")
 
 
-def test_a_denied_definition_is_not_called(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
-    with gated_node(tmp_path / "node", diary) as node, Client(node) as client:
-        deny(node, client.held("plant.silent"))
-        answer = client.ask("tools/call", {"name": "plant.silent", "arguments": {}})
-        assert "error" in answer or answer["result"]["isError"] is True
-        assert not diary.read()
+@pytest.fixture
+def pinned(tmp_path: Path, operator: Operator, diary: Diary) -> Iterator[RunningNode]:
+    with gated_node(tmp_path, diary, OPEN + PINNED + operator.anchor) as node:
+        yield node
 
 
-def test_what_was_said_of_one_server_is_not_said_of_another_that_copies_it(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
-    servers = {"plant": served(diary), "copy": served(diary)}
-    with running_node(tmp_path / "node", servers, ANCHORED) as node, Client(node) as client:
-        node.wait_link("plant", {"state": "ready"})
-        node.wait_link("copy", {"state": "ready"})
-        classify(node, client.held("plant.silent"), "read_only")
-        wait_for(lambda: not is_gated(client, "plant.silent"))
-        assert client.held("copy.silent")["kind"] == "definition"
-        assert not diary.read()
+def names(client: Client) -> list[str]:
+    return [tool["name"] for tool in client.ask("tools/list", {})["result"]["tools"]]
 
 
-def asked(node: RunningNode) -> list[Any]:
-    found: list[Any] = node.admin("/approvals")["approvals"]
+def waiting(node: RunningNode) -> list[Any]:
+    found: list[Any] = node.admin("/approvals?kind=definition")["approvals"]
     return found
 
 
-@pytest.mark.parametrize(
-    "extra",
-    [
-        ANCHORED.replace('mode = "gated"', 'unannotated = "allow"'),
-        ANCHORED + '[[tool]]\nmatch = "*.silent"\nreversible = true\n',
-    ],
-    ids=["allow", "overlay"],
-)
-def test_nobody_is_asked_where_the_operator_said_so_before(tmp_path: Path, extra: str) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
-    with gated_node(tmp_path / "node", diary, extra) as node, Client(node) as client:
-        assert client.call("plant.silent")["structuredContent"] == {"did": "silent"}
-        assert asked(node) == []
-        client.held("plant.fire")
+def withheld(node: RunningNode) -> dict[str, str]:
+    return {one["name"]: one["reason"] for one in node.link("plant")["withheld"]}
 
 
-def test_a_class_in_the_table_of_the_server_answers_the_question_and_closes_or_opens_the_gate(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
-    table = served(diary) | {"tools": {"silent": "read_only", "nudge": "irreversible", "fire": "reversible"}}
-    with running_node(tmp_path / "node", {"plant": table}, ANCHORED) as node, Client(node) as client:
-        node.wait_link("plant", {"state": "ready"})
-        assert client.call("plant.silent")["structuredContent"] == {"did": "silent"}
-        assert client.call("plant.fire")["structuredContent"] == {"did": "fire"}
-        assert "kind" not in client.held("plant.nudge")
+def test_a_pinned_tool_that_changes_is_withheld_until_the_change_is_accepted(
+    pinned: RunningNode, operator: Operator, diary: Diary
+) -> None:
+    with Client(pinned) as client:
+        client.call(FIRE)
+        client.call("plant.change")
+        (asked,) = wait_for(lambda: waiting(pinned))
+        assert (asked["tool"], asked["requested_by"], asked["left_s"]) == (FIRE, "node", None)
+        assert "pin" in withheld(pinned)["fire"]
+        assert not any(name.endswith("fire") for name in names(client))
+        assert client.refused(FIRE)["code"] == -32601
+        whole = operator.does(pinned, "approvals", "show", asked["id"][:8])
+        assert whole["params"]["after"]["description"] == "Another."
+        assert "description" not in whole["params"]["before"]
+        done = operator.does(pinned, "approve", asked["id"][:8], "--yes")
+        assert (done["status"], done["decision"]["proof"]["anchor"]) == ("done", "ada")
+        wait_for(lambda: withheld(pinned) == {})
+        client.call(FIRE)
+    assert len(diary.read("fire")) == 2
+    assert "the definition of plant.fire changed" in (pinned.data.parent / "stderr.txt").read_text()
 
 
-def test_the_gate_follows_its_configuration_while_the_node_runs(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
-    with gated_node(tmp_path / "node", diary) as node, Client(node) as client:
-        client.held("plant.fire")
-        written = node.config.read_text()
-        node.config.write_text(written.replace('mode = "gated"', 'mode = "open"'))
-        wait_for(lambda: not is_gated(client, "plant.fire"))
-        assert client.call("plant.fire")["structuredContent"] == {"did": "fire"}
-        node.config.write_text(written)
-        wait_for(lambda: is_gated(client, "plant.fire"))
-        client.held("plant.fire", {"n": 2})
-        assert len(diary) == 1
+def test_nobody_without_a_key_accepts_a_change(pinned: RunningNode, diary: Diary) -> None:
+    with Client(pinned) as client:
+        client.call("plant.change")
+        (asked,) = wait_for(lambda: waiting(pinned))
+        refused = pinned.admin(f"/approvals/{asked['id']}", "POST", {"decision": "approve"})
+        assert refused["error"] == "proof_required"
+        assert client.refused(FIRE)["code"] == -32601
+    assert diary.read("fire") == []
+
+
+def test_what_was_accepted_is_known_after_a_restart_and_going_back_is_a_change_too(
+    tmp_path: Path, operator: Operator, diary: Diary
+) -> None:
+    extra = OPEN + PINNED + operator.anchor
+    with gated_node(tmp_path, diary, extra) as node, Client(node) as client:
+        client.call("plant.change")
+        (asked,) = wait_for(lambda: waiting(node))
+    with gated_node(tmp_path, diary, extra) as node, Client(node) as client:  # the server starts as it first was
+        wait_for(lambda: waiting(node) == [])
+        assert withheld(node) == {}
+        client.call("plant.change")
+        (again,) = wait_for(lambda: waiting(node))
+        assert again["id"] != asked["id"]
+        operator.does(node, "approve", again["id"], "--yes")
+        wait_for(lambda: withheld(node) == {})
+    with gated_node(tmp_path, diary, extra) as node, Client(node) as client:
+        wait_for(lambda: waiting(node))
+        assert client.refused(FIRE)["code"] == -32601
+    assert diary.read("fire") == []
+
+
+def test_without_a_pin_a_change_is_shown_and_the_tool_stays_until_it_is_denied(
+    tmp_path: Path, operator: Operator, diary: Diary
+) -> None:
+    with gated_node(tmp_path, diary, OPEN + operator.anchor) as node, Client(node) as client:
+        client.call("plant.change")
+        (asked,) = wait_for(lambda: waiting(node))
+        client.call(FIRE)
+        operator.does(node, "deny", asked["id"][:8], "--reason", "I did not order that")
+        wait_for(lambda: "denied" in withheld(node).get("fire", ""))
+        assert client.refused(FIRE)["code"] == -32601
+        again = node.admin(f"/admin/tools/{FIRE}/classify", "POST")
+        assert (again["status"], again["answers"]) == ("pending", ["accept"])
+        assert "denied" in withheld(node)["fire"]
+        operator.does(node, "approve", again["id"], "--yes")
+        wait_for(lambda: withheld(node) == {})
+        client.call(FIRE)
+        records = node.admin("/admin/audit?limit=1000")["records"]
+    (decided,) = [one for one in records if one["method"] == "approvals/deny"]
+    assert (decided["tool"], decided["reason"]) == (FIRE, "I did not order that")
+    assert len(diary.read("fire")) == 2
+
+
+def test_a_tool_nobody_classified_is_classified_once_and_remembered_by_its_definition(
+    tmp_path: Path, operator: Operator, diary: Diary
+) -> None:
+    extra = '[gate]\nmode = "gated"\n' + operator.anchor
+    with gated_node(tmp_path, diary, extra) as node, Client(node) as client:
+        listed = {one["name"]: one["unclassified"] for one in node.admin("/admin/tools")["tools"]}
+        assert {name for name, open_ in listed.items() if open_} == {"plant.silent"}
+        assert 'match = "plant.silent"' in node.cli("tools", "classify").stdout
+        assert node.admin("/admin/tools/plant.fire/classify", "POST")["error"] == "classified"
+        assert node.admin("/admin/tools/plant.nosuch/classify", "POST")["error"] == "not_found"
+        early = node.admin("/admin/tools/plant.silent/classify", "POST")
+        demand = client.held("plant.silent")
+        assert demand["confirmation_id"] == early["id"]
+        assert client.held("plant.silent", {"other": 1})["confirmation_id"] == demand["confirmation_id"]
+        done = operator.does(node, "approve", demand["confirmation_id"], "--class", "read_only", "--yes")
+        assert done["decision"]["answer"] == "read_only"
+        wait_for(lambda: not client.call("plant.silent").get("isError"))
+    with gated_node(tmp_path, diary, extra) as node, Client(node) as client:
+        client.call("plant.silent")
+        assert waiting(node) == []
+        assert not client.call("plant.silent").get("isError")
+    assert len(diary.read("silent")) == 3

@@ -36,7 +36,8 @@ KNOWN_MAX: Final = 20_000  # tools per segment; beyond, those no longer listed a
 SLICE: Final = 100  # definitions worked on before others get a turn
 NODE: Final = "node"  # who asks, where nobody called
 
-_REASON: Final = "its server changed the definition since it was last accepted"
+_CHANGED_REASON: Final = "its server changed the definition since it was last accepted"
+_OPEN_REASON: Final = "an operator asked what the tool is"
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -53,7 +54,10 @@ class Definitions:
         self._inbox = inbox
         self._clock = clock
         self._known: dict[str, dict[str, Known]] = {}  # by segment, then by tool
+        self._coming: dict[str, dict[str, Sight]] = {}  # the same, of what is about to be known
+        self._again: dict[tuple[str, str], asyncio.Future[Approval | Fault]] = {}
         self._work: set[asyncio.Task[None]] = set()
+        self._taking = asyncio.Lock()  # lists are taken in the order they came
         self._writing = asyncio.Lock()
 
     # Life
@@ -85,7 +89,7 @@ class Definitions:
             ruling = self.rulings.maybe(sight.tool, sight.digest)
             if ruling is not None and ruling.says == "denied":
                 return Look.DENIED
-        known = self._known.get(segment, {}).get(sight.tool)
+        known = self._coming.get(segment, {}).get(sight.tool) or self._known.get(segment, {}).get(sight.tool)
         if known is None:
             return Look.NEW
         if known.fingerprint == sight.fingerprint:
@@ -98,19 +102,37 @@ class Definitions:
 
     def took(self, segment: str, seen: Iterable[tuple[Sight, Look]], listed: Mapping[str, object]) -> None:
         """`seen`: what is not the same as before, and what is the same again while a change of it waits."""
-        task = asyncio.get_running_loop().create_task(self._take(segment, list(seen), listed))
+        kept = list(seen)
+        coming = {sight.tool: sight for sight, look in kept if look not in (Look.CHANGED, Look.DENIED)}
+        self._coming.setdefault(segment, {}).update(coming)
+        task = asyncio.get_running_loop().create_task(self._take(segment, kept, coming, listed))
         self._work.add(task)
         task.add_done_callback(self._work.discard)
 
-    async def _take(self, segment: str, seen: list[tuple[Sight, Look]], listed: Mapping[str, object]) -> None:
-        try:
-            await self._remember(segment, [s for s, look in seen if look not in (Look.CHANGED, Look.DENIED)], listed)
-            for sight, look in seen:
-                if look is Look.CHANGED:
-                    await self._ask(segment, sight)
-            await self._void_outdated(segment, {sight.tool: sight for sight, _ in seen})
-        except StoreError as refused:
-            log.error("what the tools of %s are cannot be remembered: %s", segment, refused)
+    async def _take(
+        self, segment: str, seen: list[tuple[Sight, Look]], coming: dict[str, Sight], listed: Mapping[str, object]
+    ) -> None:
+        async with self._taking:
+            try:
+                await self._remember(segment, list(coming.values()), listed)
+                for sight, look in seen:
+                    if (wanted := self._again.pop((segment, sight.tool), None)) is not None:
+                        before = self._known.get(segment, {}).get(sight.tool)
+                        wanted.set_result(await self._raise(segment, sight, before, anew=True))
+                    elif look is Look.CHANGED:
+                        await self._ask(segment, sight)
+                await self._void_outdated(segment, {sight.tool: sight for sight, _ in seen})
+            except StoreError as refused:
+                log.error("what the tools of %s are cannot be remembered: %s", segment, refused)
+            finally:
+                self._no_longer_coming(segment, coming)
+
+    def _no_longer_coming(self, segment: str, coming: dict[str, Sight]) -> None:
+        left = {t: s for t, s in self._coming.get(segment, {}).items() if coming.get(t) is not s}
+        if left:
+            self._coming[segment] = left
+        else:
+            self._coming.pop(segment, None)
 
     async def _remember(self, segment: str, sights: list[Sight], listed: Mapping[str, object]) -> None:
         if not sights:
@@ -133,24 +155,10 @@ class Definitions:
 
     async def _ask(self, segment: str, sight: Sight) -> None:
         """Once for each definition: one that waits already is left as it is."""
-        before = self._known[segment][sight.tool]
         if self._inbox.find_definition(sight.tool, sight.digest) is not None:
             return
-        shown = {"before": Raw((before.definition or "null").encode()), "after": Raw(sight.definition())}
-        raised = await self._inbox.raise_(
-            self._inbox.draft(
-                Kind.DEFINITION,
-                Source.AX,
-                requested_by=NODE,
-                tool=sight.tool,
-                digest=sight.digest,
-                tool_digest=sight.digest,
-                target=segment,
-                params=Raw(msgspec.json.encode(shown)),
-                reason=_REASON,
-                factors=(CHANGED, UNCLASSIFIED) if sight.is_open else (CHANGED,),
-            )
-        )
+        before = self._known[segment][sight.tool]
+        raised = await self._raise(segment, sight, before)
         if isinstance(raised, Fault):
             log.error("link %s: the definition of %s changed; it cannot be put into the inbox", segment, sight.tool)
         else:
@@ -162,6 +170,25 @@ class Definitions:
                 sight.digest,
                 raised.id,
             )
+
+    async def _raise(self, segment: str, sight: Sight, before: Known | None, *, anew: bool = False) -> Approval | Fault:
+        changed = before is not None and before.digest != sight.digest
+        shown = {"definition": Raw(sight.definition())}
+        if before is not None and changed:
+            shown = {"before": Raw((before.definition or "null").encode()), "after": shown["definition"]}
+        draft = self._inbox.draft(
+            Kind.DEFINITION,
+            Source.AX,
+            requested_by=NODE,
+            tool=sight.tool,
+            digest=sight.digest,
+            tool_digest=sight.digest,
+            target=segment,
+            params=Raw(msgspec.json.encode(shown)),
+            reason=_CHANGED_REASON if changed else _OPEN_REASON,
+            factors=tuple(name for name, is_so in ((CHANGED, changed), (UNCLASSIFIED, sight.is_open)) if is_so),
+        )
+        return await self._inbox.raise_(draft, anew=anew)
 
     async def _void_outdated(self, segment: str, seen: Mapping[str, Sight]) -> None:
         def outdated(approval: Approval) -> bool:
@@ -177,9 +204,20 @@ class Definitions:
         await self._inbox.void_where("superseded: the definition is another by now", outdated)
 
     def waits(self, segment: str) -> frozenset[str]:
-        """Tools of which a change waits to be decided; a look at them matters even if it shows what was accepted."""
-        waiting = self._inbox.waiting(Kind.DEFINITION)
-        return frozenset(approval.tool for approval in waiting if approval.target == segment)
+        """Tools of which something waits to be decided; a look at them matters even if it shows what was accepted."""
+        waiting = {approval.tool for approval in self._inbox.waiting(Kind.DEFINITION) if approval.target == segment}
+        return frozenset(waiting.union(tool for where, tool in self._again if where == segment))
+
+    async def ask_again(self, segment: str, tool: str) -> Approval | Fault | None:
+        """An operator wants to say what a tool is, called or not, denied or not. None: it is not listed there."""
+        wanted = self._again.setdefault((segment, tool), asyncio.get_running_loop().create_future())
+        try:
+            for look_again in self.on_ruled:
+                await look_again(segment)
+            await self.close()
+            return wanted.result() if wanted.done() else None
+        finally:
+            self._again.pop((segment, tool), None)
 
     # Decided
 

@@ -150,10 +150,13 @@ class Inbox:
             **{"expires_at": None if kind in _WITHOUT_EXPIRY else now + self.rules.expiry_s, **members},
         )
 
-    async def raise_(self, approval: Approval) -> Approval | Fault:
-        """One for the same digest that still stands (`find`) is returned as it is, and not extended."""
+    async def raise_(self, approval: Approval, *, anew: bool = False) -> Approval | Fault:
+        """One for the same digest that still stands (`find`) is returned as it is, and not extended.
+
+        `anew`: unless that one was denied, and an operator wants to decide once more.
+        """
         key = _key(approval)
-        if (standing := self._find(key)) is not None:
+        if (standing := self._find(key)) is not None and not (anew and standing.status is Status.DENIED):
             return standing
         under_way = self._raising.get(key)
         if under_way is None:

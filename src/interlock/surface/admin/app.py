@@ -94,6 +94,9 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
             raise HTTPException(405, headers={"Allow": "GET"})
         return callback_page(await operations.oauth_returned(request.query_params.multi_items()))
 
+    async def classify_tool(request: Request) -> Response:
+        return json_answer(await operations.classify_tool(request.path_params["name"]), status=201)
+
     async def secrets_kept(request: Request) -> Response:
         refuse_unknown_parameters(request, ())
         return json_answer(await operations.secrets())
@@ -155,6 +158,7 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
         get("/admin/tools", lambda _: operations.tools()),
         get("/admin/tools/routes", lambda _: operations.routes()),
         Route("/admin/tools/{name}", tool, methods=["GET"]),
+        Route("/admin/tools/{name}/classify", classify_tool, methods=["POST"]),
         Route("/admin/audit", audit, methods=["GET"]),
         get("/admin/config", lambda _: operations.config()),
         Route("/admin/tokens", _by_method({"GET": tokens, "POST": issue_token}), methods=["GET", "POST"]),

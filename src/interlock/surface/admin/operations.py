@@ -59,6 +59,9 @@ class Operations(Protocol):
     def tool(self, name: str, caller: str = "local") -> JsonObject:
         """`name` is the qualified name or the alias; the rungs are told for `caller`. Raises NotFound."""
 
+    async def classify_tool(self, name: str) -> JsonObject:
+        """Ask what a tool is that does not say it; gives the approval. Raises NotFound, Refused."""
+
     def routes(self) -> JsonObject: ...
 
     async def audit(self, after: int, limit: int) -> JsonObject:

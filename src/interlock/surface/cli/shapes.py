@@ -185,6 +185,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     capability: dict[str, Any] = {}
     hops: int = 0
     withheld: str | None = None
+    unclassified: bool = False
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,10 +1,10 @@
-"""interlock tools list | show | routes (and call, from its own file)"""
+"""interlock tools list | show | routes (and call, classify, from their own files)"""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from interlock.surface.cli import tools_call
+from interlock.surface.cli import tools_call, tools_classify
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.completion import tool_names
 
@@ -248,3 +248,4 @@ def routes(invocation: Invocation) -> None:
 
 
 tools_call.register(app)
+tools_classify.register(app)
