@@ -8,12 +8,14 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
 from interlock.protocol.approvals.answers import answers
+from interlock.protocol.approvals.errors import UNKNOWN
 from interlock.protocol.approvals.messages import Approval, Kind
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.ax.confirm import Presented
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.approvals.deciding import Deciding
 from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.ax.passkeys import PasskeyDesk
 from interlock.runtime.clock import Clock, rfc3339
 
 JsonObject = dict[str, Any]
@@ -32,7 +34,14 @@ class Ambiguous(Exception):
 
 class Window:
     def __init__(
-        self, inbox: Inbox, deciding: Deciding, clock: Clock, *, aggregator_id: str, url: Callable[[], str]
+        self,
+        inbox: Inbox,
+        deciding: Deciding,
+        clock: Clock,
+        *,
+        aggregator_id: str,
+        url: Callable[[], str],
+        passkeys: PasskeyDesk | None = None,
     ) -> None:
         """`url` is that of the operator door."""
         self._inbox = inbox
@@ -40,6 +49,7 @@ class Window:
         self._clock = clock
         self._own_id = aggregator_id
         self._url = url
+        self._passkeys = passkeys
 
     def listed(self, kind: Kind | None, statuses: frozenset[Status]) -> JsonObject:
         """The newest, where there are more than one answer holds."""
@@ -64,6 +74,14 @@ class Window:
         approval = self._maybe_find(reference)
         decided = await self._deciding.deny(approval.id if approval else reference, by=by, reason=reason)
         return decided if isinstance(decided, Fault) else self._whole(decided)
+
+    def passkey_request(self, reference: str, answer: str | None) -> JsonObject | Fault:
+        """What a browser asks a passkey, for it to approve this."""
+        approval = self._maybe_find(reference)
+        if approval is None or self._passkeys is None:
+            return UNKNOWN
+        asked = self._deciding.asked(approval.id, answer)
+        return asked if isinstance(asked, Fault) else self._passkeys.request(asked)
 
     async def changes(self) -> AsyncGenerator[JsonObject, None]:
         """What waits now, then every change."""
@@ -123,6 +141,7 @@ class Window:
             "gating_link": approval.gating_link,
             "answers": list(answers(approval)),
             "aggregator_id": self._own_id,
+            "passkey_origin": None if self._passkeys is None else self._passkeys.maybe_origin(approval.tool),
         }
 
 
