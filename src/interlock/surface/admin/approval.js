@@ -38,13 +38,14 @@
 
   if (button) {
     const here = location.origin === button.dataset.origin;
-    button.hidden = !here;
+    button.form.hidden = !here;
     document.getElementById("elsewhere").hidden = here;
     if (here && !window.PublicKeyCredential) {
       button.disabled = true;
       say("This browser cannot use passkeys on this page.");
     }
     button.addEventListener("click", async () => {
+      if (!button.form.reportValidity()) return;
       button.disabled = true;
       say("Your passkey is asked to sign this very call.");
       try {
@@ -69,10 +70,12 @@
   }
 
   if (page.dataset.live) {
+    const look = (one) => { if (one.id === page.dataset.id && one.status !== page.dataset.status) again(); };
     const events = new EventSource("/approvals/events");
-    events.addEventListener("approval", (event) => {
-      const change = JSON.parse(event.data);
-      if (change.id === page.dataset.id && change.status !== page.dataset.status) again();
+    events.addEventListener("approval", (event) => look(JSON.parse(event.data)));
+    events.addEventListener("open", async () => {
+      const answer = await fetch(location.pathname, { headers: { Accept: "application/json" } });
+      if (answer.ok) look(await answer.json());
     });
   }
 })();

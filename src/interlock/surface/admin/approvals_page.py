@@ -102,7 +102,7 @@ def _title(one: dict[str, Any]) -> str:
 def _heading(one: dict[str, Any]) -> str:
     if one["kind"] == "definition":
         return text(_title(one))
-    return f"{text(one['agent'] or one['requested_by'])} wants to call <code>{text(one['tool'])}</code>"
+    return f"{text(one['requested_by'])} wants to call <code>{text(one['tool'])}</code>"
 
 
 def _effect(one: dict[str, Any]) -> str:
@@ -113,8 +113,7 @@ def _effect(one: dict[str, Any]) -> str:
 
 
 def _error(error: str | None) -> str:
-    words = "" if error is None else f'<p class="error" role="alert">Nothing was decided: {text(error)}</p>'
-    return f'{words}<p class="told" id="told" role="status"></p>'
+    return "" if error is None else f'<p class="error" role="alert">Nothing was decided: {text(error)}</p>'
 
 
 def _what(one: dict[str, Any]) -> str:
@@ -168,8 +167,8 @@ def _decide(one: dict[str, Any]) -> str:
     if passkey_origin:
         there = text(f"{passkey_origin}{action}")
         approve = (
-            f'<form method="post" action="{action}"><input type="hidden" name="decision" value="approve">'
-            f'<input type="hidden" name="proof">{choice}<button type="button" class="go" id="passkey" hidden'
+            f'<form method="post" action="{action}" hidden><input type="hidden" name="decision" value="approve">'
+            f'<input type="hidden" name="proof">{choice}<button type="button" class="go" id="passkey"'
             f' data-origin="{text(passkey_origin)}">Approve with a passkey</button></form>'
         )
         hint = (
@@ -178,6 +177,7 @@ def _decide(one: dict[str, Any]) -> str:
         )
     return (
         f'<section class="box"><h2>Decide</h2>{hint}<div class="buttons">{approve}{deny}</div>'
+        '<p class="told" id="told" role="status"></p>'
         f"{_other_ways(one, action, choice, shown=not passkey_origin)}</section>"
     )
 
@@ -199,7 +199,7 @@ def _choice(answers: list[str]) -> str:
     if len(answers) < 2:
         return ""
     options = "".join(f'<option value="{text(one)}">{text(one.replace("_", " "))}</option>' for one in answers)
-    return f'<label>It is<br><select name="class">{options}</select></label>'
+    return f'<label>It is<br><select name="class" required><option value="">choose</option>{options}</select></label>'
 
 
 def _left(one: dict[str, Any]) -> str:
