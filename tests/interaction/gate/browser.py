@@ -71,8 +71,10 @@ class Tab:
         return done["result"].get("value")
 
     def open(self, url: str) -> None:
-        assert "errorText" not in self.do("Page.navigate", url=url), url
-        self.wait("document.readyState === 'complete'")
+        """By way of an empty page: one that is about to renew itself would otherwise win."""
+        for there in ("about:blank", url):
+            assert "errorText" not in self.do("Page.navigate", url=there), there
+            self.wait(f"location.href === {json.dumps(there)} && document.readyState === 'complete'")
 
     def wait(self, expression: str) -> None:
         """Until it is true. A page that is just being left cannot be asked, and is asked again."""
