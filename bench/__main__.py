@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench import cells, contestants, crowds
+from bench import cells, contestants, crowds, guards
 from bench.load import Job
 from bench.measure import compete
 from bench.processes import CACHE, ROOT
 from bench.report import BUSY_LOAD, Report, Section, markdown, missed, tables
 
-SECTIONS = ("calls", "legacy", "latency", "lists", "cells", "crowds", "others")
+SECTIONS = ("calls", "legacy", "latency", "lists", "cells", "guard", "crowds", "others")
 MANY_TOOLS = 10_000
 
 
@@ -64,6 +64,10 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
         console.print(f"[bold]{title}[/bold]")
         turns = cells.take_turns(job, rounds, say)
         sections.append(Section(name="cells", title=title, job=job, figures=turns))
+    guard = None
+    if "guard" in options.only:
+        console.print("[bold]the guard[/bold]")
+        guard = guards.measure(options.quick, say)
     stayed = crowds.measure(options.quick, say) if "crowds" in options.only else []
     slow = {
         "nginx": contestants.nginx,
@@ -80,6 +84,7 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
         pinned=len(os.sched_getaffinity(0)) > 1,
         sections=sections,
         crowds=stayed,
+        guard=guard,
     )
 
 

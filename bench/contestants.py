@@ -14,6 +14,7 @@ from bench import environments
 from bench.processes import CACHE, ROOT, NotStarted, free_port, python, running, wait_for_ok, wait_for_port
 
 LOGS = CACHE / "bench-logs"
+PATHS = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])}
 
 NGINX = """
 daemon off;
@@ -87,6 +88,12 @@ class Ready:
     token: str | None = None
     path: str = "/mcp"
     data: Path | None = None  # the folder of a node
+    below: tuple[int, ...] = ()  # the processes of nodes behind it, whose time is its cost as well
+    where: tuple[str, ...] = ()  # the options by which commands find the node
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return self.below if self.pid is None else (self.pid, *self.below)
 
 
 Start = Callable[[int, set[int]], contextlib.AbstractContextManager[Ready]]
@@ -121,24 +128,25 @@ def dialled(port: int) -> str:
 
 
 @contextlib.contextmanager
-def node(servers: Mapping[str, str], on: set[int], program: Sequence[str] = ("-m", "interlock")) -> Iterator[Ready]:
+def node(
+    servers: Mapping[str, str], on: set[int], program: Sequence[str] = ("-m", "interlock"), extra: str = ""
+) -> Iterator[Ready]:
     """A node with its default limits in front of these servers: segment -> how to reach it, in TOML."""
     listen, operator, log = free_port(), free_port(), LOGS / "interlock.log"
     with tempfile.TemporaryDirectory() as folder:
         config, data = Path(folder) / "workspace" / "interlock.toml", Path(folder) / "data"
         config.parent.mkdir()
         tables = [f"[servers.{segment}]\n{reach}\n" for segment, reach in servers.items()]
-        config.write_text("\n".join([NODE.format(listen=listen, operator=operator), *tables]))
-        where = ["--config", str(config), "--data", str(data)]
-        paths = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])}
-        with running(python(*program, "serve", *where), on, log, paths) as process:
+        config.write_text("\n".join([NODE.format(listen=listen, operator=operator), *tables, extra]))
+        where = ("--config", str(config), "--data", str(data))
+        with running(python(*program, "serve", *where), on, log, PATHS) as process:
             wait_for_ok(f"http://127.0.0.1:{listen}/readyz", process, log)
-            yield Ready(listen, process.pid, token=issue_token(where, paths), data=data)
+            yield Ready(listen, process.pid, token=issue_token(where, "client"), data=data, where=where)
 
 
-def issue_token(where: list[str], environment: dict[str, str]) -> str:
-    command = python("-m", "interlock", "access", "token", "--for", "client", "--name", "bench", "--json", *where)
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+def issue_token(where: Sequence[str], kind: str) -> str:
+    command = python("-m", "interlock", "access", "token", "--for", kind, "--name", "bench", "--json", *where)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **PATHS})
     if done.returncode != 0:
         raise NotStarted(f"no token: {done.stderr.strip()[-300:]}")
     return str(json.loads(done.stdout)["token"])

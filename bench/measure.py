@@ -82,11 +82,11 @@ def sample(ready: Ready, job: Job) -> Sample:
         load.stdin.flush()
         if load.stdout.readline() != b"ready\n":
             raise NotStarted(log.read_text().strip()[-400:])
-        before = cpu_seconds(ready.pid) if ready.pid else 0.0
+        before = sum(map(cpu_seconds, ready.pids))
         load.stdin.write(b"go\n")
         load.stdin.flush()
         line = load.stdout.readline()
-        after = cpu_seconds(ready.pid) if ready.pid else 0.0
+        after = sum(map(cpu_seconds, ready.pids))
     if not line:
         raise NotStarted(log.read_text().strip()[-400:])
     result = msgspec.json.decode(line, type=Result)

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from bench.cells import ACROSS, SAME, crossing
 from bench.crowds import Crowd
+from bench.guards import CALLS, GUARDED, UNGUARDED, Guarding
 from bench.load import Job
 from bench.measure import Figures, Sample, Spread, added, ratio
 
@@ -15,6 +16,7 @@ CPU_RATIO_MAX = 2.5  # CPU time per call, of nginx's
 ADDED_P50_MAX_US = 200.0
 IDLE_MAX_MB = 60.0
 CROSSING_RATIO_MAX = 1.5  # CPU time per call, of the cheaper same-era cell's
+GUARD_MAX_US = 3.0  # of a call that nothing holds
 GROWTH_MAX_MB = 2.0  # of all cycles after the second: 70 bytes kept of each of 10,000 calls would be more
 BUSY_LOAD = 0.5  # a load average before the run above which the figures are rough
 NOTES = {
@@ -45,6 +47,7 @@ class Report(msgspec.Struct, kw_only=True):
     load_before: float = 0.0
     sections: list[Section]
     crowds: list[Crowd] = []
+    guard: Guarding | None = None
 
 
 class Limit(msgspec.Struct, kw_only=True):
@@ -74,6 +77,9 @@ def limits(report: Report) -> list[Limit]:
             for cell in ACROSS:
                 promise = f"CPU time of a call at most {CROSSING_RATIO_MAX} times a call's within one era ({cell})"
                 found.append(limit(promise, crossing(section.figures, cell), CROSSING_RATIO_MAX, "times"))
+    if report.guard is not None:
+        promise = f"a call that nothing holds pays at most {GUARD_MAX_US:.0f} us for the guard"
+        found.append(limit(promise, report.guard.added_us(GUARDED), GUARD_MAX_US, "us"))
     return found + [stay(crowd) for crowd in report.crowds]
 
 
@@ -98,7 +104,7 @@ def limit(promise: str, value: Spread | None, most: float, unit: str) -> Limit:
 def shown(value: Spread, unit: str) -> str:
     if value.low == value.high:
         return f"{value.median:.1f} {unit}"
-    digits = 2 if unit == "times" and value.high < 100 else 0
+    digits = 2 if value.high < (100 if unit == "times" else 10) else 0
     return f"{value.median:,.{digits}f} {unit} ({value.low:,.{digits}f} to {value.high:,.{digits}f})"
 
 
@@ -198,6 +204,22 @@ def crowd_rows(crowds: list[Crowd]) -> Iterator[list[str]]:
             yield [*head, str(number), *memory, cycle.open.said, cycle.ended.said]
 
 
+GUARD_COLUMNS = ("way", "CPU per call", "more than without a guard")
+ABOUT_GUARD = (
+    "From the desk's request to the client's answer, in one process and without a network: the route is found, the "
+    "request written, a server in memory answers in the same breath. Without a guard nothing is asked between the "
+    "route and the link. The two budgets are the subserver's and the caller's, both with room. The ways take turns of "
+    f"{CALLS:,} calls, and are compared within a turn; of the differences the median is given, with the middle half."
+)
+
+
+def guard_rows(guard: Guarding) -> Iterator[list[str]]:
+    for way in guard.turns:
+        added = guard.added_us(way)
+        more = shown(added, "us") if added is not None and way != UNGUARDED else ""
+        yield [way, f"{guard.median_us(way):.1f} us", more]
+
+
 class Part(msgspec.Struct):
     title: str
     words: list[str]
@@ -213,6 +235,8 @@ def parts(report: Report) -> list[Part]:
             found.append(Part(section.title, words, CELL_COLUMNS, list(cell_rows(section))))
         else:
             found.append(Part(section.title, words, COLUMNS, list(rows(section))))
+    if report.guard is not None and report.guard.turns:
+        found.append(Part("the guard", [ABOUT_GUARD], GUARD_COLUMNS, list(guard_rows(report.guard))))
     if report.crowds:
         listed = list(crowd_rows(report.crowds))
         found.append(Part("clients that stay", [ABOUT_CROWDS, ON_MEMORY], CROWD_COLUMNS, listed))

@@ -3,6 +3,7 @@
 import pytest
 from bench.cells import ACROSS, CELLS, SAME, crossing
 from bench.crowds import Crowd, Cycle, Live
+from bench.guards import GUARDED, UNGUARDED, Guarding, measure
 from bench.load import Job
 from bench.measure import Figures, Sample
 from bench.report import Report, Section, limits, markdown, missed
@@ -63,3 +64,22 @@ def test_crossing_is_judged_by_the_cheaper_cell_of_the_same_round(across: float,
     assert found is not None
     assert found.median == pytest.approx(across / 40.0)
     assert [one.kept for one in limits(report(sections=(cells,)))] == [kept, kept]
+
+
+@pytest.mark.parametrize(("added_us", "kept"), [(2.9, True), (3.1, False)])
+def test_the_guard_is_judged_by_the_median_of_what_it_adds_within_a_turn(added_us: float, kept: bool) -> None:
+    without = [10.0, 50.0, 10.0, 12.0, 11.0, 11.0]
+    extra = [added_us, added_us - 0.5, added_us, added_us + 0.5, added_us, 90.0]
+    turns = {UNGUARDED: without, GUARDED: [one + more for one, more in zip(without, extra, strict=True)]}
+    found = Report(machine="m", python="3", pinned=True, sections=[], guard=Guarding(turns=turns))
+    (promise,) = limits(found)
+    assert promise.kept is kept
+    assert f"{added_us:.2f} us (" in markdown(found)
+
+
+def test_every_way_of_the_guard_answers_its_calls() -> None:
+    said: list[str] = []
+    found = measure(quick=True, say=said.append)
+    assert len(found.turns) == len(said) == 3
+    assert all(len(turns) == 20 and min(turns) > 0 for turns in found.turns.values())
+    assert limits(Report(machine="m", python="3", pinned=True, sections=[], guard=found))[0].measured is not None

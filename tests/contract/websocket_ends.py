@@ -12,6 +12,8 @@ from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
+from interlock.runtime.fronts.ax import UPGRADED
+from interlock.runtime.fronts.ax_socket import AxSocket
 from interlock.transport.messages import MessagePipe
 from interlock.transport.websocket import dial
 from interlock.transport.websocket_accepted import AcceptedPipe
@@ -104,16 +106,21 @@ async def accepted(
     async def door(socket: WebSocket) -> None:
         await socket.accept(subprotocol=SUBPROTOCOL)
         heard = Heard()
-        pipe = AcceptedPipe(socket, heard, max_bytes=MAX_BYTES)
+        pipe = AcceptedPipe(
+            socket.scope["extensions"][UPGRADED],
+            heard,
+            max_bytes=MAX_BYTES,
+            ping_every_s=ping_every_s,
+            pong_within_s=pong_within_s,
+        )
         made.put_nowait((pipe, heard))
         await pipe.run()
 
     config = uvicorn.Config(
         Starlette(routes=[WebSocketRoute("/ax", door)]),
-        ws="websockets-sansio",
+        ws=AxSocket,
         ws_max_size=MAX_BYTES,
-        ws_ping_interval=ping_every_s,
-        ws_ping_timeout=pong_within_s,
+        ws_ping_interval=None,
         ws_per_message_deflate=False,
         log_level="critical",
         lifespan="off",

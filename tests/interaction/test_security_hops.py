@@ -123,6 +123,7 @@ def http_body(node: RunningNode, data: bytes) -> bytes:
     return said.partition(b"\r\n\r\n")[2]
 
 
+@pytest.mark.req("AX-10.1-1")
 @pytest.mark.parametrize("link", LINKS)
 def test_nothing_a_client_proves_itself_with_reaches_a_server(node: RunningNode, link: str) -> None:
     token = say_everything(node, link)
@@ -149,6 +150,7 @@ def test_a_child_gets_its_own_variables_and_none_of_the_nodes(node: RunningNode,
     assert "PATH" in environment
 
 
+@pytest.mark.req("AX-10.1-1")
 def test_what_a_server_is_given_stays_on_its_own_link_and_is_shown_to_nobody(node: RunningNode) -> None:
     own = ("own-secret-of-old-http", "own-secret-of-new-stdio")
     for link in LINKS:

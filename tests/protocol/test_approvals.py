@@ -1,12 +1,14 @@
 """What an approval can become, and how each refusal is named."""
 
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 
-from interlock.protocol.approvals.errors import refusal_of, too_many
+from interlock.protocol.approvals.errors import refusal_of
 from interlock.protocol.approvals.messages import Approval, Decision, Kind, Source, What
-from interlock.protocol.approvals.state import ENDS, LIVE, Move, Status, maybe_after
+from interlock.protocol.approvals.state import ENDS, LIVE, TABLE, Move, Status, maybe_after
 from interlock.protocol.ax.errors import (
     CONFIRMATION_DENIED,
     CONFIRMATION_EXPIRED,
@@ -15,7 +17,6 @@ from interlock.protocol.ax.errors import (
     CONFIRMATION_VOID,
     NAMES,
 )
-from interlock.protocol.jsonrpc.errors import for_legacy
 
 # SURFACE 7, written a second time by hand.
 ROWS = {
@@ -49,6 +50,12 @@ def approval(**members: object) -> Approval:
 def test_every_state_and_move_does_what_the_table_of_the_surface_says(status: Status, move: Move) -> None:
     after = maybe_after(status, move)
     assert (after.value if after else None) == ROWS.get(status.value, {}).get(move.value)
+
+
+def test_the_diagram_in_the_documentation_is_the_table() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "approvals.md").read_text("utf-8")
+    drawn = re.findall(r"^    (\w+) --> (\w+)$", page, re.MULTILINE)
+    assert sorted(drawn) == sorted((before.value, after.value) for (before, _), after in TABLE.items())
 
 
 def test_the_ends_are_the_states_that_nothing_leaves_and_live_ones_are_no_ends() -> None:
@@ -98,11 +105,3 @@ def test_a_deadline_is_expiry_while_pending_and_redemption_once_approved() -> No
     assert pending.deadline == 301.0
     assert approval(status=Status.APPROVED, expires_at=301.0, redeem_by=500.0).deadline == 500.0
     assert all(approval(status=end, expires_at=301.0, redeem_by=500.0).deadline is None for end in ENDS | {Status.USED})
-
-
-def test_too_many_waiting_is_the_drafts_budget_error() -> None:
-    fault = too_many("max_pending_confirmations", 100, 100, 1500)
-    assert (fault.code, fault.message) == (32003, "budget_exceeded")
-    assert for_legacy(fault).code == -32003
-    assert fault.data is not None
-    assert fault.data["budget"] == "max_pending_confirmations"

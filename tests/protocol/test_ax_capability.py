@@ -62,16 +62,19 @@ def reason(*args: object, **kwargs: object) -> str:
     return invalid.reason
 
 
+@pytest.mark.req("AX-9.1-1")
 def test_a_full_annotation_is_read_and_written_back_with_its_unknown_keys() -> None:
     declared = {**FULL, "x-vendor": {"deep": [1, None, 2**90]}, "nothing": None, "extra": 1}
     assert as_object(valid(declared)) == declared
 
 
+@pytest.mark.req("AX-9.1-4", "AX-9.1-7", "AX-9.1-10")
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in ENUMS.items() for value in values])
 def test_every_value_of_the_schema_passes(key: str, value: str) -> None:
     assert as_object(valid({**FULL, key: value}))[key] == value
 
 
+@pytest.mark.req("AX-9.1-4", "AX-9.1-7", "AX-9.1-10")
 @pytest.mark.parametrize("key", ENUMS)
 @pytest.mark.parametrize("value", ["", "Always", "always ", None, 0, True, [], {}, ["fast"]])
 def test_a_value_outside_the_schema_is_refused_by_name(key: str, value: object) -> None:
@@ -121,12 +124,14 @@ def test_an_annotation_with_a_key_that_is_no_string_is_refused() -> None:
     assert "keys" in reason({**FULL, 1: "x"})
 
 
+@pytest.mark.req("AX-9.1-11")
 @pytest.mark.parametrize("text", ["1.0.0", "0.1.0-rc.1+b5", "0.0.0", "10.20.30", "1.0.0--", "1.0.0+001", "1.0.0-0a"])
 def test_a_semantic_version_passes(text: str) -> None:
     assert is_semver(text)
     assert valid({"schema_version": text}).schema_version == text
 
 
+@pytest.mark.req("AX-9.1-11")
 @pytest.mark.parametrize(
     "value",
     [

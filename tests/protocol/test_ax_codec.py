@@ -99,6 +99,7 @@ def not_registered(member: str, **changes: Any) -> Fault:
 # The request
 
 
+@pytest.mark.req("AX-6.1-1")
 def test_the_drafts_example_is_accepted_literally() -> None:
     message = decode_untrusted(DRAFT_REQUEST)
     assert isinstance(message, Request)
@@ -115,17 +116,20 @@ def test_the_drafts_example_is_accepted_literally() -> None:
     )
 
 
+@pytest.mark.req("AX-6.1-1")
 def test_what_is_left_out_has_the_defaults() -> None:
     assert register() == Register(subserver_id=ID, segment="leaf")
     assert register(capabilities={}) == register()
     assert not register().is_aggregator
 
 
+@pytest.mark.req("AX-6.1-1")
 def test_members_nobody_knows_are_ignored_whatever_they_hold() -> None:
     assert register(zz={"a": [1, "\ud83d"]}, budget={"max_calls_per_minute": 10**9}, _meta={"x": 1}) == register()
     assert register(capabilities={"tools": True, "sampling": "yes"}) == register()
 
 
+@pytest.mark.req("AX-6.1-1")
 @pytest.mark.parametrize("text", [b"", b"[]", b"null", b'"x"', b"7", b"{", b'{"a":1}x', b"\xff", b'{"a":' * 5000])
 def test_params_that_are_no_object_are_refused(text: bytes) -> None:
     for read in (read_register_untrusted, read_heartbeat_untrusted, read_deregister_untrusted):
@@ -169,6 +173,7 @@ WRONG_TYPES: list[tuple[str, Any]] = [
 ]
 
 
+@pytest.mark.req("AX-6.1-1")
 @pytest.mark.parametrize(("member", "value"), WRONG_TYPES)
 def test_a_missing_or_mistyped_member_is_refused_by_name(member: str, value: Any) -> None:
     fault = not_registered(member, **{member: value})
@@ -176,6 +181,7 @@ def test_a_missing_or_mistyped_member_is_refused_by_name(member: str, value: Any
     assert member in fault.message
 
 
+@pytest.mark.req("AX-6.1-2")
 @pytest.mark.parametrize(
     "text",
     [

@@ -59,6 +59,7 @@ def test_a_listed_key_and_the_bare_prefix_are_no_breach() -> None:
     assert list(unlisted('meta["x-mcpax-hops"] = key.startswith("x-mcpax-")')) == []
 
 
+@pytest.mark.req("AX-12-9")
 def test_events_are_told_apart_nowhere() -> None:
     """No structure can be keyed by an event id that no code reads (MCP-AX 12)."""
     reading = [
@@ -72,6 +73,7 @@ def test_events_are_told_apart_nowhere() -> None:
     assert notices.count("causal-parent") == 0
 
 
+@pytest.mark.req("AX-14-1")
 def test_every_method_the_messages_know_is_listed_with_direction_and_schema() -> None:
     spoken = {
         value
@@ -86,6 +88,7 @@ def test_every_method_the_messages_know_is_listed_with_direction_and_schema() ->
         assert (method.result is None) is (method.kind == "notification")
 
 
+@pytest.mark.req("AX-14-1", "AX-14-3")
 def test_the_page_is_written_from_the_list() -> None:
     text = page()
     assert (ROOT / "docs/ax-reference.md").read_text("utf-8") == text
@@ -125,11 +128,13 @@ def test_the_page_has_the_fourteen_rows_of_agentx_with_links_that_lead_somewhere
         assert row.field in members | LISTED | settings | {"", "result", "registered_at"}
 
 
+@pytest.mark.req("AX-14-3")
 def test_the_enumeration_and_the_registry_of_transport_classes_agree() -> None:
     assert [one.value for one in Transport] == [one.id for one in TRANSPORT_CLASSES]
     assert check_classes(TRANSPORT_CLASSES) is None
 
 
+@pytest.mark.req("AX-14-3")
 def test_a_private_class_that_is_added_to_the_registry_is_accepted_everywhere() -> None:
     program = """
 from interlock.protocol.ax import transports
@@ -146,11 +151,16 @@ assert isinstance(read_capability({"transport": "x-other"}), Invalid)
 assert msgspec.convert("x-lora", Transport).value == "x-lora"
 assert "x-lora" in METHODS[0].params["properties"]["transport_class"]["enum"]
 assert "`x-lora`" in page()
+from interlock.protocol.ax.codec import read_register_untrusted
+said = b'{"subserver_id":"550e8400-e29b-41d4-a716-446655440000","segment":"a","transport_class":"x-%b"}'
+assert read_register_untrusted(msgspec.Raw(said % b"lora")).transport_class.value == "x-lora"
+assert read_register_untrusted(msgspec.Raw(said % b"other")).data["known"][-1] == "x-lora"
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.req("AX-14-3")
 @pytest.mark.parametrize(("identifier", "status"), [("lora", "private"), ("x-lora", "draft")])
 def test_private_classes_and_only_they_have_the_prefix(identifier: str, status: str) -> None:
     one = TransportClass(id=identifier, framing="f", payload="p", reference="r", status=status)  # type: ignore[arg-type]

@@ -160,6 +160,7 @@ def test_beats_in_time_keep_a_registrant_for_ever() -> None:
         assert made.next_deadline() == beat * 5.0 + 10.0
 
 
+@pytest.mark.req("AX-6.3-3")
 def test_without_an_interval_only_the_link_counts() -> None:
     made = engine(interval_ms=0)
     alice = session(made)
@@ -181,6 +182,7 @@ def test_a_suspect_may_still_deregister() -> None:
 # Loss and grace
 
 
+@pytest.mark.req("AX-13.2-4")
 def test_names_of_a_lost_registrant_stay_for_the_grace_and_no_longer() -> None:
     made = engine()
     made.link_closed("s", now=0.0)
@@ -192,6 +194,7 @@ def test_names_of_a_lost_registrant_stay_for_the_grace_and_no_longer() -> None:
     assert (state(made), made.next_deadline(), made.on_deadline(301.0)) == (None, None, ())
 
 
+@pytest.mark.req("AX-13.2-4")
 def test_a_return_within_the_grace_cancels_the_removal() -> None:
     made = engine()
     made.link_closed("s", now=0.0)
@@ -203,6 +206,7 @@ def test_a_return_within_the_grace_cancels_the_removal() -> None:
     assert state(made) is State.LIVE
 
 
+@pytest.mark.req("AX-13.2-4")
 def test_the_grace_is_a_setting() -> None:
     made = engine(grace_s=20.0)
     made.link_closed("s", now=1.0)
@@ -228,6 +232,7 @@ def test_a_loss_is_told_once_whatever_closes_after_it() -> None:
     assert made.link_closed("never", now=15.1) == ()
 
 
+@pytest.mark.req("AX-13.3-1")
 def test_a_lost_aggregator_takes_its_subtree_with_it_in_one_step() -> None:
     made = Registrations(uuid(0), "default", Policy())
     request = Register(subserver_id=uuid(1), segment="mid", subtree_ids=(uuid(1), uuid(2), uuid(3)))

@@ -59,6 +59,7 @@ def drain(gate: NoticeGate, until: float = float("inf")) -> list[tuple[float, No
     return seen
 
 
+@pytest.mark.req("AX-12-3")
 @pytest.mark.parametrize("start", [0.0, 1234567.891, 3e8])
 def test_a_burst_passes_up_to_the_rate_and_the_rest_follows_at_the_rate(start: float) -> None:
     gate = NoticeGate("leaf", Drops())
@@ -68,6 +69,7 @@ def test_a_burst_passes_up_to_the_rate_and_the_rest_follows_at_the_rate(start: f
     assert [at - start for at, _ in later] == pytest.approx([n / 100 for n in range(1, 51)], abs=1e-6)
 
 
+@pytest.mark.req("AX-12-3")
 def test_the_rate_is_settable_and_each_subserver_has_its_own() -> None:
     drops = Drops()
     loud, quiet = NoticeGate("loud", drops, per_s=5), NoticeGate("quiet", drops, per_s=5)
@@ -90,6 +92,7 @@ def test_after_a_pause_a_whole_burst_passes_again_and_no_more() -> None:
     assert len(flood(gate, 300, 1000)) == 100
 
 
+@pytest.mark.req("AX-12-4")
 def test_beyond_the_buffer_the_oldest_are_dropped_and_counted() -> None:
     drops = Drops()
     gate = NoticeGate("leaf", drops)
@@ -104,6 +107,7 @@ def test_beyond_the_buffer_the_oldest_are_dropped_and_counted() -> None:
     assert overflows(at_once) == []
 
 
+@pytest.mark.req("AX-12-2")
 def test_gaps_appear_only_where_drops_were_told_and_order_is_kept() -> None:
     drops = Drops()
     gate = NoticeGate("leaf", drops)
@@ -123,6 +127,7 @@ def test_gaps_appear_only_where_drops_were_told_and_order_is_kept() -> None:
     assert drops.total > 0
 
 
+@pytest.mark.req("AX-12-4", "AX-12-6")
 def test_an_endless_flood_is_told_once_a_second_and_keeps_memory_bounded() -> None:
     drops = Drops()
     gate = NoticeGate("leaf", drops)
@@ -139,6 +144,7 @@ def test_an_endless_flood_is_told_once_a_second_and_keeps_memory_bounded() -> No
     assert all(later - sooner >= 1.0 for sooner, later in itertools.pairwise(told))
 
 
+@pytest.mark.req("AX-12-6")
 def test_a_gap_at_the_end_is_told_when_a_second_has_passed() -> None:
     gate = NoticeGate("leaf", Drops(), per_s=10, buffer_max=1)
     flood(gate, 13, 0)  # 10 pass, 1 waits, 2 are gone
@@ -173,6 +179,7 @@ def test_what_waits_does_not_hold_on_to_the_message_it_was_cut_from() -> None:
     assert sys.getrefcount(message) < before
 
 
+@pytest.mark.req("AX-12-3")
 def test_list_changed_is_a_flag_that_is_never_dropped() -> None:
     drops = Drops()
     gate = NoticeGate("leaf", drops, per_s=10, buffer_max=5)
@@ -186,6 +193,7 @@ def test_list_changed_is_a_flag_that_is_never_dropped() -> None:
     assert len(gate.receive(TOOLS, Raw(b""), 1000)) == 1
 
 
+@pytest.mark.req("AX-12-3")
 def test_a_cancellation_passes_at_once_and_costs_nothing() -> None:
     gate = NoticeGate("leaf", Drops(), per_s=1)
     flood(gate, 5, 0)
@@ -197,6 +205,7 @@ def test_a_cancellation_passes_at_once_and_costs_nothing() -> None:
     assert len(flood(gate, 1, 0)) == 1
 
 
+@pytest.mark.req("AX-12-9")
 def test_a_causal_child_does_not_wait_for_its_parent() -> None:
     gate = NoticeGate("leaf", Drops())
     child = Raw(b'{"_meta":{"x-mcpax-event-id":"2","x-mcpax-causal-parent":"1"}}')
@@ -268,6 +277,7 @@ IDS = [
 ]
 
 
+@pytest.mark.req("AX-12-9")
 def test_delivery_keeps_nothing_about_events() -> None:
     gate = NoticeGate("leaf", Drops(), per_s=1_000_000)
     sizes = set()
@@ -281,6 +291,7 @@ def test_delivery_keeps_nothing_about_events() -> None:
     assert not hasattr(prefixed, "cache_info")
 
 
+@pytest.mark.req("AX-12-7")
 @pytest.mark.parametrize("place", ["_meta", "params"])
 @pytest.mark.parametrize("value", IDS)
 def test_event_ids_pass_byte_for_byte(place: str, value: bytes) -> None:
@@ -294,6 +305,7 @@ def test_event_ids_pass_byte_for_byte(place: str, value: bytes) -> None:
     assert keys in bytes(notice.params)
 
 
+@pytest.mark.req("AX-12-7")
 def test_ids_that_are_absent_are_not_invented() -> None:
     assert b"event-id" not in bytes(prefixed(Notice(EVENT, Raw(b'{"a":1}')), "s", aggregator=True).params)  # type: ignore[union-attr]
 

@@ -368,6 +368,35 @@ def test_a_subtree_that_changed_while_the_registration_was_asked_for_is_said_aft
     assert sent(engine.on_deadline(0.7, 0.0)).message == Heartbeat(session_id="s1", subtree_ids=(OURS, FIRST))
 
 
+def test_a_changed_subtree_is_said_soon_and_many_changes_not_more_often_than_ten_times_an_interval() -> None:
+    engine = joined()
+    engine.subtree_changed((OURS, FIRST), 0.1)
+    assert engine.next_deadline() == pytest.approx(0.12)
+    assert engine.on_deadline(0.119, 0.0) == ()
+    first = sent(engine.on_deadline(0.125, 0.0))
+    assert first.message == Heartbeat(session_id="s1", subtree_ids=(OURS, FIRST))
+    for later in (0.13, 0.14, 0.15):
+        engine.subtree_changed((OURS, FIRST, SECOND) if later != 0.14 else (OURS,), later)
+    assert engine.next_deadline() == pytest.approx(0.225)
+    second = sent(engine.on_deadline(0.23, 0.0))
+    assert second.message == Heartbeat(session_id="s1", subtree_ids=(OURS, FIRST, SECOND))
+    engine.answered(second.id)
+    assert engine.next_deadline() == pytest.approx(0.73)  # the beats that hold the session come at half the interval
+
+
+def test_however_often_the_subtree_changes_a_parent_that_answers_nothing_is_found_out_in_time() -> None:
+    engine = settled(parents=2)
+    now, steps = 0.5, ()
+    turn = 0
+    while not steps or isinstance(steps[0], Send):
+        turn += 1
+        engine.subtree_changed((OURS, FIRST) if turn % 2 else (OURS,), now)
+        now = engine.next_deadline() or 0.0
+        steps = engine.on_deadline(now, 0.0)
+    assert failure(steps).reason == "it does not answer heartbeats"
+    assert now <= 0.5 + 0.1 + 1.0
+
+
 def test_without_heartbeats_a_changed_subtree_is_said_at_once() -> None:
     engine = joined(interval_ms=0)
     assert sent(engine.subtree_changed((OURS,), 5.0)).message == Heartbeat(session_id="s1", subtree_ids=(OURS,))

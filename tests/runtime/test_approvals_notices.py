@@ -119,6 +119,17 @@ async def test_a_failure_is_tried_again_and_shown_until_something_arrives(
     assert caplog.text.count("operators are not told") == 1
 
 
+async def test_other_channels_are_taken_up_while_it_runs(tmp_path: Path) -> None:
+    first, second = Kept(), Kept()
+    async with notifying_at(tmp_path, one=first) as (desk, notifier), asyncio.timeout(10):
+        await desk.raised("d1")
+        await first.got.get()
+        await notifier.replan({"two": second})
+        raised = await desk.raised("d2")
+        assert (await second.got.get()).id == raised.id
+        assert first.got.empty()
+
+
 # A command
 
 

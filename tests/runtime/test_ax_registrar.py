@@ -10,6 +10,7 @@ import pytest
 
 from interlock.config.plan import AccessRule, AxPlan, DegradedPlan, McpPlan
 from interlock.protocol.ax.authority import Proved
+from interlock.protocol.ax.budget import UNLIMITED
 from interlock.protocol.ax.codec import MESSAGE_BYTES_MAX
 from interlock.protocol.ax.messages import Register, Registered
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
@@ -21,6 +22,7 @@ from interlock.runtime.ax.proofs import Proofs
 from interlock.runtime.ax.records import Leases, Owners
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.ax.visitor import Visitor
+from interlock.runtime.budgets import Budgets
 from interlock.runtime.clock import SystemClock
 from interlock.runtime.links.connecting import Workshop
 from interlock.store.ports import Store, Unavailable
@@ -80,6 +82,7 @@ def _registrar(store: Store, *, leases: Leases | None = None, owners: type[Owner
         audience=quiet,
         house=quiet,
         recorder=quiet,
+        budgets=Budgets(UNLIMITED, clock),
         leases=leases,
     )
     proofs = _Once(store.kv, clock, Anchors((), clock), audiences=lambda: (OWN_ID,))

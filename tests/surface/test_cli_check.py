@@ -148,6 +148,19 @@ def test_certificates_that_are_not_there_are_warned_of(check: Check) -> None:
     assert [(line, key) for line, key, _ in found] == [(2, "node.tls_cert"), (3, "node.tls_key")]
 
 
+def test_keys_and_certificates_of_anchors_and_links_that_are_not_there_are_warned_of(check: Check) -> None:
+    found = check.warnings(
+        '[[anchor]]\nname = "a"\nkey = "a.pem"\napproves = ["*"]\n'
+        '[[anchor]]\nname = "b"\njwks = "b.json"\napproves = ["*"]\n'
+        '[[ax.parents]]\nurl = "wss://hub/ax"\nsegment = "e"\nca_file = "ca.pem"\n'
+    )
+    assert [(line, key) for line, key, _ in found] == [
+        (3, "anchor[0].key"),
+        (7, "anchor[1].jwks"),
+        (12, "ax.parents[0].ca_file"),
+    ]
+
+
 def test_a_name_that_is_the_nodes_own_in_env_is_warned_of(check: Check) -> None:
     ((line, key, message),) = check.warnings('[servers.a]\ncommand = "sh"\nenv = { INTERLOCK_X = "1" }\n')
     assert (line, key) == (3, "servers.a.env.INTERLOCK_X")

@@ -73,6 +73,7 @@ async def test_a_leaf_registers_first_with_what_the_draft_names_and_its_credenti
         assert parent.requests[0].headers["Authorization"] == "Bearer ils_x"
 
 
+@pytest.mark.req("AX-6.1-2")
 async def test_the_identity_is_kept_in_a_private_file_and_survives(state: Path) -> None:
     seen = []
     for _ in range(2):

@@ -60,6 +60,7 @@ async def test_a_signal_ends_it_in_order(tmp_path: Path, number: signal.Signals)
         assert len(session.all("mcpax/deregister")) == 1
 
 
+@pytest.mark.req("AX-6.1-2")
 async def test_after_a_kill_it_comes_back_as_the_same_subserver(tmp_path: Path) -> None:
     seen = []
     async with aggregator() as parent:

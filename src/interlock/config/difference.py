@@ -34,3 +34,19 @@ def _differences(old: Plan, new: Plan) -> Iterator[str]:
 def as_written(key: str) -> str:
     """The key as it stands in a file."""
     return _ARRAYS.get(key, key)
+
+
+def section_of(key: str) -> str:
+    return key.partition(".")[0]
+
+
+def without(new: Plan, keys: tuple[str, ...], old: Plan) -> Plan:
+    """The new plan, with the old values of these keys."""
+    for key in keys:
+        section, _, name = key.partition(".")
+        if name:
+            part = msgspec.structs.replace(getattr(new, section), **{name: getattr(getattr(old, section), name)})
+            new = msgspec.structs.replace(new, **{section: part})
+        else:
+            new = msgspec.structs.replace(new, **{section: getattr(old, section)})
+    return new

@@ -36,6 +36,7 @@ def effective(plan: Plan) -> dict[str, Any]:
         "approvals": _approvals(plan.approvals),
         "servers": {server.segment: _server(server) for server in plan.servers},
         "tool": [_tool(rule) for rule in plan.tools],
+        "budget": _plain(plan.budget),
         "limits": _plain(plan.limits),
         "store": _plain(plan.store),
     }
@@ -92,7 +93,9 @@ def _auth(auth: OAuthPlan) -> dict[str, Any]:
 
 
 def _tool(rule: ToolRule) -> dict[str, Any]:
-    return {"match": rule.match, "hide": rule.hide, "pin": rule.pin} | rule.capability
+    made = {name: value for name, value in _plain(rule).items() if value is not None}
+    capability: dict[str, Any] = made.pop("capability")
+    return made | capability
 
 
 def masked(text: str, secrets: tuple[str, ...]) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from interlock.config.addresses import Listen, Network, Origin, Url
 from interlock.config.anchors import KEY_SOURCES, DnsName, KeySet, Passkey, PublicKey
+from interlock.config.budgets import AMOUNT, BUDGET, UNITS
 from interlock.config.headers import Headers
 from interlock.config.issuers import ISSUER
 from interlock.config.kinds import (
@@ -28,7 +29,7 @@ from interlock.config.kinds import (
     Whole,
 )
 from interlock.config.server_auth import SERVER_AUTH
-from interlock.config.tree import AUTHORITY, CHILD, GLOB_URLS, PARENT
+from interlock.config.tree import AUTHORITY, CHILD, GLOB_URLS, PARENT, TREE
 from interlock.protocol.ax.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass, Transport
 
 MONTH_S: Final = 31 * 24 * 3600
@@ -184,7 +185,13 @@ _ACCESS = _keys(
         name="who",
         kind=Many(item=Text(), least=1),
         required=True,
-        example=["client:ci", "client:team-*", "client:corp/*@build", "role:corp/reader"],
+        example=[
+            "client:ci",
+            "client:team-*",
+            "client:corp/*@build",
+            "role:corp/reader",
+            "certificate:edge.example.com",
+        ],
         help="Principals (globs) the entry is for; the first entry that holds the caller applies.",
     ),
     Key(
@@ -214,6 +221,12 @@ _ACCESS = _keys(
         default=0,
         example=700,
         help="What the way to these subservers takes; raises the latency class of their tools.",
+    ),
+    Key(
+        name="budget",
+        kind=BUDGET,
+        example={"max_calls_per_minute": 60},
+        help="How much each of these callers may use; for subservers: instead of what [budget] says.",
     ),
 )
 
@@ -300,7 +313,7 @@ _MCP = _keys(
 _AX = _keys(
     Key(
         name="tree",
-        kind=Text(pattern=r"[a-z0-9][a-z0-9._-]{0,62}", what="1 to 63 of the characters a-z 0-9 . _ -"),
+        kind=TREE,
         default="default",
         example="plant",
         help="Which tree the node belongs to; within one tree a subserver has one parent.",
@@ -310,7 +323,7 @@ _AX = _keys(
         kind=Many(item=PARENT),
         default=[],
         example=[{"url": "wss://hub.example.com/ax", "segment": "edge"}],
-        help="Aggregators to register with: the first, and the others as its backups.",
+        help="Aggregators to register with: the first of each tree, and the others as its backups.",
     ),
     Key(
         name="children",
@@ -606,6 +619,18 @@ _TOOL = (
         ),
         Key(name="hide", kind=Flag(), default=False, example=True, help="Whether clients do not see the tool."),
         Key(
+            name="cost_units",
+            kind=AMOUNT,
+            example=5,
+            help="How many units a call costs. Default: what units in [budget] says of its cost_class.",
+        ),
+        Key(
+            name="budget",
+            kind=BUDGET,
+            example={"max_calls_per_minute": 10},
+            help="How much of each of these tools may be used, by all callers together.",
+        ),
+        Key(
             name="pin",
             kind=Flag(),
             default=False,
@@ -614,6 +639,34 @@ _TOOL = (
         ),
     )
     | CAPABILITY
+)
+
+_BUDGET = _keys(
+    Key(
+        name="max_calls_per_minute",
+        kind=AMOUNT,
+        example=60,
+        help="How many calls a subserver may get, and requests it may send, within any minute. Default: no limit.",
+    ),
+    Key(
+        name="max_mutable_calls_per_session",
+        kind=AMOUNT,
+        example=10,
+        help="How many of its calls may change something until it registers anew. Default: no limit.",
+    ),
+    Key(
+        name="max_cost_units_per_session",
+        kind=AMOUNT,
+        example=1000,
+        help="How many units its calls may cost until it registers anew. Default: no limit.",
+    ),
+    Key(
+        name="units",
+        kind=UNITS,
+        default={"free": 0, "metered": 1, "expensive": 10},
+        example={"metered": 2, "expensive": 50},
+        help="How many units a call costs, by the cost_class of its tool.",
+    ),
 )
 
 _LIMITS = _keys(
@@ -666,6 +719,7 @@ SECTIONS: Final = {
         ),
         Section(name="servers", shape="segments", keys=_SERVERS, help="The MCP servers, by segment."),
         Section(name="tool", shape="list", keys=_TOOL, help="What is known better than a server says about its tools."),
+        Section(name="budget", shape="table", keys=_BUDGET, help="What a registered subserver may use."),
         Section(name="limits", shape="table", keys=_LIMITS, help="What is too much."),
         Section(name="store", shape="table", keys=_STORE, help="Where the node remembers."),
     )

@@ -8,6 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from interlock.protocol.ax.budget import KEYS, Limits
+
 
 class Address(msgspec.Struct, frozen=True):
     host: str
@@ -64,6 +66,7 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
     authority: str | None = None  # what a registrant on this machine is known to speak for
     secure_by: str | None = None
     link_latency_ms: int = 0
+    budget: Limits | None = None  # of each caller; of a subserver: of its registration, instead of [budget]
 
 
 class AnchorPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,10 +89,12 @@ class McpPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParentPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """An aggregator this node registers with; the first that answers, and the next when it is lost (MCP-AX 13.3)."""
+    """An aggregator this node registers with; the first of its tree that answers, and the next when it is lost (MCP-AX
+    13.3)."""
 
     url: str
     segment: str
+    tree: str | None = None  # where it is not the node's own
     secret: str | None = None  # the subserver token; never shown
     authority: str | None = None
     secure_by: str | None = None  # what protects a link without TLS
@@ -201,6 +206,29 @@ class ToolRule(msgspec.Struct, frozen=True, kw_only=True):
     capability: dict[str, str | bool] = {}
     hide: bool = False
     pin: bool = False  # a changed definition is withheld until an operator accepts it
+    cost_units: int | None = None  # None: by its cost_class
+    budget: Limits | None = None  # of each tool, over all callers
+
+
+class UnitsPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call counts for, by its cost_class."""
+
+    free: int = 0
+    metered: int = 1
+    expensive: int = 10
+
+
+class BudgetPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Of every registration session (MCP-AX 11.4)."""
+
+    max_calls_per_minute: int | None = None
+    max_mutable_calls_per_session: int | None = None
+    max_cost_units_per_session: int | None = None
+    units: UnitsPlan = UnitsPlan()
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(**{name: getattr(self, name) for name in KEYS})
 
 
 class LimitsPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,5 +255,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     approvals: ApprovalsPlan = ApprovalsPlan()
     servers: tuple[ServerPlan, ...] = ()
     tools: tuple[ToolRule, ...] = ()
+    budget: BudgetPlan = BudgetPlan()
     limits: LimitsPlan = LimitsPlan()
     store: StorePlan = StorePlan()

@@ -150,8 +150,8 @@ def _entry(section: str, values: dict[str, Any], at: At) -> Any:
 
 def _tool_rule(values: dict[str, Any]) -> ToolRule:
     capability = {name: value for name, value in values.items() if name in CAPABILITY}
-    flags = {name: values.get(name, False) for name in ("hide", "pin")}
-    return ToolRule(match=values["match"], capability=capability, **flags)
+    said = {name: value for name, value in values.items() if name not in CAPABILITY}
+    return ToolRule(**said, capability=capability)
 
 
 def _unknown(what: str, name: str, known: Iterable[str], at: At) -> None:

@@ -12,7 +12,8 @@ from interlock.config.problems import shown
 class Record(Kind, frozen=True, kw_only=True):
     bare = "toml"
     what: str  # "an issuer"
-    where: str  # how a person begins one
+    where: str | None = None  # how a person begins one
+    example: str | None = None  # the same, of one that is written in one line
     fields: Mapping[str, Kind]
     needed: tuple[str, ...]
     beside: Mapping[str, tuple[str, ...]] = {}  # a key -> those it is of no use without
@@ -20,7 +21,8 @@ class Record(Kind, frozen=True, kw_only=True):
 
     def read(self, value: object, at: At) -> Any:
         if not isinstance(value, dict):
-            return at.must_be("a table", value, f"write {self.where} above each one")
+            hint = f"write {self.where} above each one" if self.where is not None else f"for instance {self.example}"
+            return at.must_be("a table", value, hint)
         read = {name: self._field(name, each, at.inside(name)) for name, each in value.items()}
         for name in self.needed:
             if name not in value:

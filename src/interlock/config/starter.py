@@ -26,6 +26,10 @@ operator_listen = "127.0.0.1:7412"   # people
 
 [auth]
 anonymous = "loopback"   # programs on this machine need no token; or "never"
+
+[gate]
+mode = "gated"             # what cannot be undone waits for you: interlock approvals, interlock approve ID
+unannotated = "classify"   # a tool that does not say what it does is asked about once; "allow" lets it run
 """
 
 _TAIL: Final = """\

@@ -10,6 +10,7 @@ from interlock.config.place import WRONG, At, Wrong
 from interlock.config.plan import ChildPlan, ParentPlan
 from interlock.config.records import Record
 
+TREE: Final = Text(pattern=r"[a-z0-9][a-z0-9._-]{0,62}", what="1 to 63 of the characters a-z 0-9 . _ -")
 _SOCKET_URL: Final = r"wss?://[!-~]+"
 AUTHORITY: Final = Text(
     pattern=r"dns:(?=.{1,253}$)(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)*[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?",
@@ -59,6 +60,7 @@ PARENT: Final = _Parent(
     fields={
         "url": SocketUrl(),
         "segment": Segment(),
+        "tree": TREE,
         "secret": Text(references=True),
         "authority": AUTHORITY,
         "secure_by": Text(),

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from msgspec import Raw
 
 from interlock.protocol.ax.notices import Notice
+from interlock.protocol.ax.uris import bare_uri
 from interlock.protocol.jsonrpc.codec import decode_object, encode_notification, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, Fault
 from interlock.protocol.jsonrpc.messages import Request, Response
@@ -51,6 +52,7 @@ class Audience:
         self.members: set[Member] = set()
         self._watching: dict[tuple[str, str], dict[Member, str]] = {}  # (segment, uri) -> member -> URI it asked with
         self._changed: set[str] = set()
+        self._marked: set[str] = set()  # of which only the metadata changed
         self.unplaced_logs = 0  # messages of a shared server that may belong to any of several clients
 
     def join(self, member: Member) -> None:
@@ -100,23 +102,32 @@ class Audience:
             if segment != link.segment or (uri != watched and not uri.startswith(watched.rstrip("/") + "/")):
                 continue
             for member, asked in list(watchers.items()):
-                shown = show_uri(link, uri) if asked.startswith(RESOURCE_SCHEME) else uri
+                bare = bare_uri(uri) if link.offer.is_aggregator else uri
+                shown = show_uri(link, uri) if asked.startswith(RESOURCE_SCHEME) else bare
                 member.on_resource_updated(encode_value({**params, "uri": shown}))
 
     # Lists
 
     def lists_changed(self, kinds: frozenset[str]) -> None:
-        if not self._changed and self.members:
-            asyncio.get_running_loop().call_later(COALESCE_S, self._tell_changed)
+        self._tell_soon(self._changed, kinds)
+
+    def metadata_changed(self, kinds: frozenset[str]) -> None:
+        """Only parents read the lists again for it; clients would lose their prompt cache for nothing (6.3, ours)."""
+        self._tell_soon(self._marked, kinds)
+
+    def _tell_soon(self, among: set[str], kinds: frozenset[str]) -> None:
         if self.members:
-            self._changed |= kinds
+            if not self._changed and not self._marked:
+                asyncio.get_running_loop().call_later(COALESCE_S, self._tell_changed)
+            among |= kinds
 
     def _tell_changed(self) -> None:
-        if not self._changed:
+        if not self._changed and not self._marked:
             return
-        kinds, self._changed = self._changed, set()
+        changed, self._changed = self._changed, set()
+        marked, self._marked = self._marked, set()
         for member in list(self.members):
-            for kind in sorted(kinds):
+            for kind in sorted(changed | marked if member.caller.hop is not None else changed):
                 member.on_lists_changed(kind)
 
     # The tree

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.config.plan import AccessRule, NameForm, Scope
+from interlock.protocol.ax.budget import Limits
 from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.meta import stamp_modern
@@ -22,6 +23,7 @@ class Principal(msgspec.Struct, frozen=True):
     names: NameForm | None = None
     issuer: str | None = None  # the authorization server that vouches for it
     ceiling: Scope | None = None  # what another token of that server could raise `scope` to
+    budget: Limits | None = None
     stranger: bool = False  # without a credential, from beyond this machine: nobody in particular
 
 
@@ -33,7 +35,7 @@ def principal_for(
     for rule in rules:
         if any(fnmatchcase(known_as, pattern) for known_as in (name, *roles) for pattern in rule.who):
             granted: Scope = rule.scope if scope is None else min(rule.scope, scope, key=order.index)
-            return Principal(name, granted, rule.tools, rule.names)
+            return Principal(name, granted, rule.tools, rule.names, budget=rule.budget)
     return Principal(name, scope or "write")
 
 

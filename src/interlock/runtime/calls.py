@@ -6,6 +6,7 @@ itself (handshake, lists). A call ends exactly once, whatever arrives later.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from math import inf
 from typing import Any, Final, Protocol
@@ -13,7 +14,9 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Raw
 
+from interlock.protocol.ax.budget import Price
 from interlock.protocol.ax.errors import maybe_for_modern_edge
+from interlock.protocol.ax.hop import Offer
 from interlock.protocol.jsonrpc.codec import (
     decode_object,
     decode_value,
@@ -38,6 +41,7 @@ from interlock.protocol.mcp.ladder import HTTP_STATUS
 from interlock.protocol.mcp.meta import PROGRESS_TOKEN
 from interlock.protocol.mcp.methods import LOG_MESSAGE, LOG_RANK, META_LOG_LEVEL, PROGRESS
 from interlock.protocol.mcp.results import error_to_legacy, error_to_modern, result_to_legacy, result_to_modern
+from interlock.runtime.budgets import Charge
 from interlock.runtime.callers import Asked, Caller, Sink
 from interlock.runtime.grants.consents import Consent
 
@@ -78,6 +82,8 @@ class Pending(Protocol):
 class House(Protocol):
     """Whoever sees to what a call cannot do by itself."""
 
+    timing: "Timing | None"
+
     def ended(self, call: "Call", outcome: Outcome) -> None: ...
 
     def asked(self, call: "Call", link: Asked, request: Request) -> None:
@@ -105,10 +111,14 @@ class House(Protocol):
         """A legacy server's error that a modern client hears as something else: the whole message and its status."""
 
 
+Timing = Callable[["Call", bytes], bytes]  # writes into a result how long it took (MCP-AX 7.2)
+
+
 class Carrier(Protocol):
     """The link a call travels on."""
 
     segment: str
+    offer: Offer
     booked: int
     latencies: deque[float]
     errors: int
@@ -157,6 +167,9 @@ class Call(msgspec.Struct, eq=False):
     request_digest: bytes = b""  # what a retry must repeat, once one is asked for
     questions: tuple[bytes, ...] = ()  # of its server, open; by the server's ids
     after: asyncio.Future[Any] | None = None  # what its server must have heard before it
+    forwarded: float | None = None  # when it was sent, where that was not at once
+    price: Price | None = None  # what it counts for in budgets; None: nothing
+    charge: Charge | None = None  # what it was charged
     gate: Any = None  # what it waits for (`gate.Held`); the guard admits it no other way
 
     @property
@@ -174,13 +187,13 @@ class Call(msgspec.Struct, eq=False):
                 if instead is not None:
                     self._end(instead[0], Outcome.ERROR, instead[1])
                     return
-                error = (
-                    error_to_modern(response.error)
-                    if mine is Era.MODERN
-                    else error_to_legacy(response.error, self.method)
-                )
-            elif mine is Era.MODERN and self.caller.hop is None:  # links to AX peers keep the draft's numbers
-                error = maybe_for_modern_edge(response.error) or error
+                if mine is Era.LEGACY:
+                    error = error_to_legacy(response.error, self.method)
+                elif self.caller.hop is None:  # links to AX peers keep the numbers of the leaf, and the draft's
+                    error = error_to_modern(response.error)
+            elif mine is Era.MODERN and self.caller.hop is None:
+                below = self.link is not None and self.link.offer.is_aggregator  # behind which a leaf may be of any era
+                error = error_to_modern(response.error) if below else maybe_for_modern_edge(response.error) or error
             self._end(encode_error(self.client_id, error), Outcome.ERROR, _status(error) if mine is Era.MODERN else 200)
             return
         result = bytes(response.result)
@@ -197,13 +210,17 @@ class Call(msgspec.Struct, eq=False):
                 return
             result = brought
         outcome = OK
-        if b'"isError"' in result and _is_error(result):
+        if b'"isError"' in result and not _is_plainly_none(result) and _is_error(result):
             outcome = Outcome.TOOL_ERROR
+        if self.house.timing is not None:
+            result = self.house.timing(self, result)
         self._end(encode_result(self.client_id, result), outcome, 200)
 
     def on_failed(self, fault: Fault, outcome: Outcome) -> None:
         if not self.done:
             self.reason = _reason(fault)
+            if outcome is Outcome.REFUSED or self.link is None or _was_not_sent(fault):
+                self.refund()
             self._end(encode_fault(self.client_id, self._shown(fault)), outcome, 200)
 
     def answer(self, message: bytes, outcome: Outcome) -> None:
@@ -213,6 +230,7 @@ class Call(msgspec.Struct, eq=False):
 
     def refuse(self, fault: Fault, status: int) -> None:
         self.reason = _reason(fault)
+        self.refund()
         self._end(encode_fault(self.client_id, self._shown(fault)), Outcome.REFUSED, status)
 
     def _shown(self, fault: Fault) -> Fault:
@@ -225,6 +243,8 @@ class Call(msgspec.Struct, eq=False):
         self.done = True
         if self.link is not None:
             self.link.cancel(self, reason)
+        else:
+            self.refund()
         self._let_go()
         self.sink.drop()
         self.house.ended(self, Outcome.CANCELLED)
@@ -234,6 +254,12 @@ class Call(msgspec.Struct, eq=False):
         self._let_go()
         self.sink.answer(message, status)
         self.house.ended(self, outcome)
+
+    def refund(self) -> None:
+        """It never left (MCP-AX 11.4). One that asked for more did, in the round before."""
+        if self.charge is not None and not self.rounds:
+            self.charge.refund()
+            self.charge = None
 
     def _let_go(self) -> None:
         self.ticket = self.handle = None  # they hold the call: without this every call would wait for the collector
@@ -322,6 +348,11 @@ def _status(error: bytes) -> int:
     return HTTP_STATUS.get(code, 200) if isinstance(code, int) and code != METHOD_NOT_FOUND else 200
 
 
+def _is_plainly_none(result: bytes) -> bool:
+    """Most results say once that they are no error; no string can hold this member, for its quotes would be escaped."""
+    return b'"isError":false' in result and result.count(b'"isError"') == 1
+
+
 def _is_error(result: bytes) -> bool:
     members = decode_object(result)
     return members is not None and bytes(members.get("isError", b"")) == b"true"
@@ -330,6 +361,10 @@ def _is_error(result: bytes) -> bool:
 def _reason(fault: Fault) -> str:
     said = (fault.data or {}).get("reason")
     return said if isinstance(said, str) else fault.message
+
+
+def _was_not_sent(fault: Fault) -> bool:
+    return (fault.data or {}).get("outcome") == "not_sent"
 
 
 def internal(ref: str) -> Fault:

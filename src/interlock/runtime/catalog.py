@@ -5,8 +5,12 @@ chosen by its ViewKey and made once per snapshot: which names exist for it, unde
 lists. Order is that of the qualified names; nothing changes while no server does.
 """
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
+from functools import cached_property
+from operator import attrgetter
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -15,7 +19,7 @@ from msgspec import Raw
 from interlock.config.plan import Plan
 from interlock.protocol.ax import route as ax_route
 from interlock.protocol.ax.hop import degraded
-from interlock.protocol.ax.names import Withheld, withhold_colliding_aliases
+from interlock.protocol.ax.names import Withheld
 from interlock.protocol.ax.uris import maybe_own_uri, nested_segments, show_uri
 from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.jsonrpc.errors import Fault
@@ -27,6 +31,7 @@ from interlock.protocol.mcp.templates import matches
 from interlock.runtime.callers import ViewKey
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
+from interlock.runtime.parts import Clashes, Part, Routes, difference, exchanged
 from interlock.runtime.shelves import (
     NO_RULINGS,
     RESOURCE_SCHEME,
@@ -41,6 +46,7 @@ from interlock.runtime.shelves import (
 )
 
 PAGE_ITEMS: Final = 1000
+VIEWS_KEPT_FOR: Final = 64  # snapshots in which nobody asked for it
 PAGES_KEPT_MAX: Final = 128
 SCOPES: Final = ("read", "write", "admin")
 EVERYTHING: Final = ViewKey(dotted=True, scope="admin")
@@ -52,23 +58,78 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class View:
-    """The namespace as one kind of caller sees it."""
+    """The namespace as one kind of caller sees it. What did not change since `former` was made is taken from there."""
 
-    def __init__(self, namespace: "Namespace", key: ViewKey) -> None:
+    def __init__(self, namespace: "Namespace", key: ViewKey, former: "View | None" = None) -> None:
         self._namespace = namespace
         self._key = key
         self._pages: dict[tuple[str, Era, str], Page] = {}
-        shelves = namespace.shelves if key.only is None else _only(namespace.shelves, key.only)
-        self._shelves = shelves
-        self.tool_routes = [route for shelf in shelves for route in shelf.tools if self.may_see(route)]
-        self.prompt_routes = [route for shelf in shelves for route in shelf.prompts if self.may_see(route)]
-        self.tools = self._spelled(self.tool_routes)
-        self.prompts = self._spelled(self.prompt_routes)
-        open_segments = [shelf for shelf in shelves if self._covers(shelf.link.segment)]
-        self._open = {shelf.link.segment: shelf for shelf in open_segments}
-        self._degraded = frozenset(shelf.link.segment for shelf in shelves if shelf.degraded)
-        self._resources = [place for shelf in open_segments for place in shelf.resources]
-        self._templates = [place for shelf in open_segments for place in shelf.templates]
+        self._shelves = namespace.shelves if key.only is None else _only(namespace.shelves, key.only)
+        if former is not None and (key.only is not None or former._namespace.clashing != namespace.clashing):
+            former = None
+        known: dict[str, Part] = former._parts if former is not None else {}
+        self._parts: dict[str, Part] = {
+            shelf.link.segment: self._part(shelf, known.get(shelf.link.segment)) for shelf in self._shelves
+        }
+        self.tools, self.prompts = self._spelled_all(former)
+
+    def _part(self, shelf: Shelf, former: Part | None) -> Part:
+        if former is not None and former.is_of(shelf):
+            return former
+        return Part(shelf, self._seen(shelf.tools), self._seen(shelf.prompts), former)
+
+    def _seen(self, routes: tuple[Route, ...]) -> tuple[Route, ...]:
+        key = self._key
+        if self._namespace.clashing or key.tools != ("*",):
+            return tuple(route for route in routes if self.may_see(route))
+        if key.scope == SCOPES[-1]:
+            return routes
+        scopes = SCOPES[: SCOPES.index(key.scope) + 1]
+        return tuple(route for route in routes if route.scope in scopes)
+
+    def _spelled_all(self, former: "View | None") -> tuple[dict[bytes, Route], dict[bytes, Route]]:
+        parts = self._parts
+        gone = [one for name, one in former._parts.items() if parts.get(name) is not one] if former is not None else []
+        if former is None or len(gone) * 2 > len(parts):
+            every = list(parts.values())
+            return (
+                self._spelled([route for part in every for route in part.tools]),
+                self._spelled([route for part in every for route in part.prompts]),
+            )
+        new = [one for name, one in parts.items() if former._parts.get(name) is not one]
+        tools = [route for part in gone for route in part.tools], [route for part in new for route in part.tools]
+        prompts = [route for part in gone for route in part.prompts], [route for part in new for route in part.prompts]
+        return self._respelled(former.tools, *tools), self._respelled(former.prompts, *prompts)
+
+    def _respelled(self, known: dict[bytes, Route], old: Routes, new: Routes) -> dict[bytes, Route]:
+        gone, come = exchanged(old, new)
+        if not gone and not come:
+            return known
+        spelled = known.copy()
+        for name in self._spelled(gone):
+            del spelled[name]
+        spelled.update(self._spelled(come))
+        return spelled
+
+    @cached_property
+    def tool_routes(self) -> list[Route]:
+        return [route for part in self._parts.values() for route in part.tools]
+
+    @cached_property
+    def prompt_routes(self) -> list[Route]:
+        return [route for part in self._parts.values() for route in part.prompts]
+
+    @cached_property
+    def _open(self) -> dict[str, Shelf]:
+        return {shelf.link.segment: shelf for shelf in self._shelves if self._covers(shelf.link.segment)}
+
+    @cached_property
+    def _resources(self) -> list[Place]:
+        return [place for shelf in self._open.values() for place in shelf.resources]
+
+    @cached_property
+    def _templates(self) -> list[Place]:
+        return [place for shelf in self._open.values() for place in shelf.templates]
 
     # Finding
 
@@ -89,12 +150,12 @@ class View:
                 if own is not None:
                     return shelf.link, own
             return []
-        found = {place.link.segment: place.link for place in self._resources if place.uri == uri}
+        found = {place.shown: (place.link, place.uri) for place in self._resources if place.bare == uri}
         if not found:
-            found = {place.link.segment: place.link for place in self._templates if matches(place.uri, uri)}
-        if len(found) == 1:
-            return next(iter(found.values())), uri
-        return [self._namespace.show_uri(found[segment], uri) for segment in sorted(found)]
+            matching = (place for place in self._templates if matches(place.bare, uri))
+            below = ((place.link, place.uri.removesuffix(place.bare) + uri) for place in matching)
+            found = {self._namespace.show_uri(link, own): (link, own) for link, own in below}
+        return next(iter(found.values())) if len(found) == 1 else sorted(found)
 
     def find_template(self, uri: str) -> tuple[Link, str] | None:
         """For completions, whose reference is a template as it was listed."""
@@ -113,14 +174,14 @@ class View:
             cached = self._pages[(method, era, after)] = self._make_page(method, era, after)
         return cached
 
-    @property
+    @cached_property
     def private(self) -> bool:
         """Whether a shared cache must not keep its lists: a server says so, or not everybody sees the same."""
         if self._key.dotted or self._key.tools != ("*",):
             return True
         return any(shelf.private or any(route.scope != "read" for route in shelf.tools) for shelf in self._shelves)
 
-    @property
+    @cached_property
     def ttl_s(self) -> float | None:
         """The least cache hint of the servers behind it."""
         return min((shelf.ttl_s for shelf in self._shelves if shelf.ttl_s is not None), default=None)
@@ -132,10 +193,10 @@ class View:
     def _make_page(self, method: str, era: Era, after: str) -> Page:
         if method in (TOOLS_LIST, PROMPTS_LIST):
             routes = self.tool_routes if method == TOOLS_LIST else self.prompt_routes
-            chosen = [route for route in routes if route.qualified > after] if after else routes
-            page = chosen[:PAGE_ITEMS]
-            show = self._show_tool if method == TOOLS_LIST else self._show_prompt
-            last = page[-1].qualified if len(chosen) > PAGE_ITEMS else None
+            start = bisect_right(routes, after, key=_qualified) if after else 0
+            page = routes[start : start + PAGE_ITEMS]
+            show = self._show_known_tool if method == TOOLS_LIST else self._show_prompt
+            last = page[-1].qualified if len(routes) > start + PAGE_ITEMS else None
             shown: Iterable[bytes] = (show(route, era) for route in page)
         else:
             places = self._resources if method == RESOURCES_LIST else self._templates
@@ -150,10 +211,17 @@ class View:
             return route.original  # unprefixed: just as the server says it
         return route.qualified if self._key.dotted else route.alias
 
+    def _show_known_tool(self, route: Route, era: Era) -> bytes:
+        known = self._parts[route.link.segment].shown[era]
+        shown = known.get(route)
+        if shown is None:
+            shown = known[route] = self._show_tool(route, era)
+        return shown
+
     def _show_tool(self, route: Route, era: Era) -> bytes:
         name = self.show_name(route)
         meta = route.meta if name == route.qualified else {**route.meta, "x-mcpax-name": route.qualified}
-        if self._degraded and route.link.segment in self._degraded and route.capability is not None:
+        if route.capability is not None and self._parts[route.link.segment].shelf.degraded:
             meta = degraded(meta, route.capability)
         return tool_item(
             route.item,
@@ -190,7 +258,7 @@ class View:
         tools = self._key.tools
         return tools == ("*",) or any(fnmatchcase(f"{segment}.*", pattern) for pattern in tools)
 
-    def _spelled(self, routes: list[Route]) -> Mapping[bytes, Route]:
+    def _spelled(self, routes: Routes) -> dict[bytes, Route]:
         """Every spelling a caller may use, as the JSON text it arrives in."""
         spelled: dict[bytes, Route] = {}
         if self._key.only is not None:
@@ -199,6 +267,9 @@ class View:
         spelled.update((b'"%b"' % route.alias.encode(), route) for route in routes)
         spelled.update((b'"%b"' % route.qualified.encode(), route) for route in routes)
         return spelled
+
+
+_qualified: Final = attrgetter("qualified")
 
 
 def _only(shelves: tuple[Shelf, ...], segment: str) -> tuple[Shelf, ...]:
@@ -213,18 +284,34 @@ def _bare(uri: str, segment: str) -> str:
 class Namespace:
     """One snapshot."""
 
-    def __init__(self, version: int, shelves: Iterable[Shelf], root_segment: str | None) -> None:
+    def __init__(
+        self,
+        version: int,
+        shelves: tuple[Shelf, ...],
+        root_segment: str | None,
+        clashing: Mapping[str, Withheld] = MappingProxyType({}),
+        former: "Namespace | None" = None,
+    ) -> None:
+        """`shelves` in the order of their names. `former` gives up what its views know."""
         self.version = version
         self._root = f"{root_segment}." if root_segment else ""
-        self.shelves = tuple(sorted(shelves, key=lambda shelf: shelf.link.segment + "."))
-        self.clashing = self._clashes()
+        self.shelves = shelves
+        self.clashing = clashing
         self._views: dict[ViewKey, View] = {}
+        self._former: dict[ViewKey, tuple[int, View]] = former.hand_over() if former is not None else {}
 
     def view(self, key: ViewKey) -> View:
         view = self._views.get(key)
         if view is None:
-            view = self._views[key] = View(self, key)
+            _, former = self._former.pop(key, (0, None))
+            view = self._views[key] = View(self, key, former)
         return view
+
+    def hand_over(self) -> dict[ViewKey, tuple[int, View]]:
+        """The views of this snapshot, and those of earlier ones that were not asked for since, for a while."""
+        former, self._former = self._former, {}
+        kept = {key: one for key, one in former.items() if self.version - one[0] < VIEWS_KEPT_FOR}
+        return kept | {key: (self.version, view) for key, view in self._views.items()}
 
     def show_uri(self, link: Link, uri: str) -> str:
         return show_uri(f"{self._root}{link.segment}", uri, aggregator=link.offer.is_aggregator)
@@ -240,21 +327,6 @@ class Namespace:
         """The route of a request for a resource, as `link` hands it on: it ends in the segment of whoever has it."""
         return ax_route.as_meta(ax_route.start(self._root.rstrip(".") or None, self.way(link, uri)))
 
-    def fingerprint(self, kind: str) -> tuple[object, ...]:
-        """What clients are told of when it changes. Who offers a list decides what of it is shown."""
-        return tuple(
-            (
-                shelf.link.segment,
-                shelf.digests[kind],
-                shelf.offer.kind,
-                shelf.offer.proved,
-                shelf.offer.scope,
-                shelf.reconsidered,
-            )
-            for shelf in self.shelves
-            if getattr(shelf, kind)
-        )
-
     def withheld(self, link: Link) -> list[Withheld]:
         found = [one for shelf in self.shelves if shelf.link is link for one in shelf.withheld]
         prefix = f"{self._root}{link.segment}."
@@ -264,11 +336,6 @@ class Namespace:
     def listed(self, routes: tuple[Route, ...]) -> tuple[Route, ...]:
         """Without those whose alias another name has too."""
         return tuple(route for route in routes if route.qualified not in self.clashing) if self.clashing else routes
-
-    def _clashes(self) -> dict[str, Withheld]:
-        """Names whose aliases collide are all withheld (MCP-AX 3.2, our rule)."""
-        names = (route.qualified for shelf in self.shelves for route in (*shelf.tools, *shelf.prompts))
-        return {one.name: one for one in withhold_colliding_aliases(names).withheld}
 
 
 class Stocked(msgspec.Struct, frozen=True, kw_only=True):
@@ -280,13 +347,22 @@ class Stocked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Catalog:
-    def __init__(self, plan: Plan, on_change: Callable[[frozenset[str]], None]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        on_change: Callable[[frozenset[str]], None],
+        on_metadata: Callable[[frozenset[str]], None] = lambda kinds: None,
+    ) -> None:
+        """Told are the kinds of lists; `on_metadata` where only what MCP-AX says of the tools changed."""
         self._plan = plan
         self.rulings: Rulings = NO_RULINGS
         self.on_redefined: list[Callable[[tuple[Changed, ...]], None]] = []
         self.on_seen: list[Callable[[Shelf], None]] = []  # of a shelf with definitions to remember or to ask about
         self._on_change = on_change
+        self._on_metadata = on_metadata
         self._shelves: dict[str, Shelf] = {}
+        self._order: list[str] = []  # of the segments, as a dotted name sorts
+        self._clashes = Clashes()
         self._stocking: dict[object, Link] = {}
         self.namespace = Namespace(0, (), plan.ax.root_segment)
 
@@ -320,8 +396,7 @@ class Catalog:
             for tell_seen in self.on_seen if shelf.seen else ():
                 tell_seen(shelf)
             shelf = msgspec.structs.replace(shelf, seen=()) if shelf.seen else shelf
-            self._shelves[link.segment] = shelf
-            self._rebuild()
+            self.place(shelf)
         changed = changes(old, shelf)
         if changed:
             for tell in self.on_redefined:
@@ -329,16 +404,19 @@ class Catalog:
         return Stocked(shelf=shelf, changed=changed)
 
     def place(self, shelf: Shelf) -> None:
-        """A shelf that was made by other means than a server's lists."""
-        self._shelves[shelf.link.segment] = shelf
-        self._rebuild()
+        """Instead of the one that its segment has."""
+        segment = shelf.link.segment
+        old = self._shelves.get(segment)
+        if old is None:
+            insort(self._order, f"{segment}.")
+        self._shelves[segment] = shelf
+        self._replaced(old, shelf)
 
     def degrade(self, link: Link) -> None:
         """Its tools stay listed, as degraded, until it is stocked again or dropped (MCP-AX 13.2)."""
         shelf = self._shelves.get(link.segment)
         if shelf is not None and shelf.link is link and not shelf.degraded:
-            self._shelves[link.segment] = msgspec.structs.replace(shelf, degraded=True)
-            self._rebuild()
+            self.place(msgspec.structs.replace(shelf, degraded=True))
 
     def drop(self, link: Link) -> None:
         """A link that was superseded by another of its segment no longer has anything to drop."""
@@ -347,18 +425,18 @@ class Catalog:
         shelf = self._shelves.get(link.segment)
         if shelf is not None and shelf.link is link:
             del self._shelves[link.segment]
-            self._rebuild()
+            del self._order[bisect_left(self._order, f"{link.segment}.")]
+            self._replaced(shelf, None)
 
-    def _rebuild(self) -> None:
-        old = self.namespace
-        new = Namespace(old.version + 1, self._shelves.values(), self._plan.ax.root_segment)
-        self.namespace = new
-        changed = {
-            kind
-            for kind in ("tools", "prompts", "resources", "templates")
-            if old.fingerprint(kind) != new.fingerprint(kind)
-        }
-        if "templates" in changed:
-            changed.add("resources")
-        if changed:
-            self._on_change(frozenset(changed - {"templates"}))
+    def _replaced(self, old: Shelf | None, new: Shelf | None) -> None:
+        self._clashes.replace(old, new)
+        shelves = tuple(self._shelves[segment[:-1]] for segment in self._order)
+        former = self.namespace
+        self.namespace = Namespace(
+            former.version + 1, shelves, self._plan.ax.root_segment, self._clashes.withheld, former
+        )
+        told = difference(old, new)
+        if told.definitions:
+            self._on_change(told.definitions)
+        if told.metadata:
+            self._on_metadata(told.metadata)

@@ -7,16 +7,17 @@ goes from the front to the link without a task, a future or a timer of its own.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
 from interlock.protocol.ax.capability import TIMEOUT_S, LatencyClass
+from interlock.protocol.ax.latency import with_latency
 from interlock.protocol.ax.messages import CONFIRM
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_fault, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import (
-    CALL_TIMEOUT,
     HEADER_MISMATCH,
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -44,8 +45,9 @@ from interlock.protocol.mcp.methods import (
 from interlock.protocol.mcp.mrtr import RESUMABLE, read_input_required
 from interlock.protocol.mcp.tasks import tool_across_eras
 from interlock.runtime.ax.hop import OUT_OF_SCOPE, Hop
+from interlock.runtime.budgets import READING, Budgets
 from interlock.runtime.callers import Asked, Caller, Sink, ViewKey
-from interlock.runtime.calls import OK, REFUSED, Call, Carrier, Outcome
+from interlock.runtime.calls import OK, REFUSED, Call, Carrier, Outcome, Timing
 from interlock.runtime.catalog import Catalog, View
 from interlock.runtime.clock import Clock
 from interlock.runtime.gate.answers import Back
@@ -64,19 +66,27 @@ from interlock.runtime.recorder import Recorder
 from interlock.runtime.shelves import Route
 from interlock.runtime.task_calls import Taskless, TaskMaking
 from interlock.runtime.tasks import Tasks
+from interlock.runtime.timeouts import SWEEP_S, next_sweep_s, timed_out
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.dispatch")
 
-SWEEP_S: Final = 0.1
 RESPAWN_WAIT_S: Final = 5.0  # how long a call waits for a server that is being started again
 STANDARD_S: Final = TIMEOUT_S[LatencyClass.STANDARD]
 
 
 class Dispatch:
     def __init__(
-        self, catalog: Catalog, keepers: Mapping[str, Keeper], recorder: Recorder, clock: Clock, calls_max: int
+        self,
+        catalog: Catalog,
+        keepers: Mapping[str, Keeper],
+        recorder: Recorder,
+        clock: Clock,
+        calls_max: int,
+        *,
+        latency_meta: bool = False,
     ) -> None:
+        self.timing: Timing | None = self._with_latency if latency_meta else None
         self._catalog = catalog
         self._keepers = keepers
         self._recorder = recorder
@@ -92,6 +102,10 @@ class Dispatch:
         self.in_flight: set[Call] = set()
         self.total = 0
         self.failed = 0
+
+    def enforce(self, budgets: Budgets) -> None:
+        """From now on: what was declared under one holds, also when nothing is limited any more."""
+        self.guard.budgets = budgets
 
     def view(self, key: ViewKey) -> View:
         return self._catalog.namespace.view(key)
@@ -136,6 +150,7 @@ class Dispatch:
         call.timeout_s = route.timeout_s
         call.head = route.head
         call.onward = route.onward
+        call.price = route.price
         if caller.hop is not None:
             fault = self._enter(call, caller.hop, (*route.below, route.local))
             if fault is not None:
@@ -286,7 +301,7 @@ class Dispatch:
         meta: dict[str, Raw],
         sink: Sink,
     ) -> Call:
-        return Call(caller, client_id, method, params, meta, sink, self._clock.now(), self)
+        return Call(caller, client_id, method, params, meta, sink, self._clock.now(), self, price=READING)
 
     def go(self, call: Call, link: Link) -> Call:
         if link.personal is not None:
@@ -298,7 +313,7 @@ class Dispatch:
             return self.refuse(call, BUSY)
         if call.after is not None:
             return self._hold(call, link)
-        verdict = self.guard.admit(call, link.standing)
+        verdict = self.guard.admit(call, link)
         if isinstance(verdict, Refuse):
             if verdict.rung is Rung.AVAILABILITY and self._worth_waiting(link):
                 return self._hold(call, link)
@@ -327,7 +342,9 @@ class Dispatch:
         return keeper is not None and keeper.may_return_soon
 
     def _hold(self, call: Call, link: Link) -> Call:
+        """The time of its class begins when it is sent (MCP-AX 7.3); until then other bounds hold."""
         self._register(call, link)
+        call.deadline = inf
         task = asyncio.get_running_loop().create_task(self._send_when_ready(call, link))
         self._holds.add(task)
         task.add_done_callback(self._holds.discard)
@@ -336,27 +353,33 @@ class Dispatch:
     async def _send_when_ready(self, call: Call, link: Link) -> None:
         if call.after is not None:
             await asyncio.wait((call.after,))
-        verdict = self.guard.admit(call, link.standing)
-        is_away = isinstance(verdict, Refuse) or link.pipe is None
+        verdict = self.guard.admit(call, link)
+        is_away = link.pipe is None or (isinstance(verdict, Refuse) and verdict.rung is not Rung.GATE)
         if is_away and self._worth_waiting(link) and not call.done:
             keeper = self._keepers[link.segment]
             keeper.wake()
             await keeper.usable_within(RESPAWN_WAIT_S)
-            verdict = self.guard.admit(call, link.standing)
+            verdict = self.guard.admit(call, link)
         await self._end_hold(call, link, verdict)
 
     async def _end_hold(self, call: Call, link: Link, verdict: Admitted[Call] | Refuse) -> None:
         if call.done:
             return
         if not isinstance(verdict, Refuse):
-            link.send(verdict)
+            self._send_late(call, link, verdict)
         elif verdict.rung is not Rung.GATE or self.gate is None:
             call.on_failed(verdict.fault, Outcome.REFUSED)
         elif not self.gate.answers_at_once(call):
             released = await self.gate.released(call, link)
             if released is not None:
-                link.send(released)
+                self._send_late(call, link, released)
                 self.gate.sent(call, link)
+
+    def _send_late(self, call: Call, link: Link, admitted: Admitted[Call]) -> None:
+        call.forwarded = self._clock.now()
+        if call.timeout_s is not None:
+            call.deadline = call.forwarded + call.timeout_s
+        link.send(admitted)
 
     def _go_personally(self, call: Call, link: Link, personal: Personal) -> Call:
         if link.booked >= self._calls_max:
@@ -389,7 +412,7 @@ class Dispatch:
         link.booked -= 1
         found.booked += 1
         call.booked = found
-        await self._end_hold(call, found, self.guard.admit(call, found.standing))
+        await self._end_hold(call, found, self.guard.admit(call, found))
 
     def _mirror(
         self, call: Call, route: Route, arguments: Raw | None, headers: Mapping[bytes, bytes] | None
@@ -491,9 +514,15 @@ class Dispatch:
             return False
         if isinstance(wanted, str):
             call.on_failed(Fault(INTERNAL_ERROR, f"the server's question is malformed: {wanted}"), Outcome.ERROR)
+        elif (fault := self._ask_for(call, len(wanted.questions))) is not None:
+            call.on_failed(fault, Outcome.ERROR)
         else:
             Interview(call, wanted).start()
         return True
+
+    def _ask_for(self, call: Call, questions: int) -> Fault | None:
+        budgets = self.guard.budgets
+        return None if budgets is None or not isinstance(call.link, Link) else budgets.asked(call.link, call, questions)
 
     def consent_needed(self, call: Call, segment: str, consent: Consent) -> None:
         said = f"{segment} takes calls of yours once you have agreed on this page. Open it, then call again."
@@ -522,6 +551,10 @@ class Dispatch:
 
     # The end of a call
 
+    def _with_latency(self, call: Call, result: bytes) -> bytes:
+        since = call.started if call.forwarded is None else call.forwarded
+        return with_latency(result, int((self._clock.now() - since) * 1000))
+
     def ended(self, call: Call, outcome: Outcome) -> None:
         self.in_flight.discard(call)
         if call.asking or call.request_digest:
@@ -541,7 +574,8 @@ class Dispatch:
         if outcome is not OK:
             if outcome is REFUSED:
                 verdict = "refused"
-            self.failed += outcome is not Outcome.TOOL_ERROR and outcome is not Outcome.CANCELLED
+            if call.gate is None:  # one that waits for a person has not failed
+                self.failed += outcome is not Outcome.TOOL_ERROR and outcome is not Outcome.CANCELLED
             if link is not None and outcome in (Outcome.ERROR, Outcome.LOST, Outcome.TIMEOUT):
                 link.errors += 1
         self._recorder.add(
@@ -577,18 +611,13 @@ class Dispatch:
         self.parking.sweep(now)
         self._sweeping = bool(self.in_flight or self.parking.spaces)
         if self._sweeping:
-            asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+            asyncio.get_running_loop().call_later(next_sweep_s(self.in_flight, now), self._sweep)
 
     def _time_out(self, call: Call) -> None:
-        timeout_s = call.timeout_s or 0
-        data = {
-            "timeout_ms": int(timeout_s * 1000),
-            "latency_class": next((c.value for c, s in TIMEOUT_S.items() if s == timeout_s), "standard"),
-            "outcome": "unknown",
-        }
+        tool = self.view(call.caller.key).find_tool(call.target) if call.method == TOOLS_CALL else None
         if call.link is not None:
             call.link.cancel(call, "timeout")
-        call.on_failed(Fault(CALL_TIMEOUT, "call_timeout", data), Outcome.TIMEOUT)
+        call.on_failed(timed_out(call, tool), Outcome.TIMEOUT)
 
 
 def resource_not_found(uri: str, candidates: list[str], era: Era) -> Fault:

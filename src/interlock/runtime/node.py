@@ -31,7 +31,7 @@ from interlock.runtime.anchors import Anchors
 from interlock.runtime.approvals.deciding import Deciding
 from interlock.runtime.approvals.definitions import Definitions
 from interlock.runtime.approvals.drawer import Drawer
-from interlock.runtime.approvals.inbox import Inbox, Rules
+from interlock.runtime.approvals.inbox import Inbox, rules_of
 from interlock.runtime.approvals.notifying import Notifier, make_channels
 from interlock.runtime.approvals.record import Record
 from interlock.runtime.approvals.window import Window
@@ -41,15 +41,17 @@ from interlock.runtime.ax.children import Nursery
 from interlock.runtime.ax.judge import ANCHOR_GONE, Judge
 from interlock.runtime.ax.members import Fittings
 from interlock.runtime.ax.passkeys import PasskeyDesk
+from interlock.runtime.ax.peers import Guest
 from interlock.runtime.ax.proofs import Proofs
 from interlock.runtime.ax.records import Owners
 from interlock.runtime.ax.registrar import Registrar
+from interlock.runtime.budgets import Budgets, is_limited
 from interlock.runtime.callers import principal_for
 from interlock.runtime.catalog import EVERYTHING, Catalog
 from interlock.runtime.clock import Clock, SystemClock
 from interlock.runtime.dispatch import Dispatch
 from interlock.runtime.extras import require_cryptography
-from interlock.runtime.fronts.ax import PING_EVERY_S, PONG_WITHIN_S, AxDoor
+from interlock.runtime.fronts.ax import AxDoor
 from interlock.runtime.fronts.bridge import SOCKET, BridgedClient, bridge
 from interlock.runtime.fronts.door import PublicDoor
 from interlock.runtime.fronts.health import public_app
@@ -70,6 +72,7 @@ from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.personal import PersonalLinks
 from interlock.runtime.links.pipes import Undelivered
+from interlock.runtime.links.task_watcher import Asking
 from interlock.runtime.operations import NodeOperations
 from interlock.runtime.recorder import Recorder
 from interlock.runtime.reload import Read, Reload
@@ -86,7 +89,7 @@ from interlock.transport.warden import Warden
 
 if TYPE_CHECKING:
     from interlock.runtime.ax.certificates import Certificates
-    from interlock.runtime.ax.parents import Parents
+    from interlock.runtime.ax.forest import Forest
     from interlock.store.signing import SigningKey
 
 log = logging.getLogger("interlock.node")
@@ -124,8 +127,18 @@ class Node:
         self.tokens = TokenBook(TokenTable(self.store.kv), self.clock, plan.access, plan.auth.token_days)
         self.keepers: dict[str, Keeper] = {}
         self.audience = Audience(self.keepers)
-        self.catalog = Catalog(plan, self.audience.lists_changed)
-        self.dispatch = Dispatch(self.catalog, self.keepers, self.recorder, self.clock, plan.limits.calls_in_flight)
+        self.catalog = Catalog(plan, self.audience.lists_changed, self.audience.metadata_changed)
+        self.budgets = Budgets(plan.budget.limits, self.clock)
+        self.dispatch = Dispatch(
+            self.catalog,
+            self.keepers,
+            self.recorder,
+            self.clock,
+            plan.limits.calls_in_flight,
+            latency_meta=plan.mcp.latency_meta,
+        )
+        if is_limited(plan):
+            self.dispatch.enforce(self.budgets)
         self.dispatch.parking.room = descriptors.limit() * 2 // 3  # the rest is for those who are at work
         self.stock = Stock(self.catalog, self.keepers, self.clock, plan.ax.list_ttl_s)
         self.sessions = Sessions(self.clock, plan.mcp.session_idle_s, self._session_ended)
@@ -151,10 +164,8 @@ class Node:
             revealer=self.desk.revealer,
         )
         own_id = self.identity.aggregator_id
-        rules = Rules(
-            expiry_s=plan.approvals.expiry_s, redeem_s=plan.approvals.redeem_s, max_pending=plan.approvals.max_pending
-        )
-        self.inbox = Inbox(Drawer(self.store.kv, self.clock), Record(self.recorder), self.clock, rules)
+        drawer, record = Drawer(self.store.kv, self.clock), Record(self.recorder)
+        self.inbox = Inbox(drawer, record, self.clock, rules_of(plan.approvals))
         self.deciding = Deciding(self.inbox, self.clock, own_id)
         self.definitions = self.deciding.rulings = self.catalog.rulings = Definitions(
             self.store.kv, self.inbox, self.clock
@@ -173,6 +184,7 @@ class Node:
             aggregator_id=own_id,
             url=self.passkeys.url,
             passkeys=self.passkeys,
+            approving=self.anchors.approving,
         )
         fittings = Fittings(
             clock=self.clock,
@@ -182,6 +194,7 @@ class Node:
             audience=self.audience,
             house=self,
             recorder=self.recorder,
+            budgets=self.budgets,
             leases=None,  # a store in the data folder is nobody else's
         )
         proofs = Proofs(self.store.kv, self.clock, self.anchors, audiences=lambda: (f"{self.url}/ax", self.url, own_id))
@@ -189,7 +202,7 @@ class Node:
         self.gate = self._make_gate()
         self.registrar = Registrar(plan, own_id, fittings, Owners(self.store.kv, self.clock), proofs)
         self.children = Nursery(plan, self.registrar, self._workshop)
-        self.door.also_dismiss = lambda: self.registrar.dismiss_unwelcome(self.tokens.stands)
+        self.door.also_dismiss = lambda: self.registrar.dismiss_unwelcome(self._stands)
         self.parents = self.make_parents()
         self.configured = Servers(self, self.keepers, self.personal, self.catalog, self._workshop, self.desk)
         self.reload: Reload | None = None
@@ -217,11 +230,12 @@ class Node:
         await self.definitions.open()
         self.inbox.start()
         self._stack.push_async_callback(self.inbox.close)
-        self._stack.push_async_callback(self.definitions.close)
+        self._stack.push_async_callback(self.definitions.caught_up)
         self.notifier.start()
         self._stack.push_async_callback(self.notifier.close)
         await self.gate.open(self.store.kv)
         self._stack.push_async_callback(self.gate.close)
+        self._stack.push_async_callback(self.confirmations.close)
         retention = Retention(self.audit, self.recorder, self.clock, self.plan.store.audit_days)
         retention.start()
         self._stack.push_async_callback(retention.stop)
@@ -247,27 +261,34 @@ class Node:
         self.reload.start()
         self._stack.push_async_callback(self.reload.stop)
 
-    def make_parents(self) -> "Parents | None":
+    def make_parents(self) -> "Forest | None":
         if not self.plan.ax.parents:
             return None
+        from interlock.runtime.ax.forest import Forest
         from interlock.runtime.ax.parents import Parents
         from interlock.runtime.fronts.upward import UpwardFront
 
-        parents = Parents(
-            self.plan,
-            self.registrar.engine.subtree_ids(),
-            clock=self.clock,
-            recorder=self.recorder,
-            make_front=partial(UpwardFront, self.legacy, self.modern, self.audience),
-            signer=self._own_key(),
-        )
-        self.registrar.on_subtree.append(parents.subtree_changed)
-        return parents
+        signer = self.own_key(self.plan)
 
-    def _own_key(self) -> "SigningKey | None":
+        def parents_of(plan: Plan) -> Parents:
+            return Parents(
+                plan,
+                self.registrar.engine.subtree_ids(),
+                clock=self.clock,
+                recorder=self.recorder,
+                make_front=partial(UpwardFront, self.legacy, self.modern, self.audience),
+                budgets=self.budgets,
+                signer=signer,
+            )
+
+        forest = Forest(self.plan, parents_of)
+        self.registrar.on_subtree.append(forest.subtree_changed)
+        return forest
+
+    def own_key(self, plan: Plan) -> "SigningKey | None":
         """What proves our authority to parents; `interlock access anchor` makes it. Raises a StoreError."""
-        path = self.plan.data / NODE_KEY
-        if not path.exists() or all(parent.authority is None for parent in self.plan.ax.parents):
+        path = plan.data / NODE_KEY
+        if not path.exists() or all(parent.authority is None for parent in plan.ax.parents):
             return None
         from interlock.store.signing import read_signing_key
 
@@ -288,7 +309,8 @@ class Node:
             operator_url=self.passkeys.url,
         )
         self.dispatch.gate = gate
-        self.dispatch.confirmations = ConfirmDesk(gate, self.deciding, self.dispatch, self.clock, self._find_tool)
+        self.confirmations = ConfirmDesk(gate, self.deciding, self.dispatch, self.clock, self._find_tool)
+        self.dispatch.confirmations = self.confirmations
         self.catalog.on_redefined.append(gate.definitions_changed)
         return gate
 
@@ -346,8 +368,7 @@ class Node:
         subservers = self.subservers = AxDoor(self.plan, self.tokens, self.registrar, self.refusals, certificates)
         sockets = {
             "ws_max_size": self.plan.limits.message_bytes,
-            "ws_ping_interval": PING_EVERY_S,
-            "ws_ping_timeout": PONG_WITHIN_S,
+            "ws_ping_interval": None,  # the pipe's matter
             "ws_per_message_deflate": False,
         }
         app = public_app(self._is_ready, documents, subservers)
@@ -357,6 +378,12 @@ class Node:
         await self._serve(self._operator_app(self.operations, None), admin)
         self._tasks.append(asyncio.get_running_loop().create_task(self.door.sweep_forever(), name="door sweep"))
         await self._open_bridge(run / SOCKET)
+
+    def _stands(self, guest: Guest) -> bool:
+        """Whether a subserver that is here could still come in."""
+        if self.subservers is not None and not self.subservers.stands(guest):
+            return False
+        return self.tokens.stands(guest.principal)
 
     def _certificates(self) -> "Certificates | None":
         """Who vouches for subservers' certificates. Raises CertificatesInvalid, ExtraMissing."""
@@ -500,6 +527,9 @@ class Node:
 
     def on_log(self, link: Link, params: Raw) -> None:
         self.audience.log(link, params, self.dispatch.tasks.principals(link))
+
+    def on_asking(self, link: Link, asking: Asking) -> Fault | None:
+        return self.budgets.asked(link, asking)
 
     def on_orphan_request(self, link: Link, request: Request) -> bool:
         return self.audience.roots(link, request)

@@ -23,6 +23,7 @@ from interlock.runtime.approvals.sights import CHANGED
 from interlock.runtime.approvals.window import Window
 from interlock.runtime.ax.judge import revoked_line
 from interlock.runtime.ax.passkeys import PasskeyDesk
+from interlock.runtime.budgets import is_limited
 from interlock.runtime.callers import ViewKey
 from interlock.runtime.catalog import EVERYTHING
 from interlock.runtime.clock import rfc3339
@@ -102,6 +103,7 @@ class NodeOperations:
             },
             "configuration": node.reload.status() if node.reload is not None else None,
             "parents": node.parents.status() if node.parents is not None else [],
+            "budgets": node.budgets.shown(),
             **self.links(),
             "catalog": {
                 "version": namespace.version,
@@ -121,7 +123,20 @@ class NodeOperations:
                 "in_flight": len(node.dispatch.in_flight),
                 "parked": node.dispatch.parking.waiting,
             },
-            "approvals": {"waiting": len(node.inbox.waiting()), "channels": dict(node.notifier.trouble)},
+            "gate": self._gate(),
+            "approvals": {"waiting": node.inbox.waiting_count, "channels": dict(node.notifier.trouble)},
+        }
+
+    def _gate(self) -> JsonObject:
+        """How many tools it holds, and of how many of them nobody could release a call."""
+        node = self._node
+        namespace = node.catalog.namespace
+        held = [route for shelf in namespace.shelves for route in namespace.listed(shelf.tools) if route.is_held]
+        return {
+            "mode": node.plan.gate.mode,
+            "tools": len(held),
+            "unclassified": sum(route.is_open for route in held),
+            "without_approver": sum(not node.anchors.approving(route.qualified) for route in held),
         }
 
     def links(self) -> JsonObject:
@@ -247,6 +262,7 @@ class NodeOperations:
             "stderr_lines": keeper.stderr.count,
             "hops": max((route.hops for route in shelf.tools), default=1) if shelf else 1,
             "below": below(namespace.listed(shelf.tools)) if shelf else [],
+            "budget": self._node.budgets.shown_of(link),
             **self._registration(link),
             "latency_ms": round(statistics.median(link.latencies) * 1000, 3) if link.latencies else None,
             "token": _held(keeper),
@@ -391,9 +407,14 @@ class NodeOperations:
 
     def _rungs(self, route: Route, caller: str) -> list[JsonObject]:
         node = self._node
-        who = node.tokens.as_it_would_be(caller)
         return rungs(
-            route, who, plan=node.plan, namespace=node.catalog.namespace, inbox=node.inbox, approvers=node.anchors
+            route,
+            node.tokens.as_it_would_be(caller),
+            plan=node.plan,
+            namespace=node.catalog.namespace,
+            inbox=node.inbox,
+            approvers=node.anchors,
+            budgets=node.budgets if is_limited(node.plan) else None,
         )
 
     # The record, the configuration, access

@@ -13,9 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
-from interlock.config.difference import as_written, differences
+from interlock.config.difference import as_written, differences, section_of, without
 from interlock.config.load import ConfigInvalid, Loaded
 from interlock.config.plan import Plan
 from interlock.runtime.clock import Clock, rfc3339
@@ -110,7 +108,7 @@ class Reload:
             return
         takes = {key: self._take_for(key) for key in changed}
         self.restart_for = tuple(key for key, take in takes.items() if take is None)
-        self.plan = _mixed(old, new, self.restart_for)
+        self.plan = without(new, self.restart_for, old)
         for take in dict.fromkeys(take for take in takes.values() if take is not None):
             await take(old, self.plan)
         at_once = [key for key, take in takes.items() if take is not None]
@@ -121,20 +119,7 @@ class Reload:
             log.warning("the configuration has changed: %s from the next start", later)
 
     def _take_for(self, key: str) -> Take | None:
-        return self._takes.get(key) or self._takes.get(key.partition(".")[0])
-
-
-def _mixed(old: Plan, new: Plan, not_yet: tuple[str, ...]) -> Plan:
-    """The new plan with the old values of what waits for the next start."""
-    for key in not_yet:
-        section, _, name = key.partition(".")
-        if name:
-            kept = getattr(getattr(old, section), name)
-            part = msgspec.structs.replace(getattr(new, section), **{name: kept})
-            new = msgspec.structs.replace(new, **{section: part})
-        else:
-            new = msgspec.structs.replace(new, **{section: getattr(old, section)})
-    return new
+        return self._takes.get(key) or self._takes.get(section_of(key))
 
 
 def _look(paths: tuple[Path, ...]) -> _Seen:

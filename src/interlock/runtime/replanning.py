@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from interlock.config.plan import Plan
+from interlock.runtime.approvals.inbox import rules_of
+from interlock.runtime.approvals.notifying import make_channels
+from interlock.runtime.budgets import is_limited
 from interlock.runtime.reload import Take
 from interlock.runtime.tls import check_parents
 
@@ -18,8 +21,10 @@ def takes(node: "Node") -> Mapping[str, Take]:
         "servers": made.servers,
         "tools": made.tools,
         "gate": made.tools,
+        "approvals": made.approvals,
         "access": made.access,
         "anchors": made.anchors,
+        "budget": made.budget,
         "ax.parents": made.parents,
         "ax.children": made.children,
     }
@@ -36,16 +41,36 @@ class _Takes:
         node.door.replan(new)
         await node.configured.take(old, new)
 
-    async def tools(self, old: Plan, new: Plan) -> None:
+    async def budget(self, old: Plan, new: Plan) -> None:
+        """For whoever registers from now on (MCP-AX 11.4). What a tool costs is written where it is listed."""
+        self._limit(new)
+        if old.budget.units != new.budget.units:
+            await self.tools(old, new)
+
+    def _limit(self, new: Plan) -> None:
         node = self._node
         node.plan = new
+        node.budgets.declared = new.budget.limits
+        if is_limited(new):
+            node.dispatch.enforce(node.budgets)
+
+    async def tools(self, old: Plan, new: Plan) -> None:
+        node = self._node
+        self._limit(new)
         node.catalog.replan(new)
         await node.configured.restock()
+
+    async def approvals(self, old: Plan, new: Plan) -> None:
+        """For what is raised from now on; what waits keeps its time."""
+        node = self._node
+        node.plan = new
+        node.inbox.rules = rules_of(new.approvals)
+        await node.notifier.replan(make_channels(new.approvals, node.clock))
 
     async def access(self, old: Plan, new: Plan) -> None:
         """For whoever comes from now on; a registrant that is here keeps the scope it was told."""
         node = self._node
-        node.plan = new
+        self._limit(new)
         node.tokens.replan(new.access)
         node.door.replan(new)
         if node.subservers is not None:
@@ -59,8 +84,9 @@ class _Takes:
 
     async def parents(self, old: Plan, new: Plan) -> None:
         node = self._node
-        check_parents(new)
-        node.plan = new
+        check_parents(new)  # before anything is given up
+        node.own_key(new)
+        self._limit(new)
         leaving, node.parents = node.parents, None
         if leaving is not None:
             node.registrar.on_subtree.remove(leaving.subtree_changed)

@@ -13,6 +13,7 @@ from interlock.config.plan import GatePlan, Plan
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.ax.gating import Hold
 from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.budgets import Budgets
 from interlock.runtime.callers import Principal, view_key
 from interlock.runtime.catalog import SCOPES, Namespace
 from interlock.runtime.guard import Rung
@@ -32,8 +33,16 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rungs(
-    route: Route, caller: Principal, *, plan: Plan, namespace: Namespace, inbox: Inbox, approvers: Approvers
+    route: Route,
+    caller: Principal,
+    *,
+    plan: Plan,
+    namespace: Namespace,
+    inbox: Inbox,
+    approvers: Approvers,
+    budgets: Budgets | None,
 ) -> list[dict[str, Any]]:
+    """`budgets`: None where nothing is limited."""
     standing = route.link.standing
     usable = standing.state in USABLE
     met = [
@@ -45,6 +54,7 @@ def rungs(
             verdict="pass" if usable else "refuse",
             reason=standing.reason or standing.state.value,
         ),
+        *([] if budgets is None else [_budget(route, caller, budgets)]),
         _gate(route, caller, plan.gate, inbox, approvers),
         Verdict(
             rung=Rung.COMMIT,
@@ -83,6 +93,17 @@ def _arguments(route: Route) -> Verdict:
     strict = _hold(route) is Hold.CALL
     reason = "must mean the same to every reader: they are part of what is confirmed" if strict else "the server's"
     return Verdict(rung=Rung.ARGUMENTS, name="arguments", verdict="later" if strict else "pass", reason=reason)
+
+
+def _budget(route: Route, caller: Principal, budgets: Budgets) -> Verdict:
+    over = budgets.outlook(route.link, route.qualified, route.price, caller)
+    costs = f"costs {route.price.units} units" + (", changes something" if route.price.mutable else "")
+    return Verdict(
+        rung=Rung.BUDGET,
+        name="budget",
+        verdict="pass" if over is None else "refuse",
+        reason=costs if over is None else f"{over.budget}: {over.used} of {over.limit} used",
+    )
 
 
 def _gate(route: Route, caller: Principal, gate: GatePlan, inbox: Inbox, approvers: Approvers) -> Verdict:

@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from interlock.config.plan import Plan, ToolClass, ToolRule
 from interlock.protocol.ax import route as ax_route
+from interlock.protocol.ax.budget import Price
 from interlock.protocol.ax.capability import (
     Capability,
     Invalid,
@@ -41,13 +42,14 @@ from interlock.protocol.ax.hop import (
     changed_from,
     implied_scope,
     least_latency_class,
+    over_transport,
     published,
     raised,
     read_below,
     timeout_s,
 )
 from interlock.protocol.ax.names import Withheld, alias, qualify
-from interlock.protocol.ax.uris import SCHEME, is_nested, show_uri
+from interlock.protocol.ax.uris import SCHEME, bare_uri, is_nested, show_uri
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value
 from interlock.protocol.jsonrpc.errors import CodecError, Fault
 from interlock.protocol.mcp.eras import Era
@@ -71,6 +73,9 @@ class Rulings(Protocol):
     def get(self, tool: str, digest: str) -> ToolClass | None:
         """`digest` is that of the definition they were shown."""
 
+    def knows(self, tool: str) -> bool:
+        """Whether they said anything of a tool of this name."""
+
     def look(self, segment: str, sight: Sight) -> Look:
         """What the definition is, compared with what was accepted before."""
 
@@ -81,6 +86,9 @@ class Rulings(Protocol):
 class _NoRulings:
     def get(self, tool: str, digest: str) -> ToolClass | None:
         return None
+
+    def knows(self, tool: str) -> bool:
+        return False
 
     def look(self, segment: str, sight: Sight) -> Look:
         return Look.SAME
@@ -105,6 +113,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     item: Item
     segments: tuple[str, ...]  # from the root
     below: tuple[str, ...]  # from here: the segments without our own
+    source: Item | None = None  # of a tool: the item as it was listed, with what its server may not say
     onward: dict[str, Raw] | None = None  # route and cursor of a call that begins here; None for unmodified servers
     capability: Capability | None = None  # None for prompts
     said: Raw | None = None  # the capability annotation as it came
@@ -117,8 +126,14 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     is_open: bool = False  # nobody has said whether it changes anything
     timeout_s: float | None = None
     scope: str = "read"
+    price: Price = Price()  # what a call counts for in budgets
     mirrored: tuple[Mirrored, ...] = ()
     needs_task: bool = False  # a legacy server's tool that can be called only as a task
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a call waits for a person here."""
+        return self.gate is not None and self.gate.hold is not None
 
     @property
     def digest(self) -> str:
@@ -132,6 +147,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     link: Link
     uri: str  # as the server says it; a template for templates
+    bare: str  # the same without the segments an aggregator put before it
     shown: str  # as clients see it
     item: Item
 
@@ -151,7 +167,6 @@ class Shelf(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     private: bool = True
     degraded: bool = False  # the link is gone; what it offered stays listed for a while (MCP-AX 13.2)
     stale: bool = False  # an operator has said something new of its tools since it was made
-    reconsidered: int = 0  # how often that has happened
     seen: tuple[tuple[Sight, Look], ...] = ()  # definitions that are to be remembered or asked about
 
 
@@ -175,7 +190,7 @@ async def make_shelf(
     if old is not None and (old.link is not link or old.offer.session != offer.session):
         old = None
     digests = {kind: getattr(listing, kind).digest for kind in _KINDS}
-    digests["tasks"] = b"%d" % link.tasks  # what a tool says of tasks counts only then
+    digests["tasks"] = b"%d %d" % (link.tasks, link.modern)  # what a tool says of tasks counts only then
     least = least_latency_class(offer.link_latency_ms, link.latencies)
     if old is not None:
         least = max(least, old.least_latency)
@@ -186,7 +201,10 @@ async def make_shelf(
     if invalid:
         return refuse_names(offer, invalid)
     tools, prompts = named
-    stock = _Stock(link, plan, offer, least, rulings)
+    known: dict[str, Route] = {}
+    if old is not None and _made_alike(old, offer, least, digests["tasks"]):
+        known = {route.original: route for route in old.tools}
+    stock = _Stock(link, plan, offer, least, rulings, known)
     await stock.take_tools(tools)
     stock.take_prompts(prompts)
     withheld = [*tools.withheld, *prompts.withheld, *stock.withheld]
@@ -205,9 +223,13 @@ async def make_shelf(
         digests=digests,
         ttl_s=listing.tools.ttl_s,
         private=listing.tools.private,
-        reconsidered=old.reconsidered + old.stale if old is not None else 0,
         seen=tuple(stock.seen),
     )
+
+
+def _made_alike(old: Shelf, offer: Offer, least: LatencyClass, tasks: bytes) -> bool:
+    """Whether the same item would become the same route again."""
+    return not old.stale and old.offer == offer and old.least_latency is least and old.digests.get("tasks") == tasks
 
 
 def changes(old: Shelf | None, new: Shelf) -> tuple[Changed, ...]:
@@ -218,7 +240,11 @@ def changes(old: Shelf | None, new: Shelf) -> tuple[Changed, ...]:
     found = []
     for after in new.tools:
         was = before.get(after.qualified)
-        if was is None or (was.item == after.item and was.original == after.original and was.said == after.said):
+        if (
+            was is None
+            or was is after
+            or (was.item == after.item and was.original == after.original and was.said == after.said)
+        ):
             continue
         if was.digest != after.digest:
             found.append(Changed(name=after.qualified, before=was, after=after))
@@ -228,7 +254,17 @@ def changes(old: Shelf | None, new: Shelf) -> tuple[Changed, ...]:
 class _Stock:
     """One shelf in the making."""
 
-    def __init__(self, link: Link, plan: Plan, offer: Offer, least: LatencyClass, rulings: Rulings) -> None:
+    def __init__(
+        self,
+        link: Link,
+        plan: Plan,
+        offer: Offer,
+        least: LatencyClass,
+        rulings: Rulings,
+        known: dict[str, Route] | None = None,
+    ) -> None:
+        """`known`: tools by their original names, as they were made last time by the same rules."""
+        self._known = known or {}
         self._link = link
         self._rulings = rulings
         self._waits = rulings.waits(link.segment)
@@ -250,6 +286,10 @@ class _Stock:
         for done, (original, item, inner, local) in enumerate(named.items):
             if done % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
+            known = self._known.get(original)
+            if known is not None and known.source is item and known.below == self._way(inner)[1]:
+                self.tools.append(known)
+                continue
             route = self._tool(original, item, inner, local)
             if isinstance(route, Withheld):
                 self.withheld.append(route)
@@ -289,7 +329,8 @@ class _Stock:
                 withheld.append(Withheld(name=uri, reason=_BAD_URI, code=NAMES[NAMESPACE_INVALID]))
                 continue
             shown = show_uri(self._path, uri, aggregator=aggregator)
-            found[uri] = Place(link=self._link, uri=uri, shown=shown, item=item)
+            bare = bare_uri(uri) if aggregator else uri
+            found[uri] = Place(link=self._link, uri=uri, bare=bare, shown=shown, item=item)
         return tuple(sorted(found.values(), key=lambda place: place.shown))
 
     def _tool(self, original: str, item: Item, inner: tuple[str, ...], local: str) -> Route | Withheld:
@@ -310,7 +351,7 @@ class _Stock:
         is_open = sight.is_open = self._is_open(original, told, annotations, rule)
         if (unwanted := self._maybe_unwanted(sight, rule)) is not None:
             return unwanted
-        ruling = self._rulings.get(qualified, sight.digest) if is_open and self._rulings is not NO_RULINGS else None
+        ruling = self._rulings.get(qualified, sight.digest) if is_open and self._rulings.knows(qualified) else None
         is_open = is_open and ruling is None
         read = self._capability(original, told, annotations, rule, ruling)
         if isinstance(read, Invalid):
@@ -344,6 +385,7 @@ class _Stock:
             wire_name=Raw(encode_value(original)),
             head=modern_head(TOOLS_CALL) + b"mcp-name: %b\r\n" % encode_header(original),
             item=_cleaned(item, meta, told),
+            source=item,
             segments=segments,
             below=below,
             onward=self._onward(below, local),
@@ -359,6 +401,7 @@ class _Stock:
             is_open=is_open,
             timeout_s=timeout_s(capability, told.hops),
             scope=scope.value,
+            price=self._price(capability, rule),
             mirrored=mirrored,
             needs_task=not self._link.modern and self._link.tasks and needs_task(item),
         )
@@ -405,6 +448,10 @@ class _Stock:
                 declared = decode_value(told.capability)
             except CodecError:
                 return Invalid(reason="the capability annotation cannot be read")
+        if self._offer.kind == "leaf":
+            declared = over_transport(declared, self._offer.transport)
+            if isinstance(declared, Invalid):
+                return declared
         if not self._offer.proved:
             said = read_capability(declared, annotations=annotations)
             if isinstance(said, Invalid):
@@ -418,6 +465,12 @@ class _Stock:
             tool_class=self._link.plan.classes.get(original, ruling),
             overrides=rule.capability if rule is not None else None,
         )
+
+    def _price(self, capability: Capability, rule: ToolRule | None) -> Price:
+        units: int | None = None if rule is None else rule.cost_units
+        if units is None:
+            units = getattr(self._plan.budget.units, capability.cost_class.value)
+        return Price(mutable=capability.mutable, units=units, limits=None if rule is None else rule.budget)
 
     def _reclassified(self, original: str, rule: ToolRule | None) -> bool:
         return original in self._link.plan.classes or (

@@ -174,9 +174,9 @@ class Desk:
         if name is None:
             self._refuse(climbed.id, Fault(INVALID_PARAMS, "params.name must be a string"))
             return
-        misrouted = self._misrouted(climbed, name)
-        if misrouted is not None:
-            self._refuse(climbed.id, misrouted)
+        meta = self._entered(climbed, name)
+        if isinstance(meta, Fault):
+            self._refuse(climbed.id, meta)
             return
         tool = self._offer.tools.get(name)
         if tool is None:
@@ -185,18 +185,20 @@ class Desk:
         if len(self._offer.calls) >= CALLS_MAX:
             self._refuse(climbed.id, _BUSY)
             return
-        context = Context(self._reporter(climbed.meta), climbed.meta)
+        context = Context(self._reporter(climbed.meta), meta)
         task = asyncio.get_running_loop().create_task(self._work(climbed, tool, context))
         # A thread cannot be interrupted: its call counts until it has ended.
         self._running[climbed.id] = task if tool.is_async else None, context
         self._offer.calls.add(task)
         task.add_done_callback(self._offer.calls.discard)
 
-    def _misrouted(self, climbed: Climbed, name: str) -> Fault | None:
+    def _entered(self, climbed: Climbed, name: str) -> Mapping[str, Raw] | Fault:
+        """The `_meta` a tool sees: past our own segment, the cursor of the route points at the tool (MCP-AX 7.2)."""
         routed = route.read_untrusted(climbed.params, climbed.meta)
         if routed is None or isinstance(routed, Fault):
-            return routed
-        return route.check(routed, segment=self._segment, rest=(name,))
+            return climbed.meta if routed is None else routed
+        mismatch = route.check(routed, segment=self._segment, rest=(name,))
+        return mismatch if mismatch is not None else {**climbed.meta, **route.as_meta(route.advance(routed))}
 
     async def _work(self, climbed: Climbed, tool: Tool, context: Context) -> None:
         try:

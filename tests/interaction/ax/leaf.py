@@ -15,6 +15,8 @@ def main() -> None:
         "parent_id": None,
         "heartbeat_interval_ms": 0,
     }
+    if what.startswith("dns:"):
+        register["authority"] = what
     print("a child says something on stderr", file=sys.stderr, flush=True)
     _say({"jsonrpc": "2.0", "id": "r", "method": "mcpax/register", "params": register})
     tools = [{"name": "write", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": False}}]

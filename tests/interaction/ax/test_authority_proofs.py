@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import http.server
 import json
+import sys
 import threading
 import time
 import uuid
@@ -16,6 +17,8 @@ from tests.interaction.ax.bare import Bare, Refused, bare, connect, tool
 from tests.interaction.ax.client import call, listed, ready
 from tests.interaction.harness import RunningNode, running_node, wait_for
 from tests.servers.minting import SigningKey, confused, key, mint, tampered, unsigned
+
+from interlock.subserver import Subserver
 
 EDGE, OTHER = "edge01.example.com", "other.example.com"
 PEM, JWK, SET, STRANGER = key("ES256", ""), key("RS256", "rsa"), key("EdDSA", "first"), key("EdDSA", "stranger")
@@ -275,8 +278,13 @@ async def test_an_anchor_is_believed_from_the_moment_it_is_written_and_no_longer
 
 @pytest.mark.req("AX-4.2-10")
 async def test_an_operator_may_name_who_on_this_machine_speaks_for_an_authority(tmp_path: Path) -> None:
+    """A child on its stdio is the node's own user; one on loopback is whom [[access]] names."""
+    command = json.dumps([sys.executable, str(Path(__file__).with_name("leaf.py")), "kid", f"dns:{EDGE}"])
     extra = f'[[access]]\nwho = ["local"]\nscope = "write"\nauthority = "dns:{EDGE}"\n'
+    extra += f'[[ax.children]]\nsegment = "kid"\ncommand = {command}\n'
     with running_node(tmp_path, {}, extra) as node:
+        kid = (await ready(node, "kid", tools=1))["registration"]
+        assert (kid["authority"], kid["verified"]) == (f"dns:{EDGE}", True)
         async with bare(node, "named", tools=WRITES, authority=f"dns:{EDGE}"):
             link = await ready(node, "named", tools=2)
             assert link["registration"]["verified"] is True
@@ -307,6 +315,34 @@ async def test_unproved_claims_pass_where_little_can_be_done_with_them(tmp_path:
             await leaf.register()
         await leaf.stop()
         assert refused.value.error["code"] == 32114
+
+
+async def test_a_leaf_of_the_library_signs_each_registration_with_its_key(tmp_path: Path) -> None:
+    made = RunningNode.cli(
+        _Stopped(tmp_path / "leaf"),  # type: ignore[arg-type]
+        *("access", "anchor", "--key", str(tmp_path / "leaf.key"), "--speaks-for", EDGE),
+    )
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.startswith('[[anchor]]\nname = "leaf"\nkey = "ed25519:')
+    extra = f'{made.stdout}[[access]]\nwho = ["local"]\nscope = "write"\n[degraded]\nenabled = false\n'
+    with running_node(tmp_path / "root", {}, extra) as root:
+        for _ in range(2):
+            leaf = Subserver(
+                "library",
+                parents=[f"ws://127.0.0.1:{root.port}/ax"],
+                authority=EDGE,
+                authority_key=tmp_path / "leaf.key",
+                state=tmp_path / "state",
+            )
+            leaf.tool(name="write", mutable=True)(lambda: 7)
+            serving = asyncio.create_task(leaf.serve())
+            link = await ready(root, "library", tools=1)
+            assert link["registration"]["verified"] is True
+            leaf.stop()
+            await serving
+            await asyncio.to_thread(
+                wait_for, lambda: all(one["segment"] != "library" for one in root.admin("/admin/links")["links"])
+            )
 
 
 async def test_a_node_below_signs_each_registration_with_its_own_key(tmp_path: Path) -> None:

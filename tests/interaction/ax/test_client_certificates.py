@@ -188,6 +188,69 @@ async def test_a_revoked_certificate_is_refused_and_revoking_needs_no_restart(tm
         assert await refusal(node, house, fresh) == (32114, "revocation_unknown")
         house.ca.revoke(house.crl)
         assert await verified(node, house, fresh) is True
+        said = (tmp_path / "n" / "stderr.txt").read_text().count("no client certificate counts")
+        assert 0 < said < 10  # each trouble once, not each second
+
+
+# Instead of a token
+
+
+@pytest.mark.req("AX-10.1-3")
+async def test_a_certificate_opens_the_door_where_an_access_entry_names_it(tmp_path: Path) -> None:
+    house = House(tmp_path / "certificates")
+    named = '[[access]]\nwho = ["certificate:edge*.example.com"]\nscope = "write"\n'
+    closed = settings(house).replace(ACCESS, "") + '[auth]\nanonymous = "never"\n[[access]]\nwho = ["*"]\n'
+
+    async def status(node: RunningNode, shown: Certificate | None) -> int:
+        with pytest.raises(websockets.InvalidStatus) as refused:
+            await connect(node, house, shown)
+        return refused.value.response.status_code
+
+    with running_node(tmp_path / "n", {}, named + closed) as node:
+        async with leaf(node, house, house.good) as one:
+            await one.register()
+            shown = (await ready(node, one.segment, tools=2))["registration"]
+            assert (shown["principal"], shown["verified"]) == (f"certificate:{EDGE}", True)
+            assert one.session["auth_scope"] == "write"
+            for other in (
+                None,
+                house.revoked,
+                house.ca.issue("x", ["hub.example.com"]),
+                house.ca.issue(EDGE),
+                house.ca.issue("x", ["*.example.com"]),
+                house.ca.issue("x", ["hub.example.com", EDGE]),  # the first name is its name
+            ):
+                assert await status(node, other) == 401
+            with pytest.raises(websockets.InvalidStatus):  # a wrong token is not mended by a certificate
+                await connect(node, house, house.good, {"authorization": "Bearer ils_wrong"})
+            # and ends with it
+            house.ca.revoke(house.crl, house.revoked, house.good)
+            assert (await one.closed())[0] == 4401
+        assert await status(node, house.good) == 401
+    with running_node(tmp_path / "n2", {}, closed) as node:  # who = ["*"] is not meant for certificates
+        assert await status(node, house.ca.issue("x", [EDGE])) == 401
+
+
+async def test_a_link_ends_with_the_certificate_it_began_with(tmp_path: Path) -> None:
+    house = House(tmp_path / "certificates")
+    short = house.ca.issue("short", [EDGE], lasts=DAY + datetime.timedelta(seconds=6))
+    with running_node(tmp_path / "n", {}, settings(house)) as node:
+        async with leaf(node, house, short) as ends, leaf(node, house, house.good) as stays:
+            await ends.register()
+            await stays.register()
+            assert (await ends.closed())[0] == 4401
+            assert (await stays.beat())["status"] == "ok"
+
+
+async def test_a_rule_that_is_taken_away_takes_its_certificates_along(tmp_path: Path) -> None:
+    house = House(tmp_path / "certificates")
+    named = f'[[access]]\nwho = ["certificate:{EDGE}"]\nscope = "write"\n'
+    closed = settings(house).replace(ACCESS, "") + '[auth]\nanonymous = "never"\n'
+    with running_node(tmp_path / "n", {}, named + closed) as node:
+        async with leaf(node, house, house.good) as one:
+            await one.register()
+            node.config.write_text(node.config.read_text().replace(named, ""))
+            assert (await one.closed())[0] == 4401
 
 
 # Through a proxy
@@ -346,6 +409,20 @@ async def test_nodes_with_certificates_of_the_house_authority_register_over_tls_
         with running_node(tmp_path / "edge", {}, unknown + shows) as below:
             shown = await asyncio.to_thread(wait_for, lambda: _refused(below), 20.0)
             assert "certificate" in shown["reason"]
+
+
+async def test_a_node_whose_certificate_is_not_accepted_is_told_where_to_look(tmp_path: Path) -> None:
+    house = House(tmp_path / "certificates")
+    strange = house.strange.issue("x", [EDGE])
+    with running_node(tmp_path / "hub", {}, settings(house)) as root:
+        parent = (
+            f'[[ax.parents]]\nurl = "wss://127.0.0.1:{root.port}/ax"\nsegment = "edge"\nauthority = "dns:{EDGE}"\n'
+            f'ca_file = "{house.ca.pem}"\ntls_cert = "{strange.pem}"\ntls_key = "{strange.key}"\n'
+        )
+        with running_node(tmp_path / "edge", {}, parent) as below:
+            shown = await asyncio.to_thread(wait_for, lambda: _refused(below), 20.0)
+            assert "client_ca" in shown["next_step"]
+            assert shown["state"] != "registered"
 
 
 def _refused(node: RunningNode) -> Any:

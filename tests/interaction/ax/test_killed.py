@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.interaction.ax.client import call, ready
 from tests.interaction.harness import RunningNode, Wire, running_node
 
@@ -75,6 +76,7 @@ async def test_a_leaf_of_the_library_registers_serves_and_comes_back_after_a_kil
         assert (await call(node, "lib__pid"))["result"]["content"][0]["text"] != first
 
 
+@pytest.mark.req("AX-13.1-4")
 async def test_killing_leaves_under_load_loses_no_answer_and_repeats_no_call(tmp_path: Path) -> None:
     segments = ("a1", "a2", "a3")
     with running_node(tmp_path / "node", {}) as node, _leaves(node, tmp_path, *segments) as leaves:

@@ -91,6 +91,7 @@ async def test_one_that_deregisters_is_gone_at_once_and_its_segment_free(node: R
         await ready(node, "polite", tools=1)
 
 
+@pytest.mark.req("AX-13.1-4")
 async def test_calls_under_way_end_when_the_subserver_is_cut_off(node: RunningNode) -> None:
     begun = asyncio.Event()
 

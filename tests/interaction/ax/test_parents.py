@@ -222,7 +222,7 @@ async def test_unknown_requests_of_the_tree_are_refused(tmp_path: Path) -> None:
             assert (await session.ask(method))["error"]["code"] == -32601
 
 
-@pytest.mark.req("AX-7.2-1", "AX-7.2-4")
+@pytest.mark.req("AX-7.2-1", "AX-7.2-2", "AX-7.2-4")
 async def test_only_a_route_that_leads_here_and_to_the_tool_named_is_followed(tmp_path: Path) -> None:
     async with joined(tmp_path, OPEN, assigned_segment="west") as (node, session):
         await listed(session, "bench.echo")

@@ -30,7 +30,7 @@ async def _segments(node: RunningNode) -> list[str]:
     return [link["segment"] for link in answer["links"]]
 
 
-@pytest.mark.req("AX-6.2-1")
+@pytest.mark.req("AX-6.2-1", "AX-6.1-1")
 async def test_the_example_of_the_draft_is_accepted_to_the_letter(node: RunningNode) -> None:
     leaf = Bare(await connect(node), "stm32h7")
     leaf.register_params = DRAFT_EXAMPLE
@@ -48,6 +48,7 @@ async def test_the_example_of_the_draft_is_accepted_to_the_letter(node: RunningN
     await leaf.stop()
 
 
+@pytest.mark.req("AX-6.1-1")
 @pytest.mark.parametrize(
     ("first", "code"),
     [

@@ -2,7 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import json
+import shutil
+import stat
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +13,8 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.interaction.ax.bare import Bare, Refused, connect, tool
+from tests.interaction.ax.tree import parents, wait_parent
+from tests.interaction.harness import RunningNode, running_node
 
 from interlock.config.plan import Address, AxPlan, NodePlan, Plan
 from interlock.runtime.ax.records import Leases
@@ -99,3 +104,55 @@ async def test_without_the_store_new_registrations_wait_and_old_ones_go_on(tmp_p
         assert (await first.beat())["status"] == "ok"
         await first.stop()
         await other.stop()
+
+
+@pytest.mark.req("AX-6.1-2")
+async def test_a_node_is_the_same_after_a_stop_a_crash_and_an_upgrade_and_a_copy_of_it_is_found_out(
+    tmp_path: Path,
+) -> None:
+    shared = build_store("sqlite", tmp_path / "shared")
+    await shared.open()
+    home = tmp_path / "home"
+    identity = home / "data" / "identity.json"
+    try:
+        async with _node(tmp_path / "a", shared) as a, _node(tmp_path / "b", shared) as b:
+            seen = set()
+            for how in ("stopped", "killed", "upgraded", "last"):
+                async with _below(home, a.node.url) as node:
+                    await _until(lambda: "edge" in a.node.keepers and not a.node.keepers["edge"].link.standing.reason)
+                    seen.add(a.node.operations.link("edge")["registration"]["subserver_id"])
+                    if how == "killed":
+                        node.process.kill()
+                    if how == "last":
+                        assert stat.S_IMODE(identity.stat().st_mode) == 0o600
+                        copied = tmp_path / "copied"
+                        (copied / "data").mkdir(parents=True)
+                        shutil.copy(identity, copied / "data" / "identity.json")
+                        async with _below(copied, b.node.url) as copy:
+                            shown = await asyncio.to_thread(wait_parent, copy, {"state": "waiting"})
+                            assert shown["reason"].startswith("split_brain")
+                            assert "was the data folder copied?" in shown["next_step"]
+                        assert "edge" not in b.node.keepers
+                        assert a.node.keepers["edge"].link.standing.state.value == "ready"
+                if how == "upgraded":  # whatever a later version writes beside it
+                    identity.write_text(json.dumps({**json.loads(identity.read_text()), "made_by": "9.9.9"}))
+            assert seen == {json.loads(identity.read_text())["aggregator_id"]}
+    finally:
+        await shared.close()
+
+
+@contextlib.asynccontextmanager
+async def _below(folder: Path, above: str) -> AsyncIterator[RunningNode]:
+    url = above.replace("http://", "ws://") + "/ax"
+    entered = running_node(folder, {}, parents((url, "edge"), authority=None))
+    node = await asyncio.to_thread(entered.__enter__)
+    try:
+        yield node
+    finally:
+        await asyncio.to_thread(entered.__exit__, None, None, None)
+
+
+async def _until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not true():  # noqa: ASYNC110  (what is waited for is the node's own state)
+            await asyncio.sleep(0.01)

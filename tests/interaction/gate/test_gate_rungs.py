@@ -30,6 +30,7 @@ def test_what_passes_and_what_is_held(node: RunningNode) -> None:
         4: "pass",
         7: "pass",
         8: "pass",
+        9: "pass",
         10: "pass",
         11: "pass",
         12: "later",

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Raw
 
+from interlock.protocol.ax import budget
 from interlock.protocol.ax.authority import SCHEME, maybe_authority
 from interlock.protocol.ax.capability import AuthScope, Transport
 from interlock.protocol.ax.errors import NAMESPACE_INVALID, refusal
@@ -41,10 +42,8 @@ VERSION_MAX: Final = 64
 ENDPOINT_MAX: Final = 2048
 SESSION_ID_MAX: Final = 256
 TREE_MAX: Final = 255
-BUDGET_MAX: Final = 2**53 - 1  # beyond it, JSON numbers mean different things to different readers
 
 SUBTREE_IDS: Final = "x-mcpax-subtree-ids"
-BUDGET_KEYS: Final = ("max_calls_per_minute", "max_mutable_calls_per_session", "max_cost_units_per_session")
 DEREGISTERED: Final = b'{"status":"deregistered"}'
 
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -369,11 +368,11 @@ def _budget(members: Mapping[str, Raw]) -> dict[str, Any]:
     said = decode_object(members["budget"]) if "budget" in members else None
     if said is None:
         _refuse("budget", "an object")
-    budget: dict[str, Any] = {}
-    for name in BUDGET_KEYS:
+    limits: dict[str, Any] = {}
+    for name in budget.KEYS:
         if name in said:
             value = _maybe_whole(said[name])
-            if value is None or value > BUDGET_MAX:
-                _refuse(f"budget.{name}", f"a whole number from 0 to {BUDGET_MAX}")
-            budget[name] = value
-    return budget
+            if value is None or value > budget.LIMIT_MAX:
+                _refuse(f"budget.{name}", f"a whole number from 0 to {budget.LIMIT_MAX}")
+            limits[name] = value
+    return limits

@@ -16,7 +16,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value
-from interlock.protocol.jsonrpc.errors import TOOL_DEGRADED, CodecError, Fault
+from interlock.protocol.jsonrpc.errors import BUDGET_EXCEEDED, TOOL_DEGRADED, CodecError, Fault
 
 NAMESPACE_CONFLICT: Final = 32110
 NAMESPACE_INVALID: Final = 32111
@@ -61,7 +61,7 @@ def refusal(code: int, why: str, **data: Any) -> Fault:
     return Fault(code, name, {"mcpax_error": name, "detail": why, **data})
 
 
-_DRAFT_CODES: Final = {("tool_degraded", -32002): TOOL_DEGRADED, ("budget_exceeded", -32003): 32003}
+_DRAFT_CODES: Final = {("tool_degraded", -32002): TOOL_DEGRADED, ("budget_exceeded", -32003): BUDGET_EXCEEDED}
 _DRAFT_MARKS: Final = (b"-32002", b"-32003")
 
 

@@ -17,7 +17,9 @@ from interlock.protocol.ax.capability import (
     AuthScope,
     Availability,
     Capability,
+    Invalid,
     LatencyClass,
+    Transport,
     as_object,
 )
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
@@ -43,6 +45,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     proved: bool = True  # its authority is proved, or the operator named it in the configuration
     scope: AuthScope = AuthScope.ADMIN  # granted; nothing that implies more is listed or sent
     link_latency_ms: float = 0.0  # declared by the operator
+    transport: Transport = Transport.NATIVE  # of a stub behind a gateway; native says nothing of what lies behind
     session: str = ""  # a class once raised stays raised for one registration session
 
     @property
@@ -92,6 +95,16 @@ def at_its_strictest(capability: Capability, annotations: object) -> Capability:
         idempotent=False,
         auth_scope=max(capability.auth_scope, AuthScope.WRITE),
     )
+
+
+def over_transport(declared: object, transport: Transport) -> object | Invalid:
+    """What a leaf declares, with the transport of its registration (9.1): it can leave it out, not claim another."""
+    if transport is Transport.NATIVE or (declared is not msgspec.UNSET and not isinstance(declared, Mapping)):
+        return declared
+    said = {} if declared is msgspec.UNSET else declared
+    if said.get("transport", transport.value) != transport.value:
+        return Invalid(reason=f"transport must be {transport.value}, as its registration says")
+    return {**said, "transport": transport.value}
 
 
 def least_latency_class(link_latency_ms: float, latencies_s: Iterable[float]) -> LatencyClass:

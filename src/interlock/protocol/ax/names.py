@@ -152,6 +152,12 @@ def unalias(text: str) -> str | None:
     return qualified if is_qualified(qualified) and alias(qualified) == text else None
 
 
+def may_collide(spelled: str) -> bool:
+    """Whether another name may have this alias too: only one that was shortened can, because the others spell their
+    name out."""
+    return len(spelled) == ALIAS_MAX and "H" in spelled
+
+
 def withhold_colliding_aliases(qualified_names: Iterable[str]) -> Aliases:
     """The table from alias to qualified name. Names that share an alias are all withheld."""
     claimants: dict[str, list[str]] = {}

@@ -13,6 +13,7 @@ After Hangup, and after `lost`, the caller says nothing more of that link.
 """
 
 import enum
+from math import inf
 from typing import Final, Literal, assert_never
 
 import msgspec
@@ -29,6 +30,7 @@ ANSWER_S: Final = 10.0  # for the answer to mcpax/register; the parent may first
 FAREWELL_S: Final = 2.0  # for the answer to mcpax/deregister
 SETTLED_S: Final = 10.0  # without heartbeats: registered for so long counts as success
 INTERVAL_MIN_S: Final = 0.1  # what a parent may bring our interval down to
+SUBTREE_SOON_S: Final = 0.02  # changes below mostly come several at once
 BEATS_KEPT: Final = 2 * HEARTBEATS_MISSED_MAX  # unanswered ones that are remembered; two are sent per interval
 
 # Trying again changes nothing until a person changes something.
@@ -164,6 +166,7 @@ class Registrant:
         self._deadline: float | None = None  # of the state: dial, answer, retry, settling, farewell
         self._interval_s = 0.0
         self._beat_at: float | None = None
+        self._beat_sent = -inf
         self._beats: dict[int, float] = {}  # unanswered heartbeats and when they left
         self._subtree_said: tuple[str, ...] | None = register.subtree_ids
         self._subtree_in: dict[int, tuple[str, ...]] = {}  # by heartbeat
@@ -258,7 +261,8 @@ class Registrant:
         return (Ignored(reason=reason),)  # a heartbeat answered with nonsense stays unanswered
 
     def subtree_changed(self, subtree_ids: tuple[str, ...], now: float) -> Steps:
-        """Other aggregators stand below us (5.3); the next heartbeat says so, or one of its own where there is none."""
+        """Other aggregators stand below us (5.3): a heartbeat says so, and soon. Whoever does not know yet who is below
+        whom lets a circle close, and cuts links that were there before it."""
         self._register = msgspec.structs.replace(self._register, subtree_ids=subtree_ids)
         return self._maybe_say_subtree(now) if self.state is State.REGISTERED else ()
 
@@ -347,28 +351,34 @@ class Registrant:
         beat = self._send("heartbeat", Heartbeat(session_id=self.registered.session_id, subtree_ids=changed))
         if changed is not None:
             self._subtree_in[beat.id] = changed
-        self._beats[beat.id] = now
+        self._beats[beat.id] = self._beat_sent = now
         if self._interval_s:
             self._beat_at = now + self._interval_s / 2
-        # A parent that answers none must not make the tables grow; without a backup nothing else ends that.
-        self._forget_beats(before=beat.id - BEATS_KEPT)
+        # A parent that answers none must not make the tables grow; without a backup nothing else ends that. The oldest
+        # is kept: by it a silent parent is found out.
+        if len(self._beats) > BEATS_KEPT:
+            self._forget_beat(list(self._beats)[1])
         return beat
 
     def _maybe_say_subtree(self, now: float) -> Steps:
-        if self._beat_at is not None or self._register.subtree_ids == self._subtree_said:
+        if self._register.subtree_ids == self._subtree_said:
             return ()
-        return (self._beat(now),)
+        if self._beat_at is None:
+            return (self._beat(now),)
+        soon = max(now + SUBTREE_SOON_S, self._beat_sent + self._interval_s / 10)
+        self._beat_at = min(self._beat_at, soon)
+        return ()
 
-    def _forget_beats(self, before: int) -> None:
-        for id in [id for id in self._beats if id < before]:
-            self._beats.pop(id)
-            self._asked.pop(id, None)
-            self._subtree_in.pop(id, None)
+    def _forget_beat(self, id: int) -> None:
+        self._beats.pop(id)
+        self._asked.pop(id, None)
+        self._subtree_in.pop(id, None)
 
     def _heard(self, id: int) -> None:
         if (said := self._subtree_in.pop(id, None)) is not None:
             self._subtree_said = said
-        self._forget_beats(before=id + 1)
+        for sent in [sent for sent in self._beats if sent <= id]:
+            self._forget_beat(sent)
         self._settled()
 
     def _settled(self) -> None:
@@ -439,6 +449,7 @@ class Registrant:
         self._asked.clear()
         self._subtree_in.clear()
         self._beats.clear()
+        self._beat_sent = -inf
         self._deadline = self._beat_at = None
         self._interval_s = 0.0
 

@@ -93,6 +93,9 @@ class Registrations:
     def standings(self) -> tuple[Standing, ...]:
         return tuple(map(_standing, self._by_segment.values()))
 
+    def has_session(self, session_id: str) -> bool:
+        return session_id in self._by_session
+
     def check(self, request: Register, peer: Peer, owner: Owner | None = None) -> Fault | None:
         """What `register` would refuse, for those who want to know before they ask others."""
         return (

@@ -37,3 +37,8 @@ def is_nested(uri: str) -> bool:
 def nested_segments(uri: str) -> tuple[str, ...]:
     """The segments that a URI of the tree names; none where it is not one."""
     return read_dotted(uri[len(SCHEME) :].partition("/")[0]) or () if is_nested(uri) else ()
+
+
+def bare_uri(uri: str) -> str:
+    """The URI that the server at the end of the way wrote, as it stands in its results too."""
+    return uri[len(SCHEME) :].partition("/")[2] if is_nested(uri) else uri

@@ -52,10 +52,17 @@ class Notifier:
         self._tasks = [loop.create_task(self._hear(self._inbox.listen()), name="notices")]
         self._tasks += [loop.create_task(self._tell(name), name=f"notices {name}") for name in self._channels]
 
+    async def replan(self, channels: Mapping[str, Channel]) -> None:
+        await self.close()
+        self._channels = dict(channels)
+        self.trouble.clear()
+        self.start()
+
     async def close(self) -> None:
-        for task in self._tasks:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for channel in self._channels.values():
             await channel.close()
 

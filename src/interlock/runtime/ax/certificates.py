@@ -22,6 +22,7 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 
 from interlock.protocol.ax.authority import unverified
 from interlock.protocol.jsonrpc.errors import Fault
+from interlock.runtime.ax.peers import Shown
 from interlock.runtime.clock import Clock
 from interlock.runtime.start_errors import CertificatesInvalid
 
@@ -35,8 +36,6 @@ CERTIFICATE_BYTES_MAX: Final = 32 * 1024
 _BINARY: Final = re.compile(rb":([A-Za-z0-9+/=]*):")  # RFC 8941 3.3.5
 _ESCAPED_PEM: Final = b"-----BEGIN%20CERTIFICATE-----"  # how nginx passes one on: $ssl_client_escaped_cert
 
-Shown = tuple[str, ...] | Fault
-
 
 class Certificates:
     def __init__(self, client_ca: Path, crl: Path | None, clock: Clock) -> None:
@@ -46,18 +45,19 @@ class Certificates:
         self._crl = crl
         self._lists: tuple[x509.CertificateRevocationList, ...] = ()
         self._read_as: tuple[int, int] | None = None  # how the file looked when it was read
+        self._trouble: str | None = None
         if crl is not None:
             self._read(crl)
 
-    def of_link(self, der: bytes) -> Shown:
+    def of_link(self, der: bytes) -> Shown | Fault:
         """The names in a certificate that TLS verified."""
         try:
             certificate = x509.load_der_x509_certificate(der)
         except ValueError:
             return _MALFORMED
-        return self._names(certificate)
+        return self._shown(certificate)
 
-    def of_header(self, headers: Sequence[tuple[bytes, bytes]]) -> Shown | None:
+    def of_header(self, headers: Sequence[tuple[bytes, bytes]]) -> Shown | Fault | None:
         """The same for one that a trusted proxy passed on. None: it passed none on."""
         given = [value for name, value in headers if name == HEADER and value]
         if not given:
@@ -77,38 +77,51 @@ class Certificates:
             policy.build_client_verifier().verify(leaf, above)
         except (VerificationError, ValueError, UnsupportedAlgorithm):
             return _UNTRUSTED
-        return self._names(leaf)
+        return self._shown(leaf)
 
-    def _names(self, certificate: x509.Certificate) -> Shown:
-        refused = self._revoked(certificate)
-        if refused is not None:
-            return refused
+    def stands(self, shown: Shown) -> bool:
+        """Whether a link that began with this certificate may go on. Not being able to tell is no reason to cut it."""
+        return self._clock.wall() < shown.expires_at and self._revoked(shown) is not _REVOKED
+
+    def _shown(self, certificate: x509.Certificate) -> Shown | Fault:
         try:
             said = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            names = tuple(said.get_values_for_type(x509.DNSName))
         except x509.ExtensionNotFound:
-            return ()
+            names = ()
         except ValueError:
             return _MALFORMED
-        return tuple(said.get_values_for_type(x509.DNSName))
+        shown = Shown(
+            names=names,
+            issuer=certificate.issuer.public_bytes(),
+            serial=certificate.serial_number,
+            expires_at=certificate.not_valid_after_utc.timestamp(),
+        )
+        return self._revoked(shown) or shown
 
-    def _revoked(self, certificate: x509.Certificate) -> Fault | None:
+    def _revoked(self, shown: Shown) -> Fault | None:
         if self._crl is None:
             return None
         try:
             self._read(self._crl)
         except CertificatesInvalid as invalid:
-            log.warning("%s; no client certificate counts until it is mended", invalid)
-            return _UNKNOWN
+            return self._cannot_tell(str(invalid))
         now = self._now()
-        of_issuer = [one for one in self._lists if one.issuer == certificate.issuer]
-        current = [one for one in of_issuer if one.next_update_utc is not None and one.next_update_utc > now]
-        if not current:
-            why = "is too old" if of_issuer else f"has nothing of {certificate.issuer.rfc4514_string()}"
-            log.warning("%s %s; no client certificate counts until it is renewed", self._crl, why)
-            return _UNKNOWN
-        if any(one.get_revoked_certificate_by_serial_number(certificate.serial_number) for one in current):
+        of_issuer = [one for one in self._lists if one.issuer.public_bytes() == shown.issuer]
+        if any(one.get_revoked_certificate_by_serial_number(shown.serial) for one in of_issuer):
             return _REVOKED
+        if not any(one.next_update_utc is not None and one.next_update_utc > now for one in of_issuer):
+            why = "is too old" if of_issuer else "has nothing of the issuer of a certificate that was shown"
+            return self._cannot_tell(f"{self._crl} (node.crl) {why}")
+        self._trouble = None
         return None
+
+    def _cannot_tell(self, why: str) -> Fault:
+        """Links that stand are looked at every second, so each trouble is said once."""
+        if why != self._trouble:
+            self._trouble = why
+            log.warning("%s; until that is mended no client certificate counts", why)
+        return _UNKNOWN
 
     def _read(self, crl: Path) -> None:
         """Where the file changed."""
@@ -135,7 +148,8 @@ class Certificates:
 
 _MALFORMED: Final = unverified("certificate", "the client certificate cannot be read")
 _UNTRUSTED: Final = unverified(
-    "certificate_untrusted", "the client certificate is expired, or no CA that is trusted here vouches for it"
+    "certificate_untrusted",
+    "the client certificate is not in date, not for clients, without a name, or of a CA that is not trusted here",
 )
 _REVOKED: Final = unverified("certificate_revoked", "the client certificate was revoked")
 _UNKNOWN: Final = unverified("revocation_unknown", "whether the client certificate was revoked cannot be told now")

@@ -12,14 +12,18 @@ from interlock.protocol.ax.errors import SCOPE_DENIED, refusal
 from interlock.protocol.ax.route import CURSOR, ROUTE, advance, as_meta, check, read_untrusted
 from interlock.protocol.jsonrpc.errors import Fault
 
+KNOWN_MAX: Final = 4096  # routes remembered; each is one tool's
+KNOWN_BYTES_MAX: Final = 512  # of a route that is worth remembering
+
 
 class Hop:
     """`segment` is what the parent assigned to us."""
 
-    __slots__ = ("segment",)
+    __slots__ = ("_known", "segment")
 
     def __init__(self, segment: str) -> None:
         self.segment = segment
+        self._known: dict[tuple[bytes, bytes], tuple[Sequence[str], dict[str, Raw] | None]] = {}
 
     def onward(
         self, params: dict[str, Any], meta: dict[str, Raw], rest: Sequence[str]
@@ -28,6 +32,22 @@ class Hop:
 
         `rest` is what our table has for the item: the segments below us, then its local name if it has one.
         """
+        if ROUTE not in meta or CURSOR not in meta or ROUTE in params or CURSOR in params:
+            return self._judge(params, meta, rest)
+        said = bytes(meta[ROUTE]), bytes(meta[CURSOR])
+        known = self._known.get(said)  # a parent says the same of a tool with every call
+        if known is not None and known[0] == rest:
+            return known[1]
+        onward = self._judge(params, meta, rest)
+        if not isinstance(onward, Fault) and len(said[0]) <= KNOWN_BYTES_MAX:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[said] = rest, onward
+        return onward
+
+    def _judge(
+        self, params: dict[str, Any], meta: dict[str, Raw], rest: Sequence[str]
+    ) -> dict[str, Raw] | Fault | None:
         routed = read_untrusted(params, meta)
         if routed is None or isinstance(routed, Fault):
             return routed

@@ -16,9 +16,11 @@ import msgspec
 from msgspec import Raw
 
 from interlock.config.plan import AccessRule, Plan
+from interlock.protocol.ax.budget import Limits
 from interlock.protocol.ax.hop import Offer
 from interlock.protocol.ax.messages import (
     DEREGISTER,
+    HEARTBEAT_MS,
     REGISTER,
     SUBSERVER_LOST,
     Parent,
@@ -48,6 +50,7 @@ from interlock.runtime.ax.own_tools import own_shelf
 from interlock.runtime.ax.peers import Guest
 from interlock.runtime.ax.records import Leases
 from interlock.runtime.ax.watching import InTheHouse
+from interlock.runtime.budgets import Account, Budgets
 from interlock.runtime.catalog import Catalog
 from interlock.runtime.clock import Clock, rfc3339
 from interlock.runtime.links.connecting import Workshop
@@ -103,6 +106,7 @@ class Fittings(msgspec.Struct, frozen=True, kw_only=True):
     audience: Audience
     house: LinkWatcher
     recorder: Recorder
+    budgets: Budgets
     leases: Leases | None = None  # only in a store that aggregators share (13.4)
 
 
@@ -124,6 +128,7 @@ class Members(InTheHouse, ABC):
         self._keepers = fittings.keepers
         self._audience = fittings.audience
         self._recorder = fittings.recorder
+        self._budgets = fittings.budgets
         self._leases = fittings.leases
         self._members: dict[str, _Member] = {}  # by session id, also of a lost one while its names are listed
         self._timer: asyncio.TimerHandle | None = None
@@ -143,6 +148,8 @@ class Members(InTheHouse, ABC):
         member = self._members.get(session_id)
         if member is not None:
             member.keeper.start()
+            if self._leases is not None and not member.keeper.link.registration.register.heartbeat_interval_ms:
+                self._begin(self._renew_without_beats(session_id))
 
     def closed(self, session_id: str, reason: str) -> None:
         """Its connection is gone."""
@@ -191,6 +198,9 @@ class Members(InTheHouse, ABC):
             ),
             vendor_meta=self._plan.mcp.meta_pass == "vendor",  # noqa: S105  (a choice, not a password)
         )
+        declared = Limits(**session.peer.budget)
+        if not declared.is_unlimited:
+            link.account = Account("subserver", declared, self._clock.now())
         if not self._members:
             self._show_own_tool()
         keeper = way.keeper_for(link, self._workshop, self._stock)
@@ -210,6 +220,7 @@ class Members(InTheHouse, ABC):
             proved=session.peer.proved,
             scope=session.auth_scope,
             link_latency_ms=way.guest.rule.link_latency_ms if way.guest.rule is not None else 0.0,
+            transport=session.register.transport_class,
             session=session.session_id,
         )
 
@@ -284,6 +295,12 @@ class Members(InTheHouse, ABC):
         if self._leases is not None and member is not None and not member.renewing:
             member.renewing = True
             self._begin(self._renew_lease(self._leases, member))
+
+    async def _renew_without_beats(self, session_id: str) -> None:
+        """Where no beats are promised, the link says that it lives (6.3)."""
+        while self.engine.has_session(session_id):
+            self._renew(session_id)
+            await asyncio.sleep(HEARTBEAT_MS / 1000)
 
     async def _renew_lease(self, leases: Leases, member: _Member) -> None:
         session = member.keeper.link.registration
@@ -372,10 +389,10 @@ class Members(InTheHouse, ABC):
         member = self._members.get(session_id)
         return None if member is None else member.way.guest.rule
 
-    def dismiss_unwelcome(self, stands: Callable[[str], bool]) -> None:
+    def dismiss_unwelcome(self, stands: Callable[[Guest], bool]) -> None:
         """Whose credential no longer opens the door may not stay either (MCP-AX 1.1)."""
         for session_id, member in list(self._members.items()):
-            if not stands(member.way.guest.principal):
+            if not stands(member.way.guest):
                 member.way.close(UNAUTHORISED, "the credential was revoked or has expired")
                 self.happened(self.engine.end(session_id, "removed", now=self._clock.now()))
 

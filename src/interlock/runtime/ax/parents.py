@@ -1,12 +1,12 @@
-"""A node as a child of others (MCP-AX 5.3, 6, 13.3): it registers with one of `[[ax.parents]]` and serves it.
+"""A node as a child of others (MCP-AX 5.3, 6, 13.3): it registers with one of the parents in a tree and serves it.
 
-The parents are backups of each other in one tree: the first that takes us is kept until it is lost, then the next. The
+The parents of a tree are backups of each other: the first that takes us is kept until it is lost, then the next. The
 node's aggregator_id is its subserver_id, one identity for cycles and for split brain.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -14,18 +14,21 @@ import msgspec
 from interlock.config.plan import ParentPlan, Plan, Scope
 from interlock.protocol.ax import errors
 from interlock.protocol.ax.authority import maybe_authority
+from interlock.protocol.ax.budget import Limits
 from interlock.protocol.ax.messages import DEREGISTER, REGISTER, SUBPROTOCOL, VERSION, Register
 from interlock.protocol.ax.registrant import FAREWELL_S, Failed, Joined, Left
 from interlock.protocol.jsonrpc.codec import decode_array, decode_object
 from interlock.protocol.jsonrpc.messages import Notification
+from interlock.runtime.budgets import Budgets
 from interlock.runtime.callers import Principal, principal_for
 from interlock.runtime.clock import Clock, rfc3339
 from interlock.runtime.fronts.upward import UpwardFront
 from interlock.runtime.recorder import Recorder
+from interlock.runtime.start_errors import TlsInvalid
 from interlock.runtime.tls import parent_context
 from interlock.transport.messages import MessagePipe, MessageSink
 from interlock.transport.uplink import Opener, Uplink, shown
-from interlock.transport.websocket import dial
+from interlock.transport.websocket import HUNG_UP, DialFailed, dial
 
 if TYPE_CHECKING:
     from interlock.store.signing import SigningKey
@@ -60,12 +63,14 @@ class Parents(Uplink):
         clock: Clock,
         recorder: Recorder,
         make_front: MakeFront,
+        budgets: Budgets,
         signer: "SigningKey | None" = None,
     ) -> None:
         """`subtree_ids`: our own aggregator_id, then those of the aggregators below us. `signer`: what proves our
         authority, where the node has a key. Raises TlsInvalid."""
         self._signer = signer
         self.plans = plan.ax.parents
+        self._tree = plan.ax.tree
         register = Register(
             subserver_id=subtree_ids[0],
             segment=self.plans[0].segment,
@@ -82,6 +87,8 @@ class Parents(Uplink):
         self._clock = clock
         self._recorder = recorder
         self._make_front = make_front
+        self._budgets = budgets
+        self._tree = plan.ax.tree
         self._task: asyncio.Task[None] | None = None
         self.standings = [Standing(state="standby", since_wall=clock.wall()) for _ in self.plans]
 
@@ -107,6 +114,7 @@ class Parents(Uplink):
         if self._tenant is not None:
             self._tenant.leave()
             self._tenant = None
+        self._budgets.receive(self._tree, None)
         for standing in self.standings:
             standing.state, standing.assigned_segment = "stopped", None
 
@@ -118,10 +126,18 @@ class Parents(Uplink):
 
     def _opener(self, parent: ParentPlan) -> Opener:
         headers = {"Authorization": f"Bearer {parent.secret}"} if parent.secret is not None else {}
-        tls = parent_context(parent) if parent.url.startswith("wss:") else None
+        is_tls = parent.url.startswith("wss:")
+        if is_tls:
+            parent_context(parent)
 
-        def opened(sink: MessageSink) -> Coroutine[Any, Any, MessagePipe]:
-            return dial(parent.url, sink, subprotocol=SUBPROTOCOL, headers=headers, tls=tls, max_bytes=self._max_bytes)
+        async def opened(sink: MessageSink) -> MessagePipe:
+            try:
+                tls = parent_context(parent) if is_tls else None  # anew: a certificate may have been renewed
+            except TlsInvalid as invalid:
+                raise DialFailed(str(invalid)) from None
+            return await dial(
+                parent.url, sink, subprotocol=SUBPROTOCOL, headers=headers, tls=tls, max_bytes=self._max_bytes
+            )
 
         return opened
 
@@ -150,10 +166,12 @@ class Parents(Uplink):
         standing.scope = given.auth_scope.value if given.auth_scope is not None else None
         standing.reason = standing.next_step = None
         standing.not_listed = 0
+        self._budgets.receive(self._tree, Limits(**given.budget))
         self._record(step.parent, REGISTER, given.assigned_segment, "ok", None)
 
     def _left(self, step: Left) -> None:
         super()._left(step)
+        self._budgets.receive(self._tree, None)
         segment = self.standings[step.parent].assigned_segment or self.plans[step.parent].segment
         self._stand(step.parent, "standby").assigned_segment = None
         orderly = self._engine.done
@@ -164,6 +182,8 @@ class Parents(Uplink):
         standing = self._stand(step.parent, "waiting")
         standing.reason = shown(step.reason)
         standing.next_step = _next_step(step)
+        if step.reason.endswith(HUNG_UP) and self.plans[step.parent].tls_cert is not None:
+            standing.next_step = _CERTIFICATE  # whoever refuses a certificate hangs up without a word
         if step.fault is not None:
             segment = self.plans[step.parent].segment
             self._record(step.parent, REGISTER, segment, "refused", shown(step.fault.message))
@@ -190,11 +210,15 @@ class Parents(Uplink):
 
     # For the operator
 
+    def _received(self, standing: Standing) -> dict[str, dict[str, int]] | None:
+        return self._budgets.shown_received(self._tree) if standing.state == "registered" else None
+
     def status(self) -> list[dict[str, Any]]:
         return [
             {
                 "url": plan.url,
                 "segment": plan.segment,
+                "tree": self._tree,
                 "state": standing.state,
                 "since": rfc3339(standing.since_wall),
                 "assigned_segment": standing.assigned_segment,
@@ -204,6 +228,7 @@ class Parents(Uplink):
                 "not_listed": standing.not_listed,
                 "reason": standing.reason,
                 "next_step": standing.next_step,
+                "budget": self._received(standing),
             }
             for plan, standing in zip(self.plans, self.standings, strict=True)
         ]
@@ -212,14 +237,15 @@ class Parents(Uplink):
 _TOKEN: Final = (
     "let its operator run: interlock access token --for subserver --name NAME, and give the token as 'secret'"  # noqa: S105
 )
+_CERTIFICATE: Final = "if it wants certificates: is our tls_cert in date, for clients, of a CA in its node.client_ca?"
 _STEPS: Final = {
     errors.NAMESPACE_CONFLICT: "another has this segment there: choose another 'segment' in [[ax.parents]], or let its"
     " operator release it with interlock links release SEGMENT",
     errors.NAMESPACE_INVALID: "rename the tools it names, or hide them with [[tool]] hide = true",
     errors.REGISTRATION_CYCLE: "this parent is below us, or is ourselves: remove it from [[ax.parents]]",
     errors.SPLIT_BRAIN: "another aggregator of the tree has us: was the data folder copied? each node needs its own",
-    errors.AUTHORITY_UNVERIFIED: "run interlock access anchor here and let its operator paste the lines there, or name"
-    " our authority there in [[access]]",
+    errors.AUTHORITY_UNVERIFIED: "run interlock access anchor here and let its operator paste the lines there; on one"
+    " machine an [[access]] entry may name our authority; or it changes ax.require_proof",
     errors.AUTHORITY_CONFLICT: "another authority owns this segment there: choose another 'segment'",
     errors.SCOPE_DENIED: "let its operator give us a wider scope in [[access]]",
     errors.LINK_INSECURE: "dial wss:// with TLS 1.3",

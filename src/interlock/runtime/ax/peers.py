@@ -6,20 +6,36 @@ from typing import Final
 import msgspec
 
 from interlock.config.plan import AccessRule, Scope
-from interlock.protocol.ax.authority import check_certificate, maybe_authority
+from interlock.protocol.ax.authority import check_certificate, maybe_authority, maybe_dns_name
 from interlock.protocol.ax.capability import AuthScope
 from interlock.protocol.ax.messages import Register
 from interlock.protocol.ax.sessions import Peer
 from interlock.protocol.jsonrpc.errors import Fault
 
 TLS_1_3: Final = "TLSv1.3"
+CERTIFICATE: Final = "certificate:"  # how the principal begins of one who came in by a certificate
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """A client certificate that is trusted, as far as it matters here."""
+
+    names: tuple[str, ...]  # its DNS names, as they stand in it
+    issuer: bytes
+    serial: int
+    expires_at: float
+
+    @property
+    def principal(self) -> str | None:
+        """By what name it may open the door; None where it has none."""
+        found = next((name for name in map(maybe_dns_name, self.names) if name is not None), None)
+        return f"{CERTIFICATE}{found}" if found is not None else None
 
 
 class Guest(msgspec.Struct, frozen=True, kw_only=True):
     """`encrypted`: on this machine, TLS, or what the operator says is as good. A leaf needs that much, an aggregator
     needs `secure`: TLS 1.3 or what counts as equal."""
 
-    principal: str  # "subserver:NAME", "local" or "child:SEGMENT"
+    principal: str  # "subserver:NAME", "certificate:NAME", "local" or "child:SEGMENT"
     scope: AuthScope = AuthScope.READ
     rule: AccessRule | None = None
     vouched: bool = False  # named in the operator's configuration
@@ -27,7 +43,7 @@ class Guest(msgspec.Struct, frozen=True, kw_only=True):
     encrypted: bool = True
     secure: bool = True
     on_this_machine: bool = True
-    certificate: tuple[str, ...] | Fault | None = None  # the DNS names of its client certificate, or why it is refused
+    certificate: Shown | Fault | None = None  # its client certificate, or why that is refused
 
     def peer(self, request: Register, link: str, *, proved: bool = False) -> Peer:
         return Peer(
@@ -46,7 +62,7 @@ class Guest(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if self.vouched or self._speaks_for(request.authority):
             return False
-        return check_certificate(request.authority, self.certificate) or True
+        return check_certificate(request.authority, self.certificate.names) or True
 
     def _speaks_for(self, authority: str | None) -> bool:
         """A token is known to whoever read it on its way; only on this machine is who holds it proof of who it is."""
@@ -61,7 +77,7 @@ def guest(
     token_scope: Scope | None = None,
     on_this_machine: bool,
     tls: str | None,
-    certificate: tuple[str, ...] | Fault | None = None,
+    certificate: Shown | Fault | None = None,
 ) -> Guest:
     """The first [[access]] entry that names the principal decides; without one a registrant may read."""
     rule = next((one for one in rules if any(fnmatchcase(principal, who) for who in one.who)), None)
@@ -78,3 +94,9 @@ def guest(
         on_this_machine=on_this_machine,
         certificate=certificate,
     )
+
+
+def is_welcome(certificate: str, rules: tuple[AccessRule, ...]) -> bool:
+    """Whether an [[access]] entry means certificates when it says who: a CA may vouch for more than subservers."""
+    said = (who for rule in rules for who in rule.who)
+    return any(who.startswith(CERTIFICATE) and fnmatchcase(certificate, who) for who in said)

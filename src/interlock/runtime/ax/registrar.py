@@ -9,6 +9,8 @@ import logging
 import secrets
 from typing import Final
 
+import msgspec
+
 from interlock.config.plan import Plan
 from interlock.protocol.ax.codec import (
     DEREGISTERED,
@@ -22,6 +24,7 @@ from interlock.protocol.ax.messages import (
     DEREGISTER,
     HEARTBEAT,
     REGISTER,
+    VERSION,
     Parent,
     Register,
     Registered,
@@ -45,6 +48,7 @@ from interlock.store.ports import StoreError
 log = logging.getLogger("interlock.ax")
 
 SESSION_ID_BYTES: Final = 24  # MCP-AX 6.2: at least 128 random bits
+VERSIONS_NOTED_MAX: Final = 100  # strange versions that are told apart in the log
 
 
 class Registrar(Members):
@@ -52,6 +56,7 @@ class Registrar(Members):
         super().__init__(plan, aggregator_id, fittings)
         self.owners = owners
         self._proofs = proofs
+        self._versions_noted: set[str | None] = {VERSION}
         self._children: dict[str, str] = {}
         self.keep_segments(plan)
 
@@ -72,7 +77,16 @@ class Registrar(Members):
             answer = Fault(UNAVAILABLE, "unavailable", {"reason": "store"})
         fault = answer if isinstance(answer, Fault) else None
         self._record(way.guest.principal, REGISTER, request.segment, fault, self._clock.now() - began)
+        if fault is None and request.version not in self._versions_noted:
+            self._note_version(request)
         return answer
+
+    def _note_version(self, request: Register) -> None:
+        """6.1: taken all the same, and said once."""
+        if len(self._versions_noted) <= VERSIONS_NOTED_MAX:
+            self._versions_noted.add(request.version)
+            said = "names no version" if request.version is None else f"names the version {request.version!a}"
+            log.info("link %s: its registration %s of MCP-AX; we speak %s", request.segment, said, VERSION)
 
     async def _register(self, request: Register, link_id: str, way: Way) -> Registered | Fault:
         guest = way.guest
@@ -111,6 +125,7 @@ class Registrar(Members):
     ) -> Registered | Fault:
         if self._stopping:
             return Fault(UNAVAILABLE, "unavailable", {"reason": "stopping"})
+        peer = self._with_budget(peer, way)
         step = self.engine.register(request, peer, session_id=session_id, owner=owner, now=self._clock.now())
         self.happened(step.events, way=way)
         joined = next((event for event in step.events if isinstance(event, Joined)), None)
@@ -122,6 +137,12 @@ class Registrar(Members):
                 asyncio.get_running_loop().call_soon(self._remove, session_id)
                 raise
         return step.answer
+
+    def _with_budget(self, peer: Peer, way: Way) -> Peer:
+        """What it is told now holds as long as its session (11.4)."""
+        rule = way.guest.rule
+        limits = self._budgets.for_registration(rule.budget if rule is not None else None)
+        return msgspec.structs.replace(peer, budget=limits.as_object())
 
     def _remove(self, session_id: str) -> None:
         self.happened(self.engine.end(session_id, "removed", now=self._clock.now()))

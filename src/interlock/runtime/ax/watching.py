@@ -4,10 +4,11 @@ import logging
 
 from msgspec import Raw
 
+from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.jsonrpc.messages import Request
 from interlock.runtime.links.link import Link, LinkWatcher
 from interlock.runtime.links.pipes import Undelivered
-from interlock.runtime.links.task_watcher import TaskWatcher
+from interlock.runtime.links.task_watcher import Asking, TaskWatcher
 
 log = logging.getLogger("interlock.ax")
 
@@ -28,6 +29,9 @@ class InTheHouse:
 
     def on_log(self, link: Link, params: Raw) -> None:
         self._house.on_log(link, params)
+
+    def on_asking(self, link: Link, asking: Asking) -> Fault | None:
+        return self._house.on_asking(link, asking)
 
     def on_orphan_request(self, link: Link, request: Request) -> bool:
         return self._house.on_orphan_request(link, request)

@@ -1,9 +1,9 @@
 """The door for subservers: WS /ax, and POST /ax for those that are dialled back (MCP-AX 3.1, 10.1).
 
-An ASGI application. Who comes in is asked before anything is accepted: a subserver token, or this machine where clients
-need none either. No client token opens it, and nobody from elsewhere comes in without a token, whatever auth.anonymous
-says: `local` may be entitled to more than any client. Who is turned away is on record. What is said inside is the
-visitor's matter.
+An ASGI application. Who comes in is asked before anything is accepted: a subserver token, a client certificate that an
+[[access]] entry names, or this machine where clients need none either. No client token opens it, and nobody from
+elsewhere comes in without a credential, whatever auth.anonymous says: `local` may be entitled to more than any client.
+Who is turned away is on record. What is said inside is the visitor's matter.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.runtime.access import TokenBook
 from interlock.runtime.ax.dial_back import DialBack, check_endpoint
-from interlock.runtime.ax.peers import Guest, guest
+from interlock.runtime.ax.peers import CERTIFICATE, Guest, Shown, guest, is_welcome
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.ax.visitor import Visitor
 from interlock.runtime.calls import internal
@@ -32,31 +32,20 @@ from interlock.runtime.fronts.exchange import Head, Refusal
 from interlock.runtime.fronts.passports import Inspector
 from interlock.runtime.fronts.proxies import Proxies, address_of
 from interlock.runtime.fronts.refusals import Refusals
-from interlock.transport.websocket_accepted import AcceptedPipe
 
 if TYPE_CHECKING:
-    from interlock.runtime.ax.certificates import Certificates, Shown
+    from interlock.runtime.ax.certificates import Certificates
 
 log = logging.getLogger("interlock.ax")
 
 PATH: Final = "/ax"
-PING_EVERY_S: Final = 20.0  # MCP-AX 6.3, ours
-PONG_WITHIN_S: Final = 10.0
+UPGRADED: Final = "interlock.upgraded"  # where the ASGI scope has the connection itself, an AxSocket
 METHOD_CHARS_MAX: Final = 20  # of a method that a stranger made up, on record
 WAITING_MAX: Final = 1000  # connections that have not registered; each has ten seconds
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Coroutine[Any, Any, MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Coroutine[Any, Any, None]]
-
-
-class _Socket:
-    def __init__(self, receive: Receive, send: Send) -> None:
-        self.receive = receive
-        self._send = send
-
-    async def send(self, message: MutableMapping[str, Any]) -> None:
-        await self._send(message)
 
 
 class AxDoor:
@@ -149,7 +138,7 @@ class AxDoor:
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL, "headers": []})
         visitor = Visitor(self._registrar, who, transport="websocket", heartbeat_min_ms=self._plan.ax.heartbeat_min_ms)
-        pipe = AcceptedPipe(_Socket(receive, send), visitor, max_bytes=self._plan.limits.message_bytes)
+        pipe = scope["extensions"][UPGRADED].pipe(visitor, self._plan.limits.message_bytes)
         visitor.begin(pipe)
         self._visitors.add(visitor)
         try:
@@ -170,7 +159,10 @@ class AxDoor:
         if head.credential is None:
             if local and self._plan.auth.anonymous != "never":
                 return guest("local", rules, on_this_machine=local, tls=tls, certificate=shown)
-            return _UNAUTHORISED
+            name = shown.principal if isinstance(shown, Shown) else None
+            if name is None or not is_welcome(name, rules):
+                return _UNAUTHORISED
+            return guest(name, rules, on_this_machine=local, tls=tls, certificate=shown)
         record = self._tokens.subserver(head.credential)
         if record is None:
             return _UNAUTHORISED
@@ -183,7 +175,16 @@ class AxDoor:
             certificate=shown,
         )
 
-    def _shown(self, scope: Scope, head: Head) -> "Shown | None":
+    def stands(self, guest: Guest) -> bool:
+        """Whether one who came in by a certificate, or with one, still may."""
+        shown = guest.certificate
+        if not isinstance(shown, Shown) or self._certificates is None:
+            return True
+        if guest.principal.startswith(CERTIFICATE) and not is_welcome(guest.principal, self._plan.access):
+            return False
+        return self._certificates.stands(shown)
+
+    def _shown(self, scope: Scope, head: Head) -> Shown | Fault | None:
         """What its client certificate says. A proxy's own certificate is not that of whom it passes on, and a header
         counts only when a trusted proxy wrote it."""
         if self._certificates is None:

@@ -1,7 +1,7 @@
 """Answering lists: at once from cached bytes, or after a short wait while servers arrive or are read again."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Raw
@@ -23,6 +23,7 @@ REREAD_S: Final = 1.0  # and this long for lists that are read again because the
 LEAST_TTL_S: Final = 1.0  # a server that says its list is stale at once is not re-read more often than this
 KIND: Final = {TOOLS_LIST: "tools", PROMPTS_LIST: "prompts"}
 
+_LISTS: Final = frozenset((LinkState.READY, LinkState.SLOW))
 _SERVER_META: Final = encode_value({META_SERVER: SERVER_INFO})
 
 
@@ -92,7 +93,7 @@ class Stock:
         old = [
             keeper
             for keeper in self._keepers.values()
-            if keeper.link.standing.state is LinkState.READY and now - keeper.listed_at[kind] >= self._life_s(keeper)
+            if keeper.link.standing.state in _LISTS and now - keeper.listed_at[kind] >= self._life_s(keeper)
         ]
         if not old:
             return None
@@ -101,7 +102,7 @@ class Stock:
     def _life_s(self, keeper: Keeper) -> float:
         """How long a list counts as fresh. A server that announces changes needs no shorter one."""
         hint = keeper.listing.tools.ttl_s if keeper.listing is not None and not keeper.announces_changes else None
-        return self._ttl_s if hint is None else max(LEAST_TTL_S, min(self._ttl_s, hint))
+        return self._ttl_s if hint is None else min(self._ttl_s, max(LEAST_TTL_S, hint))
 
     def _ttl_ms(self, hint: float | None) -> int:
         ages = [self._clock.now() - k.listed_at["tools"] for k in self._keepers.values() if k.listing is not None]
@@ -109,7 +110,7 @@ class Stock:
         return int(max(0.0, min(left, left if hint is None else hint)) * 1000)
 
 
-async def _wait(things: list[Coroutine[Any, Any, Any]], seconds: float) -> None:
+async def _wait(things: Sequence[Awaitable[Any]], seconds: float) -> None:
     tasks = [asyncio.ensure_future(thing) for thing in things]
     _, pending = await asyncio.wait(tasks, timeout=seconds)
     for task in pending:

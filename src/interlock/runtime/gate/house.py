@@ -15,10 +15,11 @@ from interlock.runtime.grants.consents import Consent
 class Witnessed:
     """A House that passes everything on."""
 
-    __slots__ = ("_house", "_witness")
+    __slots__ = ("_house", "_witness", "timing")
 
     def __init__(self, house: House, witness: Callable[[Call, Outcome], None]) -> None:
         self._house = house
+        self.timing = house.timing
         self._witness = witness
 
     def ended(self, call: Call, outcome: Outcome) -> None:

@@ -50,6 +50,9 @@ GRACE_S: Final = 300.0  # MCP-AX 13.2: how long a lost server's tools stay liste
 STOP_S: Final = 6.0
 QUICK_RETURNS_MAX: Final = 3
 RENEWALS_MAX: Final = 3  # credentials in a row that the server refuses when greeted
+REST_PER_ITEM_S: Final = 50e-6  # some ten times what reading one takes: a flood of changes gets a tenth of the node
+REST_ITEMS_MIN: Final = 100  # what is read in a few milliseconds needs no rest
+REST_MAX_S: Final = 1.0  # a fifth of the usual heartbeat interval, within which a change is to be seen above (6.3)
 LOG_LEVEL_S: Final = 2.0  # a log line is worth no longer wait
 
 Heard = asyncio.Future[Response | Fault]
@@ -73,7 +76,7 @@ class Keeper:
         self.link = link
         self.holder = holder
         self.listing: Listing | None = None
-        self.listed_at = dict.fromkeys(LISTS_OF, 0.0)  # when each kind of list was last read
+        self.listed_at = dict.fromkeys(LISTS_OF, 0.0)  # when each kind of list was last read, or could not be
         self.settled = asyncio.Event()  # the first attempt has ended, well or not
         self.stderr = StderrRing(now=workshop.clock.wall)
         self.subscriptions = Subscriptions(link, self._refresh_all)
@@ -88,7 +91,9 @@ class Keeper:
         self._usable = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._relists: dict[str, asyncio.Task[None]] = {}
+        self._rests_until = dict.fromkeys(LISTS_OF, 0.0)  # in the time of the loop
         self._unread: set[str] = set()  # kinds of lists that changed since they were last asked for
+        self._troubles: dict[str, str] = {}  # method -> why its list could not be read
         self._regreeting: asyncio.Task[None] | None = None
         self._probing: asyncio.Task[None] | None = None
         self._closing: Pipe | None = None
@@ -158,8 +163,10 @@ class Keeper:
         for kind in LISTS_OF:
             self.refresh(kind)
 
-    async def refreshed(self, kind: str) -> None:
-        await asyncio.shield(self.refresh(kind))
+    def refreshed(self, kind: str) -> "asyncio.Future[None]":
+        """One reading for all who find the list too old (MCP-AX 5.1); it begins now."""
+        task = self._relists.get(kind)
+        return asyncio.shield(self.refresh(kind) if task is None or task.done() else task)
 
     @property
     def announces_changes(self) -> bool:
@@ -316,38 +323,50 @@ class Keeper:
         refusal = next((failed.what for _, failed in outcomes if failed is not None and failed.unauthorised), None)
         if refusal is not None:
             raise ConnectFailed(refusal.detail, refusal=refusal)
-        troubles = [str(failed) for _, failed in outcomes if failed is not None]
+        troubles = zip(methods, outcomes, strict=True)
+        self._troubles = {method: str(failed) for method, (_, failed) in troubles if failed is not None}
         old = self.listing or Listing()
         fields = {
             FIELD[method]: items if items is not None else getattr(old, FIELD[method])
             for method, (items, _) in zip(methods, outcomes, strict=True)
         }
         await self._publish(Listing(**fields), LISTS_OF)
-        self._stand_listed(troubles)
+        self._stand_listed()
 
     async def _relist(self, kind: str) -> None:
+        loop = asyncio.get_running_loop()
         while kind in self._unread:
+            await asyncio.sleep(self._rests_until[kind] - loop.time())
             self._unread.discard(kind)
             await self._relist_once(kind)
+            self._rests_until[kind] = loop.time() + self._rest_s(kind)
+
+    def _rest_s(self, kind: str) -> float:
+        """Between two readings of a list: the longer it is, the more changes are taken together."""
+        listing = self.listing or Listing()
+        items = sum(len(getattr(listing, FIELD[method]).items) for method in LISTS_OF[kind])
+        return min(REST_MAX_S, items * REST_PER_ITEM_S) if items > REST_ITEMS_MIN else 0.0
 
     async def _relist_once(self, kind: str) -> None:
         listing = self.listing
         if listing is None or not self._usable.is_set():
             return
-        troubles = []
         for method in LISTS_OF[kind]:
             items, trouble = await self._read(method)
+            self._troubles.pop(method, None)
             if items is not None:
                 listing = msgspec.structs.replace(self.listing or listing, **{FIELD[method]: items})
                 await self._publish(listing, (kind,))
             elif trouble is not None:
-                troubles.append(str(trouble))
+                self._troubles[method] = str(trouble)
+                self.listed_at[kind] = self._workshop.clock.now()  # what there is stays, and is not asked for each time
         if self.link.standing.state in (LinkState.READY, LinkState.SLOW):
-            self._stand_listed(troubles)
+            self._stand_listed()
 
     async def _read(self, method: str) -> tuple[Items | None, ListFailed | None]:
         try:
-            return await read_list(self.link, method), None
+            known = getattr(self.listing, FIELD[method]) if self.listing is not None else None
+            return await read_list(self.link, method, known), None
         except ListFailed as failed:
             return None, failed
 
@@ -357,8 +376,10 @@ class Keeper:
             self.listed_at[kind] = self._workshop.clock.now()
         await self._stock_catalog(self.link, listing)
 
-    def _stand_listed(self, troubles: list[str]) -> None:
-        self.link.stand(LinkState.SLOW if troubles else LinkState.READY, "; ".join(troubles) or None)
+    def _stand_listed(self) -> None:
+        self.link.stand(
+            LinkState.SLOW if self._troubles else LinkState.READY, "; ".join(self._troubles.values()) or None
+        )
 
     async def _hang_up(self, reason: str) -> None:
         """When it is interrupted, the next one waits for what this one began to close."""

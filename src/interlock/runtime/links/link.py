@@ -30,6 +30,7 @@ from interlock.protocol.jsonrpc.errors import (
     CodecError,
     Fault,
     error_body,
+    for_legacy,
 )
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
 from interlock.protocol.mcp.eras import LATEST_MODERN, MODERN, Era
@@ -53,6 +54,7 @@ from interlock.protocol.mcp.methods import (
     TOOLS_CHANGED,
 )
 from interlock.protocol.mcp.tasks import offers_tasks
+from interlock.runtime.budgets import Account
 from interlock.runtime.calls import Call, Inquiry, Outcome, Pending
 from interlock.runtime.clock import Clock, rfc3339
 from interlock.runtime.grants.consents import Consent
@@ -99,6 +101,9 @@ class LinkWatcher(Protocol):
 
     def on_log(self, link: "Link", params: Raw) -> None:
         """A log message that belongs to no call we can name."""
+
+    def on_asking(self, link: "Link", asking: Asking) -> Fault | None:
+        """A server's request that a client is about to be asked; the refusal, if it may not be."""
 
     def on_orphan_request(self, link: "Link", request: Request) -> bool:
         """A server's request that belongs to no call. True when somebody will answer it."""
@@ -272,8 +277,9 @@ class Link:
 
     def _send_next(self, call: Call) -> None:
         if not call.done:
+            call.forwarded = self._clock.now()
             if call.timeout_s is not None:
-                call.deadline = self._clock.now() + call.timeout_s
+                call.deadline = call.forwarded + call.timeout_s
             self.send(call.ticket)
 
     def respond(self, upstream_id: bytes, payload: bytes) -> None:
@@ -448,6 +454,10 @@ class Link:
 
     def entrust(self, request: Request, asking: Asking) -> None:
         """Let a client be asked; its answer comes back as `respond`."""
+        fault = self._watcher.on_asking(self, asking)
+        if fault is not None:
+            self.respond(request.id, b'"error":' + error_body(for_legacy(fault)))
+            return
         self._asks[request.id] = asking
         if isinstance(asking, Call):
             asking.questions += (request.id,)
@@ -605,6 +615,7 @@ class Link:
 
     session = b""
     retry_after_ms = RETRY_AFTER_MS
+    account: Account | None = None  # the budget of a registration
 
     def greeted(self, facts: ServerFacts) -> None:
         self.facts = facts

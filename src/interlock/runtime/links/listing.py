@@ -18,9 +18,11 @@ from interlock.runtime.links.pipes import Trouble, Undelivered
 LIST_S: Final = 5.0  # MCP-AX 5.1: one slow server does not hold up the list
 PAGES_MAX: Final = 100
 ITEMS_MAX: Final = 10_000
+AGGREGATED_MAX: Final = 100_000  # of an aggregator, which lists what all of those below it have
+SLICE: Final = 1000  # items read before others get a turn
 REFUSED_MAX: Final = 1000  # items of which it is said one by one why they are left out
 ITEM_BYTES_MAX: Final = 1024 * 1024
-LIST_BYTES_MAX: Final = 64 * 1024 * 1024  # of all pages of one list: items keep the page alive they came on
+LIST_BYTES_MAX: Final = 64 * 1024 * 1024  # of all pages of one list
 
 _KEY: Final = {TOOLS_LIST: "name", PROMPTS_LIST: "name", RESOURCES_LIST: "uri", TEMPLATES_LIST: "uriTemplate"}
 _NEEDS: Final = {
@@ -37,6 +39,7 @@ class Items(msgspec.Struct, frozen=True, kw_only=True):
     """One list of one server: (key, item) pairs in the server's order, and what was left out and why."""
 
     items: tuple[tuple[str, Item], ...] = ()
+    raws: tuple[bytes, ...] = ()  # the bytes of each, which nothing else shares
     refused: tuple[tuple[str, str], ...] = ()
     digest: bytes = b""
     ttl_s: float | None = None  # the server's own cache hint
@@ -65,14 +68,18 @@ class ListFailed(Exception):
 FIELD: Final = {TOOLS_LIST: "tools", PROMPTS_LIST: "prompts", RESOURCES_LIST: "resources", TEMPLATES_LIST: "templates"}
 
 
-async def read_list(link: Link, method: str) -> Items:
-    """Raises ListFailed. A server without the capability has an empty list and is not asked."""
+async def read_list(link: Link, method: str, known: Items | None = None) -> Items:
+    """Raises ListFailed. A server without the capability has an empty list and is not asked.
+
+    An item that is in `known`, the list as it was last read, is the same object again where its bytes are.
+    """
     facts = link.facts
     if facts is None or _NEEDS[method] not in facts.capabilities:
         return Items()
     cursor: Raw | None = None
-    found: list[tuple[str, Item]] = []
-    refused: list[tuple[str, str]] = []
+    reading = _Reading(_KEY[method], known)
+    found, refused = reading.found, reading.refused
+    items_max = AGGREGATED_MAX if link.offer.is_aggregator else ITEMS_MAX
     digest = hashlib.sha256()
     ttl_s: float | None = None
     private = facts.era is Era.LEGACY
@@ -89,27 +96,37 @@ async def read_list(link: Link, method: str) -> Items:
         raw_items = decode_array(page.get(LISTS[method], Raw(b"null")))
         if raw_items is None:
             raise ListFailed(f"its {method} has no list {LISTS[method]}")
-        for raw in raw_items:
-            digest.update(bytes(raw))
+        for done, raw in enumerate(raw_items, 1):
+            data = bytes(raw)
+            digest.update(data)
             digest.update(b"\n")
-            _take(raw, _KEY[method], found, refused)
+            reading.take(data)
+            if done % SLICE == 0:
+                await asyncio.sleep(0)
         if facts.era is Era.MODERN:
             ttl_s = _least(ttl_s, page.get("ttlMs"))
             private = private or maybe_string(page.get("cacheScope")) != "public"
         cursor = page.get("nextCursor")
         if cursor is None or bytes(cursor) in (b"null", b'""'):
             break
-        if len(found) >= ITEMS_MAX:
-            refused.append(("*", f"more than {ITEMS_MAX} items"))
+        if len(found) >= items_max:
+            refused.append(("*", f"more than {items_max} items"))
             break
     else:
         refused.append(("*", f"more than {PAGES_MAX} pages"))
-    if len(found) > ITEMS_MAX:
-        refused.append(("*", f"{len(found) - ITEMS_MAX} items beyond the first {ITEMS_MAX}"))
-        del found[ITEMS_MAX:]
+    if len(found) > items_max:
+        refused.append(("*", f"{len(found) - items_max} items beyond the first {items_max}"))
+        del found[items_max:], reading.raws[items_max:]
     if len(refused) > REFUSED_MAX:
         refused[REFUSED_MAX:] = [("*", "more items that cannot be listed"), *(one for one in refused if one[0] == "*")]
-    return Items(items=tuple(found), refused=tuple(refused), digest=digest.digest(), ttl_s=ttl_s, private=private)
+    return Items(
+        items=tuple(found),
+        raws=tuple(reading.raws),
+        refused=tuple(refused),
+        digest=digest.digest(),
+        ttl_s=ttl_s,
+        private=private,
+    )
 
 
 async def _read_page(link: Link, method: str, cursor: Raw | None) -> tuple[dict[str, Raw], int] | None:
@@ -142,16 +159,33 @@ async def _read_page(link: Link, method: str, cursor: Raw | None) -> tuple[dict[
     return page, len(bytes(reply.result))
 
 
-def _take(raw: Raw, key: str, found: list[tuple[str, Item]], refused: list[tuple[str, str]]) -> None:
-    item = decode_object(raw)
-    name = maybe_string(item.get(key)) if item is not None else None
-    if item is None or name is None:
-        if len(refused) <= REFUSED_MAX:
-            refused.append(("?", f"an item without a {key}"))
-    elif len(bytes(raw)) > ITEM_BYTES_MAX:
-        refused.append((name[:128], f"its definition is larger than {ITEM_BYTES_MAX} bytes"))
-    else:
-        found.append((name, item))
+class _Reading:
+    """One list, as far as it has come."""
+
+    def __init__(self, key: str, known: Items | None) -> None:
+        self._key = key
+        self._known = known or Items()
+        self._places = {raw: place for place, raw in enumerate(self._known.raws)}
+        self.found: list[tuple[str, Item]] = []
+        self.raws: list[bytes] = []
+        self.refused: list[tuple[str, str]] = []
+
+    def take(self, raw: bytes) -> None:
+        place = self._places.get(raw)
+        if place is not None:
+            self.found.append(self._known.items[place])
+            self.raws.append(self._known.raws[place])
+            return
+        item = decode_object(raw)
+        name = maybe_string(item.get(self._key)) if item is not None else None
+        if item is None or name is None:
+            if len(self.refused) <= REFUSED_MAX:
+                self.refused.append(("?", f"an item without a {self._key}"))
+        elif len(raw) > ITEM_BYTES_MAX:
+            self.refused.append((name[:128], f"its definition is larger than {ITEM_BYTES_MAX} bytes"))
+        else:
+            self.found.append((name, item))
+            self.raws.append(raw)
 
 
 def _least(known: float | None, raw: Raw | None) -> float | None:

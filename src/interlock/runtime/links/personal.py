@@ -12,6 +12,7 @@ from typing import Final
 from msgspec import Raw
 
 from interlock.config.plan import ServerPlan
+from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.jsonrpc.messages import Request
 from interlock.runtime.grants.consents import Consent
 from interlock.runtime.grants.holder import Holder
@@ -21,7 +22,7 @@ from interlock.runtime.links.link import Crowded, Link, LinkWatcher
 from interlock.runtime.links.listing import Listing
 from interlock.runtime.links.pipes import Undelivered
 from interlock.runtime.links.state import USABLE, LinkState
-from interlock.runtime.links.task_watcher import TaskWatcher
+from interlock.runtime.links.task_watcher import Asking, TaskWatcher
 
 IDLE_S: Final = 1800.0
 SWEEP_S: Final = 60.0
@@ -196,6 +197,9 @@ class _Watching:
 
     def on_unreachable(self, link: Link) -> None:
         self.keeper.probe()
+
+    def on_asking(self, link: Link, asking: Asking) -> Fault | None:
+        return self._watcher.on_asking(link, asking)
 
     def on_elicitation_complete(self, link: Link, params: Raw) -> None:
         self._watcher.on_elicitation_complete(link, params)

@@ -17,9 +17,11 @@ from interlock.protocol.ax.hop import Offer
 from interlock.protocol.ax.liveness import Liveness
 from interlock.protocol.ax.messages import DEREGISTER, HEARTBEAT
 from interlock.protocol.ax.notices import Notice, NoticeGate, Overflow, Release, overflow, prefixed
+from interlock.protocol.ax.route import CURSOR, ROUTE
 from interlock.protocol.ax.sessions import Session
 from interlock.protocol.jsonrpc.messages import Notification, Request
-from interlock.protocol.mcp.meta import RAW_EMPTY
+from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.meta import RAW_EMPTY, UNCHANGED_KEYS
 from interlock.protocol.mcp.methods import (
     ACKNOWLEDGED,
     CANCELLED,
@@ -46,6 +48,7 @@ AX_PREFIX: Final = "mcpax/"
 # For one caller, or about one question: nobody else's business.
 _OF_A_CALL: Final = frozenset((PROGRESS, ACKNOWLEDGED, CANCELLED, TASK_STATUS, TASK_NEWS))
 _PLAIN: Final = frozenset((*CHANGES, RESOURCE_UPDATED, ELICITATION_COMPLETE))
+_PASSING: Final = UNCHANGED_KEYS | {ROUTE, CURSOR}  # the two are ours, laid over what came
 _CAPABILITIES: Final = ("tools", "resources", "prompts", "completions")
 
 
@@ -93,9 +96,13 @@ class RegisteredLink(Link):
         super().send(admitted)
 
     def _rewrite_meta(self, call: Call, uid: int) -> None:
+        onward = call.onward
+        if onward is not None and self.modern and call.caller.era is Era.MODERN and _PASSING.issuperset(call.meta):
+            call.params["_meta"] = call.meta
+            return
         super()._rewrite_meta(call, uid)
-        if call.onward is not None:
-            call.params["_meta"] = {**call.params.get("_meta", {}), **call.onward}
+        if onward is not None:
+            call.params["_meta"] = {**call.params.get("_meta", {}), **onward}
 
     def greeted(self, facts: ServerFacts) -> None:
         """What the registration leaves out is not asked for, whatever the greeting offers (6.1)."""
@@ -213,7 +220,7 @@ class RegisteredKeeper(Keeper):
     def recover(self) -> None:
         """It was suspected of being gone, and is not."""
         if self._usable.is_set() and self.link.pipe is not None:
-            self.link.stand(LinkState.READY, None)
+            self._stand_listed()
 
     def cut(self, state: LinkState, reason: str) -> None:
         """The link is over: whoever waits is told now."""

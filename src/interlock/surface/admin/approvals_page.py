@@ -145,6 +145,7 @@ def _facts(one: dict[str, Any]) -> str:
         ("Capability", _capability(one["capability"])),
         ("Why you are asked", one["reason"]),
         ("Asked at", one["created_at"]),
+        ("May approve", _approvers(one)),
         ("Digest", one["digest"]),
         ("Approval", one["id"]),
     ]
@@ -162,6 +163,12 @@ def _decide(one: dict[str, Any]) -> str:
     if one["status"] == "approved":
         return f'<section class="box"><h2>Changed your mind?</h2><div class="buttons">{deny}</div></section>'
     choice = _choice(one["answers"])
+    if one["requires"] == "role":
+        approve = (
+            f'<form method="post" action="{action}"><input type="hidden" name="decision" value="approve">{choice}'
+            '<button class="go">Approve</button></form>'
+        )
+        return f'<section class="box"><h2>Decide</h2><div class="buttons">{approve}{deny}</div></section>'
     passkey_origin = one.get("passkey_origin")
     approve, hint = "", ""
     if passkey_origin:
@@ -206,6 +213,12 @@ def _left(one: dict[str, Any]) -> str:
     if one["status"] not in OPEN:
         return str(one["status"])
     return "no limit" if one["left_s"] is None else f"{one['left_s']} s"
+
+
+def _approvers(one: dict[str, Any]) -> str:
+    if one["requires"] != "proof":
+        return "an operator"
+    return ", ".join(one["approvers"]) or "nobody yet: interlock init makes a key"
 
 
 def _capability(capability: dict[str, Any] | None) -> str:

@@ -34,6 +34,7 @@ def _lacking(loaded: Loaded) -> Iterator[Problem]:
         at, path = loaded.written.get(("node", key)), getattr(plan.node, key)
         if at is not None and path is not None and not path.is_file():
             yield at.problem(f"there is no file {path}", "the node cannot start without it")
+    yield from _files(loaded)
     at = loaded.written.get(("", "workspace"))
     if at is not None and not plan.workspace.is_dir():
         yield at.problem(f"there is no folder {plan.workspace}", "make it, or correct the path")
@@ -42,6 +43,21 @@ def _lacking(loaded: Loaded) -> Iterator[Problem]:
         if at is not None and isinstance(server.reach, Spawn):
             for problem in _of_server(server, server.reach, at, plan.workspace):
                 yield replace(problem, message=masked(problem.message, server.secrets))
+
+
+def _files(loaded: Loaded) -> Iterator[Problem]:
+    """Of anchors and of links to parents."""
+    named: list[tuple[At | None, str, object]] = []
+    for index, anchor in enumerate(loaded.plan.anchors):
+        at = loaded.written.get(("anchor", str(index)))
+        named += [(at, "key", anchor.key), (at, "jwks", anchor.jwks)]
+    above = loaded.written.get(("ax", "parents"))
+    for index, parent in enumerate(loaded.plan.ax.parents):
+        at = above.inside(index) if above is not None else None
+        named += [(at, key, getattr(parent, key)) for key in ("ca_file", "tls_cert", "tls_key")]
+    for place, key, path in named:
+        if place is not None and isinstance(path, Path) and not path.is_file():
+            yield place.inside(key).problem(f"there is no file {path}", "the node cannot start without it")
 
 
 def _of_server(server: ServerPlan, reach: Spawn, at: At, workspace: Path) -> Iterator[Problem]:

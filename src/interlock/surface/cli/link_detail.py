@@ -5,6 +5,7 @@ from datetime import datetime
 
 from rich.text import Text
 
+from interlock.surface.cli.budgets import budget_style, spent
 from interlock.surface.cli.shapes import Link, Registration
 from interlock.surface.cli.text import count, latency, local_time, one_line, since
 from interlock.surface.cli.tree import state_text
@@ -46,6 +47,8 @@ def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> 
     lines += labelled("calls", usage, width)
     if link.latency_ms is not None:
         lines += labelled("latency", f"{latency(link.latency_ms)} (median)", width)
+    if link.budget:
+        lines += labelled("budget", spent(link.budget), width, style=budget_style(link.budget))
     if link.token is not None:
         ends = f"until {local_time(link.token.expires_at)}" if link.token.expires_at else "without a known end"
         lines += labelled("token", ends, width)
@@ -72,7 +75,8 @@ def _registration(known: Registration, hops: int, width: int) -> list[Text]:
     beat = f"every {known.heartbeat_interval_ms} ms" if known.heartbeat_interval_ms else "none, the link tells"
     lines += labelled("heartbeat", beat, width)
     below = f", {count(known.aggregators, 'aggregator')} below" if known.aggregators else ""
-    lines += labelled("away", f"{count(hops, 'hop')}{below}, {known.transport_class}", width)
+    spoken = f"MCP-AX {one_line(known.version)}" if known.version else "MCP-AX, its version not said"
+    lines += labelled("away", f"{count(hops, 'hop')}{below}, {known.transport_class}, {spoken}", width)
     if known.secure_by:
         lines += labelled("secure by", one_line(known.secure_by), width)
     return lines

@@ -25,6 +25,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     verified: bool = False
     auth_scope: str = ""
     transport_class: str = ""
+    version: str | None = None
     heartbeat_interval_ms: int = 0
     registered_at: str | None = None
     session: str = ""
@@ -48,6 +49,19 @@ class Below(msgspec.Struct, frozen=True, kw_only=True):
     latency_class: str | None = None
     degraded: int = 0
     gated: int = 0
+
+
+class Spent(msgspec.Struct, frozen=True, kw_only=True):
+    limit: int
+    used: int
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller or a tool may use, by the name of the limit (MCP-AX 11.4)."""
+
+    scope: str
+    name: str
+    limits: dict[str, Spent] = {}
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +89,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     hops: int = 1
     below: tuple[Below, ...] = ()
     registration: Registration | None = None
+    budget: dict[str, Spent] | None = None
     token: "HeldToken | None" = None
     users: int | None = None
 
@@ -150,12 +165,21 @@ class Parent(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     state: str
+    tree: str = ""
     since: str | None = None
     assigned_segment: str | None = None
     reason: str | None = None
     next_step: str | None = None
     not_listed: int = 0
     secure_by: str | None = None
+    budget: dict[str, Spent] | None = None
+
+
+class Gate(msgspec.Struct, frozen=True, kw_only=True):
+    mode: str = ""
+    tools: int = 0
+    unclassified: int = 0
+    without_approver: int = 0
 
 
 class Approvals(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,10 +191,12 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeFacts
     configuration: Configuration | None = None
     parents: tuple[Parent, ...] = ()
+    budgets: tuple[Budget, ...] = ()
     links: tuple[Link, ...] = ()
     catalog: Catalog = Catalog()
     clients: Clients = Clients()
     calls: Calls = Calls()
+    gate: Gate = Gate()
     approvals: Approvals = Approvals()
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from rich.text import Text
 
+from interlock.surface.cli.budgets import budget_lines, budget_style, spent
 from interlock.surface.cli.columns import GAP, in_columns, total_width
 from interlock.surface.cli.output import shortened
 from interlock.surface.cli.shapes import Link, Status
@@ -57,8 +58,9 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
         trouble = 'ax.require_proof = "never": subservers change things without proof of who they are'
         lines += [Text(line, style="yellow") for line in _wrapped(trouble, width)]
     lines += [Text(line, style="yellow") for told in _changes(status) for line in _wrapped(told, width)]
-    if node.require_proof == "never":
-        trouble = 'ax.require_proof = "never": subservers change things without proof of who they are'
+    if status.gate.without_approver:
+        tools = count(status.gate.without_approver, "tool")
+        trouble = f"calls of {tools} wait for a person, and nobody can approve them: interlock init makes a key"
         lines += [Text(line, style="yellow") for line in _wrapped(trouble, width)]
     if status.approvals.waiting:
         waits = f"{count(status.approvals.waiting, 'decision')} for you: interlock approvals"
@@ -80,6 +82,7 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
         remarks = _remarks(link, width - BRANCH_WIDTH, now)
         remarks += below_lines(link.segment, link.below, width=width - BRANCH_WIDTH, ascii_only=ascii_only)
         lines.extend(Text.assemble(stem, GAP, remark) for remark in remarks)
+    lines += budget_lines(status.budgets, width=width)
     lines.append(_totals(status, separator=" - " if ascii_only else " · "))
     return lines
 
@@ -132,6 +135,10 @@ def _remarks(link: Link, width: int, now: datetime) -> list[Text]:
     if link.state in GONE and link.stderr_lines:
         said = f"what it wrote: interlock links logs {one_line(link.segment)}"
         remarks += [Text(line, style="dim") for line in _wrapped(said, width)]
+    if link.budget:
+        remarks += [
+            Text(line, style=budget_style(link.budget)) for line in _wrapped(f"budget {spent(link.budget)}", width)
+        ]
     for withheld in link.withheld[:WITHHELD_SHOWN]:
         text = f"withheld {one_line(withheld.name)}: {one_line(withheld.reason)}"
         remarks += [Text(line, style="yellow") for line in _wrapped(text, width)]

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from rich.text import Text
 
+from interlock.surface.cli.budgets import budget_style, spent
 from interlock.surface.cli.columns import GAP
 from interlock.surface.cli.shapes import Parent
 from interlock.surface.cli.text import count, one_line, since
@@ -17,6 +18,7 @@ _STYLES = {"registered": "green", "connecting": "cyan", "waiting": "red", "stand
 
 def parent_lines(parents: tuple[Parent, ...], *, width: int, now: datetime, ascii_only: bool) -> list[Text]:
     lines = []
+    several = len({parent.tree for parent in parents}) > 1
     for parent in parents:
         style = _STYLES.get(parent.state, "")
         age = since(parent.since, now)
@@ -27,6 +29,7 @@ def parent_lines(parents: tuple[Parent, ...], *, width: int, now: datetime, asci
                 GAP,
                 (one_line(parent.state), style),
                 f" as {one_line(parent.assigned_segment)}" if parent.assigned_segment else "",
+                f" in {one_line(parent.tree)}" if several else "",
                 (f"{GAP}for {age}" if age else "", "dim"),
             )
         )
@@ -39,6 +42,8 @@ def parent_lines(parents: tuple[Parent, ...], *, width: int, now: datetime, asci
             remarks.append((f"it does not list {count(parent.not_listed, 'tool')} of ours; the log says why", "yellow"))
         if parent.secure_by:
             remarks.append((f"secure by {one_line(parent.secure_by)}", "dim"))
+        if parent.budget:
+            remarks.append((f"it gave us {spent(parent.budget)}", budget_style(parent.budget)))
         for text, said in remarks:
             wrapped = textwrap.wrap(text, max(20, width - len(GAP)), break_on_hyphens=False)
             lines += [Text(f"{GAP}{line}", style=said) for line in wrapped]

@@ -1,0 +1,168 @@
+"""What the guard costs a call that nothing holds: the same call through the same parts, with the guard and without it.
+
+One process, one event loop that never turns: from the desk's request to the client's answer, with a server that answers
+in the same breath. The ways take turns, a thousand calls each; what a way costs more than the one without a guard is
+the difference within a turn. CPU time of the process.
+"""
+
+import asyncio
+import gc
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from bench.measure import Spread, spread
+from interlock.config.plan import Plan, ServerPlan, Spawn
+from interlock.protocol.ax.budget import LIMIT_MAX, Limits
+from interlock.protocol.ax.capability import AuthScope
+from interlock.protocol.ax.hop import Offer
+from interlock.protocol.mcp.eras import LATEST_MODERN, Era
+from interlock.runtime.budgets import Account, Budgets
+from interlock.runtime.callers import Caller, Principal, ViewKey
+from interlock.runtime.calls import Call
+from interlock.runtime.catalog import Catalog
+from interlock.runtime.clock import SystemClock
+from interlock.runtime.dispatch import Dispatch
+from interlock.runtime.links.link import Link, ServerFacts
+from interlock.runtime.links.listing import Items, Listing
+from interlock.runtime.links.state import LinkState
+
+UNGUARDED, GUARDED, BUDGETED = "no guard at all", "the guard", "the guard and two budgets"
+CALLS = 1000  # of one way before the next has its turn: short, so that a disturbance hits all of them
+META = Raw(b'{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}')
+PLENTY = Limits(max_calls_per_minute=LIMIT_MAX, max_mutable_calls_per_session=LIMIT_MAX)
+
+
+class Guarding(msgspec.Struct, kw_only=True):
+    """CPU time of a call by way, turn by turn; empty when it could not be measured."""
+
+    turns: dict[str, list[float]] = {}
+
+    def median_us(self, way: str) -> float:
+        return statistics.median(self.turns[way])
+
+    def added_us(self, way: str) -> Spread | None:
+        """What a way costs more than the one without a guard. Of many short turns the middle half is given."""
+        pairs = zip(self.turns.get(way, ()), self.turns.get(UNGUARDED, ()), strict=True)
+        added = sorted(ours - theirs for ours, theirs in pairs)
+        quarter = len(added) // 4
+        return spread(added[quarter : len(added) - quarter]) if added else None
+
+
+class _Unasked:
+    """In place of what the guard admits."""
+
+    def __init__(self) -> None:
+        self.command: Any = None
+
+
+class _Unguarded(Dispatch):
+    """Asks nobody: the cheapest way from a route to its link."""
+
+    _ticket = _Unasked()
+
+    def go(self, call: Call, link: Link) -> Call:
+        self._register(call, link)
+        self._ticket.command = call
+        link.send(self._ticket)  # type: ignore[arg-type]
+        return call
+
+
+class _Echo:
+    """A server at the other end of a link, and what it answers."""
+
+    RESULT = b'"result":{"resultType":"complete","content":[{"type":"text","text":"hello"}],"isError":false}'
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def send(self, message: bytes, head: bytes, origin: Any) -> object:
+        self._link.on_message(b'{"jsonrpc":"2.0","id":%d,%b}' % (origin.upstream_id, self.RESULT), origin)
+        return None
+
+
+class _Nobody:
+    """Of everything that hears of calls: no work that would be the same in all ways."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+class _Sink:
+    last = b""
+
+    def emit(self, message: bytes) -> None: ...
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        self.last = message
+
+    def drop(self) -> None: ...
+
+
+class _Way:
+    def __init__(self, dispatch: Dispatch, limits: Limits | None) -> None:
+        self._dispatch = dispatch
+        self._caller = Caller(Principal("local", budget=limits), Era.MODERN, "http", ViewKey())
+        self.sink = _Sink()
+
+    def take_turn(self) -> float:
+        """Microseconds of a call."""
+        dispatch, caller, sink = self._dispatch, self._caller, self.sink
+        name, arguments = Raw(b'"server__echo"'), Raw(b'{"text":"hello"}')
+        meta = msgspec.json.decode(META, type=dict[str, Raw])
+        began = time.process_time_ns()
+        for _ in range(CALLS):
+            dispatch.call_tool(caller, b"1", {"name": name, "arguments": arguments, "_meta": META}, meta, sink)
+        return (time.process_time_ns() - began) / CALLS / 1000
+
+
+async def _way(kind: str) -> _Way:
+    clock, nobody = SystemClock(), _Nobody()
+    plan = ServerPlan(segment="server", reach=Spawn(command=("true",)))
+    offer = Offer(kind="leaf", scope=AuthScope.ADMIN)
+    link = Link(plan, nobody, clock, vendor_meta=True, offer=offer)
+    link.pipe = _Echo(link)  # type: ignore[assignment]
+    link.greeted(ServerFacts(era=Era.MODERN, version=LATEST_MODERN))
+    link.stand(LinkState.READY, None)
+    catalog = Catalog(Plan(workspace=Path(), data=Path()), lambda kinds: None)
+    item = {"name": Raw(b'"echo"'), "inputSchema": Raw(b'{"type":"object"}')}
+    item["annotations"] = Raw(b'{"readOnlyHint":true}')
+    await catalog.stock(link, Listing(tools=Items(items=(("echo", item),), digest=b"x")))
+    made = _Unguarded if kind == UNGUARDED else Dispatch
+    dispatch = made(catalog, {}, nobody, clock, 1024)  # type: ignore[arg-type]
+    if kind != BUDGETED:
+        return _Way(dispatch, None)
+    link.account = Account("subserver", PLENTY, clock.now())
+    dispatch.enforce(Budgets(PLENTY, clock))
+    return _Way(dispatch, PLENTY)
+
+
+async def _measure(turns: int) -> Guarding:
+    ways = {kind: await _way(kind) for kind in (UNGUARDED, GUARDED, BUDGETED)}
+    found = Guarding(turns={kind: [] for kind in ways})
+    for kind, way in ways.items():
+        way.take_turn()
+        if b'"hello"' not in way.sink.last:
+            raise RuntimeError(f"{kind}: no call came through: {way.sink.last!r}")
+    gc.collect()
+    gc.freeze()
+    try:
+        for _ in range(turns):
+            for kind, way in ways.items():
+                found.turns[kind].append(way.take_turn())
+    finally:
+        gc.unfreeze()
+    return found
+
+
+def measure(quick: bool, say: Any) -> Guarding:
+    found = asyncio.run(_measure(20 if quick else 200))
+    for kind in found.turns:
+        added = found.added_us(kind)
+        more = f"   {added.median:+.2f} us" if added is not None and kind != UNGUARDED else ""
+        say(f"  {kind:28} {found.median_us(kind):6.2f} us CPU{more}")
+    return found

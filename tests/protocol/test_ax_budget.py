@@ -1,0 +1,207 @@
+"""Budgets with plain numbers (MCP-AX 11.4)."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.protocol.ax.budget import (
+    KEYS,
+    SLICE_S,
+    UNLIMITED,
+    WINDOW_S,
+    Limits,
+    Over,
+    Price,
+    Usage,
+    budget_exceeded,
+)
+from interlock.protocol.jsonrpc.errors import for_legacy
+
+READ = Price()
+WRITE = Price(mutable=True)
+
+
+def spend(limits: Limits, usage: Usage, price: Price, now: float) -> Over | None:
+    over = limits.exceeded(usage, price, now)
+    if over is None:
+        usage.charge(price, now)
+    return over
+
+
+@pytest.mark.req("AX-11.4-1")
+def test_the_fourth_call_within_a_minute_is_one_too_many_and_the_minute_slides() -> None:
+    limits, usage = Limits(max_calls_per_minute=3), Usage()
+    assert [spend(limits, usage, READ, now) for now in (0.0, 10.0, 20.0)] == [None, None, None]
+    assert spend(limits, usage, READ, 59.5) == Over(budget="max_calls_per_minute", limit=3, used=3, retry_after_ms=500)
+    assert spend(limits, usage, READ, 60.0) is None
+    assert spend(limits, usage, READ, 60.0) == Over(
+        budget="max_calls_per_minute", limit=3, used=3, retry_after_ms=10_000
+    )
+    assert spend(limits, usage, READ, 70.0) is None
+
+
+@pytest.mark.req("AX-11.4-1")
+def test_the_third_changing_call_is_refused_for_good_and_reading_goes_on() -> None:
+    limits, usage = Limits(max_mutable_calls_per_session=2), Usage()
+    assert spend(limits, usage, WRITE, 0.0) is spend(limits, usage, WRITE, 1.0) is None
+    for now in (2.0, 1e9):
+        assert spend(limits, usage, WRITE, now) == Over(budget="max_mutable_calls_per_session", limit=2, used=2)
+        assert spend(limits, usage, READ, now) is None
+
+
+@pytest.mark.req("AX-11.4-1")
+def test_a_call_that_would_exceed_the_units_is_refused_and_a_cheaper_one_is_not() -> None:
+    limits, usage = Limits(max_cost_units_per_session=5), Usage()
+    assert spend(limits, usage, Price(units=4), 0.0) is None
+    assert spend(limits, usage, Price(units=2), 0.0) == Over(budget="max_cost_units_per_session", limit=5, used=4)
+    assert spend(limits, usage, Price(units=1), 0.0) is None
+    assert spend(limits, usage, Price(units=1), 1e9) == Over(budget="max_cost_units_per_session", limit=5, used=5)
+    assert spend(limits, usage, READ, 1e9) is None
+
+
+def test_of_two_limits_the_one_that_waiting_does_not_mend_is_named() -> None:
+    limits, usage = Limits(max_calls_per_minute=1, max_mutable_calls_per_session=1), Usage()
+    spend(limits, usage, WRITE, 0.0)
+    over = spend(limits, usage, WRITE, 0.0)
+    assert over is not None
+    assert (over.budget, over.retry_after_ms) == ("max_mutable_calls_per_session", None)
+
+
+def test_a_limit_of_nothing_allows_nothing_and_promises_nothing() -> None:
+    assert spend(Limits(max_calls_per_minute=0), Usage(), READ, 5.0) == Over(
+        budget="max_calls_per_minute", limit=0, used=0
+    )
+    assert spend(Limits(max_cost_units_per_session=0), Usage(), READ, 5.0) is None
+
+
+def test_what_is_given_back_can_be_used_again() -> None:
+    limits = Limits(max_calls_per_minute=1, max_mutable_calls_per_session=1, max_cost_units_per_session=3)
+    usage, price = Usage(), Price(mutable=True, units=3)
+    taken = usage.charge(price, 0.0)
+    assert limits.exceeded(usage, price, 1.0) is not None
+    usage.refund(price, taken)
+    assert limits.exceeded(usage, price, 1.0) is None
+    assert (usage.calls(1.0), usage.mutable_calls, usage.cost_units) == (0, 0, 0)
+
+
+def test_a_charge_that_has_left_the_minute_is_given_back_to_the_session_only() -> None:
+    usage = Usage()
+    taken = usage.charge(WRITE, 0.0)
+    usage.charge(WRITE, 61.0)
+    usage.refund(WRITE, taken)
+    assert (usage.calls(61.0), usage.mutable_calls) == (1, 1)
+
+
+def test_what_was_given_back_is_not_taken_off_again_when_its_minute_ends() -> None:
+    usage = Usage()
+    usage.refund(READ, usage.charge(READ, 0.0))
+    usage.charge(READ, 30.0)
+    assert [usage.calls(now) for now in (30.0, 61.0, 91.0)] == [1, 1, 0]
+
+
+def test_calls_of_one_slice_leave_with_its_last() -> None:
+    usage = Usage()
+    first = usage.charge(READ, 0.0)
+    assert usage.charge(READ, SLICE_S / 2) is first
+    assert usage.charge(READ, SLICE_S) is not first
+    assert [usage.calls(now) for now in (WINDOW_S, WINDOW_S + SLICE_S / 2, WINDOW_S + SLICE_S)] == [3, 1, 0]
+
+
+def test_what_has_left_the_minute_is_forgotten_although_nobody_counts() -> None:
+    usage = Usage()
+    for number in range(1000):
+        usage.charge(READ, number * 30.0)
+    assert len(usage._slices) <= 3
+
+
+def test_after_a_lower_limit_the_wait_is_until_enough_calls_have_left() -> None:
+    usage = Usage()
+    for now in (0.0, 10.0, 20.0):
+        usage.charge(READ, now)
+    over = Limits(max_calls_per_minute=1).exceeded(usage, READ, 30.0)
+    assert over is not None
+    assert (over.used, over.retry_after_ms) == (3, 50_000)
+
+
+def test_a_flood_within_a_minute_is_counted_in_bounded_room() -> None:
+    usage = Usage()
+    calls = 50_000
+    for number in range(calls):
+        usage.charge(READ, number * WINDOW_S / calls)
+    assert usage.calls(WINDOW_S - 1.0) == calls
+    assert len(usage._slices) <= WINDOW_S / SLICE_S + 1
+
+
+limits_of = st.builds(Limits, **{name: st.none() | st.integers(0, 9) for name in KEYS})
+
+
+@given(limits_of, limits_of)
+def test_what_is_handed_down_is_within_both(own: Limits, given_: Limits) -> None:
+    handed = own.within(given_)
+    for name in KEYS:
+        known = [limit for limit in (getattr(own, name), getattr(given_, name)) if limit is not None]
+        assert getattr(handed, name) == min(known, default=None)
+    assert handed == given_.within(own)
+
+
+def test_what_an_entry_leaves_open_is_as_usual() -> None:
+    usual = Limits(max_calls_per_minute=60, max_mutable_calls_per_session=10)
+    assert Limits(max_calls_per_minute=600).else_(usual) == Limits(
+        max_calls_per_minute=600, max_mutable_calls_per_session=10
+    )
+
+
+def test_an_unlimited_one_is_left_out() -> None:
+    assert UNLIMITED.as_object() == {}
+    assert UNLIMITED.is_unlimited
+    assert Limits(max_cost_units_per_session=0).as_object() == {"max_cost_units_per_session": 0}
+    assert not Limits(max_cost_units_per_session=0).is_unlimited
+
+
+steps = st.lists(
+    st.tuples(st.floats(0, 45), st.sampled_from([READ, WRITE, Price(units=1), Price(mutable=True, units=4)])),
+    max_size=40,
+)
+
+
+@given(limits_of, steps)
+def test_no_minute_and_no_session_ever_holds_more_than_its_limit(
+    limits: Limits, wanted: list[tuple[float, Price]]
+) -> None:
+    usage, now = Usage(), 0.0
+    taken: list[tuple[float, Price]] = []
+    for pause, price in wanted:
+        now += pause
+        if spend(limits, usage, price, now) is None:
+            taken.append((now, price))
+    if limits.max_calls_per_minute is not None:
+        times = [at for at, _ in taken]
+        for first, last in itertools.combinations_with_replacement(range(len(times)), 2):
+            if times[last] - times[first] < WINDOW_S - 1e-6:
+                assert last - first + 1 <= limits.max_calls_per_minute
+    if limits.max_mutable_calls_per_session is not None:
+        assert sum(price.mutable for _, price in taken) <= limits.max_mutable_calls_per_session
+    if limits.max_cost_units_per_session is not None:
+        assert sum(price.units for _, price in taken) <= limits.max_cost_units_per_session
+
+
+@given(st.integers(1, 5), st.lists(st.floats(0, 30), max_size=30))
+def test_whoever_waits_as_long_as_told_is_let_through(limit: int, pauses: list[float]) -> None:
+    limits, usage, now = Limits(max_calls_per_minute=limit), Usage(), 0.0
+    for pause in pauses:
+        now += pause
+        over = spend(limits, usage, READ, now)
+        if over is not None:
+            assert over.retry_after_ms is not None
+            assert 0 < over.retry_after_ms <= WINDOW_S * 1000 + 1
+            assert limits.exceeded(usage, READ, now + over.retry_after_ms / 1000 + 1e-9) is None
+
+
+def test_the_refusal_says_which_limit_how_much_and_whose() -> None:
+    fault = budget_exceeded(Over(budget="max_calls_per_minute", limit=3, used=3, retry_after_ms=250), "subserver")
+    said = {"budget": "max_calls_per_minute", "limit": 3, "used": 3, "retry_after_ms": 250, "scope": "subserver"}
+    assert (fault.code, fault.message) == (32003, "budget_exceeded")
+    assert fault.data == {**said, "mcpax_code": -32003}
+    assert for_legacy(fault).code == -32003

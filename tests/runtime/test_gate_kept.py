@@ -1,0 +1,377 @@
+"""How long does a held call wait, what is left of it, and what happens when store, link or client go in the middle?
+
+A node in this process, its clock set by the test, real servers.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.interaction.gate.held import ADA, ANCHORED, BOB, MARK, Diary, anchor, served
+from tests.interaction.harness import _toml
+from tests.runtime.parked import SECONDS, AheadClock, Place
+from tests.servers.minting import mint
+
+from interlock.config.load import load
+from interlock.protocol.approvals.state import Status
+from interlock.runtime.callers import Principal
+from interlock.runtime.guard import HELD, Refuse, Rung
+from interlock.runtime.node import Node
+from interlock.store.ports import Unavailable
+
+PAGES = {"elicitation": {"url": {}}}
+
+
+class Here(Place):
+    """A node with a gate in front of the actuator."""
+
+    def __init__(self, node: Node, clock: AheadClock, diary: Diary) -> None:
+        super().__init__(node, clock)
+        self.diary = diary
+
+    async def held(self, name: str = "plant.fire", arguments: Mapping[str, Any] | None = None, **options: Any) -> Any:  # type: ignore[override]
+        demand = (await self.call(name, arguments, **options).result())["_meta"][MARK]
+        assert demand["status"] == "confirmation_required"
+        return demand
+
+    def proof(self, demand: Mapping[str, Any], signer: Any = ADA, **changes: Any) -> str:
+        now = time.time() + self.clock.ahead
+        claims = {
+            "iss": signer.kid,
+            "aud": demand["aggregator_id"],
+            "jti": str(uuid.uuid4()),
+            "iat": now,
+            "exp": now + 300,
+            "confirmation_id": demand["confirmation_id"],
+            "call_digest": demand["call_digest"],
+        }
+        return mint(signer, claims | changes, typ="mcpax-confirm+jwt")
+
+    def confirm(self, demand: Mapping[str, Any], who: str = "client:desk", **changes: Any) -> Any:
+        params = {"confirmation_id": demand["confirmation_id"], "proof": self.proof(demand, **changes)}
+        return self.ask("mcpax/confirm", params, who=who)
+
+    async def approved(self, demand: Mapping[str, Any]) -> None:
+        assert (await self.confirm(demand).result())["status"] == "confirmed"
+
+    def status(self, demand: Mapping[str, Any]) -> Status:
+        approval = self.node.inbox.get(demand["confirmation_id"])
+        assert approval is not None
+        return approval.status
+
+    async def becomes(self, demand: Mapping[str, Any], status: Status) -> None:
+        await self.until(lambda: self.status(demand) is status)
+
+
+@contextlib.asynccontextmanager
+async def house(
+    folder: Path, extra: str = "", era: str = "modern", anchored: str = ANCHORED, changed: str = ""
+) -> AsyncIterator[Here]:
+    diary = Diary(folder / "diary.jsonl")
+    config = folder / "interlock.toml"
+    table = served(diary, era)
+    table["args"] += ["--changed", changed] if changed else []
+    config.write_text(f"{anchored}{extra}\n[servers.plant]\n{_toml(table)}")
+    clock = AheadClock()
+    plan = load(config, os.environ, {"data": str(folder / "data")}).plan
+    node = Node(plan, lambda operations, authenticate: None, clock)
+    await node.start(listen=False)
+    try:
+        await node.settle(SECONDS)
+        yield Here(node, clock, diary)
+    finally:
+        await node.stop()
+
+
+@pytest.mark.req("AX-11.3-4")
+async def test_a_confirmation_counts_until_its_time_is_over_and_the_arguments_go_with_it(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        early, late = await here.held(arguments={"n": 1}), await here.held(arguments={"n": 2})
+        here.clock.ahead += 299
+        assert (await here.confirm(early, who="local").result())["structuredContent"] == {"did": "fire"}
+        here.clock.ahead += 1.5
+        error = await here.confirm(late).error()
+        assert (error["code"], error["message"]) == (32121, "confirmation_expired")
+        await here.node.inbox.sweep()
+        kept = here.node.inbox.get(late["confirmation_id"])
+        assert kept is not None
+        assert kept.params is None
+        assert (await here.held(arguments={"n": 2}))["confirmation_id"] != late["confirmation_id"]
+        assert len(here.diary) == 1
+
+
+@pytest.mark.req("AX-11.3-4")
+async def test_the_settings_say_how_long(tmp_path: Path) -> None:
+    async with house(tmp_path, "[approvals]\nexpiry_s = 30\nredeem_s = 40\nmax_pending = 2\n") as here:
+        first = await here.held(arguments={"n": 1})
+        here.clock.ahead += 29
+        await here.approved(first)
+        here.clock.ahead += 39
+        assert (await here.call("plant.fire", {"n": 1}).result())["structuredContent"] == {"did": "fire"}
+
+        second = await here.held(arguments={"n": 2})
+        await here.approved(second)
+        here.clock.ahead += 41
+        assert (await here.held(arguments={"n": 2}))["confirmation_id"] != second["confirmation_id"]
+        assert here.status(second) is Status.EXPIRED
+
+        await here.held(arguments={"n": 3})
+        error = await here.call("plant.fire", {"n": 4}).error()
+        assert (error["message"], error["data"]["budget"]) == ("budget_exceeded", "max_pending_confirmations")
+        assert len(here.diary) == 1
+
+
+@pytest.mark.req("AX-11.3-12")
+async def test_a_state_runs_out(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        asked = await here.call("plant.fire", capabilities=PAGES).result()
+        here.clock.ahead += 601
+        error = await here.again("plant.fire", {}, asked, capabilities=PAGES).error()
+        assert (error["code"], error["data"]["reason"]) == (-32602, "state_expired")
+
+
+async def test_a_state_is_good_after_a_restart(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        asked = await here.call("plant.fire", capabilities=PAGES).result()
+    async with house(tmp_path) as here:
+        again = await here.again("plant.fire", {}, asked, capabilities=PAGES).result()
+        assert again["inputRequests"] == asked["inputRequests"]
+
+
+@pytest.mark.req("AX-11.3-11")
+async def test_without_the_store_nothing_is_sent_and_the_approval_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with house(tmp_path) as here:
+        demand = await here.held()
+        await here.approved(demand)
+        kv = here.node.store.kv
+
+        async def away(*_: Any, **__: Any) -> Any:
+            raise Unavailable("the disk is full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(kv), "update", away)
+            patch.setattr(type(kv), "create", away)
+            error = await here.call("plant.fire").error()
+            assert (error["code"], error["message"]) == (32131, "unavailable")
+            assert (await here.call("plant.fire", {"n": 2}).error())["code"] == 32131
+        assert not here.diary.read()
+        assert here.status(demand) is Status.APPROVED
+        assert (await here.call("plant.fire").result())["structuredContent"] == {"did": "fire"}
+        await here.becomes(demand, Status.DONE)
+
+
+async def test_an_approval_waits_for_a_link_that_is_away(tmp_path: Path) -> None:
+    """Availability is asked before the commit: an approval is not used up on a server that cannot be reached."""
+    async with house(tmp_path) as here:
+        demand = await here.held()
+        await here.approved(demand)
+        keeper = here.node.keepers["plant"]
+        await keeper.stop()
+        assert (await here.call("plant.fire").error())["message"] == "tool_degraded"
+        assert here.status(demand) is Status.APPROVED
+        assert not here.diary.read()
+
+
+async def test_a_server_that_is_killed_in_the_middle_gets_the_call_at_most_once(tmp_path: Path) -> None:
+    """However far the call had come: not used, used and not sent, or sent. The record says which."""
+    async with house(tmp_path) as here:
+        demand = await here.held()
+        await here.approved(demand)
+        keeper = here.node.keepers["plant"]
+        assert keeper.link.pid is not None
+        os.kill(keeper.link.pid, 9)
+        answer = await here.call("plant.fire").message()
+        if "result" in answer:
+            await here.becomes(demand, Status.DONE)
+        else:
+            await here.until(lambda: here.status(demand) is not Status.USED)
+        ended = here.status(demand)
+        assert len(here.diary) == (ended is Status.DONE)
+        await here.until(lambda: keeper.link.standing.state.value == "ready")
+        again = await here.call("plant.fire").result()
+        assert (again.get("isError") is not True) is (ended is Status.APPROVED)
+        assert len(here.diary) == (ended in (Status.DONE, Status.APPROVED))
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_an_answer_that_never_comes_is_an_unknown_outcome(tmp_path: Path, era: str) -> None:
+    rule = '[[tool]]\nmatch = "plant.hold"\nlatency_class = "realtime"\n'
+    async with house(tmp_path, rule, era) as here:
+        arguments = {"until": str(tmp_path / "never")}
+        demand = await here.held("plant.hold", arguments)
+        await here.approved(demand)
+        assert (await here.call("plant.hold", arguments).error())["message"] == "call_timeout"
+        await here.becomes(demand, Status.UNKNOWN)
+        await here.held("plant.hold", arguments)
+        assert len(here.diary) == 1
+
+
+async def test_a_caller_that_leaves_after_the_call_was_sent_leaves_its_outcome_unknown(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        arguments = {"until": str(tmp_path / "never")}
+        demand = await here.held("plant.hold", arguments)
+        await here.approved(demand)
+        asked = here.call("plant.hold", arguments)
+        await here.until(lambda: len(here.diary) == 1)
+        asked.running.cancel("gone")
+        await here.becomes(demand, Status.UNKNOWN)
+        assert not here.node.dispatch.in_flight
+
+
+async def test_a_confirmation_that_is_cancelled_cancels_the_call_it_made(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        arguments = {"until": str(tmp_path / "never")}
+        demand = await here.held("plant.hold", arguments)
+        asked = here.confirm(demand, who="local")
+        await here.until(lambda: len(here.diary) == 1)
+        asked.running.cancel("gone")
+        await here.becomes(demand, Status.UNKNOWN)
+        assert not here.node.dispatch.in_flight
+
+
+async def test_a_held_call_costs_nothing_until_it_is_sent_and_budget_comes_before_the_gate(tmp_path: Path) -> None:
+    budget = '[[access]]\nwho = ["*"]\nscope = "write"\nbudget = { max_mutable_calls_per_session = 1 }\n'
+    async with house(tmp_path, budget) as here:
+        here.principals["client:agent"] = Principal("client:agent", budget=here.node.plan.access[0].budget)
+        who = {"who": "client:agent"}
+        demand = await here.held(arguments={"n": 1}, **who)
+        for _ in range(3):
+            await here.held(arguments={"n": 1}, **who)
+        await here.approved(demand)
+        assert (await here.call("plant.fire", {"n": 1}, **who).result())["structuredContent"] == {"did": "fire"}
+        error = await here.call("plant.fire", {"n": 2}, **who).error()
+        assert (error["message"], error["data"]["budget"]) == ("budget_exceeded", "max_mutable_calls_per_session")
+        assert [one.tool for one in here.node.inbox.waiting()] == []
+        assert len(here.diary) == 1
+
+
+async def test_many_confirmations_at_once_release_one_call(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        demand = await here.held()
+        answers = await asyncio.gather(*(here.confirm(demand, who="local").message() for _ in range(20)))
+        made = [one for one in answers if "result" in one]
+        assert len(made) == 1
+        assert {one["error"]["code"] for one in answers if "error" in one} == {32122}
+        assert len(here.diary) == 1
+
+
+async def test_the_guard_lets_no_held_call_through_without_an_approval_it_saw_used(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        asked = here.call("plant.fire")
+        await asked.result()
+        guard, link, call = here.node.dispatch.guard, here.node.keepers["plant"].link, asked.running
+        assert call.gate is not None
+        assert guard.admit(call, link) is HELD
+        assert guard.resume(call, link, "never used") is HELD
+        refused = await guard.redeem(call, link, here.node.inbox, str(uuid.uuid4()))
+        assert isinstance(refused, Refuse)
+        assert (refused.rung, refused.fault.message) == (Rung.COMMIT, "confirmation_unknown")
+        (waiting,) = here.node.inbox.waiting()
+        refused = await guard.redeem(call, link, here.node.inbox, waiting.id)
+        assert isinstance(refused, Refuse)
+        assert not here.diary.read()
+
+
+async def test_what_was_held_leaves_nothing_in_memory(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        for n in range(5):
+            demand = await here.held(arguments={"n": n})
+            await here.approved(demand)
+            await here.call("plant.fire", {"n": n}).result()
+            await here.becomes(demand, Status.DONE)
+        gate = here.node.gate
+        assert (gate.rounds._passes, gate.rounds._relayed, here.node.dispatch.guard._underway) == ({}, {}, set())
+        assert here.node.keepers["plant"].link.booked == 0
+        assert not here.node.dispatch.in_flight
+        assert not gate._work
+
+
+async def test_a_question_nobody_answers_ends_the_call_it_was_for(tmp_path: Path) -> None:
+    async with house(tmp_path, "[approvals]\nredeem_s = 30\n") as here:
+        demand = await here.held("plant.ask_first")
+        await here.approved(demand)
+        asked = await here.call("plant.ask_first").result()
+        assert asked["resultType"] == "input_required"
+        assert here.status(demand) is Status.USED
+        here.clock.ahead += 31
+        assert (await here.again("plant.ask_first", {}, asked, {"r": {"roots": []}}).result())["isError"] is True
+        assert not here.diary.read()
+
+
+@pytest.mark.req("AX-11.3-14")
+@pytest.mark.parametrize(
+    "what", ["description", "inputSchema", "outputSchema", "annotations", "capability", "downstream_name"]
+)
+async def test_a_definition_that_changes_in_any_member_voids_what_was_asked_of_it(tmp_path: Path, what: str) -> None:
+    async with house(tmp_path) as here:
+        pending, approved = await here.held(arguments={"n": 1}), await here.held(arguments={"n": 2})
+        await here.approved(approved)
+        await here.call("plant.change", {"what": what}).result()
+        await here.becomes(pending, Status.VOID)
+        await here.becomes(approved, Status.VOID)
+        error = await here.confirm(pending, who="local").error()
+        assert (error["code"], error["message"]) == (32124, "confirmation_void")
+        assert (await here.held(arguments={"n": 2}))["call_digest"] != approved["call_digest"]
+        assert not here.diary.read("fire")
+
+
+@pytest.mark.req("AX-11.3-14")
+async def test_a_server_that_comes_back_with_the_same_definition_keeps_what_was_approved(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        demand = await here.held()
+        await here.approved(demand)
+        keeper = here.node.keepers["plant"]
+        await keeper.restart()
+        await here.until(lambda: keeper.link.restarts > 0 and keeper.link.standing.state.value == "ready")
+        assert (await here.call("plant.fire").result())["structuredContent"] == {"did": "fire"}
+
+
+@pytest.mark.req("AX-11.3-14")
+async def test_a_definition_that_changed_while_the_node_was_away_is_found_when_the_proof_comes(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        demand = await here.held()
+    overlay = '[[tool]]\nmatch = "*"\nlatency_class = "slow"\n'
+    async with house(tmp_path, overlay) as here:  # what the operator lays over it is no word of its owner's
+        assert (await here.held())["confirmation_id"] == demand["confirmation_id"]
+    async with house(tmp_path, changed="description") as here:
+        assert here.status(demand) is Status.PENDING
+        assert (await here.confirm(demand, who="local").error())["code"] == 32124
+        assert here.status(demand) is Status.VOID
+        assert not here.diary.read()
+
+
+@pytest.mark.req("AX-11.3-9")
+async def test_an_anchor_that_is_gone_after_a_restart_has_released_nothing(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        demand = await here.held()
+        await here.approved(demand)
+    without = '[gate]\nmode = "gated"\n' + anchor("bob", BOB, "*")
+    async with house(tmp_path, anchored=without) as here:
+        again = await here.held()
+        assert again["confirmation_id"] != demand["confirmation_id"]
+        assert here.status(demand) is Status.VOID
+        assert not here.diary.read()
+
+
+async def test_the_record_names_the_hold_and_the_decision(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        demand = await here.held(arguments={"secret": "s3cr3t"})
+        await here.approved(demand)
+        await here.call("plant.fire", {"secret": "s3cr3t"}).result()
+        await here.becomes(demand, Status.DONE)
+        await here.node.recorder.flush()
+        records = [json.loads(one.data) for one in await here.node.audit.read()]
+    calls = [(one["verdict"], one["outcome"], one.get("reason")) for one in records if one["method"] == "tools/call"]
+    assert calls == [("refused", "refused", "confirmation_required"), ("admitted", "ok", None)]
+    (decided,) = [one for one in records if one["method"] == "approvals/approve"]
+    assert (decided["anchor"], decided["digest"]) == ("ada", demand["call_digest"])
+    assert "s3cr3t" not in json.dumps(records)
