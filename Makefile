@@ -33,8 +33,17 @@ $(VENV)/.dev: $(VENV)/.product
 run: $(VENV)/.product
 	@$(BIN)/interlock serve --config examples/tree/interlock.toml $(ARGS)
 
-test: $(VENV)/.dev
-	@$(BIN)/python -m pytest tests --ignore tests/conformance $(ARGS)
+# A browser for the tests of pages, where packages can be installed; elsewhere they are skipped, and say so.
+$(VENV)/.browser: $(VENV)/.dev
+	@command -v chromium >/dev/null || { \
+		test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing chromium for the tests of pages" && \
+		{ apt-get -qq update; DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install chromium; } \
+			> $(VENV)/browser.log 2>&1; } \
+		|| echo "NO BROWSER: chromium is not here and cannot be installed; the tests of pages in it are skipped"
+	@touch $@
+
+test: $(VENV)/.browser
+	@$(BIN)/python -m pytest tests --ignore tests/conformance --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check .

@@ -9,6 +9,7 @@ from interlock.config.effective import effective
 from interlock.config.plan import AnchorPlan
 
 KEY = "ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="
+PASSKEY = "ed25519:AbCd:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"
 
 
 def test_an_anchor_is_read_and_shown(project: Project) -> None:
@@ -64,8 +65,10 @@ def test_a_pem_block_may_be_written_out(project: Project) -> None:
         (f'key = "{KEY}"\nspeaks_for = "edge01.example.com"', 4, "a list"),
         (f'key = "{KEY}"\nspeak_for = ["edge01.example.com"]', 4, "did you mean 'speaks_for'?"),
         (f'kee = "{KEY}"', 3, "did you mean 'key'?"),
-        ('passkey = "not base64url!"', 3, "credential"),
-        ('passkey = "AbCd"\nspeaks_for = ["edge01.example.com"]', 4, "passkey"),
+        ('passkey = "ed25519:not base64url!:AbCd"', 3, "credential"),
+        ('passkey = "AbCd"', 3, "interlock access passkey"),
+        ('passkey = "es256:AbCd:AbCd"', 3, "no key"),
+        (f'passkey = "{PASSKEY}"\nspeaks_for = ["edge01.example.com"]', 4, "passkey"),
     ],
 )
 def test_a_wrong_anchor_is_refused_at_its_line(project: Project, lines: str, line: int, says: str) -> None:
@@ -84,7 +87,7 @@ def test_an_anchor_needs_a_name_and_no_two_have_the_same(project: Project) -> No
 
 @pytest.mark.parametrize(
     ("lines", "says"),
-    [(f'key = "{KEY}"', "trusted for nothing"), ('passkey = "AbCd"\napproves = ["*"]', "passkeys are not verified")],
+    [(f'key = "{KEY}"', "trusted for nothing"), (f'passkey = "{PASSKEY}"', "trusted for nothing")],
 )
 def test_an_anchor_that_does_nothing_is_a_warning(project: Project, lines: str, says: str) -> None:
     (warning,) = project.load(f'[[anchor]]\nname = "a"\n{lines}\n').warnings
@@ -94,3 +97,18 @@ def test_an_anchor_that_does_nothing_is_a_warning(project: Project, lines: str, 
 def test_a_relative_file_stands_beside_the_configuration(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.file.write_text('[[anchor]]\nname = "a"\nkey = "keys/a.pub"\napproves = ["*"]\n')
     assert project.load().plan.anchors[0].key == Path(project.folder / "keys" / "a.pub")
+
+
+@pytest.mark.parametrize(
+    ("node", "warned"),
+    [
+        ('operator_listen = "127.0.0.1:7412"', False),
+        ('operator_url = "https://operator.example.com"', False),
+        ('operator_url = "https://192.0.2.1"', True),
+        ('operator_listen = "192.0.2.1:7412"\noperator_url = "http://operator.example.com"', True),
+    ],
+)
+def test_a_passkey_needs_an_operator_door_where_browsers_use_it(project: Project, node: str, warned: bool) -> None:
+    anchor = f'[[anchor]]\nname = "ada"\npasskey = "{PASSKEY}"\napproves = ["*"]\n'
+    warnings = [str(one) for one in project.load(f"[node]\n{node}\n{anchor}").warnings]
+    assert any("passkey of anchor" in one for one in warnings) is warned

@@ -152,17 +152,20 @@ def test_a_file_that_is_missing_or_no_text_stops_the_start(tmp_path: Path) -> No
         Anchors((AnchorPlan(name="plant", key=tmp_path / "bytes"),), SetClock()).load()
 
 
-def test_a_passkey_approves_nothing() -> None:
+def test_a_passkey_approves_as_any_key_of_a_person() -> None:
+    passkey = "ed25519:AbCd:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"
     anchors = Anchors(
         (
-            AnchorPlan(name="phone", passkey="abc", approves=("*",)),
+            AnchorPlan(name="phone", passkey=passkey, approves=("files.*",)),
             AnchorPlan(name="me", key=FORMS["ed25519"], approves=("files.*", "mail.send")),
         ),
         SetClock(),
     )
     anchors.load()
-    assert anchors.approving("files.delete") == ("me",)
+    assert anchors.approving("files.delete") == ("phone", "me")
     assert anchors.approving("mail.send_all") == ()
+    phone = anchors.known()[0]
+    assert (phone.source, [key.kid for key in phone.keys]) == ("passkey", ["AbCd"])
 
 
 async def test_a_key_set_is_fetched_when_picked_and_kept_while_fresh() -> None:

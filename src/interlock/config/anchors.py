@@ -12,6 +12,7 @@ from interlock.config.place import WRONG, At, Wrong
 from interlock.config.plan import AnchorPlan
 from interlock.protocol.ax.authority import maybe_authority, maybe_dns_name
 from interlock.protocol.oauth.public_key import PRIVATE, BadKey, is_key_text, maybe_pem_label, read_key_untrusted
+from interlock.protocol.webauthn.passkeys import read_passkey_untrusted
 
 KEY_SOURCES: Final = ("key", "jwks", "passkey")
 _FORMS: Final = "write ed25519:BASE64, a JWK, a PEM block with PUBLIC KEY, or the name of a file with one of them"
@@ -36,6 +37,21 @@ class PublicKey(Kind, frozen=True, kw_only=True):
 
     def schema(self) -> dict[str, Any]:
         return {"type": "string", "minLength": 1}
+
+
+class Passkey(Kind, frozen=True, kw_only=True):
+    def read(self, value: object, at: At) -> str | Wrong:
+        text = read_text(value, at, "a passkey")
+        if isinstance(text, Wrong):
+            return WRONG
+        try:
+            read_passkey_untrusted(text)
+        except BadKey as bad:
+            return at.wrong(f"{at.name} is no passkey: {bad}", "interlock access passkey NAME prints the line")
+        return text
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": r"^(?:es256|ed25519|rs256):[A-Za-z0-9_-]+:[A-Za-z0-9_-]+$"}
 
 
 class KeySet(Kind, frozen=True, kw_only=True):
@@ -72,15 +88,10 @@ def anchor_plan(values: dict[str, Any], at: At) -> AnchorPlan | Wrong:
         which = f"has {' and '.join(given)}" if given else "has no key"
         return at.wrong(f"{at.title} {which}", f"give one of {', '.join(KEY_SOURCES)}")
     anchor = AnchorPlan(**values)
-    if anchor.passkey is not None:
-        if anchor.speaks_for:
-            return at.inside("speaks_for").wrong(
-                f"{at.title} is a person's passkey, which speaks for no subserver", "give the subserver's key instead"
-            )
-        at.inside("passkey").warn(
-            f"{at.title}: passkeys are not verified by this version, so the anchor approves nothing",
-            "give a key of the same person as another [[anchor]]",
+    if anchor.passkey is not None and anchor.speaks_for:
+        return at.inside("speaks_for").wrong(
+            f"{at.title} is a person's passkey, which speaks for no subserver", "give the subserver's key instead"
         )
-    elif not anchor.approves and not anchor.speaks_for:
+    if not anchor.approves and not anchor.speaks_for:
         at.warn(f"{at.title} is trusted for nothing", "give approves = [tools] or speaks_for = [names]")
     return anchor

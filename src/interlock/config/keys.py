@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from interlock.config.addresses import Listen, Network, Origin, Url
-from interlock.config.anchors import KEY_SOURCES, DnsName, KeySet, PublicKey
+from interlock.config.anchors import KEY_SOURCES, DnsName, KeySet, Passkey, PublicKey
 from interlock.config.budgets import AMOUNT, BUDGET, UNITS
 from interlock.config.headers import Headers
 from interlock.config.issuers import ISSUER
@@ -251,9 +251,9 @@ _ANCHOR = _keys(
     ),
     Key(
         name="passkey",
-        kind=Text(pattern=r"[A-Za-z0-9_-]{1,1366}", what="the id of a credential, in base64url"),
-        example="AbCdEf0123456789",
-        help="The id of a passkey. Kept for a later version: this one does not verify passkeys.",
+        kind=Passkey(),
+        example="ed25519:AbCdEf0123456789:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo",
+        help="A person's passkey, as `interlock access passkey NAME` prints it.",
     ),
     Key(
         name="approves",

@@ -75,7 +75,7 @@ class AnchorPlan(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     key: str | Path | None = None  # a public key, or the file that holds it
     jwks: str | Path | None = None  # a key set: its URL, or the file that holds it
-    passkey: str | None = None  # the id of a registered credential; kept, and not verified by this version
+    passkey: str | None = None  # ALGORITHM:CREDENTIAL:KEY (`protocol.webauthn.passkeys`)
     approves: tuple[str, ...] = ()  # tools (globs) whose calls it may approve
     speaks_for: tuple[str, ...] = ()  # DNS names it may prove, as they are compared (`protocol.ax.authority`)
 

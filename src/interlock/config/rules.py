@@ -9,6 +9,7 @@ from interlock.config.place import At
 from interlock.config.plan import AuthPlan, NodePlan
 from interlock.config.problems import Findings, Problem, shown
 from interlock.config.reading import Settings
+from interlock.protocol.webauthn.party import maybe_party
 
 
 def check_together(settings: Settings, workspace: Path, data: Path, findings: Findings) -> None:
@@ -30,6 +31,7 @@ def check_together(settings: Settings, workspace: Path, data: Path, findings: Fi
     _no_plain_http_outside(settings, plan)
     _proxied_is_not_local(settings, plan, anonymous)
     _issued_for_a_url(settings, plan, auth)
+    _passkeys_have_a_place(settings, plan)
     _data_outside_workspace(settings, workspace, data, findings)
 
 
@@ -120,6 +122,19 @@ def _issued_for_a_url(settings: Settings, node: NodePlan, auth: AuthPlan) -> Non
             f"access tokens are issued for a URL, and {node.listen} is none that clients use",
             "set node.public_url to what clients connect to",
         )
+
+
+def _passkeys_have_a_place(settings: Settings, node: NodePlan) -> None:
+    scheme = "http" if node.tls_cert is None else "https"
+    if maybe_party(node.operator_url or f"{scheme}://{node.operator_listen}") is not None:
+        return
+    for index, anchor in enumerate(settings.anchors):
+        at = settings.written.get(("anchor", str(index)))
+        if anchor.passkey is not None and at is not None:
+            at.inside("passkey").warn(
+                f"the passkey of anchor {shown(anchor.name)} approves nothing: browsers use none at the operator door",
+                "set node.operator_url to a name with https, or to an address of this machine",
+            )
 
 
 def _doors_apart(settings: Settings, node: NodePlan) -> None:

@@ -17,6 +17,7 @@ from interlock.protocol.ax.authority import KEY_UNKNOWN, Anchor
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.protocol.oauth.jwks import Jwk
 from interlock.protocol.oauth.public_key import BadKey, maybe_pem_label, read_key_untrusted
+from interlock.protocol.webauthn.passkeys import read_passkey_untrusted
 from interlock.runtime.clock import Clock
 from interlock.runtime.extras import require_cryptography
 from interlock.runtime.oauth.fetching import Fetcher
@@ -71,9 +72,7 @@ class Anchors:
     def approving(self, tool: str) -> tuple[str, ...]:
         """The names of those whose signature approves a call of the tool."""
         return tuple(
-            plan.name
-            for plan in self._plans.values()
-            if plan.passkey is None and any(fnmatchcase(tool, glob) for glob in plan.approves)
+            plan.name for plan in self._plans.values() if any(fnmatchcase(tool, glob) for glob in plan.approves)
         )
 
     async def judged(
@@ -124,7 +123,7 @@ def _is_unknown_key(verdict: object) -> bool:
 def _keys(plan: AnchorPlan) -> tuple[Jwk, ...]:
     given = plan.key if plan.key is not None else plan.jwks
     if given is None:
-        return ()  # a passkey, which this version does not verify
+        return (read_passkey_untrusted(plan.passkey or ""),)  # the configuration made sure of it
     where = f"{given} of anchor {plan.name}" if isinstance(given, Path) else f"the key of anchor {plan.name}"
     try:
         text = _file(given) if isinstance(given, Path) else given

@@ -40,6 +40,7 @@ from interlock.runtime.audience import Audience
 from interlock.runtime.ax.children import Nursery
 from interlock.runtime.ax.judge import ANCHOR_GONE, Judge
 from interlock.runtime.ax.members import Fittings
+from interlock.runtime.ax.passkeys import PasskeyDesk
 from interlock.runtime.ax.peers import Guest
 from interlock.runtime.ax.proofs import Proofs
 from interlock.runtime.ax.records import Owners
@@ -171,16 +172,18 @@ class Node:
         )
         self.definitions.on_ruled.append(self.restock)
         self.catalog.on_seen.append(self._definitions_seen)
-        self.notifier = Notifier(
-            self.inbox, make_channels(plan.approvals, self.clock), url=lambda: self.operator_url, node=plan.node.name
-        )
         self.anchors = Anchors(plan.anchors, self.clock)
+        self.passkeys = PasskeyDesk(self.anchors, self.recorder, self.clock, lambda: self.operator_url)
+        self.notifier = Notifier(
+            self.inbox, make_channels(plan.approvals, self.clock), url=self.passkeys.url, node=plan.node.name
+        )
         self.window = Window(
             self.inbox,
             self.deciding,
             self.clock,
             aggregator_id=own_id,
-            url=lambda: self.operator_url,
+            url=self.passkeys.url,
+            passkeys=self.passkeys,
             approving=self.anchors.approving,
         )
         fittings = Fittings(
@@ -196,7 +199,7 @@ class Node:
             leases=None,  # a store in the data folder is nobody else's
         )
         proofs = Proofs(self.store.kv, self.clock, self.anchors, audiences=lambda: (f"{self.url}/ax", self.url, own_id))
-        self.judge = self.deciding.judge = Judge(self.store.kv, self.clock, self.anchors)
+        self.judge = self.deciding.judge = Judge(self.store.kv, self.clock, self.anchors, self.passkeys.maybe_party)
         self.gate = self._make_gate()
         self.registrar = Registrar(plan, own_id, fittings, Owners(self.store.kv, self.clock), proofs)
         self.children = Nursery(plan, self.registrar, self._workshop)
@@ -305,7 +308,7 @@ class Node:
             self.dispatch.guard,
             self.clock,
             aggregator_id=self.identity.aggregator_id,
-            operator_url=lambda: self.operator_url,
+            operator_url=self.passkeys.url,
         )
         self.dispatch.gate = gate
         self.confirmations = ConfirmDesk(gate, self.deciding, self.dispatch, self.clock, self._find_tool)

@@ -22,6 +22,7 @@ from interlock.protocol.oauth.resource import resource_of
 from interlock.runtime.approvals.sights import CHANGED
 from interlock.runtime.approvals.window import Window
 from interlock.runtime.ax.judge import revoked_line
+from interlock.runtime.ax.passkeys import PasskeyDesk
 from interlock.runtime.budgets import is_limited
 from interlock.runtime.callers import ViewKey
 from interlock.runtime.catalog import EVERYTHING
@@ -75,6 +76,10 @@ class NodeOperations:
     @property
     def approvals(self) -> Window:
         return self._node.window
+
+    @property
+    def passkeys(self) -> PasskeyDesk:
+        return self._node.passkeys
 
     # The tree
 

@@ -71,6 +71,7 @@ def arguments(request: pytest.FixtureRequest) -> dict[str, Any]:
     return {"by": request.node.name, "z": [1, 2.50, {"é": None}], "a": "b"}
 
 
+@pytest.mark.req("AX-11.3-6")
 @pytest.mark.parametrize("key", ["ada", "ada-p256"])
 def test_an_operator_approves_with_their_own_key_and_the_call_runs(
     place: Place, client: Client, arguments: Any, key: str
@@ -133,6 +134,7 @@ def test_a_key_for_other_tools_is_refused(place: Place, client: Client, argument
     assert place.status(demand) == "pending"
 
 
+@pytest.mark.req("AX-11.3-6")
 def test_a_key_that_was_taken_back_approves_nothing_any_more(tmp_path: Path) -> None:
     ada, diary = Person(tmp_path / "home"), Diary(tmp_path / "diary.jsonl")
     ada.home.mkdir()

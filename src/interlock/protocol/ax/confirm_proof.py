@@ -57,6 +57,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     jti: str
     key: str  # the thumbprint of the key that signed
     expires_at: float
+    counter: int | None = None  # of a passkey: how often it has signed, if it counts
 
 
 class _Bound(msgspec.Struct, frozen=True):
@@ -150,6 +151,7 @@ def _read_bound(token: str) -> _Bound | Fault:
 
 def _signer(jwt: Jwt, tool: str, anchors: Sequence[Anchor], verify: Verify) -> tuple[Anchor, Jwk] | Fault:
     """The anchor whose key made the signature. A kid is only a hint where to look: two anchors may use the same."""
+    anchors = [anchor for anchor in anchors if anchor.source != "passkey"]  # an authenticator signs no tokens
     entitled = approvers(tool, anchors)
     refused = Reason.KEY_UNKNOWN
     for anchor, found in _candidates(jwt, (*entitled, *(one for one in anchors if one not in entitled))):

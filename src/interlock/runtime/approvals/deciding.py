@@ -40,16 +40,10 @@ class Deciding:
         self, id: str, proof: Presented | None, *, by: str, reason: str | None = None, answer: str | None = None
     ) -> Approval | Fault:
         """`answer`: one of `answers` where there are several. `by` brought the decision; the proof says who made it."""
-        approval = self._inbox.get(id)
-        if approval is None:
-            return UNKNOWN
-        if maybe_after(approval.status, Move.APPROVE) is None:
-            return refusal_of(approval)
-        possible = answers(approval)
-        if answer is None and len(possible) == 1:
-            (answer,) = possible
-        if answer not in (possible or (None,)):
-            return Fault(INVALID_PARAMS, "answer_needed", {"detail": _needs(possible), "answers": list(possible)})
+        open_ = self._open(id, answer)
+        if isinstance(open_, Fault):
+            return open_
+        approval, answer = open_
         verified = None
         if approval.requires is not Requires.ROLE:
             judged = await self._judged(approval, answer, proof)
@@ -66,9 +60,37 @@ class Deciding:
         )
         return await self._decided(id, decision, verified.expires_at if verified else None)
 
+    def asked(self, id: str, answer: str | None) -> Asked | Fault:
+        """What a proof must be about that approves it with this answer."""
+        open_ = self._open(id, answer)
+        return open_ if isinstance(open_, Fault) else self._asked(*open_)
+
     async def deny(self, id: str, *, by: str, reason: str | None = None) -> Approval | Fault:
         return await self._decided(
             id, Decision(what=What.DENIED, by=by, at=self._clock.wall(), reason=reason), redeem_until=None
+        )
+
+    def _open(self, id: str, answer: str | None) -> tuple[Approval, str | None] | Fault:
+        """An approval that can be approved, and what is said to it."""
+        approval = self._inbox.get(id)
+        if approval is None:
+            return UNKNOWN
+        if maybe_after(approval.status, Move.APPROVE) is None:
+            return refusal_of(approval)
+        possible = answers(approval)
+        if answer is None and len(possible) == 1:
+            (answer,) = possible
+        if answer not in (possible or (None,)):
+            return Fault(INVALID_PARAMS, "answer_needed", {"detail": _needs(possible), "answers": list(possible)})
+        return approval, answer
+
+    def _asked(self, approval: Approval, answer: str | None) -> Asked:
+        return Asked(
+            confirmation_id=approval.id,
+            call_digest=binding(approval, answer),
+            nonce=approval.nonce or "",
+            tool=approval.tool,
+            aggregator_id=self._own_id,
         )
 
     async def _judged(self, approval: Approval, answer: str | None, proof: Presented | None) -> Verified | Fault:
@@ -76,14 +98,7 @@ class Deciding:
             return invalid("proof_required", "an approval needs a proof: interlock approve makes one with your key")
         if self.judge is None:
             return invalid("no_anchor", "no [[anchor]] is configured whose proofs would count: see interlock init")
-        asked = Asked(
-            confirmation_id=approval.id,
-            call_digest=binding(approval, answer),
-            nonce=approval.nonce or "",
-            tool=approval.tool,
-            aggregator_id=self._own_id,
-        )
-        return await self.judge.judge(asked, proof)
+        return await self.judge.judge(self._asked(approval, answer), proof)
 
     async def _decided(self, id: str, decision: Decision, redeem_until: float | None) -> Approval | Fault:
         decided = await self._inbox.decide(id, decision, redeem_until=redeem_until)

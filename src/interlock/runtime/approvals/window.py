@@ -8,12 +8,14 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Final
 
 from interlock.protocol.approvals.answers import answers
+from interlock.protocol.approvals.errors import UNKNOWN
 from interlock.protocol.approvals.messages import Approval, Kind
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.ax.confirm import Presented
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.approvals.deciding import Deciding
 from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.ax.passkeys import PasskeyDesk
 from interlock.runtime.clock import Clock, rfc3339
 
 JsonObject = dict[str, Any]
@@ -39,6 +41,7 @@ class Window:
         *,
         aggregator_id: str,
         url: Callable[[], str],
+        passkeys: PasskeyDesk | None = None,
         approving: Callable[[str], Sequence[str]] = lambda _: (),
     ) -> None:
         """`url` is that of the operator door; `approving` names the anchors whose proof may approve a tool."""
@@ -47,6 +50,7 @@ class Window:
         self._clock = clock
         self._own_id = aggregator_id
         self._url = url
+        self._passkeys = passkeys
         self._approving = approving
 
     def listed(self, kind: Kind | None, statuses: frozenset[Status]) -> JsonObject:
@@ -72,6 +76,14 @@ class Window:
         approval = self._maybe_find(reference)
         decided = await self._deciding.deny(approval.id if approval else reference, by=by, reason=reason)
         return decided if isinstance(decided, Fault) else self._whole(decided)
+
+    def passkey_request(self, reference: str, answer: str | None) -> JsonObject | Fault:
+        """What a browser asks a passkey, for it to approve this."""
+        approval = self._maybe_find(reference)
+        if approval is None or self._passkeys is None:
+            return UNKNOWN
+        asked = self._deciding.asked(approval.id, answer)
+        return asked if isinstance(asked, Fault) else self._passkeys.request(asked)
 
     async def changes(self) -> AsyncGenerator[JsonObject, None]:
         """What waits now, then every change."""
@@ -132,6 +144,7 @@ class Window:
             "answers": list(answers(approval)),
             "approvers": list(self._approving(approval.tool)),
             "aggregator_id": self._own_id,
+            "passkey_origin": None if self._passkeys is None else self._passkeys.maybe_origin(approval.tool),
         }
 
 

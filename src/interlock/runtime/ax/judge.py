@@ -6,7 +6,7 @@ the key proves nothing any more, and what was approved with it and not yet used 
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -16,10 +16,13 @@ from interlock.protocol.approvals.messages import Approval
 from interlock.protocol.ax.authority import Anchor
 from interlock.protocol.ax.confirm import Presented
 from interlock.protocol.ax.confirm_proof import Asked, Verified, approvers, invalid, judge_confirmation, replayed
+from interlock.protocol.ax.passkey_proof import judge_passkey
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.oauth.errors import Invalid
 from interlock.protocol.oauth.jwks import Jwk, thumbprint
 from interlock.protocol.oauth.jwt import Jwt
+from interlock.protocol.webauthn.ceremonies import Assertion, is_assertion
+from interlock.protocol.webauthn.party import Party
 from interlock.runtime.anchors import Anchors
 from interlock.runtime.clock import Clock, rfc3339
 from interlock.store.ports import Conflict, KeyValue, StoreError
@@ -28,15 +31,20 @@ log = logging.getLogger("interlock.approvals")
 
 USED: Final = "proofs-confirm"
 REVOKED: Final = "keys-revoked"
+COUNTERS: Final = "passkey-counters"  # thumbprint -> how often the passkey had signed when it was last believed
 ANCHOR_GONE: Final = "who approved it may no longer do so"
 USED_MARGIN_S: Final = 3600.0  # a clock that is set back does not make an old proof good again
 
 
 class Judge:
-    def __init__(self, kv: KeyValue, clock: Clock, anchors: Anchors) -> None:
+    def __init__(
+        self, kv: KeyValue, clock: Clock, anchors: Anchors, party: Callable[[], Party | None] = lambda: None
+    ) -> None:
+        """`party`: whose passkeys count; None where the operator door is such that browsers use none."""
         self._kv = kv
         self._clock = clock
         self._anchors = anchors
+        self._party = party
         self._revoked: frozenset[str] = frozenset()  # thumbprints
 
     async def open(self) -> None:
@@ -52,13 +60,20 @@ class Judge:
         """A proof that holds is used up when this returns."""
         judged = await self._anchors.judged(
             lambda anchor: bool(approvers(asked.tool, (anchor,))),
-            lambda anchors: judge_confirmation(proof, asked, anchors=anchors, now=self._clock.wall(), verify=_verify),
+            lambda anchors: self._judge(asked, proof, anchors),
         )
         if isinstance(judged, Fault):
             return judged
         if judged.key in self._revoked:
             return invalid("revoked", "the key of the proof was revoked")
-        return await self._spend(judged) or judged
+        return await self._spend(judged) or await self._count(judged) or judged
+
+    def _judge(self, asked: Asked, proof: Presented, anchors: Sequence[Anchor]) -> Verified | Fault:
+        now = self._clock.wall()
+        if is_assertion(proof.token):
+            party = self._party()
+            return judge_passkey(proof, asked, anchors=anchors, party=party, now=now, verify=_verify_assertion)
+        return judge_confirmation(proof, asked, anchors=anchors, now=now, verify=_verify)
 
     def stands(self, approval: Approval) -> bool:
         """Whether whoever approved may still do so: the anchor is there, entitled, and its key was not taken back."""
@@ -89,6 +104,30 @@ class Judge:
             return replayed()
         except StoreError as error:
             log.error("a used proof cannot be written down: %s", error)
+            return UNAVAILABLE_NOW
+        return None
+
+    async def _count(self, verified: Verified) -> Fault | None:
+        """WebAuthn 6.1.1: a passkey that counts backwards has a copy, and nobody knows which of the two this is."""
+        if verified.counter is None:
+            return None
+        now, said = self._clock.wall(), b"%d" % verified.counter
+        try:
+            last = await self._kv.get(COUNTERS, verified.key, now)
+            before = int(last.value) if last is not None else 0
+            if verified.counter == before == 0:
+                return None  # it does not count at all, as most that are kept by an account
+            if verified.counter <= before:
+                log.warning("the passkey of anchor %s counts backwards: it may have been copied", verified.anchor)
+                return invalid("counter", "the passkey counts backwards, so there may be a copy of it; revoke it")
+            if last is None:
+                await self._kv.create(COUNTERS, verified.key, said, now)
+            else:
+                await self._kv.update(COUNTERS, verified.key, said, last.revision, now)
+        except Conflict:  # the same passkey, at the same moment
+            return await self._count(verified)
+        except StoreError as error:
+            log.error("how often a passkey has signed cannot be written down: %s", error)
             return UNAVAILABLE_NOW
         return None
 
@@ -128,3 +167,9 @@ def _verify(token: Jwt, key: Jwk) -> Invalid | None:
     from interlock.runtime.oauth.signatures import check_signature  # here, because `cryptography` takes 10 MiB
 
     return check_signature(token, key)
+
+
+def _verify_assertion(assertion: Assertion, key: Jwk) -> Invalid | None:
+    from interlock.runtime.oauth.signatures import check_assertion_signature
+
+    return check_assertion_signature(assertion, key)

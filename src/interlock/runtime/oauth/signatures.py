@@ -12,13 +12,15 @@ from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, SECP256R1, Ellip
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.padding import MGF1, PSS, PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey, RSAPublicNumbers
-from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from interlock.protocol.oauth.base64url import maybe_decode
 from interlock.protocol.oauth.errors import Invalid, Reason
 from interlock.protocol.oauth.jwks import Jwk
 from interlock.protocol.oauth.jwt import Algorithm, Jwt
+from interlock.protocol.webauthn.ceremonies import Assertion
+from interlock.protocol.webauthn.passkeys import algorithm_of
 
 RSA_BITS_MIN: Final = 2048  # RFC 7518 3.3
 RSA_BITS_MAX: Final = 8192  # a verification takes longer with the square of it
@@ -29,14 +31,33 @@ Verify = Callable[[bytes, bytes], None]  # signature, what was signed
 
 
 def check_signature(token: Jwt, key: Jwk) -> Invalid | None:
-    verify = _verifier(key, token.alg)
+    return _check(token.alg, key, token.signature, token.signed)
+
+
+def check_assertion_signature(assertion: Assertion, key: Jwk) -> Invalid | None:
+    """Authenticators write ECDSA as ASN.1 (WebAuthn 6.5.5), tokens as two numbers."""
+    alg = algorithm_of(key)
+    signature = assertion.signature if alg != "ES256" else _maybe_two_numbers(assertion.signature)
+    return _check(alg, key, signature, assertion.signed) if signature else Invalid(Reason.SIGNATURE)
+
+
+def _check(alg: Algorithm, key: Jwk, signature: bytes, signed: bytes) -> Invalid | None:
+    verify = _verifier(key, alg)
     if verify is None:
         return Invalid(Reason.KEY_UNFIT)
     try:
-        verify(token.signature, token.signed)
+        verify(signature, signed)
     except InvalidSignature:
         return Invalid(Reason.SIGNATURE)
     return None
+
+
+def _maybe_two_numbers(signature: bytes) -> bytes | None:
+    try:
+        r, s = decode_dss_signature(signature)
+        return r.to_bytes(P256_BYTES) + s.to_bytes(P256_BYTES)
+    except (ValueError, OverflowError):
+        return None
 
 
 @functools.lru_cache(maxsize=256)

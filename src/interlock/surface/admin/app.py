@@ -27,6 +27,7 @@ from interlock.store.tokens import maybe_door, token_name_fault
 from interlock.surface.admin.approvals import PATH, SOCKET_ROLES, approval_routes
 from interlock.surface.admin.callback import callback_page
 from interlock.surface.admin.operations import NotFound, Operations, Refused, SecretKind, TokenDoor, TokenScope
+from interlock.surface.admin.passkeys import is_invitation, passkey_routes
 from interlock.surface.admin.requests import (
     Rejected,
     error_answer,
@@ -165,6 +166,7 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
         Route("/admin/tokens/{ref}", revoke_token, methods=["DELETE"]),
         Route("/admin/keys/{ref}", revoke_key, methods=["DELETE"]),
         *approval_routes(operations),
+        *passkey_routes(operations),
     ]
     app = Starlette(
         routes=routes,
@@ -188,8 +190,10 @@ class _Door:
             return
         request = Request(scope, receive)
         try:
-            # A browser that comes back from an authorization server has no token; its state is checked instead.
-            if self._authenticate is not None and scope["path"] != CALLBACK_PATH:
+            # A browser that comes back from an authorization server has no token; its state is checked instead. One
+            # that makes a passkey has an invitation, which opens nothing else.
+            is_open = scope["path"] == CALLBACK_PATH or is_invitation(scope["path"])
+            if self._authenticate is not None and not is_open:
                 principal = await self._authenticate(request)
                 if principal is None:
                     raise _unauthorised(request)

@@ -1,6 +1,7 @@
 """The inbox at the operator door: what waits, one of them in full, what happens, and the word that decides.
 
-GET /approvals, /approvals/{id} (JSON, or a plain page for a browser), /approvals/events (SSE); POST /approvals/{id}.
+GET /approvals, /approvals/{id} (JSON, or a page for a browser), /approvals/{id}/passkey (what the page asks a passkey),
+/approvals/events (SSE); POST /approvals/{id}.
 Looking takes any credential of this door. To deny takes the role of an operator or an admin. To approve takes what the
 approval requires: mostly a proof, which is judged by the runtime, never here; or the role of an operator.
 """
@@ -22,7 +23,7 @@ from interlock.protocol.ax.confirm import read_proof_untrusted
 from interlock.protocol.ax.errors import CONFIRMATION_UNKNOWN, PROOF_INVALID
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
 from interlock.runtime.approvals.window import Ambiguous, Window
-from interlock.surface.admin.approvals_page import approval_page, approvals_page
+from interlock.surface.admin.approvals_page import approval_page, approvals_page, missing_page
 from interlock.surface.admin.operations import NotFound, Operations
 from interlock.surface.admin.requests import (
     Rejected,
@@ -75,8 +76,22 @@ def approval_routes(operations: Operations) -> list[Route]:
 
     async def one(request: Request) -> Response:
         refuse_unknown_parameters(request, ())
-        found = _found(operations.approvals, request.path_params["id"])
-        return approval_page(found) if wants_page(request) else json_answer(found)
+        if not wants_page(request):
+            return json_answer(_found(operations.approvals, request.path_params["id"]))
+        try:
+            found = _found(operations.approvals, request.path_params["id"])
+        except NotFound:
+            return missing_page("It was never here, or is long over.", 404)
+        return approval_page(found, may_decide=not _roles(request).isdisjoint((OPERATOR, ADMIN)))
+
+    async def passkey(request: Request) -> Response:
+        refuse_unknown_parameters(request, ("class",))
+        id, said = request.path_params["id"], request.query_params.get("class")
+        _found(operations.approvals, id)
+        asked = operations.approvals.passkey_request(id, said)
+        if isinstance(asked, Fault):
+            raise _rejected(asked, id)
+        return json_answer(asked)
 
     async def events(request: Request) -> Response:
         refuse_unknown_parameters(request, ())
@@ -86,27 +101,45 @@ def approval_routes(operations: Operations) -> list[Route]:
     async def decide(request: Request) -> Response:
         by_form = media_type(request) == _FORM
         wanted = await _read_form(request) if by_form else await json_body(request, Decide)
-        state = request.scope.get("state", {})
-        roles = state.get("roles", SOCKET_ROLES)
+        roles = _roles(request)
         if roles.isdisjoint((OPERATOR, ADMIN)):
             raise Rejected(403, "role_required", "this credential may look and not decide; use one of an operator's")
         found = _found(operations.approvals, request.path_params["id"])
         if wanted.decision == "approve" and found["requires"] == Requires.ROLE.value and OPERATOR not in roles:
             raise Rejected(403, "role_required", "to approve this takes an operator's token")
-        by = state.get("principal", "local")
+        by = request.scope.get("state", {}).get("principal", "local")
         decided = await _decided(operations.approvals, found["id"], wanted, by)
         if isinstance(decided, Fault):
             raise _rejected(decided, request.path_params["id"])
         return RedirectResponse(f"{PATH}/{decided['id']}", 303) if by_form else json_answer(decided)
 
+    async def decide_on_page(request: Request) -> Response:
+        """A person who sent a form reads why it was refused on the page they sent it from."""
+        try:
+            return await decide(request)
+        except Rejected as error:
+            found = operations.approvals.maybe_one(request.path_params["id"])
+            if found is None:
+                raise
+            may_decide = error.error not in ("role_required", "bad_origin")
+            return approval_page(found, error=error.message, status=error.status, may_decide=may_decide)
+
     async def by_id(request: Request) -> Response:
-        return await (decide if request.method == "POST" else one)(request)
+        if request.method != "POST":
+            return await one(request)
+        return await (decide_on_page if wants_page(request) else decide)(request)
 
     return [
         Route(PATH, listed, methods=["GET"]),
         Route(f"{PATH}/events", events, methods=["GET"]),
         Route(f"{PATH}/{{id}}", by_id, methods=["GET", "POST"]),
+        Route(f"{PATH}/{{id}}/passkey", passkey, methods=["GET"]),
     ]
+
+
+def _roles(request: Request) -> frozenset[str]:
+    roles: frozenset[str] = request.scope.get("state", {}).get("roles", SOCKET_ROLES)
+    return roles
 
 
 async def _read_form(request: Request) -> Decide:

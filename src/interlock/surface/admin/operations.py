@@ -8,6 +8,7 @@ door does.
 from typing import Any, Literal, Protocol
 
 from interlock.runtime.approvals.window import Window
+from interlock.runtime.ax.passkeys import PasskeyDesk
 from interlock.runtime.operations import NotFound, Refused
 
 __all__ = ["JsonObject", "NotFound", "Operations", "Refused", "SecretKind", "TokenDoor", "TokenScope"]
@@ -23,6 +24,10 @@ class Operations(Protocol):
     @property
     def approvals(self) -> Window:
         """What waits for a decision."""
+
+    @property
+    def passkeys(self) -> PasskeyDesk:
+        """Where people make passkeys."""
 
     def status(self) -> JsonObject: ...
 

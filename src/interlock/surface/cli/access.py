@@ -1,10 +1,10 @@
-"""interlock access token | list | revoke | anchor | certificate | key"""
+"""interlock access token | list | revoke | anchor | certificate | key | passkey"""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from interlock.surface.cli import access_anchor, access_certificate, access_key
+from interlock.surface.cli import access_anchor, access_certificate, access_key, access_passkey
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.failures import Unreachable
 
@@ -22,6 +22,7 @@ app = verb_app(
     interlock access anchor
     interlock access certificate hub.example.com
     interlock access key ada
+    interlock access passkey ada
     """,
 )
 
@@ -166,6 +167,7 @@ def revoke(
 access_anchor.register(app)
 access_certificate.register(app)
 access_key.register(app)
+access_passkey.register(app)
 
 
 def _from_store(invocation: Invocation, away: Unreachable) -> "StoredTokens":

@@ -21,6 +21,7 @@ app = verb_app("Write a first configuration and make an operator's key.")
     interlock init
     interlock init --config team.toml --data ./data
     interlock init --key ada --force
+    interlock init --passkey
     """,
 )
 def init(
@@ -36,24 +37,31 @@ def init(
         bool, typer.Option("--no-passphrase", help="Whoever can read the key's file can approve.")
     ] = False,
     passphrase_fd: FromDescriptor = None,
+    passkey: Annotated[
+        bool, typer.Option("--passkey", help="A passkey of your browser instead of a key in a file.")
+    ] = False,
 ) -> None:
     """Write a first interlock.toml, and make your key.
 
     Its servers need no account. With the key you approve calls that cannot be undone. A file that is there is kept; if
-    it has nobody who approves, your key is added to it.
+    it has nobody who approves, your key is added to it. A passkey is made with the node running: with --passkey the
+    first time writes the file, the second time adds the passkey to it.
     """
     from interlock.config.load import FILE_NAME
     from interlock.config.starter import starter_toml
-    from interlock.surface.cli.init_key import OwnKey, add_to, maybe_own_key
+    from interlock.surface.cli.init_key import OwnKey, add_passkey, add_to, maybe_own_key
 
     variable = None if invocation.config else os.environ.get("INTERLOCK_CONFIG")
     named = invocation.config or variable
     path = Path(named) if named else Path(FILE_NAME)
 
     def own_key() -> OwnKey | None:
-        return None if no_key else maybe_own_key(invocation, key, passphrase_fd, no_passphrase=no_passphrase)
+        return None if no_key or passkey else maybe_own_key(invocation, key, passphrase_fd, no_passphrase=no_passphrase)
 
     out = invocation.out
+    if path.is_file() and not force and passkey:
+        add_passkey(invocation, path, key)
+        return
     if path.is_file() and not force:
         made = add_to(invocation, path, own_key)
         if made is None:
@@ -84,9 +92,11 @@ def init(
         out.line(f"your key {made.name} approves calls: {made.file}")
     out.line()
     out.line("Next:")
-    width = max(len(f"interlock serve{flags}"), len(f"interlock check{flags}"))
+    width = len(f"interlock {'init --passkey' if passkey else 'serve'}{flags}")
     out.line(f"  {f'interlock check{flags}':<{width}}  finds mistakes after you edit the file")
     out.line(f"  {f'interlock serve{flags}':<{width}}  starts the node and prints how to connect a client")
+    if passkey:
+        out.line(f"  {f'interlock init --passkey{flags}':<{width}}  then, beside it: makes your passkey in a browser")
 
 
 def _write(path: Path, text: str, *, force: bool, by_variable: bool) -> None:

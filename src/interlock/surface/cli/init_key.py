@@ -1,4 +1,4 @@
-"""The operator's key of `interlock init`: the one that is there, or a new one where a passphrase can be had."""
+"""What `interlock init` adds so that somebody can approve: the key that is there, a new one, or a passkey."""
 
 import os
 import tomllib
@@ -61,14 +61,37 @@ def add_to(invocation: Invocation, path: Path, own_key: Callable[[], OwnKey | No
     made = own_key()
     if made is None or any(anchor.name == made.name for anchor in anchors):
         return None
-    addition = f"\n{made.toml()}"
+    append(path, made.toml(), hint=f"interlock access key {made.name} --show prints what belongs into it")
+    return made
+
+
+def append(path: Path, toml: str, *, hint: str) -> None:
+    """`hint`: where else it can be had, if the file cannot be added to."""
+    addition = f"\n{toml}"
     try:
         tomllib.loads(path.read_text(encoding="utf-8") + addition)
         with path.open("a", encoding="utf-8") as file:
             file.write(addition)
     except tomllib.TOMLDecodeError:
-        hint = f"interlock access key {made.name} --show prints what belongs into it"
         raise Refused("not_written", f"nothing can be added at the end of {path}", hint=hint) from None
     except OSError as error:
         raise Refused("not_written", f"{path} cannot be written: {error.strerror}") from None
-    return made
+
+
+def add_passkey(invocation: Invocation, path: Path, name: str | None) -> None:
+    """Makes it in a browser, at the node that runs with the file, and adds it."""
+    from interlock.surface.cli.enrolling import enrol
+
+    invocation.config = str(path)
+    taken = {anchor.name for anchor in invocation.loaded.plan.anchors}
+    chosen = name or own_name()
+    if chosen in taken:
+        raise Refused("exists", f"{path} has an anchor {chosen} already", hint="name this one with --key NAME")
+    made = enrol(invocation, chosen)
+    lines = "\n".join((ABOUT, *anchor_lines(made.name, made.passkey or "", ("*",), source="passkey"), ""))
+    append(path, lines, hint=f"interlock access passkey {chosen} prints what belongs into it")
+    if invocation.out.as_json:
+        anchor = {"name": made.name, "passkey": made.passkey, "approves": ["*"]}
+        invocation.out.json({"config": str(path.absolute()), "anchor": anchor, "thumbprint": made.thumbprint})
+        return
+    invocation.out.line(f"added the passkey {made.name} to {path}; a running node takes it up")

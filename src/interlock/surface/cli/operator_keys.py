@@ -114,9 +114,9 @@ class OperatorKeys:
         return self.file(name).with_suffix(".pub")
 
 
-def anchor_lines(name: str, public: str, approves: Sequence[str]) -> list[str]:
+def anchor_lines(name: str, public: str, approves: Sequence[str], *, source: str = "key") -> list[str]:
     """What makes a node believe the key."""
-    entry = {"name": name, "key": public, "approves": list(approves)}
+    entry = {"name": name, source: public, "approves": list(approves)}
     return ["[[anchor]]", *(f"{word} = {toml_text(value)}" for word, value in entry.items())]
 
 

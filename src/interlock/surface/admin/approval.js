@@ -1,0 +1,81 @@
+"use strict";
+(() => {
+  const page = document.getElementById("approval");
+  const told = document.getElementById("told");
+  const button = document.getElementById("passkey");
+  const left = document.getElementById("left");
+  const again = () => location.replace(location.pathname);
+  const say = (words) => { told.textContent = words; };
+
+  const bytes = (text) => Uint8Array.from(atob(text.replace(/-/g, "+").replace(/_/g, "/")), (c) => c.charCodeAt(0));
+  const text = (buffer) => btoa(String.fromCharCode(...new Uint8Array(buffer)))
+    .replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
+
+  const request = async (form) => {
+    const said = form.elements.class ? "?class=" + encodeURIComponent(form.elements.class.value) : "";
+    const answer = await fetch(location.pathname + "/passkey" + said, { headers: { Accept: "application/json" } });
+    const asked = await answer.json();
+    if (!answer.ok) throw new Error(asked.message);
+    return asked;
+  };
+
+  const approve = async (form) => {
+    const asked = await request(form);
+    const made = await navigator.credentials.get({
+      publicKey: {
+        challenge: bytes(asked.challenge),
+        rpId: asked.rpId,
+        allowCredentials: asked.credentials.map((id) => ({ type: "public-key", id: bytes(id) })),
+        userVerification: "required",
+        timeout: asked.timeout,
+      },
+    });
+    const answer = made.response;
+    const parts = [made.rawId, answer.clientDataJSON, answer.authenticatorData, answer.signature];
+    form.elements.proof.value = parts.map(text).join(".");
+    form.submit();
+  };
+
+  if (button) {
+    const here = location.origin === button.dataset.origin;
+    button.form.hidden = !here;
+    document.getElementById("elsewhere").hidden = here;
+    if (here && !window.PublicKeyCredential) {
+      button.disabled = true;
+      say("This browser cannot use passkeys on this page.");
+    }
+    button.addEventListener("click", async () => {
+      if (!button.form.reportValidity()) return;
+      button.disabled = true;
+      say("Your passkey is asked to sign this very call.");
+      try {
+        await approve(button.form);
+      } catch (error) {
+        button.disabled = false;
+        say(error.name === "NotAllowedError"
+          ? "Nothing was approved: the passkey was not used, or this device has none that counts here."
+          : "Nothing was approved: " + error.message);
+      }
+    });
+  }
+
+  if (left && left.dataset.left) {
+    const end = performance.now() + 1000 * Number(left.dataset.left);
+    const tick = () => {
+      const seconds = Math.max(0, Math.round((end - performance.now()) / 1000));
+      left.textContent = Math.floor(seconds / 60) + ":" + String(seconds % 60).padStart(2, "0") + " left";
+      if (seconds > 0) setTimeout(tick, 1000);
+    };
+    tick();
+  }
+
+  if (page.dataset.live) {
+    const look = (one) => { if (one.id === page.dataset.id && one.status !== page.dataset.status) again(); };
+    const events = new EventSource("/approvals/events");
+    events.addEventListener("approval", (event) => look(JSON.parse(event.data)));
+    events.addEventListener("open", async () => {
+      const answer = await fetch(location.pathname, { headers: { Accept: "application/json" } });
+      if (answer.ok) look(await answer.json());
+    });
+  }
+})();

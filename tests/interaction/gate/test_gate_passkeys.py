@@ -1,0 +1,240 @@
+"""Passkeys against a running node: does the assertion of a verified person on the approval page, and nothing else,
+release the call? The authenticator is software here; `test_gate_browser` has a real browser."""
+
+import base64
+import http.client
+import json
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from tests.interaction.gate.held import ADA, GATED, Client, Diary, anchor, gated_node, proof
+from tests.interaction.harness import RunningNode
+from tests.servers.authenticator import PRESENT, USUAL, VERIFIED, Authenticator, Kind, b64, unb64
+
+KINDS: tuple[Kind, ...] = ("es256", "ed25519", "rs256")
+
+
+def passkey(name: str, made: Authenticator, *approves: str) -> str:
+    return f"[[anchor]]\nname = {json.dumps(name)}\npasskey = {json.dumps(made.text())}\napproves = {list(approves)}\n"
+
+
+class Place:
+    def __init__(self, node: RunningNode, diary: Diary, people: dict[str, Authenticator]) -> None:
+        self.node, self.diary, self.people = node, diary, people
+        self.origin = node.operator_url.replace("127.0.0.1", "localhost")
+        for one in people.values():
+            one.origin = self.origin
+        made = node.cli("access", "token", "--for", "operator", "--name", "me", "--json")
+        self.token = str(json.loads(made.stdout)["token"])
+
+    def ask(self, method: str, path: str, body: Any = None, token: str | None = None, accept: str = "*/*") -> Any:
+        """The operator's TCP door, as a browser reaches it."""
+        where = urlsplit(self.node.operator_url)
+        basic = base64.b64encode(f"me:{token or self.token}".encode()).decode()
+        headers = {"authorization": f"Basic {basic}", "accept": accept, "content-type": "application/json"}
+        with closing(http.client.HTTPConnection(where.hostname or "", where.port, timeout=20)) as connection:
+            connection.request(method, path, json.dumps(body) if body is not None else None, headers)
+            answer = connection.getresponse()
+            text = answer.read()
+            return answer.status, json.loads(text) if "json" in (answer.getheader("content-type") or "") else text
+
+    def asked(self, demand: Any) -> str:
+        status, said = self.ask("GET", f"/approvals/{demand['confirmation_id']}/passkey")
+        assert status == 200, said
+        return str(said["challenge"])
+
+    def approve(self, demand: Any, token: str, kind: str = "operator_signature") -> Any:
+        body = {"decision": "approve", "proof": {"type": kind, "token": token}}
+        return self.ask("POST", f"/approvals/{demand['confirmation_id']}", body)
+
+    def refused(self, demand: Any, token: str) -> str:
+        """The word of the refusal, after which everything is as it was."""
+        status, said = self.approve(demand, token)
+        assert (status, said["error"]) in ((403, "proof_invalid"), (409, "confirmation_used")), said
+        assert self.status(demand) == "pending"
+        return str(said["details"]["reason"])
+
+    def status(self, demand: Any) -> str:
+        return str(self.node.admin(f"/approvals/{demand['confirmation_id']}")["status"])
+
+    def ran(self, arguments: Any) -> int:
+        return [entry["arguments"] for entry in self.diary.read("fire")].count(arguments)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("passkeys")
+    people = {kind: Authenticator(kind) for kind in KINDS} | {"clerk": Authenticator(), "counting": Authenticator()}
+    anchors = [passkey(name, one, *(("office.*",) if name == "clerk" else ("*",))) for name, one in people.items()]
+    diary = Diary(folder / "diary.jsonl")
+    with gated_node(folder / "node", diary, GATED + "".join(anchors) + anchor("key", ADA, "*")) as node:
+        yield Place(node, diary, people)
+
+
+@pytest.fixture
+def client(place: Place) -> Iterator[Client]:
+    with Client(place.node) as made:
+        yield made
+
+
+@pytest.fixture
+def arguments(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return {"by": request.node.name}
+
+
+@pytest.fixture
+def demand(client: Client, arguments: Any) -> Any:
+    return client.held("plant.fire", arguments)
+
+
+@pytest.mark.req("AX-11.3-6")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_passkey_releases_the_call_it_was_asked_for(
+    place: Place, client: Client, demand: Any, arguments: Any, kind: Kind
+) -> None:
+    assert demand["approval_url"] == f"{place.origin}/approvals/{demand['confirmation_id']}"
+    challenge = place.asked(demand)
+    assert unb64(challenge)[:32].hex() == demand["call_digest"]
+    status, said = place.approve(demand, place.people[kind].sign(challenge))
+    assert (status, said["status"]) == (200, "approved")
+    assert place.ran(arguments) == 0
+    assert client.call("plant.fire", arguments)["structuredContent"] == {"did": "fire"}
+    assert place.ran(arguments) == 1
+    records = place.node.admin("/admin/audit?after=0&limit=1000")["records"]
+    decisions = [one for one in records if one.get("approval") == demand["confirmation_id"] and one.get("jti")]
+    assert [(one["anchor"], one["proof"], one["digest"]) for one in decisions] == [
+        (kind, "operator_signature", demand["call_digest"])
+    ]
+
+
+def test_whoever_carries_it_may_be_the_agent_itself(place: Place, client: Client, demand: Any, arguments: Any) -> None:
+    token = place.people["es256"].sign(place.asked(demand))
+    released = client.confirm(demand, {"type": "operator_signature", "token": token})
+    assert released["result"]["structuredContent"] == {"did": "fire"}
+    assert place.ran(arguments) == 1
+
+
+@pytest.mark.req("AX-11.3-6")
+def test_a_signature_over_another_call_or_confirmation_does_not(
+    place: Place, client: Client, demand: Any, arguments: Any
+) -> None:
+    ada = place.people["es256"]
+    other = client.held("plant.fire", arguments | {"n": 2})
+    assert place.refused(demand, ada.sign(place.asked(other))) == "digest"
+    assert place.refused(demand, ada.sign(b64(bytes.fromhex(demand["call_digest"])))) == "challenge"
+    challenge = unb64(place.asked(demand))
+    place.ask("POST", f"/approvals/{demand['confirmation_id']}", {"decision": "deny"})
+    with Client(place.node, token=_client_token(place, "else")) as another:
+        same = another.held("plant.fire", arguments)
+        assert place.refused(same, ada.sign(b64(challenge))) in ("digest", "confirmation")
+    assert place.ran(arguments) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"flags": PRESENT}, "verification"),
+        ({"flags": VERIFIED}, "presence"),
+        ({"origin": "https://evil.example"}, "origin"),
+        ({"origin": "http://localhost:1"}, "origin"),
+        ({"crossOrigin": True}, "origin"),
+        ({"type": "webauthn.create"}, "type"),
+    ],
+)
+def test_an_assertion_from_elsewhere_or_of_nobody_does_not(
+    place: Place, demand: Any, changes: dict[str, Any], word: str
+) -> None:
+    assert place.refused(demand, place.people["es256"].sign(place.asked(demand), **changes)) == word
+
+
+def test_a_passkey_of_another_site_a_stranger_and_one_for_other_tools_do_not(place: Place, demand: Any) -> None:
+    ada, challenge = place.people["es256"], place.asked(demand)
+    said = ada.client_data("webauthn.get", challenge)
+    assert place.refused(demand, ada.signed(said, ada.data(USUAL, 0, "evil.example"))) == "party"
+    stranger = Authenticator(origin=place.origin)
+    assert place.refused(demand, stranger.sign(challenge)) == "key_unknown"
+    assert place.refused(demand, stranger.signed(said, ada.data(USUAL, 0), ada.credential)) == "signature"
+    assert place.refused(demand, place.people["clerk"].sign(challenge)) == "not_entitled"
+
+
+def test_an_assertion_that_was_used_is_never_good_again(
+    place: Place, client: Client, demand: Any, arguments: Any
+) -> None:
+    token = place.people["es256"].sign(place.asked(demand))
+    assert place.approve(demand, token)[0] == 200
+    again, said = place.approve(demand, token)
+    assert (again, said["error"]) == (409, "confirmation_used")
+    client.call("plant.fire", arguments)
+    after = client.held("plant.fire", arguments)
+    assert after["call_digest"] == demand["call_digest"]
+    assert place.refused(after, token) == "confirmation"
+    assert client.confirm(after, token)["error"]["data"]["reason"] == "confirmation"
+    assert place.ran(arguments) == 1
+
+
+def test_a_passkey_that_counts_backwards_has_a_copy_and_is_refused(place: Place, client: Client) -> None:
+    counting = place.people["counting"]
+    first, second = client.held("plant.fire", {"counting": 1}), client.held("plant.fire", {"counting": 2})
+    assert place.approve(first, counting.sign(place.asked(first), counter=9))[0] == 200
+    for backwards in (9, 8, 0):
+        assert place.refused(second, counting.sign(place.asked(second), counter=backwards)) == "counter"
+    assert place.approve(second, counting.sign(place.asked(second), counter=10))[0] == 200
+
+
+def test_a_clients_credential_opens_neither_the_page_nor_its_questions(place: Place, demand: Any) -> None:
+    agent, path = _client_token(place, "agent"), f"/approvals/{demand['confirmation_id']}"
+    for method, at, body in (
+        ("GET", path, None),
+        ("GET", f"{path}/passkey", None),
+        ("POST", path, {"decision": "deny"}),
+    ):
+        status, said = place.ask(method, at, body, token=agent, accept="text/html")
+        assert (status, said["error"]) == (401, "self_approval")
+    assert place.ask("POST", "/admin/passkeys", {"name": "eve"}, token=agent)[0] == 401
+    assert place.status(demand) == "pending"
+
+
+def test_a_persons_token_is_signed_by_their_key_and_not_by_a_passkey(place: Place, demand: Any) -> None:
+    """One kind of proof never passes for the other."""
+    token = proof(demand)
+    assert place.refused(demand, f"{token}.QQ") == "key_unknown"
+    ada = place.people["es256"]
+    parts = ada.sign(place.asked(demand)).split(".")
+    assert place.refused(demand, ".".join(parts[1:])) == "malformed"
+
+
+@pytest.mark.parametrize("token", ["...", "a.b.c.d", "QQ.e30.QQ.QQ", "QQ." + "A" * 6000 + ".QQ.QQ"])
+def test_nonsense_is_refused(place: Place, demand: Any, token: str) -> None:
+    assert place.refused(demand, token) in ("malformed", "key_unknown", "too_long")
+
+
+@pytest.mark.req("AX-11.3-6")
+def test_a_passkey_that_was_taken_back_releases_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder, ada = tmp_path_factory.mktemp("revoked"), Authenticator()
+    diary = Diary(folder / "diary.jsonl")
+    with gated_node(folder, diary, GATED + passkey("ada", ada, "*")) as node, Client(node) as client:
+        place = Place(node, diary, {"ada": ada})
+        approved, pending = client.held("plant.fire", {"n": 1}), client.held("plant.fire", {"n": 2})
+        assert place.approve(approved, ada.sign(place.asked(approved)))[0] == 200
+        challenge = place.asked(pending)
+        done = node.cli("access", "key", "ada", "--revoke")
+        assert done.returncode == 0, done.stderr
+        assert place.refused(pending, ada.sign(challenge)) == "revoked"
+        assert place.status(approved) == "void"
+        assert client.held("plant.fire", {"n": 1})["confirmation_id"] != approved["confirmation_id"]
+    assert not diary.read("fire")
+
+
+def test_an_hour_old_question_is_too_old(place: Place, demand: Any) -> None:
+    whole = unb64(place.asked(demand))
+    old = whole[:64] + int(time.time() - 3600).to_bytes(8) + whole[72:]
+    assert place.refused(demand, place.people["es256"].sign(b64(old))) == "expired"
+
+
+def _client_token(place: Place, name: str) -> str:
+    made = place.node.cli("access", "token", "--for", "client", "--name", name, "--json")
+    return str(json.loads(made.stdout)["token"])
