@@ -121,6 +121,12 @@ async def test_a_definition_is_asked_for_once_whoever_calls_and_never_lapses(tmp
         assert desk.inbox.find_definition("copied.delete", "t1") is None
 
 
+async def test_what_a_client_calls_itself_is_cut_and_made_writable(tmp_path: Path) -> None:
+    async with desk_at(tmp_path) as desk:
+        raised = await desk.raised(agent="\ud800" + "x" * 10_000)
+        assert raised.agent == "?" + "x" * 99
+
+
 # Deciding
 
 

@@ -348,6 +348,26 @@ async def test_nobody_is_asked_to_sign_what_is_too_long_to_read(tmp_path: Path) 
         assert shown_digest(waiting.params) is None
 
 
+@pytest.mark.parametrize(
+    "odd", [b'"\\ud800"', b'{"a":["\\udc00"]}', b"1e999", b"[" * 3000 + b"]" * 3000, b"12345678901234567890123"]
+)
+async def test_a_definition_that_not_every_reader_decodes_waits_and_is_read_back_and_signed_all_the_same(
+    tmp_path: Path, odd: bytes
+) -> None:
+    clock = Hands()
+    strange = Sight(TOOL, "read", {"description": Raw(b'"x"'), "annotations": Raw(odd)}, None, {})
+    async with shop_at(tmp_path, clock) as shop:
+        await shop.lists(sight(FIRST))
+        await shop.lists(strange)
+        (waiting,) = shop.waiting()
+    async with shop_at(tmp_path, clock) as shop:
+        assert shop.waiting() == [waiting]
+        assert waiting.params is not None
+        assert shown_digest(waiting.params) == strange.digest
+        await shop.decides(waiting, "accept")
+        assert await shop.lists(strange) == [Look.REWORDED]
+
+
 async def test_a_very_long_definition_is_compared_by_its_digest(tmp_path: Path) -> None:
     long = FIRST | {"description": "x" * 100_000}
     async with shop_at(tmp_path) as shop:

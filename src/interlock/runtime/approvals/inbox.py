@@ -36,6 +36,7 @@ log = logging.getLogger("interlock.approvals")
 SWEEP_EVERY_S: Final = 1.0  # how late an expiry may be written down; it counts from its moment on
 TRIES_MAX: Final = 5  # against writers that were first
 HELD_BYTES_MAX: Final = 16 * 1024 * 1024  # of arguments that wait, per principal: room for one of the largest messages
+AGENT_CHARS_MAX: Final = 100
 LIVE_MAX: Final = 50_000  # of all principals and kinds together
 
 _WITHOUT_EXPIRY: Final = frozenset((Kind.DEFINITION, Kind.REQUEST))
@@ -134,6 +135,8 @@ class Inbox:
     ) -> Approval:
         """A new one with its id and its times; nothing is kept before it is raised."""
         now = self._clock.wall()
+        if (agent := members.get("agent")) is not None:  # a client's word for itself
+            members["agent"] = agent[:AGENT_CHARS_MAX].encode("utf-8", "replace").decode()
         return Approval(
             id=str(uuid.uuid4()),
             kind=kind,
