@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import pytest
 from msgspec import Raw
 
@@ -518,6 +519,10 @@ async def test_clients_are_told_when_an_operator_says_something_new() -> None:
     await house.catalog.stock(link, offered)
     assert len(house.told) == told
     house.catalog.reconsider("s")
+    await house.catalog.stock(link, offered)
+    assert len(house.told) == told  # looked at again, and found the same
+    rule = ToolRule(match="s.bare", capability={"mutable": False})
+    house.catalog.replan(msgspec.structs.replace(house.plan, tools=(rule,)))
     await house.catalog.stock(link, offered)
     assert house.told[told:] == [frozenset({"tools"})]
     await house.catalog.stock(link, offered)
