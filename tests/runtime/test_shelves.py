@@ -511,22 +511,18 @@ async def test_a_tool_is_open_only_while_nobody_has_said_what_it_does() -> None:
     assert {name for name, route in house.routes().items() if route.is_open} == {"s.bare", "s.timed"}
 
 
-async def test_clients_are_told_when_an_operator_says_something_new() -> None:
+async def test_a_shelf_is_made_anew_when_an_operator_says_something_new_and_not_before() -> None:
     house = House()
     link, offered = house.link("s"), listing(tool("bare"))
     await house.catalog.stock(link, offered)
-    told = len(house.told)
+    before = house.shelf("s")
     await house.catalog.stock(link, offered)
-    assert len(house.told) == told
-    house.catalog.reconsider("s")
+    assert house.shelf("s") is before
+    house.catalog.replan(msgspec.structs.replace(house.plan, gate=GatePlan(unannotated="allow")))
+    assert holds(house) == {"s.bare": "definition"}
     await house.catalog.stock(link, offered)
-    assert len(house.told) == told  # looked at again, and found the same
-    rule = ToolRule(match="s.bare", capability={"mutable": False})
-    house.catalog.replan(msgspec.structs.replace(house.plan, tools=(rule,)))
-    await house.catalog.stock(link, offered)
-    assert house.told[told:] == [frozenset({"tools"})]
-    await house.catalog.stock(link, offered)
-    assert len(house.told) == told + 1
+    assert holds(house) == {"s.bare": None}
+    assert "x-mcpax-gated" not in house.listed()["s.bare"]["_meta"]
 
 
 # Changed definitions
