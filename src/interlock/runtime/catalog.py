@@ -414,6 +414,13 @@ class Catalog:
                 tell(changed)
         return Stocked(shelf=shelf, changed=changed)
 
+    async def stock_again(self, link: Link, listing: Listing) -> None:
+        """The same list by other rules. A server that is away does not come back by it."""
+        old = self._shelves.get(link.segment)
+        await self.stock(link, listing)
+        if old is not None and old.link is link and old.degraded:
+            self.degrade(link)
+
     def place(self, shelf: Shelf) -> None:
         """Instead of the one that its segment has."""
         segment = shelf.link.segment
