@@ -315,12 +315,16 @@ class Namespace:
         return view
 
     def hand_over(self) -> dict[ViewKey, tuple[int, View]]:
-        """The views of this snapshot, and those of earlier ones that were not asked for since, for a while."""
+        """The views of this snapshot, and those of earlier ones that were not asked for since, for a while.
+
+        They hold their snapshot: if it went on holding them, all of it would wait for the collector.
+        """
         former, self._former = self._former, {}
-        for view in self._views.values():
+        views, self._views = self._views, {}
+        for view in views.values():
             view.forget_pages()
         kept = {key: one for key, one in former.items() if self.version - one[0] < VIEWS_KEPT_FOR}
-        return kept | {key: (self.version, view) for key, view in self._views.items()}
+        return kept | {key: (self.version, view) for key, view in views.items()}
 
     def show_uri(self, link: Link, uri: str) -> str:
         return show_uri(f"{self._root}{link.segment}", uri, aggregator=link.offer.is_aggregator)

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import random
 import secrets
+import weakref
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
@@ -80,7 +81,8 @@ class Keeper:
         self.list_hint_s: float | None = None  # how long the server says they last, unless it announces changes
         self.settled = asyncio.Event()  # the first attempt has ended, well or not
         self.stderr = StderrRing(now=workshop.clock.wall)
-        self.subscriptions = Subscriptions(link, self._refresh_all)
+        refresh_all = weakref.WeakMethod(self._refresh_all)  # else what is listed would wait for the collector
+        self.subscriptions = Subscriptions(link, lambda: (refresh := refresh_all()) and refresh())
         self.task_listening = TaskListening(link)
         self.log_level: str | None = None
         self._level_heard: Heard | None = None
