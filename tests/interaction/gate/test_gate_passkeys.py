@@ -4,15 +4,21 @@ release the call? The authenticator is software here; `test_gate_browser` has a 
 import base64
 import http.client
 import json
+import os
+import subprocess
+import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import closing
+from html import unescape
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from tests.interaction.gate.held import ADA, GATED, Client, Diary, anchor, gated_node, proof
-from tests.interaction.harness import RunningNode
+from tests.interaction.harness import RunningNode, wait_for
 from tests.servers.authenticator import PRESENT, USUAL, VERIFIED, Authenticator, Kind, b64, unb64
 
 KINDS: tuple[Kind, ...] = ("es256", "ed25519", "rs256")
@@ -233,6 +239,73 @@ def test_an_hour_old_question_is_too_old(place: Place, demand: Any) -> None:
     whole = unb64(place.asked(demand))
     old = whole[:64] + int(time.time() - 3600).to_bytes(8) + whole[72:]
     assert place.refused(demand, place.people["es256"].sign(b64(old))) == "expired"
+
+
+class Making:
+    """`interlock` as it waits for a passkey, and the address it printed."""
+
+    def __init__(self, node: RunningNode, *words: str) -> None:
+        command = [sys.executable, "-m", "interlock", *words, "--config", str(node.config), "--data", str(node.data)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        self.url = self.process.stderr.readline().split()[-1]
+
+    def enrol(self, made: Authenticator) -> Any:
+        """As the page does."""
+        where = urlsplit(self.url)
+        made.origin = f"{where.scheme}://{where.netloc}"
+        with closing(http.client.HTTPConnection("127.0.0.1", where.port, timeout=20)) as connection:
+            connection.request("GET", where.path, headers={"accept": "text/html"})
+            page = connection.getresponse().read().decode()
+            asked = json.loads(unescape(page.split('data-asked="')[1].split('"')[0]))
+            body = json.dumps(made.make(asked["challenge"]))
+            connection.request("POST", where.path, body, {"content-type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+
+    def ended(self) -> tuple[int, str, str]:
+        with self.process:
+            out, remarks = self.process.communicate(timeout=20)
+        return self.process.returncode, out, remarks
+
+
+def test_a_passkey_is_made_by_command_and_browser_and_counts_once_configured(tmp_path: Path) -> None:
+    diary, ada, bob = Diary(tmp_path / "diary.jsonl"), Authenticator("ed25519"), Authenticator("es256")
+    with gated_node(tmp_path / "node", diary, GATED) as node, Client(node) as client:
+        making = Making(node, "access", "passkey", "ada", "--approves", "plant.*")
+        status, said = making.enrol(ada)
+        assert (status, said["passkey"]) == (200, ada.text())
+        code, printed, remarks = making.ended()
+        assert (code, said["thumbprint"] in remarks) == (0, True)
+        assert tomllib.loads(printed) == {"anchor": [{"name": "ada", "passkey": ada.text(), "approves": ["plant.*"]}]}
+        demand = client.held("plant.fire", {"n": 1})
+        place = Place(node, diary, {"ada": ada, "bob": bob})
+        assert place.ask("GET", f"/approvals/{demand['confirmation_id']}/passkey")[0] == 403
+        with node.config.open("a") as file:
+            file.write(printed)
+        making = Making(node, "init", "--passkey", "--key", "bob")
+        making.enrol(bob)
+        code, _, remarks = making.ended()
+        assert code == 0, remarks
+        anchors = tomllib.loads(node.config.read_text())["anchor"]
+        assert [(one["name"], one["passkey"]) for one in anchors] == [("ada", ada.text()), ("bob", bob.text())]
+        wait_for(lambda: len(node.admin("/admin/config")["anchor"]) == 2)
+        status, said = place.approve(demand, bob.sign(place.asked(demand)))
+        assert (status, said["decision"]["proof"]["anchor"]) == (200, "bob")
+        again = node.cli("init", "--passkey", "--key", "bob")
+        assert (again.returncode, "already" in again.stderr) == (1, True)
+
+
+def test_without_a_node_init_writes_the_file_and_says_what_comes_next(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "interlock", "init", "--passkey", "--data", str(tmp_path / "data")]
+    here: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}}
+    done = subprocess.run(command, **here, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "interlock init --passkey" in done.stdout
+    assert "anchor" not in tomllib.loads((tmp_path / "interlock.toml").read_text())
+    again = subprocess.run(command, **here, capture_output=True, text=True, timeout=30, check=False)
+    assert again.returncode == 4
+    assert "interlock serve" in again.stderr
 
 
 def _client_token(place: Place, name: str) -> str:
