@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 from msgspec import Raw
 
-from interlock.config.plan import AxPlan, GatePlan, Plan, ServerPlan, Spawn, ToolRule
+from interlock.config.plan import AxPlan, GatePlan, Plan, ServerPlan, Spawn, ToolClass, ToolRule
 from interlock.protocol.ax.capability import AuthScope, as_object, read_capability
 from interlock.protocol.ax.errors import NAMESPACE_INVALID
 from interlock.protocol.ax.hop import ADOPTED, Offer
@@ -22,7 +22,7 @@ from interlock.runtime.catalog import Catalog
 from interlock.runtime.clock import SystemClock
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Items, Listing
-from interlock.runtime.shelves import Route, Shelf
+from interlock.runtime.shelves import Route, Shelf, _NoRulings
 
 SOURCE = Path(__file__).resolve().parents[2] / "src/interlock"
 LEAF = Offer(kind="leaf", scope=AuthScope.ADMIN)
@@ -68,6 +68,19 @@ class House:
 
     def withheld(self, segment: str) -> dict[str, str]:
         return {one.name: one.code or one.reason for one in self.shelf(segment).withheld}
+
+
+class Ruled(_NoRulings):
+    """Operators that say this of every tool."""
+
+    def __init__(self, said: ToolClass) -> None:
+        self._said = said
+
+    def get(self, tool: str, digest: str) -> ToolClass | None:
+        return self._said
+
+    def knows(self, tool: str) -> bool:
+        return True
 
 
 def items(offered: Sequence[Tool], key: str = "name") -> Items:
@@ -517,6 +530,7 @@ async def test_clients_are_told_when_an_operator_says_something_new() -> None:
     told = len(house.told)
     await house.catalog.stock(link, offered)
     assert len(house.told) == told
+    house.catalog.rulings = Ruled("read_only")
     house.catalog.reconsider("s")
     await house.catalog.stock(link, offered)
     assert house.told[told:] == [frozenset({"tools"})]
