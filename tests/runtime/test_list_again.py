@@ -126,9 +126,10 @@ async def test_of_an_aggregator_more_is_read_than_of_a_leaf(node: Node, monkeypa
 async def test_a_flood_of_changes_is_read_now_and_once_more_after_a_rest(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keepers, "REST_PER_ITEM_S", 0.01)
+    many = keepers.REST_ITEMS_MIN + 20
+    monkeypatch.setattr(keepers, "REST_PER_ITEM_S", 0.3 / many)
     leaf = Leaf(node, "leaf")
-    leaf.tools = [tool(f"t{number}") for number in range(30)]
+    leaf.tools = [tool(f"t{number}") for number in range(many)]
     keeper = await registered(node, leaf)
     first = leaf.asked
     await keeper.refreshed("tools")

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from interlock.config.plan import AxPlan, GatePlan, Plan, ServerPlan, Spawn, ToolRule
+from interlock.config.plan import AxPlan, GatePlan, Plan, ServerPlan, Spawn, ToolClass, ToolRule
 from interlock.protocol.ax.capability import AuthScope, as_object, read_capability
 from interlock.protocol.ax.errors import NAMESPACE_INVALID
 from interlock.protocol.ax.hop import ADOPTED, Offer
@@ -23,7 +23,7 @@ from interlock.runtime.catalog import Catalog
 from interlock.runtime.clock import SystemClock
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Items, Listing
-from interlock.runtime.shelves import Route, Shelf
+from interlock.runtime.shelves import Route, Shelf, _NoRulings
 
 SOURCE = Path(__file__).resolve().parents[2] / "src/interlock"
 LEAF = Offer(kind="leaf", scope=AuthScope.ADMIN)
@@ -69,6 +69,19 @@ class House:
 
     def withheld(self, segment: str) -> dict[str, str]:
         return {one.name: one.code or one.reason for one in self.shelf(segment).withheld}
+
+
+class Ruled(_NoRulings):
+    """Operators that say this of every tool."""
+
+    def __init__(self, said: ToolClass) -> None:
+        self._said = said
+
+    def get(self, tool: str, digest: str) -> ToolClass | None:
+        return self._said
+
+    def knows(self, tool: str) -> bool:
+        return True
 
 
 def items(offered: Sequence[Tool], key: str = "name") -> Items:
@@ -523,6 +536,19 @@ async def test_a_shelf_is_made_anew_when_an_operator_says_something_new_and_not_
     await house.catalog.stock(link, offered)
     assert holds(house) == {"s.bare": None}
     assert "x-mcpax-gated" not in house.listed()["s.bare"]["_meta"]
+
+
+async def test_clients_are_told_when_an_operators_word_changes_what_they_see() -> None:
+    house = House()
+    link, offered = house.link("s"), listing(tool("bare"))
+    await house.catalog.stock(link, offered)
+    told = len(house.told)
+    house.catalog.rulings = Ruled("read_only")
+    house.catalog.reconsider("s")
+    await house.catalog.stock(link, offered)
+    assert house.told[told:] == [frozenset({"tools"})]
+    await house.catalog.stock(link, offered)
+    assert len(house.told) == told + 1
 
 
 # Changed definitions
