@@ -682,3 +682,13 @@ async def test_after_other_rules_each_list_is_taken_anew_and_clients_are_told() 
     assert list(house.routes()) == ["one.kept", "two.kept"]
     assert house.told
     assert all(told == {"tools"} for told in house.told)
+
+
+async def test_another_order_of_the_same_tools_is_no_change_for_clients() -> None:
+    house = House()
+    link = house.link("l", Offer(kind="leaf", session="one"))
+    await house.catalog.stock(link, listing(tool("t", full()), tool("u", full())))
+    await house.catalog.stock(link, listing(tool("u", full()), tool("t", full())))
+    assert len(house.told) == 1
+    await house.catalog.stock(link, listing(tool("u", full()), tool("t", full(), description="otherwise")))
+    assert len(house.told) == 2

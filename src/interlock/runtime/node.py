@@ -196,6 +196,7 @@ class Node:
             house=self,
             recorder=self.recorder,
             budgets=self.budgets,
+            refusals=self.refusals,
             leases=None,  # a store in the data folder is nobody else's
         )
         proofs = Proofs(self.store.kv, self.clock, self.anchors, audiences=lambda: (f"{self.url}/ax", self.url, own_id))
@@ -241,6 +242,7 @@ class Node:
         retention.start()
         self._stack.push_async_callback(retention.stop)
         await self.tokens.open()
+        self._stack.push_async_callback(self.tokens.close)
         await self.desk.open()
         self._stack.push_async_callback(self.desk.close)
         await self._eras.open(self.store.kv, self.clock)

@@ -32,11 +32,12 @@ from interlock.runtime.grants.errors import Unobtainable
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.registered import RegisteredLink
+from interlock.runtime.links.state import USABLE
 from interlock.runtime.rungs import rungs
 from interlock.runtime.shelves import Route, era_of
 from interlock.runtime.subtree import below
 from interlock.store.secrets import Kind
-from interlock.store.tokens import BadTokenName, Door, Scope, TokenRecord
+from interlock.store.tokens import BadTokenName, Door, Scope
 
 if TYPE_CHECKING:
     from interlock.runtime.node import Node
@@ -187,9 +188,14 @@ class NodeOperations:
         return {"status": page.status, "title": page.title, "text": page.text}
 
     async def restart_link(self, segment: str) -> JsonObject:
+        """What dialled in can only be sent away: whether it returns is its own matter."""
         keeper = self._keeper(segment)
+        was = keeper.link.standing.state
         await keeper.restart()
-        return {"segment": segment, "state": keeper.link.standing.state.value}
+        answer: JsonObject = {"segment": segment, "state": keeper.link.standing.state.value}
+        if isinstance(keeper.link, RegisteredLink) and keeper.link.transport == "websocket":
+            answer["disconnected"] = was in USABLE
+        return answer
 
     async def release_link(self, segment: str) -> JsonObject:
         registrar = self._node.registrar
@@ -251,7 +257,7 @@ class NodeOperations:
             "prompts": len(namespace.listed(shelf.prompts)) if shelf else 0,
             "resources": len(shelf.resources) if shelf else 0,
             "withheld": [{"name": one.name, "reason": one.reason} for one in withheld],
-            "in_flight": sum(len(one.in_flight) for one in links),
+            "in_flight": sum(one.booked for one in links),  # of clients: what the node itself asks does not count
             "parked": sum(len(one.aside) for one in links),
             "calls": sum(one.calls for one in links),
             "errors": sum(one.errors for one in links),
@@ -434,7 +440,8 @@ class NodeOperations:
         return effective(self._node.plan)
 
     async def tokens(self) -> JsonObject:
-        return {"tokens": [_token(record) for record in await self._node.tokens.list() if record.revoked_at is None]}
+        book = self._node.tokens
+        return {"tokens": [book.shown(record) for record in await book.list() if record.revoked_at is None]}
 
     async def issue_token(self, name: str, door: Door, scope: Scope | None, days: int | None) -> JsonObject:
         try:
@@ -478,18 +485,6 @@ def _session_of(link: Link) -> str:
 
 def _registered_at(link: Link) -> float:
     return link.registered_wall if isinstance(link, RegisteredLink) else link.standing.since_wall
-
-
-def _token(record: TokenRecord) -> JsonObject:
-    return {
-        "id": record.id,
-        "name": record.name,
-        "door": record.door,
-        "scope": record.scope,
-        "created_at": rfc3339(record.created_at),
-        "expires_at": rfc3339(record.expires_at) if record.expires_at else None,
-        "last_used_at": None,
-    }
 
 
 def _held(keeper: Keeper) -> JsonObject | None:
