@@ -74,6 +74,7 @@ from interlock.runtime.links.personal import PersonalLinks
 from interlock.runtime.links.pipes import Undelivered
 from interlock.runtime.links.state import AWAY
 from interlock.runtime.links.task_watcher import Asking
+from interlock.runtime.loopback import Taken, maybe_twin
 from interlock.runtime.operations import NodeOperations
 from interlock.runtime.recorder import Recorder
 from interlock.runtime.reload import Read, Reload
@@ -354,6 +355,7 @@ class Node:
         self._stack.callback(public.close)
         operator = _bind(node.operator_listen)
         self._stack.callback(operator.close)
+        people_at = (operator, *self._twin_of(operator))
         admin = socket.socket(socket.AF_UNIX)
         self._stack.callback(lambda: admin_path.unlink(missing_ok=True))
         self._stack.callback(admin.close)
@@ -377,7 +379,7 @@ class Node:
         app = public_app(self._is_ready, documents, subservers)
         await self._serve(app, public, http=protocol, **sockets, **tls)
         people = self._operator_app(self.operations, self._authenticate_operator)
-        await self._serve(people, operator, **listener_options(node, public=False))
+        await self._serve(people, *people_at, **listener_options(node, public=False))
         await self._serve(self._operator_app(self.operations, None), admin)
         self._tasks.append(asyncio.get_running_loop().create_task(self.door.sweep_forever(), name="door sweep"))
         await self._open_bridge(run / SOCKET)
@@ -387,6 +389,19 @@ class Node:
         if self.subservers is not None and not self.subservers.stands(guest):
             return False
         return self.tokens.stands(guest.principal)
+
+    def _twin_of(self, operator: socket.socket) -> tuple[socket.socket, ...]:
+        """Where else people find this door when they ask for localhost."""
+        try:
+            twin = maybe_twin(operator)
+        except Taken as taken:
+            self.passkeys.is_shadowed = True
+            log.warning("another program is where browsers look for localhost (%s): no passkey counts here", taken)
+            return ()
+        if twin is None:
+            return ()
+        self._stack.callback(twin.close)
+        return (twin,)
 
     def _certificates(self) -> "Certificates | None":
         """Who vouches for subservers' certificates. Raises CertificatesInvalid, ExtraMissing."""
@@ -441,7 +456,7 @@ class Node:
             max_bytes=plan.limits.message_bytes,
         )
 
-    async def _serve(self, app: Any, sock: socket.socket, **options: Any) -> None:
+    async def _serve(self, app: Any, *socks: socket.socket, **options: Any) -> None:
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -456,7 +471,7 @@ class Node:
         )
         server = _Server(config)
         self._servers.append(server)
-        task = asyncio.get_running_loop().create_task(server.serve(sockets=[sock]), name="http server")
+        task = asyncio.get_running_loop().create_task(server.serve(sockets=list(socks)), name="http server")
         self._tasks.append(task)
         begun = asyncio.ensure_future(server.begun.wait())
         await asyncio.wait((task, begun), return_when=asyncio.FIRST_COMPLETED)

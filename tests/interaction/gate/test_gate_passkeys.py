@@ -2,9 +2,11 @@
 release the call? The authenticator is software here; `test_gate_browser` has a real browser."""
 
 import base64
+import hashlib
 import http.client
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -22,6 +24,14 @@ from tests.interaction.harness import RunningNode, wait_for
 from tests.servers.authenticator import PRESENT, USUAL, VERIFIED, Authenticator, Kind, b64, unb64
 
 KINDS: tuple[Kind, ...] = ("es256", "ed25519", "rs256")
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
 
 
 def passkey(name: str, made: Authenticator, *approves: str) -> str:
@@ -239,6 +249,38 @@ def test_an_hour_old_question_is_too_old(place: Place, demand: Any) -> None:
     whole = unb64(place.asked(demand))
     old = whole[:64] + int(time.time() - 3600).to_bytes(8) + whole[72:]
     assert place.refused(demand, place.people["es256"].sign(b64(old))) == "expired"
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no ::1")
+def test_the_door_is_at_both_addresses_of_localhost(place: Place) -> None:
+    """Browsers try ::1 first, where nobody else must answer in the node's name."""
+    where = urlsplit(place.node.operator_url)
+    with closing(http.client.HTTPConnection("::1", where.port, timeout=20)) as connection:
+        connection.request("GET", "/approvals")
+        assert connection.getresponse().status == 401
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no ::1")
+def test_where_another_program_answers_to_localhost_no_passkey_counts(tmp_path: Path) -> None:
+    ada, diary = Authenticator(), Diary(tmp_path / "diary.jsonl")
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
+        port = other.getsockname()[1]
+        door = f'[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:{port}"\n'
+        with (
+            gated_node(tmp_path / "node", diary, GATED + door + passkey("ada", ada, "*")) as node,
+            Client(node) as client,
+        ):
+            demand = client.held("plant.fire", {})
+            assert demand["approval_url"].startswith(f"http://127.0.0.1:{port}/")
+            place = Place(node, diary, {"ada": ada})
+            status, said = place.ask("GET", f"/approvals/{demand['confirmation_id']}/passkey")
+            assert (status, said["details"]["reason"]) == (403, "party")
+            which = f"{demand['aggregator_id']}\n{demand['confirmation_id']}\n{demand['nonce']}".encode()
+            signed = bytes.fromhex(demand["call_digest"]) + hashlib.sha256(which).digest()
+            signed += int(time.time()).to_bytes(8) + bytes(16)
+            assert place.refused(demand, ada.sign(b64(signed))) == "party"
+            assert node.admin("/admin/passkeys", "POST", {"name": "ada"})["error"] == "no_passkeys_here"
+    assert "localhost" in (tmp_path / "node" / "stderr.txt").read_text()
 
 
 class Making:

@@ -22,6 +22,11 @@ class Party(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     id: str
     origin: str  # as a browser writes it
 
+    @property
+    def is_local(self) -> bool:
+        """Reached by a name that means this machine, without anything that proves which program answers."""
+        return self.origin.startswith("http://")
+
     @cached_property
     def id_hash(self) -> bytes:
         return hashlib.sha256(self.id.encode()).digest()

@@ -32,7 +32,8 @@ INVITATIONS_MAX: Final = 16  # the oldest gives way
 TICKET_BYTES: Final = 32
 TIMEOUT_MS: Final = 120_000  # how long a browser waits for a person
 NO_PARTY: Final = (
-    "browsers use passkeys only over https at a name, or on this machine: set node.operator_url to such an address"
+    "browsers use passkeys only over https at a name, or on this machine: set node.operator_url to such an address;"
+    " and on this machine no other program may listen at the same port of 127.0.0.1 or ::1"
 )
 GONE: Final = Wrong("invitation", "the invitation was used, or its ten minutes are over; ask for another")
 
@@ -56,9 +57,11 @@ class PasskeyDesk:
         self._clock = clock
         self._url = url
         self._invitations: dict[str, Invitation] = {}
+        self.is_shadowed = False  # another program answers to `localhost` at our port
 
     def maybe_party(self) -> Party | None:
-        return maybe_party(self._url())
+        party = maybe_party(self._url())
+        return None if self.is_shadowed and party is not None and party.is_local else party
 
     def url(self) -> str:
         """Where people are sent to: at an address of this machine passkeys do not work, at its name they do."""
