@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interaction.gate.held import ADA, ANCHORED, BOB, MARK, Diary, anchor, served
+from tests.interaction.gate.held import ADA, ANCHORED, BOB, GATED, MARK, Diary, anchor, served
 from tests.interaction.harness import _toml
 from tests.runtime.parked import SECONDS, AheadClock, Place
 from tests.servers.minting import mint
@@ -358,6 +358,19 @@ async def test_an_anchor_that_is_gone_after_a_restart_has_released_nothing(tmp_p
     async with house(tmp_path, anchored=without) as here:
         again = await here.held()
         assert again["confirmation_id"] != demand["confirmation_id"]
+        assert here.status(demand) is Status.VOID
+        assert not here.diary.read()
+
+
+@pytest.mark.req("AX-11.3-9")
+async def test_an_anchor_with_another_key_does_not_stand_by_what_the_old_one_signed(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        demand = await here.held()
+        await here.approved(demand)
+    async with house(tmp_path) as here:
+        assert here.status(demand) is Status.APPROVED
+    async with house(tmp_path, anchored=GATED + anchor("ada", BOB, "*")) as here:
+        assert (await here.held())["confirmation_id"] != demand["confirmation_id"]
         assert here.status(demand) is Status.VOID
         assert not here.diary.read()
 
