@@ -42,6 +42,10 @@ class Rounds:
     # Demands of hops below
 
     def remember(self, confirmation_id: str, relayed: Relayed) -> None:
+        """Under a name that the hop below chose. Another one's is left to it: a proof goes only where it is asked for."""
+        known = self._relayed.get(confirmation_id)
+        if known is not None and known.route.link.segment != relayed.route.link.segment:
+            return
         self._relayed.pop(confirmation_id, None)
         while len(self._relayed) >= RELAYED_MAX:
             del self._relayed[next(iter(self._relayed))]
