@@ -323,6 +323,23 @@ async def test_a_server_that_changes_everything_fills_a_bounded_part_of_the_inbo
         assert len(shop.waiting()) == 3
 
 
+async def test_a_server_that_lists_ever_more_tools_is_not_forgotten_what_was_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("interlock.runtime.approvals.definitions.KNOWN_MAX", 8)
+    async with shop_at(tmp_path) as shop:
+        await shop.lists(sight(FIRST))
+        for turn in range(4):
+            await shop.lists(*(sight(FIRST, f"files.filler{turn}-{number}") for number in range(4)))
+        assert "no change will be seen" in caplog.text
+        assert await shop.lists(sight(OTHER)) == [Look.CHANGED]
+        assert len(shop.definitions._known["files"]) == 8
+    async with shop_at(tmp_path) as shop:
+        many = [sight(FIRST, f"files.more{number}") for number in range(20)]
+        await shop.lists(*many)
+        assert await shop.lists(*many[:12]) == [Look.SAME] * 12
+
+
 async def test_after_a_question_the_same_segment_waits_a_while_for_its_next(tmp_path: Path) -> None:
     async with shop_at(tmp_path) as shop:
         await shop.lists(sight(FIRST))

@@ -8,13 +8,15 @@ import contextlib
 import json
 import os
 import time
+import types
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from tests.interaction.gate.held import ADA, ANCHORED, BOB, MARK, Diary, anchor, served
+from tests.interaction.gate.held import ADA, ANCHORED, BOB, GATED, MARK, Diary, anchor, served
 from tests.interaction.harness import _toml
 from tests.runtime.parked import SECONDS, AheadClock, Place
 from tests.servers.minting import mint
@@ -22,6 +24,7 @@ from tests.servers.minting import mint
 from interlock.config.load import load
 from interlock.protocol.approvals.state import Status
 from interlock.runtime.callers import Principal
+from interlock.runtime.gate.rounds import Relayed
 from interlock.runtime.guard import HELD, Refuse, Rung
 from interlock.runtime.node import Node
 from interlock.store.ports import Unavailable
@@ -281,6 +284,30 @@ async def test_the_guard_lets_no_held_call_through_without_an_approval_it_saw_us
         assert not here.diary.read()
 
 
+async def test_a_name_without_end_is_not_kept_with_what_waits(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        demand = await here.held(client="agent " * 1000)
+        kept = here.node.inbox.get(demand["confirmation_id"])
+        assert kept is not None
+        assert kept.agent is not None
+        assert kept.agent.startswith("agent ")
+        assert len(kept.agent) == 255
+
+
+async def test_a_hop_cannot_have_the_proofs_that_another_hop_asked_for(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        asked = here.node._find_tool("plant.fire")
+        assert asked is not None
+        link = types.SimpleNamespace(segment="mallory")
+        other = msgspec.structs.replace(asked, link=link, qualified="mallory.fire")
+        rounds = here.node.gate.rounds
+        rounds.remember("c1", Relayed(route=asked, principal="local", digest="d"))
+        rounds.remember("c1", Relayed(route=other, principal="local", digest="d"))
+        found = rounds.maybe_relayed("c1")
+        assert found is not None
+        assert found.route is asked
+
+
 async def test_what_was_held_leaves_nothing_in_memory(tmp_path: Path) -> None:
     async with house(tmp_path) as here:
         for n in range(5):
@@ -358,6 +385,19 @@ async def test_an_anchor_that_is_gone_after_a_restart_has_released_nothing(tmp_p
     async with house(tmp_path, anchored=without) as here:
         again = await here.held()
         assert again["confirmation_id"] != demand["confirmation_id"]
+        assert here.status(demand) is Status.VOID
+        assert not here.diary.read()
+
+
+@pytest.mark.req("AX-11.3-9")
+async def test_an_anchor_with_another_key_does_not_stand_by_what_the_old_one_signed(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        demand = await here.held()
+        await here.approved(demand)
+    async with house(tmp_path) as here:
+        assert here.status(demand) is Status.APPROVED
+    async with house(tmp_path, anchored=GATED + anchor("ada", BOB, "*")) as here:
+        assert (await here.held())["confirmation_id"] != demand["confirmation_id"]
         assert here.status(demand) is Status.VOID
         assert not here.diary.read()
 

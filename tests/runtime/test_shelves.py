@@ -719,3 +719,15 @@ async def test_another_order_of_the_same_tools_is_no_change_for_clients() -> Non
     assert len(house.told) == 1
     await house.catalog.stock(link, listing(tool("u", full()), tool("t", full(), description="otherwise")))
     assert len(house.told) == 2
+
+
+async def test_a_list_in_the_making_when_the_rules_change_is_made_by_the_new_ones() -> None:
+    house = House(gate=GatePlan(mode="open"))
+    link = house.link("plant")
+    many = listing(*(tool(f"t{number}", annotations={"destructiveHint": True}) for number in range(1000)))
+    stocking = asyncio.ensure_future(house.catalog.stock(link, many))
+    await asyncio.sleep(0)
+    assert not stocking.done()
+    house.catalog.replan(msgspec.structs.replace(house.plan, gate=GatePlan(mode="gated")))
+    await stocking
+    assert all(route.is_held for route in house.shelf("plant").tools)

@@ -380,15 +380,18 @@ class Catalog:
         self._stocking: dict[object, Link] = {}
         self._shown = ShownTools()
         self.namespace = Namespace(0, (), plan.ax.root_segment, {}, self._shown)
+        self._said = 0  # how often an operator said something else of the tools
 
     def replan(self, plan: Plan) -> None:
         """Other rules for tools: no shelf is good any more; whoever keeps the lists stocks them again."""
         self._plan = plan
+        self._said += 1
         for segment in self._shelves:
             self.reconsider(segment)
 
     def reconsider(self, segment: str) -> None:
         """An operator has said something new of what it offers: when it is stocked next, its shelf is made anew."""
+        self._said += 1
         shelf = self._shelves.get(segment)
         if shelf is not None:
             self._shelves[segment] = msgspec.structs.replace(shelf, stale=True)
@@ -399,7 +402,12 @@ class Catalog:
         ticket = object()
         self._stocking[ticket] = link
         try:
+            said = self._said
             shelf = await make_shelf(link, listing, self._plan, old, self.rulings)
+            while said != self._said:  # by rules that hold no more, a tool could be let through that is held by now
+                said = self._said
+                before = msgspec.structs.replace(old, stale=True) if old is not None else None
+                shelf = await make_shelf(link, listing, self._plan, before, self.rulings)
         finally:
             left = self._stocking.pop(ticket, None) is None
         if left:
