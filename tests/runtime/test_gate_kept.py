@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shlex
 import time
 import types
 import uuid
@@ -75,12 +76,22 @@ class Here(Place):
 
 @contextlib.asynccontextmanager
 async def house(
-    folder: Path, extra: str = "", era: str = "modern", anchored: str = ANCHORED, changed: str = ""
+    folder: Path,
+    extra: str = "",
+    era: str = "modern",
+    anchored: str = ANCHORED,
+    changed: str = "",
+    turning: bool = False,
 ) -> AsyncIterator[Here]:
+    """`turning`: whenever the server is started, the file `changed` says what of it is another."""
     diary = Diary(folder / "diary.jsonl")
     config = folder / "interlock.toml"
     table = served(diary, era)
     table["args"] += ["--changed", changed] if changed else []
+    if turning:
+        words = shlex.join([table["command"], *table["args"]])
+        (folder / "changed").touch()
+        table = {"command": "/bin/sh", "args": ["-c", f'exec {words} --changed "$(cat {folder}/changed)"']}
     config.write_text(f"{anchored}{extra}\n[servers.plant]\n{_toml(table)}")
     clock = AheadClock()
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
@@ -360,6 +371,27 @@ async def test_a_server_that_comes_back_with_the_same_definition_keeps_what_was_
         await keeper.restart()
         await here.until(lambda: keeper.link.restarts > 0 and keeper.link.standing.state.value == "ready")
         assert (await here.call("plant.fire").result())["structuredContent"] == {"did": "fire"}
+
+
+@pytest.mark.req("AX-11.3-14")
+@pytest.mark.parametrize(("tool", "changed"), [("plant.look", "look"), ("plant.fire", "description")])
+async def test_a_call_that_waits_for_a_server_is_not_made_where_it_comes_back_with_another_tool(
+    tmp_path: Path, tool: str, changed: str
+) -> None:
+    """It was let through, or approved, as what the tool was when the call came."""
+    async with house(tmp_path, turning=True) as here:
+        if tool == "plant.fire":
+            await here.approved(await here.held())
+        keeper = here.node.keepers["plant"]
+        (tmp_path / "changed").write_text(changed)
+        pid = keeper.link.pid
+        assert pid is not None
+        os.kill(pid, 9)
+        await here.until(lambda: keeper.link.pid is None)
+        error = await here.call(tool).error()
+        assert (error["message"], error["data"]["reason"]) == ("tool_degraded", "relisting")
+        assert not here.diary.read()
+        await here.held(tool)
 
 
 @pytest.mark.req("AX-11.3-14")
