@@ -104,6 +104,21 @@ async def test_arguments_that_wait_are_bounded_in_bytes(tmp_path: Path) -> None:
         await desk.raised("d2")
 
 
+async def test_the_arguments_of_all_principals_together_are_bounded_in_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlock.runtime.approvals.inbox.HELD_BYTES_IN_ALL_MAX", 4 * len(ARGUMENTS))
+    async with desk_at(tmp_path) as desk:
+        raised = [await desk.raised("d1", f"client:c{number}") for number in range(4)]
+        many = await desk.inbox.raise_(desk.call("d1", "client:c4"))
+        assert data(many)["budget"] == "max_pending_bytes_in_all"
+        ok(await desk.inbox.decide(raised[0].id, desk.no()))
+        await desk.raised("d1", "client:c4")
+        for one in desk.inbox.waiting():
+            ok(await desk.inbox.withdraw(one.id))
+        assert desk.inbox._index.held_bytes == 0
+
+
 async def test_a_definition_is_asked_for_once_whoever_calls_and_never_lapses(tmp_path: Path) -> None:
     clock = Hands()
 

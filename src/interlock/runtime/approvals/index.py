@@ -37,6 +37,7 @@ def definition_key(tool: str, digest: str) -> Key:
 class Index:
     def __init__(self, clock: Clock) -> None:
         self.lapsing = asyncio.Event()  # there is one that lapses by itself
+        self.held_bytes = 0  # of all that is pending, but for definitions
         self._clock = clock
         self._filed: dict[str, Filed] = {}
         self._dues: dict[str, float] = {}  # live ones that lapse, by the monotonic clock
@@ -126,12 +127,22 @@ class Index:
 
     def hold(self, approval: Approval) -> None:
         """Counted from now on, also before it is on disk, so that many at once cannot overshoot."""
-        self._pending.setdefault(_whose(approval), {})[approval.id] = len(approval.params or b"")
+        held = self._pending.setdefault(_whose(approval), {})
+        size = len(approval.params or b"")
+        self._count(approval, size - held.get(approval.id, 0))
+        held[approval.id] = size
 
     def release(self, approval: Approval) -> None:
         held = self._pending.get(_whose(approval))
-        if held is not None and held.pop(approval.id, None) is not None and not held:
-            del self._pending[_whose(approval)]
+        size = held.pop(approval.id, None) if held is not None else None
+        if size is not None:
+            self._count(approval, -size)
+            if not held:
+                del self._pending[_whose(approval)]
+
+    def _count(self, approval: Approval, size: int) -> None:
+        if approval.kind is not Kind.DEFINITION:
+            self.held_bytes += size
 
     def forget(self, id: str) -> None:
         filed = self._filed.pop(id, None)
