@@ -24,6 +24,7 @@ from tests.servers.minting import mint
 
 from interlock.config.load import load
 from interlock.protocol.approvals.state import Status
+from interlock.protocol.ax.gating import Gate
 from interlock.runtime.callers import Principal
 from interlock.runtime.gate.rounds import Relayed
 from interlock.runtime.guard import HELD, Refuse, Rung
@@ -317,6 +318,20 @@ async def test_a_hop_cannot_have_the_proofs_that_another_hop_asked_for(tmp_path:
         found = rounds.maybe_relayed("c1")
         assert found is not None
         assert found.route is asked
+
+
+@pytest.mark.req("AX-11.3-1")
+async def test_an_unknown_caller_asks_nobody_by_way_of_a_hop_below_either(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        here.principals["anybody"] = Principal("local", stranger=True)
+        asked = here.call("plant.look", who="anybody")
+        await asked.result()
+        route = here.node._find_tool("plant.fire")
+        assert route is not None
+        below = msgspec.structs.replace(route, gate=Gate(hold=None, relays=True), gated=True)
+        refused = here.node.gate.enter(asked.running, below, None)
+        assert refused is not None
+        assert refused.message == "scope_denied"
 
 
 async def test_what_was_held_leaves_nothing_in_memory(tmp_path: Path) -> None:
