@@ -303,7 +303,7 @@ async def test_a_name_without_end_is_not_kept_with_what_waits(tmp_path: Path) ->
         assert kept is not None
         assert kept.agent is not None
         assert kept.agent.startswith("agent ")
-        assert len(kept.agent) == 255
+        assert len(kept.agent) == 100
 
 
 async def test_a_hop_cannot_have_the_proofs_that_another_hop_asked_for(tmp_path: Path) -> None:
