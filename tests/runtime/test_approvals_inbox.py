@@ -104,6 +104,21 @@ async def test_arguments_that_wait_are_bounded_in_bytes(tmp_path: Path) -> None:
         await desk.raised("d2")
 
 
+async def test_asking_and_taking_it_back_in_a_circle_is_asking_too_often(tmp_path: Path) -> None:
+    clock = Hands()
+    async with desk_at(tmp_path, clock, max_pending=3) as desk:
+        for number in range(3):
+            raised = await desk.raised(f"d{number}")
+            ok(await desk.inbox.withdraw(raised.id))
+            clock.pass_(1)
+        refused = data(await desk.inbox.raise_(desk.call("d9")))
+        assert (refused["budget"], refused["used"]) == ("max_pending_confirmations", 3)
+        assert refused["retry_after_ms"] == 297_000
+        await desk.raised("d9", "client:bob")
+        clock.pass_(298)
+        await desk.raised("d9")
+
+
 async def test_the_arguments_of_all_principals_together_are_bounded_in_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -298,10 +298,11 @@ class Inbox:
         if approval.kind is Kind.DEFINITION:  # one for each tool there is
             return None
         held = self._index.held_by(approval.requested_by)
-        if len(held) >= self.rules.max_pending:
-            return _too_many(
-                "max_pending_confirmations", self.rules.max_pending, len(held), self._index.next_lapse_ms(held)
-            )
+        taken_back = self._index.taken_back_by(approval.requested_by)
+        used = len(held) + len(taken_back)
+        if used >= self.rules.max_pending:
+            wait_ms = self._index.next_lapse_ms(held, taken_back)
+            return _too_many("max_pending_confirmations", self.rules.max_pending, used, wait_ms)
         size = sum(held.values()) + len(approval.params or b"")
         if size > HELD_BYTES_MAX:
             return _too_many("max_pending_bytes", HELD_BYTES_MAX, size, self._index.next_lapse_ms(held))

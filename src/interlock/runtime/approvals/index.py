@@ -43,6 +43,7 @@ class Index:
         self._dues: dict[str, float] = {}  # live ones that lapse, by the monotonic clock
         self._by_key: dict[Key, str] = {}
         self._pending: dict[str, dict[str, int]] = {}  # principal -> ids and the bytes they hold
+        self._taken_back: dict[str, list[float]] = {}  # principal -> until when each counts as if it were pending
         self._ended: deque[str] = deque()
 
     # Looking
@@ -79,12 +80,22 @@ class Index:
     def held_by(self, principal: str) -> dict[str, int]:
         return self._pending.get(principal, {})
 
+    def taken_back_by(self, principal: str) -> list[float]:
+        """When those lapse that it raised and withdrew: asking people in a circle is asking too often."""
+        now = self._clock.now()
+        left = [due for due in self._taken_back.get(principal, ()) if due > now]
+        if left:
+            self._taken_back[principal] = left
+        else:
+            self._taken_back.pop(principal, None)
+        return left
+
     @property
     def pending_count(self) -> int:
         return sum(map(len, self._pending.values()))
 
-    def next_lapse_ms(self, ids: Iterable[str]) -> int | None:
-        dues = [due for id in ids if (due := self._dues.get(id)) is not None]
+    def next_lapse_ms(self, ids: Iterable[str], others: Iterable[float] = ()) -> int | None:
+        dues = [*others, *(due for id in ids if (due := self._dues.get(id)) is not None)]
         return max(0, round((min(dues) - self._clock.now()) * 1000)) if dues else None
 
     def _has_lapsed(self, filed: Filed) -> bool:
@@ -106,7 +117,9 @@ class Index:
             self.release(approval)
         deadline = approval.deadline
         if deadline is None:
-            self._dues.pop(approval.id, None)
+            due = self._dues.pop(approval.id, None)
+            if due is not None and approval.status is Status.WITHDRAWN:
+                self._taken_back[approval.requested_by] = [*self.taken_back_by(approval.requested_by), due]
         else:
             self._dues[approval.id] = self._clock.now() + deadline - self._clock.wall()
             self.lapsing.set()
@@ -155,6 +168,8 @@ class Index:
 
     def forget_old(self) -> None:
         """What ended so long ago that the store has given it up, and the oldest where they are very many."""
+        for principal in list(self._taken_back):
+            self.taken_back_by(principal)
         wall = self._clock.wall()
         while self._ended:
             filed = self._filed.get(self._ended[0])
