@@ -56,6 +56,16 @@ class Reading(msgspec.Struct, Generic[Value], frozen=True, kw_only=True):
     def warnings(self) -> tuple[Problem, ...]:
         return tuple(each for each in self.problems if each.severity == "warning")
 
+    def strict(self) -> "Reading[Value]":
+        """With every warning an error."""
+        if not self.warnings:
+            return self
+        raised = [
+            msgspec.structs.replace(each, severity="error") if each.severity == "warning" else each
+            for each in self.problems
+        ]
+        return Reading(problems=tuple(raised))
+
     @property
     def notes(self) -> tuple[Problem, ...]:
         return tuple(each for each in self.problems if each.severity == "note")

@@ -36,11 +36,11 @@ def fault_in_json_schema(schema: Any) -> str | None:
     try:
         jsonschema_rs.Draft202012Validator(schema, offline=True)
     except jsonschema_rs.ValidationError as error:
+        if error.kind.name == "$ref":
+            return "a $ref leads nowhere, or out of the file"
         steps = "".join(f"/{escaped(str(step))}" for step in error.instance_path)
         return f"{steps or 'the schema'} is not as JSON Schema 2020-12 has it"
-    except jsonschema_rs.ReferencingError:
-        return "a $ref leads out of the file"
-    except ValueError:
+    except (ValueError, jsonschema_rs.ReferencingError):
         return "it does not compile"
     return None
 

@@ -11,7 +11,13 @@ _TEXT = {"type": "string", "minLength": 1}
 _ENVIRONMENT_NAME = {"type": "string", "pattern": "^[A-Z_][A-Z0-9_]*$"}
 _GRANTS = {
     "type": "array",
-    "items": {"type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": _TEXT},
+    "items": {
+        "type": "object",
+        "minProperties": 1,
+        "maxProperties": 1,
+        "properties": {"cap": {"type": "string", "pattern": "^cap://"}},
+        "additionalProperties": _TEXT,  # a kind not known here grants nothing
+    },
 }
 
 
