@@ -1,5 +1,7 @@
 """Does a DRIVER.md give a driver, or every fault in it with line, field and what to do?"""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -555,3 +557,28 @@ def test_kinds_are_read_as_values() -> None:
     assert loaded(docker).server == Docker(image="a/b:1", port=8080)
     pypi = driver(server={"kind": "pypi", "package": "mcp-server-git[x]==2026.8.31"})
     assert loaded(pypi).server == Pypi(package="mcp-server-git[x]", version="2026.8.31", entry="mcp-server-git")
+
+
+def test_the_parsers_are_loaded_only_when_a_file_is_read() -> None:
+    modules = "driver_file tool_file secrets_file identity plaintext versions"
+    names = ", ".join(f"interlock.protocol.drivers.{each}" for each in modules.split())
+    code = f"import sys, {names}; print(sorted({{'ruamel', 'jsonschema_rs', 'yaml'}} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_nine_broken_files_keep_a_sound_one_from_nothing() -> None:
+    sound = text(driver())
+    broken = [
+        b"",
+        b"---",
+        sound[4:],
+        b"\xff" + sound,
+        b"---\n\t\n---\n",
+        sound.replace(b"---\nname", b"---\nid: x\nname"),
+        sound.replace(b"transport: stdio", b"transport: ws"),
+        sound.replace(b"kind: mcp", b"kind: cli"),
+        sound.replace(b"1.0.0", b"1.0", 1),
+    ]
+    readings = [read_driver(each, f"{index}/DRIVER.md") for index, each in enumerate([*broken, sound])]
+    assert [reading.value is not None for reading in readings] == [False] * 9 + [True]
+    assert all(reading.errors for reading in readings if reading.value is None)

@@ -91,7 +91,7 @@ def _check(front: Frontmatter, found: Found) -> None:
     ours = data.get("metadata", {}).get("interlock", {})
     if "context_schema" in ours:
         _json_schema("/metadata/interlock/context_schema", ours["context_schema"], found)
-    if "name" in ours and not is_qualified(ours["name"]):
+    if "name" in ours and not ("." in ours["name"] and is_qualified(ours["name"])):
         found.say(
             "/metadata/interlock/name",
             schemas.INVALID,

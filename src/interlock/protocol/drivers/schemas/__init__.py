@@ -17,16 +17,16 @@ _A_OR_AN: Final = {"integer": "an integer", "object": "a mapping of keys to valu
 
 
 def check(front: Frontmatter, schema: str, *, published: bool = False) -> tuple[Problem, ...]:
-    """What the schema of that name (AIP-30, AIP-32, AIP-14, AIP-19) refuses, in the order of the lines.
+    """What the schema of that name (AIP-30, AIP-32, AIP-14, AIP-19) refuses, once per field, in the order of the lines.
     `published`: AIP-32 without our extensions, as other hosts read it."""
-    found: list[Problem] = []
+    found: dict[str, Problem] = {}
     for error in _validator(schema, published).iter_errors(front.data):
         base = "".join(f"/{escaped(str(step))}" for step in error.instance_path)
         for pointer, message, hint in _said(base, error.kind):
-            found.append(front.places.problem(pointer, INVALID, message, hint, schema=schema))
+            found.setdefault(pointer, front.places.problem(pointer, INVALID, message, hint, schema=schema))
         if len(found) >= PROBLEMS_MAX:
             break
-    return tuple(sorted(found[:PROBLEMS_MAX], key=lambda each: each.line or 0))
+    return tuple(sorted([*found.values()][:PROBLEMS_MAX], key=lambda each: each.line or 0))
 
 
 def fault_in_json_schema(schema: Any) -> str | None:
