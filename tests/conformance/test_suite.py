@@ -10,6 +10,7 @@ from tests.conformance.trials import ALONE, CELLS, LEGS, TRIALS, Cell, Leg
 from tests.conformance.upstream import MODES, SCENARIOS
 
 
+@pytest.mark.req("AX-2-1")  # on /mcp/only/SEGMENT, which puts no prefix before the names
 @pytest.mark.timeout(600)
 # The SDK warns of everything the next revision will remove; what a legacy server asks for is among it.
 @pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")

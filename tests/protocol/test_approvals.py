@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.protocol.approvals.errors import refusal_of, too_many
+from interlock.protocol.approvals.errors import refusal_of
 from interlock.protocol.approvals.messages import Approval, Decision, Kind, Source, What
 from interlock.protocol.approvals.state import ENDS, LIVE, TABLE, Move, Status, maybe_after
 from interlock.protocol.ax.errors import (
@@ -17,7 +17,6 @@ from interlock.protocol.ax.errors import (
     CONFIRMATION_VOID,
     NAMES,
 )
-from interlock.protocol.jsonrpc.errors import for_legacy
 
 # SURFACE 7, written a second time by hand.
 ROWS = {
@@ -106,11 +105,3 @@ def test_a_deadline_is_expiry_while_pending_and_redemption_once_approved() -> No
     assert pending.deadline == 301.0
     assert approval(status=Status.APPROVED, expires_at=301.0, redeem_by=500.0).deadline == 500.0
     assert all(approval(status=end, expires_at=301.0, redeem_by=500.0).deadline is None for end in ENDS | {Status.USED})
-
-
-def test_too_many_waiting_is_the_drafts_budget_error() -> None:
-    fault = too_many("max_pending_confirmations", 100, 100, 1500)
-    assert (fault.code, fault.message) == (32003, "budget_exceeded")
-    assert for_legacy(fault).code == -32003
-    assert fault.data is not None
-    assert fault.data["budget"] == "max_pending_confirmations"

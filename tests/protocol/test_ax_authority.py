@@ -180,6 +180,14 @@ def read_twin(twin: Any) -> Any:
     return read_jwks_untrusted(json.dumps({"keys": [twin.jwk(kid="ed")]}).encode())
 
 
+def test_one_key_in_two_anchors_is_one_key() -> None:
+    anchors = (anchor("first", EDGE, ED), anchor("second", EDGE, ED))
+    proved = judge_proof(
+        Proof(type="jwt", token=token()), EDGE, audiences=(URL,), anchors=anchors, now=NOW, verify=check_signature
+    )
+    assert isinstance(proved, Proved) and proved.anchor == "first"  # always: it is part of what makes a jti used
+
+
 def test_a_proof_used_before_is_refused_the_same_way() -> None:
     assert reason(replayed()) == "replayed"
 

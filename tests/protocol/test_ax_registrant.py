@@ -285,7 +285,18 @@ def test_a_refusal_that_only_a_person_can_mend_is_reported_and_retried_slowly(co
     assert engine.next_deadline() == told.retry_in_s
 
 
-@pytest.mark.parametrize("code", [errors.NAMESPACE_CONFLICT, errors.SPLIT_BRAIN, 32131, -32603])
+@pytest.mark.parametrize(("jitter", "seconds"), [(0.0, 30.0), (0.5, 45.0), (1.0, 60.0)])
+def test_a_segment_that_another_has_is_asked_for_again_after_half_a_minute_or_more(
+    jitter: float, seconds: float
+) -> None:
+    engine = Registrant(register(), 1)
+    engine.start(0.0)
+    taken = refusal(errors.NAMESPACE_CONFLICT)
+    told = failure(engine.refused(sent(engine.opened(0.0)).id, taken, 0.0, jitter))
+    assert told.retry_in_s == seconds
+
+
+@pytest.mark.parametrize("code", [errors.SPLIT_BRAIN, 32131, -32603])
 def test_a_refusal_that_may_pass_is_retried_soon(code: int) -> None:
     engine = Registrant(register(), 1)
     engine.start(0.0)

@@ -93,6 +93,7 @@ class Place:
     def __init__(self, node: Node, clock: AheadClock) -> None:
         self.node, self.clock = node, clock
         self.parking = node.dispatch.parking
+        self.principals: dict[str, Principal] = {}  # those that are more than a name
 
     def ask(
         self,
@@ -115,7 +116,7 @@ class Place:
         request = Request(str(asked.id).encode(), method, Raw(body))
         climbed = climb(request, None)
         assert not isinstance(climbed, Fault), climbed
-        caller = self.node.modern.caller(Principal(who), "http", None, "auto")
+        caller = self.node.modern.caller(self.principals.get(who) or Principal(who), "http", None, "auto")
         asked.running = self.node.modern.handle(caller, climbed, asked, None)
         return asked
 

@@ -1,27 +1,24 @@
 """A whole node in a loop whose time stands still until a test moves it, with subservers and clients in memory.
 
-Nothing is patched: the node is the one `interlock serve` runs, without its doors. A subserver stands at the other end
-of a `Visitor`, as behind /ax; a client at the other end of a `LineFront`, as behind stdio; a parent behind an
-`UpwardFront`, as behind [[ax.parents]].
+The node is the one `interlock serve` runs, without its doors. A subserver stands at the other end of a `Visitor`, as
+behind /ax; a client at the other end of a `LineFront`, as behind stdio; a parent behind an `UpwardFront`. `Wires` is
+the network where nodes are below one another: all that is replaced is the dialling of a WebSocket.
 """
 
 import asyncio
 import contextlib
-import functools
 import json
-import math
-import threading
-import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 import pytest
+from tests.runtime.still_leaf import META, MODERN, Leaf, tool
+from tests.runtime.still_time import StillClock, move, real_patience, still, turns
 
 from interlock.config.load import load
-from interlock.config.plan import AccessRule
 from interlock.protocol.ax.capability import AuthScope
 from interlock.protocol.jsonrpc.codec import decode_untrusted
 from interlock.protocol.jsonrpc.messages import Notification, Request
@@ -33,91 +30,17 @@ from interlock.runtime.fronts.upward import UpwardFront
 from interlock.runtime.node import Node
 from interlock.transport.websocket import DialFailed
 
-MODERN = "2026-07-28"
-META = "io.modelcontextprotocol/"
+__all__ = ["Client", "House", "Leaf", "Wires", "chain", "house", "move", "real_patience", "still", "tool", "turns"]
+
 STAMP = {META + "protocolVersion": MODERN, META + "clientCapabilities": {}}
-TURNS_MAX = 100_000  # of the loop without a rest: what does not come to one by then never will
-WALL = 1_800_000_000.0
-
-
-class StillLoop(asyncio.SelectorEventLoop):
-    """Its time is `moved`; files, threads and processes go on in theirs."""
-
-    moved = 1000.0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._clock_resolution = 0.0  # a timer before its time would find nothing due, and fire again for ever
-
-    def time(self) -> float:
-        return self.moved
-
-
-def still(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """The test runs in a loop whose time stands still."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **named: Any) -> None:
-        with asyncio.Runner(loop_factory=StillLoop) as runner:
-            runner.run(test(*args, **named))
-
-    return run
-
-
-class StillClock:
-    def now(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    def wall(self) -> float:
-        return WALL + self.now()
-
-
-async def turns() -> None:
-    """Until nobody has anything to do any more at this point in time."""
-    loop: Any = asyncio.get_running_loop()
-    for _ in range(TURNS_MAX):
-        await asyncio.sleep(0)
-        if not loop._ready:
-            return
-    raise AssertionError(f"the node does not come to rest: {loop._ready}")
-
-
-async def move(seconds: float) -> None:
-    """Let time pass, timer by timer."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, StillLoop)
-    until = loop.moved + seconds
-    await turns()
-    while True:
-        due = [timer.when() for timer in cast(Any, loop)._scheduled if not timer.cancelled() and timer.when() <= until]
-        if not due:
-            break
-        loop.moved = max(loop.moved, math.nextafter(min(due), math.inf))
-        await turns()
-    loop.moved = max(loop.moved, until)
-    await turns()
-
-
-@contextlib.asynccontextmanager
-async def real_patience() -> AsyncIterator[None]:
-    """A bound in the time of people, for a node that is broken."""
-    task = asyncio.current_task()
-    loop = asyncio.get_running_loop()
-    late = threading.Timer(10.0, lambda: loop.call_soon_threadsafe(cast(Any, task).cancel))
-    late.start()
-    try:
-        yield
-    finally:
-        late.cancel()
-        late.join()
 
 
 class House:
     def __init__(self, node: Node) -> None:
         self.node = node
 
-    def leaf(self, segment: str, **options: Any) -> "Leaf":
-        return Leaf(self, segment, **options)
+    def leaf(self, segment: str, **options: Any) -> Leaf:
+        return Leaf(self.node.registrar, segment, **options)
 
     def client(self, names: str = "qualified") -> "Client":
         front = self.node.line_front(None)
@@ -244,167 +167,6 @@ class Client:
 
     def close(self) -> None:
         pass
-
-
-class Leaf:
-    """A subserver of 2026-07-28, and the pipe the node talks to it through."""
-
-    def __init__(
-        self,
-        owner: House,
-        segment: str,
-        *,
-        tools: Sequence[Mapping[str, Any]] = (),
-        scope: str = "admin",
-        proved: bool = True,
-        secure: bool = True,
-        rule: AccessRule | None = None,
-        subserver_id: str | None = None,
-        page: int = 1000,
-        list_changed: bool = True,
-        ttl_ms: int = 60_000,
-        **register: Any,
-    ) -> None:
-        self.segment = segment
-        self.tools = [dict(one) for one in tools]
-        self.subserver_id = subserver_id or str(uuid.uuid4())
-        self.register_params = {
-            "subserver_id": self.subserver_id,
-            "segment": segment,
-            "capabilities": {"tools": True, "notifications": True},
-            "parent_id": None,
-            **register,
-        }
-        self.heard: list[dict[str, Any]] = []  # every message of the node, in order
-        self.answer: Callable[[dict[str, Any]], Any] = self._plain
-        self.mute: set[str] = set()  # methods it never answers
-        self.refuses: set[str] = set()
-        self.closed: tuple[int, str] | None = None
-        self.deaf = False  # it takes no message any more
-        self._page = page
-        self._list_changed = list_changed
-        self._ttl_ms = ttl_ms
-        self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        guest = Guest(
-            principal=f"subserver:{segment}", scope=AuthScope(scope), rule=rule, vouched=proved, secure=secure
-        )
-        self._visitor = Visitor(owner.node.registrar, guest, transport="websocket", heartbeat_min_ms=100)
-        self._visitor.begin(cast(Any, self))
-
-    # What a test lets it do
-
-    async def register(self) -> dict[str, Any]:
-        return await self.request("mcpax/register", self.register_params)
-
-    async def joined(self) -> "Leaf":
-        answer = await self.register()
-        assert answer["result"]["status"] == "registered"
-        self.session = answer["result"]["session_id"]
-        return self
-
-    async def request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        name = f"up-{uuid.uuid4()}"
-        waits = self._waiting[name] = asyncio.get_running_loop().create_future()
-        self.say({"jsonrpc": "2.0", "id": name, "method": method, "params": params})
-        async with real_patience():
-            answer = await waits
-        await turns()
-        return answer
-
-    async def beat(self) -> dict[str, Any]:
-        return await self.request("mcpax/heartbeat", {"session_id": self.session})
-
-    def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        self.say({"jsonrpc": "2.0", "method": method, **({"params": params} if params is not None else {})})
-
-    def say(self, message: Mapping[str, Any]) -> None:
-        self._visitor.on_message(json.dumps(message).encode())
-
-    def cut(self) -> None:
-        """Its connection ends without a word."""
-        if self.closed is None:
-            self.closed = (1006, "")
-            self._visitor.on_closed(1006, "")
-
-    def asked(self, method: str) -> int:
-        return sum(one.get("method") == method for one in self.heard)
-
-    # MessagePipe
-
-    def send(self, message: bytes) -> bool:
-        if self.closed is not None or self.deaf:
-            return False
-        said = json.loads(message)
-        self.heard.append(said)
-        if "method" not in said:
-            waits = self._waiting.pop(said["id"], None)
-            if waits is not None and not waits.done():
-                waits.set_result(said)
-        elif "id" in said and said["method"] not in self.mute:
-            task = asyncio.get_running_loop().create_task(self._serve(said))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        return True
-
-    def close(self, code: int = 1000, reason: str = "") -> None:
-        if self.closed is None:
-            self.closed = (code, reason)
-            asyncio.get_running_loop().call_soon(self._visitor.on_closed, code, reason)
-
-    def abort(self) -> None:
-        self.cut()
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
-
-    def _plain(self, params: dict[str, Any]) -> Any:
-        return {"content": [{"type": "text", "text": f"{params['name']} ran"}]}
-
-    async def _serve(self, request: dict[str, Any]) -> None:
-        method, params = request["method"], request.get("params", {})
-        result: Any = None
-        if method in self.refuses:
-            pass
-        elif method == "server/discover":
-            tools = {"listChanged": True} if self._list_changed else {}
-            result = {"supportedVersions": [MODERN], "capabilities": {"tools": tools}, "ttlMs": 0}
-            result["cacheScope"] = "private"
-        elif method == "tools/list":
-            at = int(params.get("cursor", "0"))
-            result = {"tools": self.tools[at : at + self._page], "ttlMs": self._ttl_ms, "cacheScope": "private"}
-            if at + self._page < len(self.tools):
-                result["nextCursor"] = str(at + self._page)
-        elif method == "subscriptions/listen":
-            meta = {META + "subscriptionId": request["id"]}
-            self.notify(
-                "notifications/subscriptions/acknowledged",
-                {"_meta": meta, "notifications": params.get("notifications", {})},
-            )
-            return
-        elif method == "tools/call":
-            result = self.answer(params)
-            if asyncio.iscoroutine(result):
-                result = await result
-        if self.closed is not None:
-            return
-        if result is None:
-            code = -32603 if method in self.refuses else -32601
-            error = {"code": code, "message": "no"}
-            self.say({"jsonrpc": "2.0", "id": request["id"], "error": error})
-        else:
-            self.say({"jsonrpc": "2.0", "id": request["id"], "result": {"resultType": "complete", **result}})
-
-
-def tool(name: str, capability: Any = None, **more: Any) -> dict[str, Any]:
-    annotations = more.pop("annotations", {"readOnlyHint": True})
-    made: dict[str, Any] = {"name": name, "inputSchema": {"type": "object"}, "annotations": annotations, **more}
-    if capability is not None:
-        made["_meta"] = {"x-mcpax-capability": capability}
-    return made
 
 
 class End:

@@ -350,6 +350,18 @@ async def test_after_a_restart_the_newer_of_two_for_one_digest_stands(tmp_path: 
         assert desk.inbox.find(ALICE, "d1") == newest
 
 
+async def test_after_a_restart_the_newer_of_two_denials_is_told(tmp_path: Path) -> None:
+    clock = Hands()
+    async with desk_at(tmp_path, clock) as desk:
+        for _ in range(20):
+            denied = await desk.inbox.decide((await desk.raised()).id, desk.no())
+            assert desk.inbox.find(ALICE, "d1") == denied
+            clock.pass_(300)
+        last = ok(await desk.inbox.decide((await desk.raised()).id, desk.no("the last")))
+    async with desk_at(tmp_path, clock) as desk:
+        assert desk.inbox.find(ALICE, "d1") == last
+
+
 @pytest.mark.parametrize("end", ["used", "denied", "void", "expired", "withdrawn"])
 async def test_erased_arguments_are_no_longer_in_the_file(tmp_path: Path, end: str) -> None:
     clock = Hands()

@@ -220,3 +220,72 @@ async def test_a_bare_uri_of_a_result_is_read_and_watched_through_two_hops_where
         assert (await peer.hear("notifications/resources/updated"))["params"]["uri"] == linked
         missing = await peer.request("resources/read", {"uri": "raw://none"})
         assert missing.error["code"] == (-32602 if era == "modern" else -32002)
+
+
+RULES = {
+    1: '[[tool]]\nmatch = "l2.l3.leaf.read"\nbudget = { max_calls_per_minute = 1 }\n',
+    2: '[gate]\nmode = "gated"\n[[tool]]\nmatch = "l3.leaf.secret"\nhide = true\n',
+    3: "",
+}
+
+
+@pytest.mark.req("AX-1.2-1")
+async def test_each_hop_lists_its_own_subtree_keeps_its_own_table_and_has_its_own_rules(tmp_path: Path) -> None:
+    """The root has a budget; the node in the middle hides a tool and gates another; the lowest does neither."""
+    erase = tool("erase", annotations={}, _meta={"x-mcpax-capability": {"mutable": True, "reversible": False}})
+    offered = [tool("read"), tool("secret"), erase]
+    async with (
+        levels(tmp_path, 3, RULES.__getitem__) as tree,
+        bare(tree[-1], "leaf", tools=offered, authority="dns:all.example") as leaf,
+    ):
+
+        def ran() -> list[str]:
+            return [one["params"]["name"] for one in leaf.heard if one.get("method") == "tools/call"]
+
+        for at, way in enumerate(("l2.l3.", "l3.", "")):
+            await tree[at].until_listed(f"{way}leaf.erase")
+            expected = {f"{way}leaf.read", f"{way}leaf.erase"} | ({"leaf.secret"} if at == 2 else set())
+            async with await HttpPeer.modern_(f"{tree[at].url}/mcp?names=qualified") as peer:
+                listed = {one["name"] for one in (await peer.request("tools/list")).result["tools"]}
+                assert {name for name in listed if "leaf" in name} == expected
+                reads = [await peer.call(f"{way}leaf.read") for _ in range(2)]
+                assert reads[0].result["content"]
+                assert ("budget_exceeded" in reads[1].text) is (at == 0)
+                assert ("result" in (await peer.call(f"{way}leaf.secret")).message) is (at == 2)
+                held = await peer.call(f"{way}leaf.erase")
+                assert ("confirmation_required" in held.text) is (at < 2)
+            assert ran().count("erase") == (at == 2)
+            table = tree[at].node.operations.routes()
+            assert {name for name in table if "leaf" in name} == expected
+            row = table[f"{way}leaf.read"]
+            below = tree[at].node.keepers[("l2", "l3", "leaf")[at]].link
+            assert row["downstream_session"] == f"{below.registration.session_id[:4]}***"  # it is a secret of the two
+            assert row["downstream_name"] == f"{('l3.', '', '')[at]}{'leaf.' if at < 2 else ''}read"
+        assert Counter(ran()) == {"read": 5, "secret": 1, "erase": 1}
+
+
+async def test_every_tool_says_how_long_it_takes_and_what_it_changes(tmp_path: Path) -> None:
+    """Also one of an unmodified server of either era, and one of a leaf that says nothing."""
+
+    def said(depth: int) -> str:
+        servers = {era: json.dumps(raw("all", "--era", era)) for era in ("legacy", "modern")}
+        if depth < 3:
+            return ""
+        return "".join(f"[servers.{era}]\ncommand = {command}\n" for era, command in servers.items())
+
+    silent = {"name": "quiet", "inputSchema": {"type": "object"}}
+    async with (
+        levels(tmp_path, 3, said) as tree,
+        bare(tree[-1], "leaf", tools=[silent], authority="dns:all.example"),
+        await HttpPeer.legacy(f"{tree[0].url}/mcp") as peer,
+    ):
+        for name in ("legacy.echo", "modern.echo", "leaf.quiet"):
+            await tree[0].until_listed(f"l2.l3.{name}")
+        tools = await drained(peer)
+    assert len(tools) > 20
+    for one in tools:
+        capability = one["_meta"]["x-mcpax-capability"]
+        assert capability["latency_class"] in ("realtime", "fast", "standard", "slow", "batch")
+        assert {type(capability[key]) for key in ("mutable", "reversible", "idempotent")} == {bool}
+        hints = one["annotations"]
+        assert hints["readOnlyHint"] is not capability["mutable"] or one["name"].endswith("__echo")

@@ -142,6 +142,22 @@ async def test_malformed_params_are_refused_as_such_and_leave_no_trace(tmp_path:
         await node.leaf("plant").joined()
 
 
+@still
+async def test_one_that_asks_for_a_taken_segment_again_and_again_is_on_record_twice(tmp_path: Path) -> None:
+    async with house(tmp_path) as node:
+        await node.leaf("plant", heartbeat_interval_ms=0).joined()
+        for _ in range(20):
+            assert (await node.leaf("plant").register())["error"]["message"] == "namespace_conflict"
+        await move(60.0)
+        node.node.refusals.settle()
+        records = (await node.node.operations.audit(0, 100))["records"]
+        refused = [(one["method"], one["tool"], one["reason"]) for one in records if one["outcome"] == "refused"]
+        assert refused == [
+            ("mcpax/register", "plant", "namespace_conflict"),
+            ("mcpax/register", "plant", "namespace_conflict, 19 times more"),
+        ]
+
+
 # Without heartbeats
 
 

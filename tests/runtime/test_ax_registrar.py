@@ -83,6 +83,7 @@ def _registrar(store: Store, *, leases: Leases | None = None, owners: type[Owner
         house=quiet,
         recorder=quiet,
         budgets=Budgets(UNLIMITED, clock),
+        refusals=quiet,
         leases=leases,
     )
     proofs = _Once(store.kv, clock, Anchors((), clock), audiences=lambda: (OWN_ID,))

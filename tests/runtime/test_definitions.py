@@ -12,7 +12,7 @@ import pytest
 from inboxes import Desk, Hands, desk_at
 from msgspec import Raw
 
-from interlock.protocol.approvals.answers import answers
+from interlock.protocol.approvals.answers import answers, shown_digest
 from interlock.protocol.approvals.messages import Approval, Decision, Kind, Proof, Source, What
 from interlock.protocol.approvals.showing import differences
 from interlock.protocol.approvals.state import Status
@@ -49,7 +49,7 @@ class Shop:
 
     async def lists(self, *sights: Sight) -> list[Look]:
         looks = self.lists_quickly(*sights)
-        await self.definitions.close()
+        await self.definitions.caught_up()
         return looks
 
     def lists_quickly(self, *sights: Sight) -> list[Look]:
@@ -88,7 +88,7 @@ async def shop_at(folder: Path, clock: Hands | None = None) -> AsyncIterator[Sho
         shop = Shop(desk)
         await shop.definitions.open()
         yield shop
-        await shop.definitions.close()
+        await shop.definitions.caught_up()
 
 
 async def test_the_first_definition_is_taken_on_trust_and_the_same_one_is_no_news(tmp_path: Path) -> None:
@@ -293,6 +293,59 @@ async def test_a_store_that_is_away_holds_up_no_list(tmp_path: Path, caplog: pyt
         assert await shop.lists(sight(OTHER)) == [Look.CHANGED]
         assert len(shop.waiting()) == 1
     assert "cannot be remembered" in caplog.text
+
+
+async def test_lists_that_come_in_a_flood_leave_one_question_about_the_last_of_them(tmp_path: Path) -> None:
+    async with shop_at(tmp_path) as shop:
+        shop.lists_quickly(sight(FIRST))
+        for number in range(500):
+            shop.lists_quickly(sight(FIRST | {"description": f"number {number}"}))
+            await asyncio.sleep(0)
+        last = sight(FIRST | {"description": "the last"})
+        await shop.lists(last)
+        assert [one.digest for one in shop.waiting()] == [last.digest]
+        raised = [one for one in await shop.desk.records() if one["method"] == "approvals/raise"]
+        assert len(raised) < 50
+
+
+async def test_a_server_that_changes_everything_fills_a_bounded_part_of_the_inbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("interlock.runtime.approvals.definitions.WAITING_MAX", 3)
+    tools = [f"files.t{number}" for number in range(10)]
+    async with shop_at(tmp_path) as shop:
+        await shop.lists(*(sight(FIRST, tool) for tool in tools))
+        assert await shop.lists(*(sight(OTHER, tool) for tool in tools)) == [Look.CHANGED] * 10
+        assert len(shop.waiting()) == 3
+        assert "7 more definitions changed" in caplog.text
+        await shop.decides(shop.waiting()[0], "accept")
+        await shop.definitions.caught_up()
+        assert len(shop.waiting()) == 3
+
+
+async def test_after_a_question_the_same_segment_waits_a_while_for_its_next(tmp_path: Path) -> None:
+    async with shop_at(tmp_path) as shop:
+        await shop.lists(sight(FIRST))
+        shop.lists_quickly(sight(OTHER))
+        listener = shop.desk.inbox.listen()
+        async with asyncio.timeout(10):
+            assert (await anext(listener)).digest == sight(OTHER).digest
+        other = sight(FIRST | {"description": "Something else again."})
+        shop.lists_quickly(other)
+        await shop.desk.raised()  # time enough for another write
+        assert [one.digest for one in shop.waiting()] == [sight(OTHER).digest]
+        await shop.definitions.caught_up()
+        assert [one.digest for one in shop.waiting()] == [other.digest]
+
+
+async def test_nobody_is_asked_to_sign_what_is_too_long_to_read(tmp_path: Path) -> None:
+    async with shop_at(tmp_path) as shop:
+        await shop.lists(sight(FIRST))
+        await shop.lists(sight(FIRST | {"description": "x" * 300_000}))
+        (waiting,) = shop.waiting()
+        assert waiting.params is not None
+        assert len(waiting.params) < 1000
+        assert shown_digest(waiting.params) is None
 
 
 async def test_a_very_long_definition_is_compared_by_its_digest(tmp_path: Path) -> None:

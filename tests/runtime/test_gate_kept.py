@@ -21,6 +21,8 @@ from tests.servers.minting import mint
 
 from interlock.config.load import load
 from interlock.protocol.approvals.state import Status
+from interlock.runtime.callers import Principal
+from interlock.runtime.guard import HELD, Refuse, Rung
 from interlock.runtime.node import Node
 from interlock.store.ports import Unavailable
 
@@ -69,11 +71,14 @@ class Here(Place):
 
 
 @contextlib.asynccontextmanager
-async def house(folder: Path, extra: str = "", era: str = "modern", anchored: str = ANCHORED) -> AsyncIterator[Here]:
-    folder.mkdir(exist_ok=True)
+async def house(
+    folder: Path, extra: str = "", era: str = "modern", anchored: str = ANCHORED, changed: str = ""
+) -> AsyncIterator[Here]:
     diary = Diary(folder / "diary.jsonl")
     config = folder / "interlock.toml"
-    config.write_text(f"{anchored}{extra}\n[servers.plant]\n{_toml(served(diary, era))}")
+    table = served(diary, era)
+    table["args"] += ["--changed", changed] if changed else []
+    config.write_text(f"{anchored}{extra}\n[servers.plant]\n{_toml(table)}")
     clock = AheadClock()
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
     node = Node(plan, lambda operations, authenticate: None, clock)
@@ -176,20 +181,25 @@ async def test_an_approval_waits_for_a_link_that_is_away(tmp_path: Path) -> None
         assert not here.diary.read()
 
 
-async def test_a_server_that_is_started_again_on_demand_gets_the_call_once(tmp_path: Path) -> None:
+async def test_a_server_that_is_killed_in_the_middle_gets_the_call_at_most_once(tmp_path: Path) -> None:
+    """However far the call had come: not used, used and not sent, or sent. The record says which."""
     async with house(tmp_path) as here:
         demand = await here.held()
         await here.approved(demand)
-        pid = here.node.keepers["plant"].link.pid
-        assert pid is not None
-        os.kill(pid, 9)
+        keeper = here.node.keepers["plant"]
+        assert keeper.link.pid is not None
+        os.kill(keeper.link.pid, 9)
         answer = await here.call("plant.fire").message()
-        if "error" in answer:  # it was sent before the loss was noticed
-            await here.becomes(demand, Status.UNKNOWN)
-        else:
-            assert answer["result"]["structuredContent"] == {"did": "fire"}
+        if "result" in answer:
             await here.becomes(demand, Status.DONE)
-        assert len(here.diary) <= 1
+        else:
+            await here.until(lambda: here.status(demand) is not Status.USED)
+        ended = here.status(demand)
+        assert len(here.diary) == (ended is Status.DONE)
+        await here.until(lambda: keeper.link.standing.state.value == "ready")
+        again = await here.call("plant.fire").result()
+        assert (again.get("isError") is not True) is (ended is Status.APPROVED)
+        assert len(here.diary) == (ended in (Status.DONE, Status.APPROVED))
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
@@ -228,6 +238,22 @@ async def test_a_confirmation_that_is_cancelled_cancels_the_call_it_made(tmp_pat
         assert not here.node.dispatch.in_flight
 
 
+async def test_a_held_call_costs_nothing_until_it_is_sent_and_budget_comes_before_the_gate(tmp_path: Path) -> None:
+    budget = '[[access]]\nwho = ["*"]\nscope = "write"\nbudget = { max_mutable_calls_per_session = 1 }\n'
+    async with house(tmp_path, budget) as here:
+        here.principals["client:agent"] = Principal("client:agent", budget=here.node.plan.access[0].budget)
+        who = {"who": "client:agent"}
+        demand = await here.held(arguments={"n": 1}, **who)
+        for _ in range(3):
+            await here.held(arguments={"n": 1}, **who)
+        await here.approved(demand)
+        assert (await here.call("plant.fire", {"n": 1}, **who).result())["structuredContent"] == {"did": "fire"}
+        error = await here.call("plant.fire", {"n": 2}, **who).error()
+        assert (error["message"], error["data"]["budget"]) == ("budget_exceeded", "max_mutable_calls_per_session")
+        assert [one.tool for one in here.node.inbox.waiting()] == []
+        assert len(here.diary) == 1
+
+
 async def test_many_confirmations_at_once_release_one_call(tmp_path: Path) -> None:
     async with house(tmp_path) as here:
         demand = await here.held()
@@ -236,6 +262,23 @@ async def test_many_confirmations_at_once_release_one_call(tmp_path: Path) -> No
         assert len(made) == 1
         assert {one["error"]["code"] for one in answers if "error" in one} == {32122}
         assert len(here.diary) == 1
+
+
+async def test_the_guard_lets_no_held_call_through_without_an_approval_it_saw_used(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        asked = here.call("plant.fire")
+        await asked.result()
+        guard, link, call = here.node.dispatch.guard, here.node.keepers["plant"].link, asked.running
+        assert call.gate is not None
+        assert guard.admit(call, link) is HELD
+        assert guard.resume(call, link, "never used") is HELD
+        refused = await guard.redeem(call, link, here.node.inbox, str(uuid.uuid4()))
+        assert isinstance(refused, Refuse)
+        assert (refused.rung, refused.fault.message) == (Rung.COMMIT, "confirmation_unknown")
+        (waiting,) = here.node.inbox.waiting()
+        refused = await guard.redeem(call, link, here.node.inbox, waiting.id)
+        assert isinstance(refused, Refuse)
+        assert not here.diary.read()
 
 
 async def test_what_was_held_leaves_nothing_in_memory(tmp_path: Path) -> None:
@@ -261,6 +304,48 @@ async def test_a_question_nobody_answers_ends_the_call_it_was_for(tmp_path: Path
         assert here.status(demand) is Status.USED
         here.clock.ahead += 31
         assert (await here.again("plant.ask_first", {}, asked, {"r": {"roots": []}}).result())["isError"] is True
+        assert not here.diary.read()
+
+
+@pytest.mark.req("AX-11.3-14")
+@pytest.mark.parametrize(
+    "what", ["description", "inputSchema", "outputSchema", "annotations", "capability", "downstream_name"]
+)
+async def test_a_definition_that_changes_in_any_member_voids_what_was_asked_of_it(tmp_path: Path, what: str) -> None:
+    async with house(tmp_path) as here:
+        pending, approved = await here.held(arguments={"n": 1}), await here.held(arguments={"n": 2})
+        await here.approved(approved)
+        await here.call("plant.change", {"what": what}).result()
+        await here.becomes(pending, Status.VOID)
+        await here.becomes(approved, Status.VOID)
+        error = await here.confirm(pending, who="local").error()
+        assert (error["code"], error["message"]) == (32124, "confirmation_void")
+        assert (await here.held(arguments={"n": 2}))["call_digest"] != approved["call_digest"]
+        assert not here.diary.read("fire")
+
+
+@pytest.mark.req("AX-11.3-14")
+async def test_a_server_that_comes_back_with_the_same_definition_keeps_what_was_approved(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        demand = await here.held()
+        await here.approved(demand)
+        keeper = here.node.keepers["plant"]
+        await keeper.restart()
+        await here.until(lambda: keeper.link.restarts > 0 and keeper.link.standing.state.value == "ready")
+        assert (await here.call("plant.fire").result())["structuredContent"] == {"did": "fire"}
+
+
+@pytest.mark.req("AX-11.3-14")
+async def test_a_definition_that_changed_while_the_node_was_away_is_found_when_the_proof_comes(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        demand = await here.held()
+    overlay = '[[tool]]\nmatch = "*"\nlatency_class = "slow"\n'
+    async with house(tmp_path, overlay) as here:  # what the operator lays over it is no word of its owner's
+        assert (await here.held())["confirmation_id"] == demand["confirmation_id"]
+    async with house(tmp_path, changed="description") as here:
+        assert here.status(demand) is Status.PENDING
+        assert (await here.confirm(demand, who="local").error())["code"] == 32124
+        assert here.status(demand) is Status.VOID
         assert not here.diary.read()
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 from msgspec import Raw
 
-from interlock.config.plan import AxPlan, Plan, ServerPlan, Spawn, ToolRule
+from interlock.config.plan import AxPlan, GatePlan, Plan, ServerPlan, Spawn, ToolRule
 from interlock.protocol.ax.capability import AuthScope, as_object, read_capability
 from interlock.protocol.ax.errors import NAMESPACE_INVALID
 from interlock.protocol.ax.hop import ADOPTED, Offer
@@ -42,8 +42,8 @@ class Nobody:
 class House:
     """A catalog and its links."""
 
-    def __init__(self, *, tools: tuple[ToolRule, ...] = (), **ax: Any) -> None:
-        self.plan = Plan(workspace=Path(), data=Path(), ax=AxPlan(**ax), tools=tools)
+    def __init__(self, *, tools: tuple[ToolRule, ...] = (), gate: GatePlan | None = None, **ax: Any) -> None:
+        self.plan = Plan(workspace=Path(), data=Path(), ax=AxPlan(**ax), tools=tools, gate=gate or GatePlan())
         self.told: list[frozenset[str]] = []  # what clients are told
         self.notes = 0  # how often parents are told of metadata besides
         self.catalog = Catalog(self.plan, self.told.append, self._note)
@@ -449,6 +449,81 @@ async def test_a_leaf_cannot_write_what_is_ours_to_write() -> None:
     assert meta["x-mcpax-safety"] == "irreversible_mutable"
 
 
+def holds(house: House) -> dict[str, str | None]:
+    return {
+        name: route.gate.hold.value if route.gate is not None and route.gate.hold is not None else None
+        for name, route in house.routes().items()
+    }
+
+
+@pytest.mark.req("AX-11.3-16")
+async def test_a_gate_that_defers_believes_aggregators_with_proved_authority_and_nobody_else() -> None:
+    flags = {"x-mcpax-gated": True}
+    offered = listing(tool("held", full(reversible=False, mutable=True), meta=flags), tool("free", full()))
+    unproved = Offer(kind="aggregator", scope=AuthScope.ADMIN, proved=False)
+    house = House(gate=GatePlan(mode="defer"), require_proof="never")
+    for segment, offer in (("agg", AGGREGATOR), ("leaf", LEAF), ("plain", ADOPTED), ("unproved", unproved)):
+        await house.catalog.stock(house.link(segment, offer), offered)
+    found = holds(house)
+    assert found["agg.held"] is None
+    assert {name: found[f"{name}.held"] for name in ("leaf", "plain", "unproved")} == {
+        "leaf": "call",
+        "plain": "call",
+        "unproved": "call",
+    }
+    assert all(route.gated for name, route in house.routes().items() if name.endswith(".held"))
+
+
+async def test_only_what_may_be_held_below_is_listened_to_on_its_way_back() -> None:
+    house = House(gate=GatePlan(mode="open"))
+    flags = {"x-mcpax-gated": True}
+    offered = listing(
+        tool("flagged", full(mutable=True, reversible=False)),
+        tool("gated", full(mutable=True, reversible=True), meta=flags),
+        tool("free", full(mutable=True, reversible=True)),
+    )
+    for segment, offer in (("agg", AGGREGATOR), ("plain", ADOPTED)):
+        await house.catalog.stock(house.link(segment, offer), offered)
+    relays = {name for name, route in house.routes().items() if route.gate is not None and route.gate.relays}
+    assert relays == {"agg.flagged", "agg.gated"}
+    assert all(route.gate is None for name, route in house.routes().items() if name not in relays)
+
+
+async def test_a_tool_is_open_only_while_nobody_has_said_what_it_does() -> None:
+    rules = (
+        ToolRule(match="*.ruled", capability={"reversible": True}),
+        ToolRule(match="*.timed", capability={"latency_class": "slow"}),
+    )
+    house = House(tools=rules)
+    hinted = {"annotations": {"destructiveHint": True}}
+    offered = listing(tool("bare"), tool("classed"), tool("ruled"), tool("timed"), {**tool("hinted"), **hinted})
+    await house.catalog.stock(house.link("s", ADOPTED, classed="reversible"), offered)
+    await house.catalog.stock(house.link("agg", AGGREGATOR), listing(tool("bare")))
+    assert holds(house) == {
+        "s.bare": "definition",
+        "s.classed": None,
+        "s.ruled": None,
+        "s.timed": "definition",
+        "s.hinted": "call",
+        "agg.bare": "call",
+    }
+    assert {name for name, route in house.routes().items() if route.is_open} == {"s.bare", "s.timed"}
+
+
+async def test_clients_are_told_when_an_operator_says_something_new() -> None:
+    house = House()
+    link, offered = house.link("s"), listing(tool("bare"))
+    await house.catalog.stock(link, offered)
+    told = len(house.told)
+    await house.catalog.stock(link, offered)
+    assert len(house.told) == told
+    house.catalog.reconsider("s")
+    await house.catalog.stock(link, offered)
+    assert house.told[told:] == [frozenset({"tools"})]
+    await house.catalog.stock(link, offered)
+    assert len(house.told) == told + 1
+
+
 # Changed definitions
 
 
@@ -607,3 +682,13 @@ async def test_after_other_rules_each_list_is_taken_anew_and_clients_are_told() 
     assert list(house.routes()) == ["one.kept", "two.kept"]
     assert house.told
     assert all(told == {"tools"} for told in house.told)
+
+
+async def test_another_order_of_the_same_tools_is_no_change_for_clients() -> None:
+    house = House()
+    link = house.link("l", Offer(kind="leaf", session="one"))
+    await house.catalog.stock(link, listing(tool("t", full()), tool("u", full())))
+    await house.catalog.stock(link, listing(tool("u", full()), tool("t", full())))
+    assert len(house.told) == 1
+    await house.catalog.stock(link, listing(tool("u", full()), tool("t", full(), description="otherwise")))
+    assert len(house.told) == 2

@@ -3,12 +3,14 @@
 from collections.abc import AsyncGenerator
 from typing import Any
 
+import msgspec
 from msgspec import Raw
 
 from interlock.protocol.approvals.errors import UNKNOWN
 from interlock.protocol.approvals.messages import Kind
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.ax.confirm import Presented, call_digest
+from interlock.protocol.ax.digest import tool_digest
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.approvals.window import Ambiguous
 
@@ -45,6 +47,7 @@ def approval(id: str, kind: str = "call", **more: Any) -> dict[str, Any]:
         "tool_digest": TOOL_DIGEST,
         "nonce": "n",
         "answers": [],
+        "approvers": ["ada", "change-desk"],
         "aggregator_id": OWN_ID,
     }
     made |= more
@@ -59,18 +62,24 @@ def approval(id: str, kind: str = "call", **more: Any) -> dict[str, Any]:
     return {"digest": digest} | made
 
 
+def digest_of(definition: dict[str, str]) -> str:
+    item = {key: Raw(msgspec.json.encode(value)) for key, value in definition.items()}
+    return tool_digest(item, downstream_name=definition["name"], declared=None)
+
+
 class FakeApprovals:
     def __init__(self) -> None:
-        change = {"before": {"description": "Reads."}, "after": {"description": "Reads, and sends."}}
+        tidy = {"name": "tidy", "description": "Tidies up."}
+        reads, sends = ({"name": "read", "description": said} for said in ("Reads.", "Reads, and sends."))
         self.all = [
             approval(CALL_ID),
             approval(
                 DEFINITION_ID,
                 "definition",
                 tool="notes.tidy",
-                digest=TOOL_DIGEST,
+                digest=digest_of(tidy),
                 answers=["read_only", "reversible", "irreversible"],
-                params={"definition": {"description": "Tidies up."}},
+                params={"definition": tidy},
                 expires_at=None,
                 left_s=None,
                 capability=None,
@@ -79,9 +88,9 @@ class FakeApprovals:
                 CHANGE_ID,
                 "definition",
                 tool="notes.read",
-                digest=TOOL_DIGEST,
+                digest=digest_of(sends),
                 answers=["accept"],
-                params=change,
+                params={"before": reads, "after": sends},
                 expires_at=None,
                 left_s=None,
                 requested_by="node",

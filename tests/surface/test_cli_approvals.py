@@ -9,7 +9,7 @@ import tomllib
 from typing import Any
 
 import pytest
-from fake_approvals import CALL_ID, CHANGE_ID, DEFINITION_ID, OWN_ID, TOOL_DIGEST, FakeApprovals
+from fake_approvals import CALL_ID, CHANGE_ID, DEFINITION_ID, OWN_ID, FakeApprovals
 from fake_node import FakeOperations, FakePublicDoor, tool
 from program import PATIENCE_S, Inline, Interlock
 
@@ -82,7 +82,14 @@ def test_the_preview_shows_every_character_of_the_arguments_and_hides_none(
     done = inline("approvals", "show", "3f9c", COLUMNS=width)
     assert done.code == 0
     said = " ".join(done.out.split())
-    for part in ("files.delete", "client:agent, through coder", "files → delete", "cannot be undone", "4 min"):
+    for part in (
+        "files.delete",
+        "client:agent, through coder",
+        "files → delete",
+        "cannot be undone",
+        "4 min",
+        "ada, change-desk",
+    ):
         assert part in said
     body = done.out.partition("arguments")[2]
     assert "".join(body.split()).startswith(
@@ -92,6 +99,11 @@ def test_the_preview_shows_every_character_of_the_arguments_and_hides_none(
     assert "\x7f" not in done.out
     assert max(map(len, done.lines)) <= int(width)
     assert "interlock approve 3f9c0a1b" in done.out
+
+
+def test_where_nobody_could_approve_the_preview_says_what_to_do(inline: Inline, inbox: FakeApprovals) -> None:
+    inbox.all[0]["approvers"] = []
+    assert "nobody yet: interlock init" in inline("approvals", "show", "3f9c").out
 
 
 def test_a_changed_definition_is_shown_as_what_changed(inline: Inline, inbox: FakeApprovals) -> None:
@@ -150,6 +162,18 @@ def test_a_call_that_is_not_what_its_digest_says_is_not_signed(inline: Inline, i
     assert inbox.decided == []
 
 
+@pytest.mark.parametrize("id", ["7e57ab", "7e57c0"])
+def test_a_definition_that_is_not_what_its_digest_says_is_not_signed(
+    inline: Inline, inbox: FakeApprovals, key: str, id: str
+) -> None:
+    for one in inbox.all[1:]:
+        one["digest"] = "0" * 64
+    words = ("--class", "read_only") if id == "7e57ab" else ()
+    done = inline("approve", id, "--yes", "--json", *words)
+    assert (done.code, done.json["error"]) == (1, "not_what_is_shown")
+    assert inbox.decided == []
+
+
 def test_a_class_is_part_of_what_is_signed(inline: Inline, inbox: FakeApprovals, key: str) -> None:
     assert inline("approve", "7e57ab", "--class", "reversible", "--yes").code == 0
     (decided,) = inbox.decided
@@ -160,7 +184,7 @@ def test_a_class_is_part_of_what_is_signed(inline: Inline, inbox: FakeApprovals,
         source=Source.AX,
         requested_by="x",
         tool="notes.tidy",
-        digest=TOOL_DIGEST,
+        digest=inbox.all[1]["digest"],
         created_at=0.0,
     )
     verified(decided["proof"], key, DEFINITION_ID, "notes.tidy", binding(asked, "reversible"))
@@ -288,7 +312,7 @@ def test_a_person_is_asked_about_each_and_signs_the_answer(
         source=Source.AX,
         requested_by="x",
         tool="notes.tidy",
-        digest=TOOL_DIGEST,
+        digest=unclassified.all[1]["digest"],
         created_at=0.0,
     )
     verified(decided["proof"], key, DEFINITION_ID, "notes.tidy", binding(asked, "read_only"))

@@ -217,7 +217,7 @@ def test_explain_says_what_whose_and_next(interlock: Interlock) -> None:
         ("32130", "call_timeout"),
         ("32700", "parse_error"),
         ("call_timeout", "call_timeout"),
-        ("timeout", "call_timeout"),
+        ("busy", "link_busy"),
         ("Device-Absent", "device_absent"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from program import Inline, Interlock
 
-from interlock.protocol.approvals.answers import binding
+from interlock.protocol.approvals.answers import binding, shown_digest
 from interlock.protocol.approvals.messages import Approval, Kind, Source
 from interlock.protocol.ax.authority import Anchor
 from interlock.protocol.ax.confirm import Presented, call_digest
@@ -113,16 +113,19 @@ def test_an_answer_that_is_no_approval_is_refused() -> None:
 
 
 def test_what_is_said_of_a_definition_is_signed_along(public: str) -> None:
+    definition = '{"definition":{"name":"delete","description":"Deletes.","capability":{"mutable":true}}}'
+    tool_digest = shown_digest(definition.encode())
+    assert tool_digest is not None
     question = Approval(
         id="c1",
         kind=Kind.DEFINITION,
         source=Source.AX,
         requested_by="client:agent",
         tool="files.delete",
-        digest="ab" * 32,
+        digest=tool_digest,
         created_at=0.0,
     )
-    proof = sign(shown(kind="definition", digest="ab" * 32), "irreversible")
+    proof = sign(shown(definition, kind="definition", digest=tool_digest), "irreversible")
     assert isinstance(judged(proof, public, binding(question, "irreversible")), Verified)
     assert not isinstance(judged(proof, public, binding(question, "read_only")), Verified)
 

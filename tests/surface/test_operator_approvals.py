@@ -12,7 +12,7 @@ from approval_door import CLIENT, OPERATOR, OWN_ID, VIEWER, Door, door_at, signe
 from msgspec import Raw
 
 from interlock.protocol.approvals.answers import binding
-from interlock.protocol.approvals.messages import Approval, Kind, Source
+from interlock.protocol.approvals.messages import Approval, Kind, Requires, Source
 from interlock.protocol.approvals.state import Status
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
@@ -176,6 +176,28 @@ async def test_on_the_machines_own_socket_one_may_deny_and_approves_with_a_proof
         assert (await door.ask("POST", path, token=None, body={"decision": "approve"})).status_code == 403
         denied = await door.ask("POST", f"/approvals/{other.id}", token=None, body={"decision": "deny"})
         assert denied.json()["decision"]["by"] == "local"
+
+
+async def test_what_requires_the_role_alone_is_approved_by_an_operator_and_not_by_being_on_the_machine(
+    tmp_path: Path,
+) -> None:
+    async with door_at(tmp_path, guarded=False) as door:
+        raised = await door.desk.raised(requires=Requires.ROLE)
+        refused = await door.ask("POST", f"/approvals/{raised.id}", token=None, body={"decision": "approve"})
+        assert (refused.status_code, refused.json()["error"]) == (403, "role_required")
+    async with door_at(tmp_path) as door:
+        done = await door.ask("POST", f"/approvals/{raised.id}", body={"decision": "approve"})
+        assert (done.json()["status"], door.judge.asked) == ("approved", [])
+
+
+@pytest.mark.parametrize("requires", [Requires.ACK, Requires.CODE])
+async def test_what_requires_anything_else_is_never_approved_without_a_proof(
+    tmp_path: Path, requires: Requires
+) -> None:
+    async with door_at(tmp_path) as door:
+        raised = await door.desk.raised(requires=requires)
+        refused = await door.ask("POST", f"/approvals/{raised.id}", body={"decision": "approve"})
+        assert refused.json()["error"] == "proof_required"
 
 
 async def test_a_definition_is_approved_with_what_the_tool_is_and_the_proof_says_the_same(tmp_path: Path) -> None:

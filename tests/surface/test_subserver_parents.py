@@ -262,33 +262,54 @@ async def test_a_refusal_by_one_parent_leads_to_the_next(state: Path) -> None:
             assert (await (await second.joined()).call("temperature", bench=0))["isError"] is False
 
 
-async def test_a_wrong_token_is_said_and_not_hammered(state: Path) -> None:
+async def refused_with(status: bytes, state: Path, path: str, token: str | None) -> tuple[str, str]:
+    """The address, and what the leaf's log says of a door that answers so."""
+
     async def door(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n")
+        writer.write(b"HTTP/1.1 %b\r\ncontent-length: 0\r\n\r\n" % status)
         writer.close()
         await writer.wait_closed()
 
     server = await asyncio.start_server(door, "127.0.0.1", 0)
-    url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/ax"
-    told = Told()
+    url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}{path}"
+    told = Told(logging.WARNING)
     logging.getLogger("interlock.subserver").addHandler(told)
     try:
-        async with server, serving(Subserver("greenhouse", [Parent(url=url, token="ils_wrong")], state=state)):
-            words = await asyncio.wait_for(told.errors.get(), PATIENCE_S)
+        async with server, serving(Subserver("greenhouse", [Parent(url=url, token=token)], state=state)):
+            return url, await asyncio.wait_for(told.errors.get(), PATIENCE_S)
     finally:
         logging.getLogger("interlock.subserver").removeHandler(told)
+
+
+@pytest.mark.parametrize(
+    ("token", "said"), [("ils_wrong", "it does not accept our token"), (None, "it wants a token, and we have none")]
+)
+async def test_a_wrong_token_is_said_and_not_hammered(state: Path, token: str | None, said: str) -> None:
+    url, words = await refused_with(b"401 Unauthorized", state, "/ax", token)
     found = re.search(r"HTTP 401.* trying again in (\d+) s", words)
     assert found is not None
     assert int(found[1]) >= 30
     assert "ils_wrong" not in words
+    assert words.count(url) == 1
+    assert said in words
+    assert "ends in /ax" not in words
+
+
+@pytest.mark.parametrize("path", ["", "/", "/mcp"])
+@pytest.mark.parametrize("status", [b"401 Unauthorized", b"404 Not Found", b"426 Upgrade Required"])
+async def test_an_address_that_is_not_the_door_for_subservers_is_said_to_be_none(
+    state: Path, path: str, status: bytes
+) -> None:
+    _, words = await refused_with(status, state, path, None)
+    assert "the address of an aggregator ends in /ax" in words
 
 
 class Told(logging.Handler):
     """What the log says as an error, for a test to wait for."""
 
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
+    def __init__(self, level: int = logging.ERROR) -> None:
+        super().__init__(level)
         self.errors: asyncio.Queue[str] = asyncio.Queue()
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -7,6 +7,7 @@ import msgspec
 
 from interlock.config.plan import (
     ApprovalsPlan,
+    ChildPlan,
     Dial,
     IssuerPlan,
     OAuthPlan,
@@ -30,7 +31,8 @@ def effective(plan: Plan) -> dict[str, Any]:
         "access": [_plain(rule) for rule in plan.access],
         "anchor": [_plain(anchor) for anchor in plan.anchors],
         "mcp": _plain(plan.mcp),
-        "ax": _plain(plan.ax) | {"parents": [_parent(parent) for parent in plan.ax.parents]},
+        "ax": _plain(plan.ax)
+        | {"parents": [_parent(one) for one in plan.ax.parents], "children": [_child(one) for one in plan.ax.children]},
         "degraded": _plain(plan.degraded),
         "gate": _plain(plan.gate),
         "approvals": _approvals(plan.approvals),
@@ -49,6 +51,10 @@ def _plain(value: msgspec.Struct) -> dict[str, Any]:
 
 def _parent(parent: ParentPlan) -> dict[str, Any]:
     return _plain(parent) | ({"secret": MASK} if parent.secret is not None else {})
+
+
+def _child(child: ChildPlan) -> dict[str, Any]:
+    return _plain(child) | {"env": dict.fromkeys(child.env, MASK)}
 
 
 def _issuer(issuer: IssuerPlan) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from interlock.config.kinds import (
     Whole,
 )
 from interlock.config.server_auth import SERVER_AUTH
-from interlock.config.tree import AUTHORITY, CHILD, GLOB_URLS, PARENT, TREE
+from interlock.config.tree import AUTHORITY, CHILD, ENVIRONMENT, GLOB_URLS, PARENT, TREE
 from interlock.protocol.ax.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass, Transport
 
 MONTH_S: Final = 31 * 24 * 3600
@@ -62,7 +62,6 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
 _GLOBS = Many(item=Text())
 _TEXT = Text(references=True, empty=True)
-_SECRET_TEXT = Text(references=True, empty=True, stored=True)
 _TOOL_CLASS = Choice(values=("read_only", "reversible", "irreversible"))
 _NAME_FORM = Choice(values=("auto", "qualified", "safe"))
 
@@ -520,12 +519,7 @@ _SERVERS = _keys(
     ),
     Key(
         name="env",
-        kind=Table(
-            names=r"[^=\x00]+",
-            names_are="a name an environment variable can have",
-            item=_SECRET_TEXT,
-            reserved="INTERLOCK_",  # a node started as a server would take them for its own settings
-        ),
+        kind=ENVIRONMENT,
         default={},
         example={"LOG_LEVEL": "info"},
         help="Environment variables of the program. ${env:NAME} and ${secrets.NAME} are replaced.",

@@ -108,6 +108,7 @@ class ChildPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     command: tuple[str, ...]
     segment: str
+    env: dict[str, str] = {}
 
 
 class AxPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,13 +5,19 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from interlock.config.addresses import is_loopback
-from interlock.config.kinds import Command, FilePath, Kind, Many, Segment, Text, read_text
+from interlock.config.kinds import Command, FilePath, Kind, Many, Segment, Table, Text, read_text
 from interlock.config.place import WRONG, At, Wrong
 from interlock.config.plan import ChildPlan, ParentPlan
 from interlock.config.records import Record
 
 TREE: Final = Text(pattern=r"[a-z0-9][a-z0-9._-]{0,62}", what="1 to 63 of the characters a-z 0-9 . _ -")
 _SOCKET_URL: Final = r"wss?://[!-~]+"
+ENVIRONMENT: Final = Table(  # of a program that the node starts
+    names=r"[^=\x00]+",
+    names_are="a name an environment variable can have",
+    item=Text(references=True, empty=True, stored=True),
+    reserved="INTERLOCK_",  # a node started as a server would take them for its own settings
+)
 AUTHORITY: Final = Text(
     pattern=r"dns:(?=.{1,253}$)(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)*[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?",
     what='a DNS name after "dns:"',
@@ -75,7 +81,7 @@ PARENT: Final = _Parent(
 CHILD: Final = Record(
     what="a child",
     where="[[ax.children]]",
-    fields={"command": Command(), "segment": Segment()},
+    fields={"command": Command(), "segment": Segment(), "env": ENVIRONMENT},
     needed=("command", "segment"),
     make=ChildPlan,
 )

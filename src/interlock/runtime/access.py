@@ -5,17 +5,25 @@ dictionary look-up, whether it is a token of ours or an access token that was ve
 """
 
 import base64
-from typing import Final, TypeVar
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from interlock.config.plan import AccessRule
+from interlock.runtime.ax.peers import registrant_scope
 from interlock.runtime.callers import Principal, principal_for
-from interlock.runtime.clock import Clock
+from interlock.runtime.clock import Clock, rfc3339
+from interlock.store.ports import StoreError
 from interlock.store.tokens import Door, Scope, TokenRecord, TokenTable, maybe_door, token_hash
 
 DAY_S = 86_400
+USE_NOTED_S: Final = 60.0  # how exactly it is known when a client's token was last used
+WIDEST: Final[Mapping[Door, Scope]] = {"client": "write", "subserver": "admin", "room": "write", "operator": "write"}
 KNOWN_MAX: Final = 10_000  # bearers and clients of authorization servers; as many as a node has sessions
+
+log = logging.getLogger("interlock.access")
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -50,6 +58,7 @@ class TokenBook:
         self._rules = rules
         self._days = days
         self._records: dict[str, TokenRecord] = {}
+        self._used: dict[str, float] = {}  # hash -> when, not yet written
         self._known: dict[bytes, tuple[Principal, float]] = {}
         self._vouched: dict[str, float] = {}  # principal of an authorization server -> when its last token ends
 
@@ -61,19 +70,27 @@ class TokenBook:
     async def open(self) -> None:
         self._records = await self._table.by_hash(self._clock.wall())
 
+    async def close(self) -> None:
+        try:
+            await self._keep_uses()
+        except StoreError as away:
+            log.warning("when tokens were last used could not be kept: %s", away)
+
     def principal(self, authorization: bytes) -> Principal | None:
         """The client behind an Authorization header at the public door."""
         known = self._known.get(authorization)
-        if known is None:
+        now = self._clock.wall()
+        if known is None or now >= known[1]:
             scheme, _, bearer = authorization.partition(b" ")
             record = self._record(bearer.strip(), "client") if scheme.lower() == b"bearer" else None
             if record is None:
                 return None
-            principal = principal_for(f"client:{record.name}", record.scope, self._rules)
-            known = (principal, record.expires_at or float("inf"))
+            made = principal_for(f"client:{record.name}", record.scope, self._rules)
+            principal = known[0] if known is not None and known[0] == made else made
+            # Looked up again after a while, which is when its use is noted; a call in between costs nothing more.
+            known = (principal, min(record.expires_at or float("inf"), now + USE_NOTED_S))
             _keep(self._known, authorization, known)
-        principal, expires_at = known
-        return principal if self._clock.wall() < expires_at else None
+        return known[0]
 
     def remember(self, authorization: bytes, principal: Principal, *, until: float, ends: float) -> None:
         """An access token that was verified: to be believed until then, and when it ends at the latest."""
@@ -117,14 +134,19 @@ class TokenBook:
         token = bearer.decode("latin-1")
         if maybe_door(token) != door:
             return None
-        record = self._records.get(token_hash(token))
-        return record if record is not None and record.opens(self._clock.wall()) else None
+        hash = token_hash(token)
+        record = self._records.get(hash)
+        now = self._clock.wall()
+        if record is None or not record.opens(now):
+            return None
+        self._used[hash] = now
+        return record
 
     async def issue(self, name: str, door: Door, scope: Scope | None, days: int | None) -> tuple[str, TokenRecord]:
         now = self._clock.wall()
         expires_at = now + (days or self._days) * DAY_S
         token, record = await self._table.issue(
-            name=name, owner=name, door=door, scope=scope or "write", now=now, expires_at=expires_at
+            name=name, owner=name, door=door, scope=scope or WIDEST[door], now=now, expires_at=expires_at
         )
         self._records[token_hash(token)] = record
         return token, record
@@ -136,7 +158,28 @@ class TokenBook:
         return revoked
 
     async def list(self) -> list[TokenRecord]:
+        await self._keep_uses()
         return await self._table.list(self._clock.wall())
+
+    async def _keep_uses(self) -> None:
+        used, self._used = self._used, {}
+        for hash, at in used.items():
+            await self._table.note_used(hash, at, self._clock.wall())
+
+    def shown(self, record: TokenRecord) -> dict[str, Any]:
+        """A token for people: what it amounts to here, and nothing that opens a door."""
+        scope: str = record.scope
+        if record.door == "subserver":
+            scope = registrant_scope(f"subserver:{record.name}", self._rules, record.scope).value
+        return {
+            "id": record.id,
+            "name": record.name,
+            "door": record.door,
+            "scope": scope,
+            "created_at": rfc3339(record.created_at),
+            "expires_at": rfc3339(record.expires_at) if record.expires_at is not None else None,
+            "last_used_at": rfc3339(record.last_used_at) if record.last_used_at is not None else None,
+        }
 
 
 def _keep(kept: dict[K, V], key: K, value: V) -> None:

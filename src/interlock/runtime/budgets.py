@@ -15,6 +15,7 @@ from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.clock import Clock
 
 if TYPE_CHECKING:
+    from interlock.runtime.callers import Principal
     from interlock.runtime.calls import Call
     from interlock.runtime.links.link import Link
     from interlock.runtime.links.task_watcher import Asking
@@ -155,11 +156,11 @@ class Budgets:
         account = self._received.get(tree)
         return None if account is None else account.shown(self._clock.now())
 
-    def outlook(self, link: "Link", tool: str, price: Price, caller: str) -> Over | None:
-        """What would refuse this caller a call of this tool now."""
+    def outlook(self, link: "Link", tool: str, price: Price, caller: "Principal") -> Over | None:
+        """What would refuse a call of this tool by this caller now."""
         accounts = self._of_tree(link, from_parent=False)
         now = self._clock.now()
-        for kept in (self.tools.get(tool), self.callers.get(caller)):
+        for kept in (self.tools.get(tool), self.callers.get(caller.name)):
             if kept is not None and now - kept.asked_at < IDLE_S:
                 accounts.append(kept)
         overs = [account.limits.exceeded(account.usage, price, now) for account in accounts]

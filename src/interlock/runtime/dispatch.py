@@ -7,6 +7,7 @@ goes from the front to the link without a task, a future or a timer of its own.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, Final
 
 import msgspec
@@ -92,7 +93,6 @@ class Dispatch:
         self._clock = clock
         self._calls_max = calls_max
         self.guard = Guard()
-        self._budgets: Budgets | None = None
         self.gate: Gatekeeper | None = None  # without one, what it would hold is refused
         self.confirmations: ConfirmDesk | None = None
         self.parking = Parking(clock)
@@ -105,7 +105,7 @@ class Dispatch:
 
     def enforce(self, budgets: Budgets) -> None:
         """From now on: what was declared under one holds, also when nothing is limited any more."""
-        self.guard.budgets = self._budgets = budgets
+        self.guard.budgets = budgets
 
     def view(self, key: ViewKey) -> View:
         return self._catalog.namespace.view(key)
@@ -342,7 +342,9 @@ class Dispatch:
         return keeper is not None and keeper.may_return_soon
 
     def _hold(self, call: Call, link: Link) -> Call:
+        """The time of its class begins when it is sent (MCP-AX 7.3); until then other bounds hold."""
         self._register(call, link)
+        call.deadline = inf
         task = asyncio.get_running_loop().create_task(self._send_when_ready(call, link))
         self._holds.add(task)
         task.add_done_callback(self._holds.discard)
@@ -352,7 +354,7 @@ class Dispatch:
         if call.after is not None:
             await asyncio.wait((call.after,))
         verdict = self.guard.admit(call, link)
-        is_away = isinstance(verdict, Refuse) or link.pipe is None
+        is_away = link.pipe is None or (isinstance(verdict, Refuse) and verdict.rung is not Rung.GATE)
         if is_away and self._worth_waiting(link) and not call.done:
             keeper = self._keepers[link.segment]
             keeper.wake()
@@ -364,15 +366,20 @@ class Dispatch:
         if call.done:
             return
         if not isinstance(verdict, Refuse):
-            call.forwarded = self._clock.now()
-            link.send(verdict)
+            self._send_late(call, link, verdict)
         elif verdict.rung is not Rung.GATE or self.gate is None:
             call.on_failed(verdict.fault, Outcome.REFUSED)
         elif not self.gate.answers_at_once(call):
             released = await self.gate.released(call, link)
             if released is not None:
-                link.send(released)
+                self._send_late(call, link, released)
                 self.gate.sent(call, link)
+
+    def _send_late(self, call: Call, link: Link, admitted: Admitted[Call]) -> None:
+        call.forwarded = self._clock.now()
+        if call.timeout_s is not None:
+            call.deadline = call.forwarded + call.timeout_s
+        link.send(admitted)
 
     def _go_personally(self, call: Call, link: Link, personal: Personal) -> Call:
         if link.booked >= self._calls_max:
@@ -514,7 +521,7 @@ class Dispatch:
         return True
 
     def _ask_for(self, call: Call, questions: int) -> Fault | None:
-        budgets = self._budgets
+        budgets = self.guard.budgets
         return None if budgets is None or not isinstance(call.link, Link) else budgets.asked(call.link, call, questions)
 
     def consent_needed(self, call: Call, segment: str, consent: Consent) -> None:

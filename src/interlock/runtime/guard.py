@@ -6,13 +6,18 @@ on disk, before the command exists. For every other command the guard touches no
 """
 
 from enum import IntEnum
-from typing import Any, Final, Generic, Protocol, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, assert_never
 
 import msgspec
 
 from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, TOOL_DEGRADED, UNAVAILABLE, Fault
 from interlock.runtime.clock import rfc3339
 from interlock.runtime.links.state import LinkState, Standing
+
+if TYPE_CHECKING:
+    from interlock.runtime.budgets import Budgets
+    from interlock.runtime.calls import Call
+    from interlock.runtime.links.link import Link
 
 
 class Rung(IntEnum):
@@ -30,38 +35,12 @@ class Refuse(msgspec.Struct, frozen=True):
     fault: Fault
 
 
-class Command(Protocol):
-    @property
-    def gate(self) -> object | None:
-        """What it must pass before it is sent; None when nothing holds it."""
-
-
-class Place(Protocol):
-    """The link a command is for."""
-
-    @property
-    def standing(self) -> Standing: ...
-
-
 class Approvals(Protocol):
     async def use(self, approval_id: str) -> object | Fault:
         """Exactly one caller wins, and what it won is on disk."""
 
 
-class Charging(Protocol):
-    """Budgets; `at` is the link a command is for."""
-
-    def room(self, command: Any, at: Any) -> Fault | None:
-        """The refusal of a command that could not be charged now."""
-
-    def charge(self, command: Any, at: Any) -> Fault | None:
-        """Once for each command, however often it is asked."""
-
-    def refund(self, command: Any) -> None:
-        """It will not be sent."""
-
-
-C = TypeVar("C", bound=Command)
+C = TypeVar("C")
 
 _KEY: Final = object()
 _READY: Final = LinkState.READY  # a name of its own, as in `protocol.mcp.eras`
@@ -82,51 +61,52 @@ class Guard:
     __slots__ = ("_underway", "budgets")
 
     def __init__(self) -> None:
-        self.budgets: Charging | None = None  # None: nobody has one
+        self.budgets: Budgets | None = None  # where nobody has one
         self._underway: set[str] = set()  # approvals that were used and whose calls are not over
 
-    def admit(self, command: C, at: Place | None) -> Admitted[C] | Refuse:
-        """`at` is the link of the command's route; None when the name leads nowhere. What is admitted is charged."""
-        if at is None:
+    def admit(self, call: "Call", link: "Link | None") -> "Admitted[Call] | Refuse":
+        """`link` is where the call's route leads; None when the name leads nowhere. What is admitted is charged."""
+        if link is None:
             return Refuse(Rung.ROUTE, NOT_FOUND)
-        if at.standing.state is _READY and command.gate is None and self.budgets is None:
-            return Admitted(command, _KEY)
-        away = _maybe_away(at.standing)
+        standing = link.standing
+        if standing.state is _READY and self.budgets is None and call.gate is None:
+            return Admitted(call, _KEY)
+        away = _maybe_away(standing)
         if away is not None:
             return away
-        if command.gate is None:
-            return self._maybe_over(command, at) or Admitted(command, _KEY)
-        fault = None if self.budgets is None else self.budgets.room(command, at)
+        if call.gate is None:
+            return self._maybe_over(call, link) or Admitted(call, _KEY)
+        fault = self.budgets.room(call, link) if self.budgets is not None else None
         return HELD if fault is None else Refuse(Rung.BUDGET, fault)
 
-    def _maybe_over(self, command: C, at: Place) -> Refuse | None:
-        """Rungs 9 and 11 in one step: nobody is between the room and its taking."""
-        fault = None if self.budgets is None else self.budgets.charge(command, at)
-        return None if fault is None else Refuse(Rung.BUDGET, fault)
-
-    async def redeem(self, command: C, at: Place, approvals: Approvals, approval_id: str) -> Admitted[C] | Refuse:
-        """Rungs 8, 9, 11 and 12 of a command that a person released. One approval admits one command."""
-        refuse = _maybe_away(at.standing) or self._maybe_over(command, at)
-        if refuse is not None:
-            return refuse
+    async def redeem(
+        self, call: "Call", link: "Link", approvals: Approvals, approval_id: str
+    ) -> "Admitted[Call] | Refuse":
+        """Rungs 8, 9, 11 and 12 of a call that a person released. One approval admits one call."""
+        refused = _maybe_away(link.standing) or self._maybe_over(call, link)
+        if refused is not None:
+            return refused
         used = await approvals.use(approval_id)
         if isinstance(used, Fault):
-            if self.budgets is not None:
-                self.budgets.refund(command)
+            call.refund()
             return Refuse(Rung.COMMIT, used)
         self._underway.add(approval_id)
         # The link may have gone meanwhile: then nothing is sent, and the approval is spent all the same.
-        return _maybe_away(at.standing) or Admitted(command, _KEY)
+        return _maybe_away(link.standing) or Admitted(call, _KEY)
 
-    def resume(self, command: C, at: Place, approval_id: str) -> Admitted[C] | Refuse:
+    def resume(self, call: "Call", link: "Link", approval_id: str) -> "Admitted[Call] | Refuse":
         """The next round of a released call that its server, or a gate below, answered with a question."""
         if approval_id not in self._underway:
             return HELD
-        return _maybe_away(at.standing) or self._maybe_over(command, at) or Admitted(command, _KEY)
+        return _maybe_away(link.standing) or self._maybe_over(call, link) or Admitted(call, _KEY)
 
     def over(self, approval_id: str) -> None:
         """The call has its answer, or will never have one."""
         self._underway.discard(approval_id)
+
+    def _maybe_over(self, call: "Call", link: "Link") -> Refuse | None:
+        fault = self.budgets.charge(call, link) if self.budgets is not None else None
+        return None if fault is None else Refuse(Rung.BUDGET, fault)
 
 
 def _maybe_away(standing: Standing) -> Refuse | None:

@@ -174,7 +174,15 @@ class Node:
         self.notifier = Notifier(
             self.inbox, make_channels(plan.approvals, self.clock), url=lambda: self.operator_url, node=plan.node.name
         )
-        self.window = Window(self.inbox, self.deciding, self.clock, aggregator_id=own_id, url=lambda: self.operator_url)
+        self.anchors = Anchors(plan.anchors, self.clock)
+        self.window = Window(
+            self.inbox,
+            self.deciding,
+            self.clock,
+            aggregator_id=own_id,
+            url=lambda: self.operator_url,
+            approving=self.anchors.approving,
+        )
         fittings = Fittings(
             clock=self.clock,
             workshop=self._workshop,
@@ -184,9 +192,9 @@ class Node:
             house=self,
             recorder=self.recorder,
             budgets=self.budgets,
+            refusals=self.refusals,
             leases=None,  # a store in the data folder is nobody else's
         )
-        self.anchors = Anchors(plan.anchors, self.clock)
         proofs = Proofs(self.store.kv, self.clock, self.anchors, audiences=lambda: (f"{self.url}/ax", self.url, own_id))
         self.judge = self.deciding.judge = Judge(self.store.kv, self.clock, self.anchors)
         self.gate = self._make_gate()
@@ -220,15 +228,17 @@ class Node:
         await self.definitions.open()
         self.inbox.start()
         self._stack.push_async_callback(self.inbox.close)
-        self._stack.push_async_callback(self.definitions.close)
+        self._stack.push_async_callback(self.definitions.caught_up)
         self.notifier.start()
         self._stack.push_async_callback(self.notifier.close)
         await self.gate.open(self.store.kv)
         self._stack.push_async_callback(self.gate.close)
+        self._stack.push_async_callback(self.confirmations.close)
         retention = Retention(self.audit, self.recorder, self.clock, self.plan.store.audit_days)
         retention.start()
         self._stack.push_async_callback(retention.stop)
         await self.tokens.open()
+        self._stack.push_async_callback(self.tokens.close)
         await self.desk.open()
         self._stack.push_async_callback(self.desk.close)
         await self._eras.open(self.store.kv, self.clock)
@@ -257,7 +267,7 @@ class Node:
         from interlock.runtime.ax.parents import Parents
         from interlock.runtime.fronts.upward import UpwardFront
 
-        signer = self._own_key()
+        signer = self.own_key(self.plan)
 
         def parents_of(plan: Plan) -> Parents:
             return Parents(
@@ -274,10 +284,10 @@ class Node:
         self.registrar.on_subtree.append(forest.subtree_changed)
         return forest
 
-    def _own_key(self) -> "SigningKey | None":
+    def own_key(self, plan: Plan) -> "SigningKey | None":
         """What proves our authority to parents; `interlock access anchor` makes it. Raises a StoreError."""
-        path = self.plan.data / NODE_KEY
-        if not path.exists() or all(parent.authority is None for parent in self.plan.ax.parents):
+        path = plan.data / NODE_KEY
+        if not path.exists() or all(parent.authority is None for parent in plan.ax.parents):
             return None
         from interlock.store.signing import read_signing_key
 
@@ -298,7 +308,8 @@ class Node:
             operator_url=lambda: self.operator_url,
         )
         self.dispatch.gate = gate
-        self.dispatch.confirmations = ConfirmDesk(gate, self.deciding, self.dispatch, self.clock, self._find_tool)
+        self.confirmations = ConfirmDesk(gate, self.deciding, self.dispatch, self.clock, self._find_tool)
+        self.dispatch.confirmations = self.confirmations
         self.catalog.on_redefined.append(gate.definitions_changed)
         return gate
 

@@ -22,6 +22,7 @@ from interlock.protocol.oauth.resource import resource_of
 from interlock.runtime.approvals.sights import CHANGED
 from interlock.runtime.approvals.window import Window
 from interlock.runtime.ax.judge import revoked_line
+from interlock.runtime.budgets import is_limited
 from interlock.runtime.callers import ViewKey
 from interlock.runtime.catalog import EVERYTHING
 from interlock.runtime.clock import rfc3339
@@ -30,11 +31,12 @@ from interlock.runtime.grants.errors import Unobtainable
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.registered import RegisteredLink
+from interlock.runtime.links.state import USABLE
 from interlock.runtime.rungs import rungs
 from interlock.runtime.shelves import Route, era_of
 from interlock.runtime.subtree import below
 from interlock.store.secrets import Kind
-from interlock.store.tokens import BadTokenName, Door, Scope, TokenRecord
+from interlock.store.tokens import BadTokenName, Door, Scope
 
 if TYPE_CHECKING:
     from interlock.runtime.node import Node
@@ -118,7 +120,7 @@ class NodeOperations:
                 "parked": node.dispatch.parking.waiting,
             },
             "gate": self._gate(),
-            "approvals": {"waiting": len(node.inbox.waiting()), "channels": dict(node.notifier.trouble)},
+            "approvals": {"waiting": node.inbox.waiting_count, "channels": dict(node.notifier.trouble)},
         }
 
     def _gate(self) -> JsonObject:
@@ -181,9 +183,14 @@ class NodeOperations:
         return {"status": page.status, "title": page.title, "text": page.text}
 
     async def restart_link(self, segment: str) -> JsonObject:
+        """What dialled in can only be sent away: whether it returns is its own matter."""
         keeper = self._keeper(segment)
+        was = keeper.link.standing.state
         await keeper.restart()
-        return {"segment": segment, "state": keeper.link.standing.state.value}
+        answer: JsonObject = {"segment": segment, "state": keeper.link.standing.state.value}
+        if isinstance(keeper.link, RegisteredLink) and keeper.link.transport == "websocket":
+            answer["disconnected"] = was in USABLE
+        return answer
 
     async def release_link(self, segment: str) -> JsonObject:
         registrar = self._node.registrar
@@ -245,7 +252,7 @@ class NodeOperations:
             "prompts": len(namespace.listed(shelf.prompts)) if shelf else 0,
             "resources": len(shelf.resources) if shelf else 0,
             "withheld": [{"name": one.name, "reason": one.reason} for one in withheld],
-            "in_flight": sum(len(one.in_flight) for one in links),
+            "in_flight": sum(one.booked for one in links),  # of clients: what the node itself asks does not count
             "parked": sum(len(one.aside) for one in links),
             "calls": sum(one.calls for one in links),
             "errors": sum(one.errors for one in links),
@@ -401,15 +408,14 @@ class NodeOperations:
 
     def _rungs(self, route: Route, caller: str) -> list[JsonObject]:
         node = self._node
-        who = node.tokens.as_it_would_be(caller)
         return rungs(
             route,
-            who,
+            node.tokens.as_it_would_be(caller),
             plan=node.plan,
             namespace=node.catalog.namespace,
             inbox=node.inbox,
             approvers=node.anchors,
-            budgets=node.budgets,
+            budgets=node.budgets if is_limited(node.plan) else None,
         )
 
     # The record, the configuration, access
@@ -429,7 +435,8 @@ class NodeOperations:
         return effective(self._node.plan)
 
     async def tokens(self) -> JsonObject:
-        return {"tokens": [_token(record) for record in await self._node.tokens.list() if record.revoked_at is None]}
+        book = self._node.tokens
+        return {"tokens": [book.shown(record) for record in await book.list() if record.revoked_at is None]}
 
     async def issue_token(self, name: str, door: Door, scope: Scope | None, days: int | None) -> JsonObject:
         try:
@@ -473,18 +480,6 @@ def _session_of(link: Link) -> str:
 
 def _registered_at(link: Link) -> float:
     return link.registered_wall if isinstance(link, RegisteredLink) else link.standing.since_wall
-
-
-def _token(record: TokenRecord) -> JsonObject:
-    return {
-        "id": record.id,
-        "name": record.name,
-        "door": record.door,
-        "scope": record.scope,
-        "created_at": rfc3339(record.created_at),
-        "expires_at": rfc3339(record.expires_at) if record.expires_at else None,
-        "last_used_at": None,
-    }
 
 
 def _held(keeper: Keeper) -> JsonObject | None:

@@ -84,7 +84,8 @@ class _Takes:
 
     async def parents(self, old: Plan, new: Plan) -> None:
         node = self._node
-        check_parents(new)
+        check_parents(new)  # before anything is given up
+        node.own_key(new)
         self._limit(new)
         leaving, node.parents = node.parents, None
         if leaving is not None:

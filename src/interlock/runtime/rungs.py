@@ -40,8 +40,9 @@ def rungs(
     namespace: Namespace,
     inbox: Inbox,
     approvers: Approvers,
-    budgets: Budgets,
+    budgets: Budgets | None,
 ) -> list[dict[str, Any]]:
+    """`budgets`: None where nothing is limited."""
     standing = route.link.standing
     usable = standing.state in USABLE
     met = [
@@ -53,7 +54,7 @@ def rungs(
             verdict="pass" if usable else "refuse",
             reason=standing.reason or standing.state.value,
         ),
-        _budget(route, caller, budgets),
+        *([] if budgets is None else [_budget(route, caller, budgets)]),
         _gate(route, caller, plan.gate, inbox, approvers),
         Verdict(
             rung=Rung.COMMIT,
@@ -95,12 +96,14 @@ def _arguments(route: Route) -> Verdict:
 
 
 def _budget(route: Route, caller: Principal, budgets: Budgets) -> Verdict:
-    over = budgets.outlook(route.link, route.qualified, route.price, caller.name)
-    if over is not None:
-        reason = f"{over.budget}: {over.used} of {over.limit} used"
-        return Verdict(rung=Rung.BUDGET, name="budget", verdict="refuse", reason=reason)
-    reason = f"costs {route.price.units} units" + (", changes something" if route.price.mutable else "")
-    return Verdict(rung=Rung.BUDGET, name="budget", verdict="pass", reason=reason)
+    over = budgets.outlook(route.link, route.qualified, route.price, caller)
+    costs = f"costs {route.price.units} units" + (", changes something" if route.price.mutable else "")
+    return Verdict(
+        rung=Rung.BUDGET,
+        name="budget",
+        verdict="pass" if over is None else "refuse",
+        reason=costs if over is None else f"{over.budget}: {over.used} of {over.limit} used",
+    )
 
 
 def _gate(route: Route, caller: Principal, gate: GatePlan, inbox: Inbox, approvers: Approvers) -> Verdict:

@@ -73,6 +73,9 @@ class Rulings(Protocol):
     def get(self, tool: str, digest: str) -> ToolClass | None:
         """`digest` is that of the definition they were shown."""
 
+    def knows(self, tool: str) -> bool:
+        """Whether they said anything of a tool of this name."""
+
     def look(self, segment: str, sight: Sight) -> Look:
         """What the definition is, compared with what was accepted before."""
 
@@ -83,6 +86,9 @@ class Rulings(Protocol):
 class _NoRulings:
     def get(self, tool: str, digest: str) -> ToolClass | None:
         return None
+
+    def knows(self, tool: str) -> bool:
+        return False
 
     def look(self, segment: str, sight: Sight) -> Look:
         return Look.SAME
@@ -345,7 +351,7 @@ class _Stock:
         is_open = sight.is_open = self._is_open(original, told, annotations, rule)
         if (unwanted := self._maybe_unwanted(sight, rule)) is not None:
             return unwanted
-        ruling = self._rulings.get(qualified, sight.digest) if is_open and self._rulings is not NO_RULINGS else None
+        ruling = self._rulings.get(qualified, sight.digest) if is_open and self._rulings.knows(qualified) else None
         is_open = is_open and ruling is None
         read = self._capability(original, told, annotations, rule, ruling)
         if isinstance(read, Invalid):

@@ -23,7 +23,7 @@ def timed_out(call: Call, tool: Route | None) -> Fault:
         "timeout_ms": round((call.timeout_s or 0) * 1000),
         "latency_class": (capability.latency_class if capability is not None else LatencyClass.STANDARD).value,
         "hop": tool.hops if tool is not None else 1,
-        "outcome": "unknown",
+        "outcome": "unknown" if call.link is not None else "not_sent",
     }
     return Fault(CALL_TIMEOUT, "call_timeout", data)
 

@@ -23,6 +23,7 @@ def listener_options(node: NodePlan, *, public: bool) -> dict[str, Any]:
 
 def parent_context(parent: ParentPlan) -> ssl.SSLContext:
     """For one link upward: whom it trusts and what it shows there is of that link alone. Raises TlsInvalid."""
+
     try:
         context = tls_1_3(str(parent.ca_file) if parent.ca_file is not None else None)
     except ssl.SSLError:

@@ -57,6 +57,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
     expires_at: float | None = None
     revoked_at: float | None = None
+    last_used_at: float | None = None  # to the minute, as far as the node lived to write it down
 
     def opens(self, now: float) -> bool:
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
@@ -133,6 +134,17 @@ class TokenTable:
             pair for pair in records if pair[1].name == reference
         ]
         return tuple([record.id for entry, record in meant if await self._revoke_one(entry, record, now)])
+
+    async def note_used(self, hash: str, used_at: float, now: float) -> None:
+        """Where somebody else is writing the record, it is not worth a second attempt."""
+        entry = await self._kv.get(BUCKET, hash, now)
+        if entry is None:
+            return
+        used = msgspec.structs.replace(TokenRecord.decode(entry.value), last_used_at=used_at)
+        try:
+            await self._kv.update(BUCKET, hash, used.encode(), entry.revision, now)
+        except Conflict:
+            pass
 
     async def _revoke_one(self, entry: Entry, record: TokenRecord, now: float) -> bool:
         while record.revoked_at is None:

@@ -10,6 +10,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol, assert_never
+from urllib.parse import urlsplit
 
 from msgspec import Raw
 
@@ -49,6 +50,7 @@ from interlock.protocol.jsonrpc.messages import Notification, Request, Response
 from interlock.transport.messages import GOING_AWAY, NORMAL, MessagePipe, MessageSink
 from interlock.transport.websocket import DialFailed
 
+DOOR: Final = "/ax"
 SHOWN_MAX: Final = 300  # characters of a parent's words in our log
 
 Opener = Callable[[MessageSink], Awaitable[MessagePipe]]
@@ -153,7 +155,7 @@ class Uplink:
             pipe = await opener(link)
         except DialFailed as failed:
             if self._link is link:
-                self._lost(failed.reason, mendable=not failed.unauthorised)
+                self._lost(self._said_of(failed), mendable=not failed.unauthorised)
             return
         except (OSError, ValueError) as error:  # of standard input and output that are no pipes
             self._lost(f"no pipe: {error}", mendable=False)
@@ -163,6 +165,11 @@ class Uplink:
             return
         link.pipe = pipe
         self._take(self._engine.opened(_now()))
+
+    def _said_of(self, failed: DialFailed) -> str:
+        path = urlsplit(self._parents[self._engine.parent or 0][0]).path
+        hint = "" if failed.status is None or path.endswith(DOOR) else f"; the address of an aggregator ends in {DOOR}"
+        return failed.reason + hint
 
     def _send(self, step: Send) -> None:
         pipe = self._link.pipe if self._link is not None else None

@@ -18,12 +18,16 @@ from websockets.uri import WebSocketURI, parse_uri
 from interlock.transport.messages import MessageSink
 from interlock.transport.websocket_pipe import PING_EVERY_S, PONG_WITHIN_S, FramedPipe
 
+UNAUTHORISED: Final = frozenset((401, 403))
 DIAL_S: Final = 10.0  # TCP, TLS and the upgrade together
 HUNG_UP: Final = "closed the connection instead of opening a WebSocket"
 
 
 class DialFailed(Exception):
-    """No connection. `status` is the HTTP status where the peer answered with another one than 101."""
+    """No connection. `reason` says of "it" what a person needs beside the address, which is the dialler's to name.
+
+    `status` is the HTTP status where the peer answered with another one than 101.
+    """
 
     def __init__(self, reason: str, status: int | None = None) -> None:
         super().__init__(reason)
@@ -32,7 +36,7 @@ class DialFailed(Exception):
 
     @property
     def unauthorised(self) -> bool:
-        return self.status in (401, 403)
+        return self.status in UNAUTHORISED
 
 
 async def dial(
@@ -59,7 +63,6 @@ async def dial(
         raise DialFailed(str(error)) from None
     context = (tls or ssl.create_default_context()) if uri.secure else None
     opening = _Opening(uri, subprotocol, headers or {}, max_bytes)
-    url = opening.url  # without what must not stand in a log
     pipe = DialledPipe(opening, sink, max_bytes, ping_every_s, pong_within_s)
     try:
         async with asyncio.timeout(timeout_s):
@@ -69,16 +72,16 @@ async def dial(
             await opening.done
     except TimeoutError:
         pipe.abort()
-        raise DialFailed(f"{url} did not answer within {timeout_s:g} s") from None
+        raise DialFailed(f"it did not answer within {timeout_s:g} s") from None
     except ssl.SSLCertVerificationError as error:
-        raise DialFailed(f"the certificate of {url} is not accepted: {error.verify_message}") from None
+        raise DialFailed(f"its certificate is not accepted: {error.verify_message}") from None
     except ssl.SSLError as error:
-        raise DialFailed(f"no TLS connection to {url}: {error.reason or error}") from None
+        raise DialFailed(f"no TLS connection: {error.reason or error}") from None
     except OSError as error:
         if context is not None and error.strerror is None:
             least = context.minimum_version.name.removeprefix("TLSv").replace("_", ".")
-            raise DialFailed(f"no TLS connection to {url}: it hung up; does it speak TLS {least} or newer?") from None
-        raise DialFailed(f"{url} cannot be reached: {error.strerror or error}") from None
+            raise DialFailed(f"no TLS connection: it hung up; does it speak TLS {least} or newer?") from None
+        raise DialFailed(f"it cannot be reached: {error.strerror or error}") from None
     except asyncio.CancelledError:
         pipe.abort()
         raise
@@ -95,7 +98,6 @@ class _Opening:
     """The upgrade: what is asked, and a future for how it went."""
 
     def __init__(self, uri: WebSocketURI, subprotocol: str, headers: Mapping[str, str], max_bytes: int) -> None:
-        self.url = f"{'wss' if uri.secure else 'ws'}://{uri.host}:{uri.port}{uri.path}"
         self.subprotocol = subprotocol
         self.protocol = ClientProtocol(uri, subprotocols=[Subprotocol(subprotocol)], max_size=max_bytes)
         self.request = self.protocol.connect()
@@ -116,19 +118,26 @@ class _Opening:
         """Whether the peer's answer opened the connection."""
         why = self.protocol.handshake_exc
         if why is None and self.protocol.subprotocol != self.subprotocol:
-            self.finish(DialFailed(f"{self.url} does not speak {self.subprotocol}"))
+            self.finish(DialFailed(f"it does not speak {self.subprotocol}"))
             return False
         if why is None:
             self.finish(None)
             return True
         if isinstance(why, InvalidStatus):
             status = why.response.status_code
-            self.finish(DialFailed(f"{self.url} answers HTTP {status} instead of opening a WebSocket", status))
+            self.finish(DialFailed(f"it answers HTTP {status} {self._instead(status)}", status))
         elif isinstance(why, WebSocketException):
-            self.finish(DialFailed(f"{self.url} does not open a WebSocket: {why}"))
+            self.finish(DialFailed(f"it does not open a WebSocket: {why}"))
         else:
-            self.finish(DialFailed(f"{self.url} {HUNG_UP}"))
+            self.finish(DialFailed(f"it {HUNG_UP}"))
         return False
+
+    def _instead(self, status: int) -> str:
+        if status not in UNAUTHORISED:
+            return "instead of opening a WebSocket"
+        if "Authorization" in self.request.headers:
+            return "because it does not accept our token"
+        return "because it wants a token, and we have none"
 
 
 class DialledPipe(FramedPipe):
@@ -186,7 +195,7 @@ class DialledPipe(FramedPipe):
             why = HUNG_UP
             if isinstance(exc, ssl.SSLError):  # in TLS 1.3 a server judges our certificate after the handshake
                 why = f"refuses our certificate, or the lack of one: {exc.reason or exc}"
-            opening.finish(DialFailed(f"{opening.url} {why}"))
+            opening.finish(DialFailed(f"it {why}"))
 
 
 _HEAD_END: Final = b"\r\n\r\n"

@@ -135,7 +135,7 @@ async def test_progress_reaches_the_caller(nodes: list[RunningNode], front: str,
         assert {one["progressToken"] for one in told} == {"mine"}
 
 
-@pytest.mark.req("AX-7.3-3")
+@pytest.mark.req("AX-1.1-2", "AX-7.3-3")
 @pytest.mark.parametrize(("front", "server"), CELLS)
 async def test_a_cancelled_call_is_cancelled_at_the_server_and_leaves_no_hop_busy(
     nodes: list[RunningNode], front: str, server: str

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.interaction.ax.issuing import Issuer
-from tests.interaction.harness import write_config
+from tests.interaction.ax.tree import ax_url, parent, parents, wait_parent
+from tests.interaction.harness import running_node, wait_for, write_config
 
 KEY = "ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="
 
@@ -42,6 +43,29 @@ def test_files_of_a_link_that_cannot_be_used_stop_the_start_and_are_named(tmp_pa
         ended = started(tmp_path, parent + "".join(f'{name} = "{file}"\n' for name, file in files.items()))
         assert ended.returncode == 1, path
         assert str(path) in ended.stderr and "Traceback" not in ended.stderr, ended.stderr
+
+
+def test_files_of_a_link_that_cannot_be_used_leave_the_link_as_it_is_when_the_configuration_changes(
+    tmp_path: Path,
+) -> None:
+    with running_node(tmp_path / "root", {}) as root:
+        above = parents((ax_url(root), "edge"), authority=None)
+        with running_node(tmp_path / "edge", {}, above) as node:
+            wait_parent(node, {"state": "registered"})
+            written = node.config.read_text()
+            key = node.data / "node.key"
+            key.write_text("nonsense")
+            key.chmod(0o600)
+            for worse, says in (
+                (above + '[[ax.parents]]\nurl = "wss://hub/ax"\nsegment = "e"\nca_file = "none.pem"\n', "none.pem"),
+                (above + 'authority = "dns:edge.example"\n', "node.key"),
+            ):
+                node.config.write_text(written.replace(above, worse))
+                trouble = wait_for(lambda: node.admin("/admin/status")["configuration"]["problem"])
+                assert says in trouble
+                assert parent(node)["state"] == "registered"
+                node.config.write_text(written)
+                wait_for(lambda: node.admin("/admin/status")["configuration"]["problem"] is None)
 
 
 @pytest.mark.parametrize("lone", ["tls_cert", "tls_key"])

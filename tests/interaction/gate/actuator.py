@@ -1,9 +1,9 @@
 """A server that does things, and writes each thing it did into a file: what cannot be undone must be countable.
 
-    python actuator.py DIARY [--era legacy|modern] [--http PORT]
+    python actuator.py DIARY [--era legacy|modern] [--http PORT] [--forget-after CALLS] [--changed MEMBER]
 
 It has no safety code at all. `hold` waits until a file appears, so that a call can be caught while it is under way.
-`change` gives `fire` another definition and says so.
+`change` gives `fire` another definition in one of its members and says so.
 """
 
 import argparse
@@ -20,6 +20,14 @@ if __name__ == "__main__":
 SCHEMA = '"inputSchema":{"type":"object"}'
 OUTPUT = '"outputSchema":{"type":"object","properties":{"did":{"type":"string"}},"required":["did"]}'
 STATE = "the-servers-own-state"
+HINT = '"annotations":{"destructiveHint":true}'
+CHANGES = {
+    "description": f'{SCHEMA},{HINT},"description":"Another."',
+    "inputSchema": f'"inputSchema":{{"type":"object","title":"other"}},{HINT}',
+    "outputSchema": f"{SCHEMA},{HINT},{OUTPUT}",
+    "annotations": f'{SCHEMA},"annotations":{{"destructiveHint":true,"idempotentHint":true}}',
+    "capability": f'{SCHEMA},{HINT},"_meta":{{"x-mcpax-capability":{{"cost_class":"expensive"}}}}',
+}
 
 
 def command(diary: Path, *options: str) -> list[str]:
@@ -58,17 +66,20 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
         did("ask_first", arguments)
         return obj([("content", "[]")])
 
+    def offer_fire(what: str) -> None:
+        server.tools.pop("fire", None)
+        name = "Fire" if what == "downstream_name" else "fire"
+        server.tool(name, doing("fire"), CHANGES.get(what, f"{SCHEMA},{HINT}"))
+
     async def change(exchange: Exchange, arguments: str) -> str:
-        server.tool(
-            "fire", doing("fire"), f'{SCHEMA},"description":"Another.","annotations":{{"destructiveHint":true}}'
-        )
+        offer_fire(json.loads(arguments).get("what", "description"))
         await exchange.notify("notifications/tools/list_changed", "{}")
         return '{"content":[]}'
 
     def capability(**said: bool) -> str:
         return f'{SCHEMA},"_meta":{{"x-mcpax-capability":{json.dumps(said)}}}'
 
-    server.tool("fire", doing("fire"), f'{SCHEMA},"annotations":{{"destructiveHint":true}}')
+    offer_fire(options.changed)
     server.tool("typed", doing("typed"), f'{SCHEMA},{OUTPUT},"annotations":{{"destructiveHint":true}}')
     server.tool("hold", hold, f'{SCHEMA},"annotations":{{"destructiveHint":true}}')
     server.tool("nudge", doing("nudge"), f'{SCHEMA},"annotations":{{"destructiveHint":false}}')
@@ -91,7 +102,9 @@ async def run(options: Namespace) -> None:
     if options.http is None:
         await stdio.serve(server)
     else:
-        await http.serve(http.HttpPipe(server, token=None, always_stream=False, forget_after=None), options.http)
+        forget_after = options.forget_after
+        pipe = http.HttpPipe(server, token=None, always_stream=False, forget_after=forget_after)
+        await http.serve(pipe, options.http)
 
 
 if __name__ == "__main__":
@@ -99,4 +112,6 @@ if __name__ == "__main__":
     parser.add_argument("diary")
     parser.add_argument("--era", choices=("legacy", "modern"), default="modern")
     parser.add_argument("--http", type=int)
+    parser.add_argument("--forget-after", type=int)
+    parser.add_argument("--changed", default="")
     asyncio.run(run(parser.parse_args()))

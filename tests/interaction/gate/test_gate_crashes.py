@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.interaction.gate.actuator import command
 from tests.interaction.gate.held import ANCHORED, ERAS, MARK, Client, Diary, approve, proof, served
 from tests.interaction.harness import RunningNode, running_node, wait_for
+from tests.servers.start import serving
 
 MORTAL = Path(__file__).parent / "mortal"
 # step -> the status afterwards, how often it was done, whether the next identical call runs it
@@ -98,6 +100,28 @@ def test_twenty_redemptions_at_once_and_a_kill_in_the_middle_dispatch_at_most_on
         assert "approved" not in statuses(node)
         client.held("plant.fire", {"n": 1})
         assert len(diary) == done
+
+
+def test_a_server_that_says_it_forgot_the_session_does_not_get_the_call_twice(tmp_path: Path) -> None:
+    """Whether it looked at the call before it said so is only its word: an approved call is not sent again."""
+    diary = Diary(tmp_path / "diary.jsonl")
+    with (
+        serving(command(diary.path, "--era", "legacy", "--forget-after", "1")) as url,
+        running_node(tmp_path / "node", {"plant": {"url": url}}, ANCHORED) as node,
+        Client(node) as client,
+    ):
+        node.wait_link("plant", {"state": "ready"})
+        demand = client.held("plant.fire")
+        approve(node, demand)
+        client.call("plant.look", {"n": 1})
+        error = client.refused("plant.fire")
+        assert (error["message"], error["data"]["outcome"]) == ("tool_degraded", "unknown")
+        assert not diary.read("fire")
+        wait_for(lambda: node.admin(f"/approvals/{demand['confirmation_id']}")["status"] == "unknown")
+        node.wait_link("plant", {"state": "ready"})
+        assert client.call("plant.look", {"n": 2})["structuredContent"] == {"did": "look"}
+        client.held("plant.fire")
+        assert not diary.read("fire")
 
 
 def test_a_server_that_dies_with_the_call_leaves_its_outcome_unknown_and_is_not_asked_again(tmp_path: Path) -> None:

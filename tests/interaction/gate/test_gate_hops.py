@@ -118,6 +118,8 @@ def test_only_the_edge_turns_the_demand_into_a_page(nodes: list[RunningNode], di
         back = {"requestState": asked["requestState"], "inputResponses": {"confirmation": {"action": "accept"}}}
         assert client.call(FIRE, arguments, **back)["resultType"] == "input_required"
         assert client.refused(FIRE, {"n": "another"}, **back)["code"] == -32602
+        with Client(nodes[0], token=token(nodes[0], "thief"), capabilities=PAGES) as thief:
+            assert thief.refused(FIRE, arguments, **back)["code"] == -32602
         with Client(nodes[0], token=token(nodes[0], "desk2")) as desk:
             assert desk.confirm(demand, proof(demand))["result"]["status"] == "confirmed"
         assert client.call(FIRE, arguments, **back)["structuredContent"] == {"did": "fire"}
@@ -159,6 +161,28 @@ def test_the_middle_gates_a_tool_that_came_ungated_for_all_above_it(tmp_path: Pa
             assert len(diary.read("nudge")) == 1
             assert above.confirm(demand, proof(demand))["result"]["structuredContent"] == {"did": "nudge"}
         assert len(diary.read("nudge")) == 2
+
+
+def test_a_gated_node_that_is_used_as_a_plain_server_asks_through_the_node_above(tmp_path: Path) -> None:
+    """The upper node knows nothing of the gate: it passes question, state and answer like any server's."""
+    diary = Diary(tmp_path / "diary.jsonl")
+    with (
+        running_node(tmp_path / "low", {"plant": served(diary)}, CLOSED + ADAS) as low,
+        running_node(tmp_path / "up", {"low": {"url": f"{low.url}/mcp"}}, OPEN) as up,
+        Client(up, capabilities=PAGES) as client,
+        Client(up) as plain,
+        Client(low, token=token(low, "desk")) as desk,
+    ):
+        low.wait_link("plant", {"state": "ready"})
+        wait_for(lambda: "low.plant__fire" in listed(plain), 30)
+        asked = client.call("low.plant__fire", {"n": 1})
+        assert asked["resultType"] == "input_required"
+        demand = plain.held("low.plant__fire", {"n": 1})
+        assert desk.confirm(demand, proof(demand))["result"]["status"] == "confirmed"
+        assert not diary.read()
+        back = {"requestState": asked["requestState"], "inputResponses": {"confirmation": {"action": "accept"}}}
+        assert client.call("low.plant__fire", {"n": 1}, **back)["structuredContent"] == {"did": "fire"}
+        assert len(diary) == 1
 
 
 @pytest.mark.req("AX-11.3-16")

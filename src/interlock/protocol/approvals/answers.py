@@ -7,8 +7,12 @@ be answered in several ways, so the answer is part of what is signed.
 import hashlib
 from typing import Final
 
+from msgspec import Raw
+
 from interlock.protocol.approvals.messages import Approval, Kind
-from interlock.protocol.ax.digest import canonical
+from interlock.protocol.ax.digest import canonical, tool_digest
+from interlock.protocol.jsonrpc.codec import decode_object, decode_value, maybe_string
+from interlock.protocol.jsonrpc.errors import CodecError
 
 ACCEPT: Final = "accept"  # a changed definition is used as it now is
 CLASSES: Final = ("read_only", "reversible", "irreversible")  # what a tool is that does not say it itself
@@ -39,3 +43,17 @@ def binding(approval: Approval, answer: str | None) -> str:
         }
     )
     return hashlib.sha256(text).hexdigest()
+
+
+def shown_digest(params: Raw | bytes) -> str | None:
+    """The digest of the definition that a person was shown, so that they sign what they saw; None: there is none."""
+    shown = decode_object(params) or {}
+    definition = decode_object(shown.get("after", shown.get("definition", Raw(b"null"))))
+    name = maybe_string((definition or {}).get("name"))
+    if definition is None or name is None:
+        return None
+    try:
+        declared = decode_value(definition["capability"]) if "capability" in definition else None
+    except CodecError:
+        return None
+    return tool_digest(definition, downstream_name=name, declared=declared)

@@ -21,8 +21,6 @@ from interlock.protocol.ax.errors import (
 )
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 
-BUDGET_EXCEEDED: Final = 32003
-
 UNKNOWN: Final = refusal(CONFIRMATION_UNKNOWN, "there is no such approval, or it ended long ago; make the call again")
 
 _REFUSALS: Final = {
@@ -52,22 +50,6 @@ def refusal_of(approval: Approval) -> Fault:
     if approval.status in (Status.VOID, Status.UNKNOWN, Status.FAILED) and approval.outcome:
         data["outcome"] = approval.outcome
     return refusal(code, why, **data)
-
-
-def too_many(budget: str, limit: int, used: int, retry_after_ms: int | None) -> Fault:
-    """More is waiting for people than one caller may have waiting. AX-11.3-4, in the form of AX-11.4-3."""
-    return Fault(
-        BUDGET_EXCEEDED,
-        "budget_exceeded",
-        {
-            "budget": budget,
-            "limit": limit,
-            "used": used,
-            "retry_after_ms": retry_after_ms,
-            "scope": "caller",
-            "mcpax_code": -32003,
-        },
-    )
 
 
 UNAVAILABLE_NOW: Final = Fault(

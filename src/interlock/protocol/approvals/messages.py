@@ -11,8 +11,6 @@ from msgspec import Raw
 
 from interlock.protocol.approvals.state import LIVE, Status
 
-TOOLS_CALL = "tools/call"
-
 
 class Kind(enum.Enum):
     CALL = "call"

@@ -143,7 +143,7 @@ def _refused(reason: Reason) -> Fault:
 def _key(jwt: Jwt, authority: str, anchors: Sequence[Anchor]) -> tuple[Anchor, Jwk] | Fault:
     """The key is looked for only where it may speak for the authority: a kid is no secret."""
     speaking = [anchor for anchor in anchors if authority in anchor.speaks_for]
-    key = select([key for anchor in speaking for key in anchor.keys], jwt.alg, jwt.kid)
+    key = select(list(dict.fromkeys(key for anchor in speaking for key in anchor.keys)), jwt.alg, jwt.kid)
     if isinstance(key, Jwk):
         return next(anchor for anchor in speaking if key in anchor.keys), key
     others = [key for anchor in anchors if anchor not in speaking for key in anchor.keys]

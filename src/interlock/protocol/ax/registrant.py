@@ -36,6 +36,7 @@ BEATS_KEPT: Final = 2 * HEARTBEATS_MISSED_MAX  # unanswered ones that are rememb
 # Trying again changes nothing until a person changes something.
 UNMENDABLE: Final = frozenset(
     {
+        errors.NAMESPACE_CONFLICT,
         errors.NAMESPACE_INVALID,
         errors.REGISTRATION_CYCLE,
         errors.AUTHORITY_UNVERIFIED,

@@ -1,8 +1,8 @@
 """Deciding: who may, and with which proof. The one way from an operator's or a policy engine's word into the inbox.
 
-To deny, being an operator is enough, and whoever calls this has made sure of it. To approve what requires a proof, the
-proof is judged against this very approval and answer; a proof that fails leaves everything as it was. Definitions that
-were decided are handed on, so that they are remembered.
+To deny, being an operator is enough, and so it is to approve what requires the role alone; whoever calls this has made
+sure of the role. To approve anything else takes a proof, which is judged against this very approval and answer; a proof
+that fails leaves everything as it was. Definitions that were decided are handed on, so that they are remembered.
 """
 
 from typing import Protocol
@@ -51,7 +51,7 @@ class Deciding:
         if answer not in (possible or (None,)):
             return Fault(INVALID_PARAMS, "answer_needed", {"detail": _needs(possible), "answers": list(possible)})
         verified = None
-        if approval.requires is Requires.PROOF:
+        if approval.requires is not Requires.ROLE:
             judged = await self._judged(approval, answer, proof)
             if isinstance(judged, Fault):
                 return judged

@@ -72,9 +72,6 @@ class Drawer:
         revision = await self._kv.update(BUCKET, approval.id, _written(approval), revision, now, ttl_s=ttl_s)
         return Filed(approval, revision, None if ttl_s is None else now + ttl_s)
 
-    async def discard(self, id: str) -> None:
-        await self._kv.delete(BUCKET, id)
-
 
 def _written(approval: Approval) -> bytes:
     return _encode(Sheet(approval=replace(approval, params=None), params=approval.params or _NULL))

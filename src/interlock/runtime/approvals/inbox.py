@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
@@ -20,11 +19,13 @@ import msgspec
 from msgspec.structs import replace
 
 from interlock.config.plan import ApprovalsPlan
-from interlock.protocol.approvals.errors import UNAVAILABLE_NOW, UNKNOWN, refusal_of, too_many
+from interlock.protocol.approvals.errors import UNAVAILABLE_NOW, UNKNOWN, refusal_of
 from interlock.protocol.approvals.messages import Approval, Decision, Kind, Source, What
-from interlock.protocol.approvals.state import ENDS, LIVE, Move, Status, maybe_after
+from interlock.protocol.approvals.state import LIVE, Move, Status, maybe_after
+from interlock.protocol.ax.budget import Over, budget_exceeded
 from interlock.protocol.jsonrpc.errors import Fault
-from interlock.runtime.approvals.drawer import Drawer, Filed
+from interlock.runtime.approvals.drawer import Drawer
+from interlock.runtime.approvals.index import DEFINITIONS, Index, Key, definition_key, key_of
 from interlock.runtime.approvals.listening import Circle, Listener
 from interlock.runtime.approvals.record import Record
 from interlock.runtime.clock import Clock
@@ -34,12 +35,10 @@ log = logging.getLogger("interlock.approvals")
 
 SWEEP_EVERY_S: Final = 1.0  # how late an expiry may be written down; it counts from its moment on
 TRIES_MAX: Final = 5  # against writers that were first
-ENDED_MAX: Final = 10_000  # remembered in memory, to answer late questions
 HELD_BYTES_MAX: Final = 16 * 1024 * 1024  # of arguments that wait, per principal: room for one of the largest messages
 LIVE_MAX: Final = 50_000  # of all principals and kinds together
 
 _WITHOUT_EXPIRY: Final = frozenset((Kind.DEFINITION, Kind.REQUEST))
-_TOOL: Final = "\0tool:"  # no principal begins like this
 _LOST: Final = "the node stopped before the end was known"
 _UNSENT: Final = "the caller left before anything was sent"
 
@@ -61,14 +60,9 @@ class Inbox:
         self._record = record
         self._clock = clock
         self._circle = Circle()
-        self._filed: dict[str, Filed] = {}
-        self._dues: dict[str, float] = {}  # live ones that lapse, by the monotonic clock
-        self._by_digest: dict[tuple[str, str], str] = {}
-        self._pending: dict[str, dict[str, int]] = {}  # principal -> ids and the bytes they hold
-        self._raising: dict[tuple[str, str], asyncio.Task[Approval | Fault]] = {}
-        self._ended: deque[str] = deque()
+        self._index = Index(clock)
+        self._raising: dict[Key, asyncio.Task[Approval | Fault]] = {}
         self._work: set[asyncio.Task[Any]] = set()
-        self._due_added = asyncio.Event()
         self._sweeper: asyncio.Task[None] | None = None
 
     # Life
@@ -76,9 +70,9 @@ class Inbox:
     async def open(self) -> None:
         """What was left behind is taken up. Raises StoreError."""
         for filed in sorted(await self._drawer.all(), key=lambda one: one.approval.created_at):
-            self._keep(filed)  # the newest last: it is the one that stands for its digest
-        for id in [id for id, filed in self._filed.items() if filed.approval.status is Status.USED]:
-            await self.finish(id, Move.LOSE, _LOST)
+            self._index.keep(filed)  # the newest last: it is the one that stands for its digest
+        for approval in self.listed((Status.USED,)):
+            await self.finish(approval.id, Move.LOSE, _LOST)
 
     def start(self) -> None:
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep_forever(), name="approvals")
@@ -98,40 +92,36 @@ class Inbox:
     # Looking
 
     def get(self, id: str) -> Approval | None:
-        filed = self._filed.get(id)
-        return None if filed is None else self._seen(filed)
+        return self._index.get(id)
 
     def matching(self, prefix: str) -> list[Approval]:
         """Those whose id begins like this; ids are random, so a few characters name one."""
-        return [self._seen(filed) for id, filed in self._filed.items() if id.startswith(prefix)]
+        return [one for one in self._index.all() if one.id.startswith(prefix)]
 
     def waiting(self, kind: Kind | None = None) -> list[Approval]:
         """What nobody has decided, the oldest first."""
         return self.listed((Status.PENDING,), kind)
 
+    @property
+    def waiting_count(self) -> int:
+        return self._index.pending_count
+
+    def waiting_definitions(self) -> list[Approval]:
+        """As `waiting` of that kind, in no order; asked for each list that a server sends."""
+        return [one for id in self._index.held_by(DEFINITIONS) if (one := self._index.get(id)) is not None]
+
     def listed(self, statuses: Iterable[Status] = Status, kind: Kind | None = None) -> list[Approval]:
         wanted = frozenset(statuses)
-        all_seen = (self._seen(filed) for filed in self._filed.values())
-        found = [one for one in all_seen if one.status in wanted and kind in (None, one.kind)]
+        found = [one for one in self._index.all() if one.status in wanted and kind in (None, one.kind)]
         return sorted(found, key=lambda one: (one.created_at, one.id))
 
     def find(self, requested_by: str, digest: str) -> Approval | None:
         """What stands for this call: pending, approved and not used, or denied and still to be told so."""
-        return self._find((requested_by, digest))
+        return self._index.find((requested_by, digest))
 
     def find_definition(self, tool: str, digest: str) -> Approval | None:
         """As `find`, whoever asked: a definition is asked for once."""
-        return self._find((f"{_TOOL}{tool}", digest))
-
-    def _find(self, key: tuple[str, str]) -> Approval | None:
-        id = self._by_digest.get(key)
-        approval = None if id is None else self.get(id)
-        if approval is None or approval.status in LIVE:
-            return approval
-        tells = approval.status is Status.DENIED and (
-            approval.expires_at is None or self._clock.wall() < approval.expires_at
-        )
-        return approval if tells else None
+        return self._index.find(definition_key(tool, digest))
 
     def listen(self) -> Listener:
         """Every change from now on; close it when done."""
@@ -160,14 +150,14 @@ class Inbox:
 
         `anew`: unless that one was denied, and an operator wants to decide once more.
         """
-        key = _key(approval)
-        if (standing := self._find(key)) is not None and not (anew and standing.status is Status.DENIED):
+        key = key_of(approval)
+        if (standing := self._index.find(key)) is not None and not (anew and standing.status is Status.DENIED):
             return standing
         under_way = self._raising.get(key)
         if under_way is None:
-            if (fault := self._too_many(approval)) is not None:
+            if (fault := self._maybe_too_many(approval)) is not None:
                 return fault
-            self._hold(approval)  # counted from now on, so that many at once cannot overshoot
+            self._index.hold(approval)
             under_way = self._raising[key] = self._begin(self._raise(key, approval))
         return await asyncio.shield(under_way)
 
@@ -195,7 +185,7 @@ class Inbox:
 
     async def void_where(self, why: str, test: Callable[[Approval], bool]) -> list[Approval]:
         """All that are live and of which `test` is true: their anchor is gone, their tool has changed."""
-        found = [filed.approval for filed in self._filed.values() if filed.approval.is_live and test(filed.approval)]
+        found = [one for one in self._index.all() if one.is_live and test(one)]
         voided = [await self.void(approval.id, why) for approval in found]
         return [one for one in voided if isinstance(one, Approval)]
 
@@ -205,22 +195,15 @@ class Inbox:
 
     async def sweep(self) -> None:
         """Write down what has lapsed, with its arguments erased, and forget what ended long ago."""
-        for id in [id for id in self._dues if self._has_lapsed(self._filed[id])]:
+        for id in self._index.lapsed():
             await self._move(id, Move.EXPIRE)
-        wall = self._clock.wall()
-        while self._ended:
-            filed = self._filed.get(self._ended[0])
-            if filed is not None and len(self._ended) <= ENDED_MAX and (filed.kept_until or wall + 1) > wall:
-                return
-            self._forget(self._ended.popleft())
+        self._index.forget_old()
 
     # Inside
 
     async def _sweep_forever(self) -> None:
         while True:
-            if not self._dues:
-                self._due_added.clear()
-                await self._due_added.wait()
+            await self._index.lapsing.wait()
             await self.sweep()
             await asyncio.sleep(SWEEP_EVERY_S)
 
@@ -231,15 +214,15 @@ class Inbox:
         task.add_done_callback(self._work.discard)
         return task
 
-    async def _raise(self, key: tuple[str, str], approval: Approval) -> Approval | Fault:
+    async def _raise(self, key: Key, approval: Approval) -> Approval | Fault:
         try:
             filed = await self._drawer.create(approval)
         except StoreError as refused:
-            self._release(approval)
+            self._index.release(approval)
             return _unavailable(refused)
         finally:
             del self._raising[key]
-        self._keep(filed)
+        self._index.keep(filed)
         self._tell(filed.approval, None)
         return filed.approval
 
@@ -271,10 +254,10 @@ class Inbox:
     async def _move(self, id: str, move: Move, **changes: Any) -> Approval | Fault:
         try:
             for _ in range(TRIES_MAX):
-                filed = self._filed.get(id)
+                filed = self._index.filed(id)
                 if filed is None:
                     return UNKNOWN
-                approval = filed.approval if move is Move.EXPIRE else self._seen(filed)
+                approval = filed.approval if move is Move.EXPIRE else self._index.seen(filed)
                 after = maybe_after(approval.status, move)
                 if after is None:
                     return refusal_of(approval)
@@ -286,7 +269,7 @@ class Inbox:
                 except Conflict:
                     await self._read_again(id)
                     continue
-                self._keep(moved)
+                self._index.keep(moved)
                 self._tell(moved.approval, approval)
                 return moved.approval
         except StoreError as refused:
@@ -296,91 +279,34 @@ class Inbox:
     async def _read_again(self, id: str) -> None:
         filed = await self._drawer.maybe_read(id)
         if filed is None:
-            self._forget(id)
+            self._index.forget(id)
         else:
-            self._keep(filed)
+            self._index.keep(filed)
 
     def _tell(self, approval: Approval, before: Approval | None) -> None:
         if before is None or approval.decision == before.decision:  # a decision is on record already
             self._record.moved(approval, self._clock.wall(), before)
         self._circle.tell(approval)
 
-    def _seen(self, filed: Filed) -> Approval:
-        """As it stands at this moment, whether or not the lapse is on disk already."""
-        if self._has_lapsed(filed):
-            return replace(filed.approval, status=Status.EXPIRED, params=None)
-        return filed.approval
-
-    def _has_lapsed(self, filed: Filed) -> bool:
-        deadline = filed.approval.deadline
-        if deadline is None:
-            return False
-        due = self._dues.get(filed.approval.id)
-        return self._clock.wall() >= deadline or (due is not None and self._clock.now() >= due)
-
-    def _too_many(self, approval: Approval) -> Fault | None:
-        live = sum(len(one) for one in self._pending.values())
-        if live >= LIVE_MAX:
-            return too_many("max_pending_in_all", LIVE_MAX, live, None)
+    def _maybe_too_many(self, approval: Approval) -> Fault | None:
+        if self.waiting_count >= LIVE_MAX:
+            return _too_many("max_pending_in_all", LIVE_MAX, self.waiting_count, None)
         if approval.kind is Kind.DEFINITION:  # one for each tool there is
             return None
-        held = self._pending.get(approval.requested_by, {})
+        held = self._index.held_by(approval.requested_by)
         if len(held) >= self.rules.max_pending:
-            return too_many("max_pending_confirmations", self.rules.max_pending, len(held), self._room_in_ms(held))
+            return _too_many(
+                "max_pending_confirmations", self.rules.max_pending, len(held), self._index.next_lapse_ms(held)
+            )
         size = sum(held.values()) + len(approval.params or b"")
         if size > HELD_BYTES_MAX:
-            return too_many("max_pending_bytes", HELD_BYTES_MAX, size, self._room_in_ms(held))
+            return _too_many("max_pending_bytes", HELD_BYTES_MAX, size, self._index.next_lapse_ms(held))
         return None
 
-    def _room_in_ms(self, held: Iterable[str]) -> int | None:
-        dues = [due for id in held if (due := self._dues.get(id)) is not None]
-        return max(0, round((min(dues) - self._clock.now()) * 1000)) if dues else None
 
-    def _keep(self, filed: Filed) -> None:
-        approval = filed.approval
-        before = self._filed.get(approval.id)
-        self._filed[approval.id] = filed
-        if approval.status is Status.PENDING:
-            self._hold(approval)
-        else:
-            self._release(approval)
-        deadline = approval.deadline
-        if deadline is None:
-            self._dues.pop(approval.id, None)
-        else:
-            self._dues[approval.id] = self._clock.now() + deadline - self._clock.wall()
-            self._due_added.set()
-        if approval.status in LIVE or approval.status is Status.DENIED:
-            self._by_digest[_key(approval)] = approval.id
-        elif self._by_digest.get(_key(approval)) == approval.id:
-            del self._by_digest[_key(approval)]
-        if approval.status in ENDS and (before is None or before.approval.status not in ENDS):
-            self._ended.append(approval.id)
-
-    def _forget(self, id: str) -> None:
-        filed = self._filed.pop(id, None)
-        if filed is None:
-            return
-        self._dues.pop(id, None)
-        self._release(filed.approval)
-        if self._by_digest.get(_key(filed.approval)) == id:
-            del self._by_digest[_key(filed.approval)]
-
-    def _hold(self, approval: Approval) -> None:
-        of_kind = "" if approval.kind is Kind.DEFINITION else approval.requested_by
-        self._pending.setdefault(of_kind, {})[approval.id] = len(approval.params or b"")
-
-    def _release(self, approval: Approval) -> None:
-        of_kind = "" if approval.kind is Kind.DEFINITION else approval.requested_by
-        held = self._pending.get(of_kind)
-        if held is not None and held.pop(approval.id, None) is not None and not held:
-            del self._pending[of_kind]
-
-
-def _key(approval: Approval) -> tuple[str, str]:
-    """Two servers may define a tool alike, word for word; what is said of one of them holds for it alone."""
-    whose = f"{_TOOL}{approval.tool}" if approval.kind is Kind.DEFINITION else approval.requested_by
-    return whose, approval.digest
+def _too_many(budget: str, limit: int, used: int, retry_after_ms: int | None) -> Fault:
+    """More waits for people than one caller may have waiting (AX-11.3-4)."""
+    return budget_exceeded(Over(budget=budget, limit=limit, used=used, retry_after_ms=retry_after_ms), "caller")
 
 
 def _unavailable(why: object) -> Fault:

@@ -32,7 +32,7 @@ class Rulings:
         self._kv = kv
         self._clock = clock
         self._by_digest: dict[tuple[str, str], Ruling] = {}
-        self._denied: set[str] = set()
+        self._ruled: set[str] = set()
 
     async def open(self) -> None:
         for entry in await self._kv.entries(BUCKET, self._clock.wall()):
@@ -51,9 +51,9 @@ class Rulings:
     def maybe(self, tool: str, digest: str) -> Ruling | None:
         return self._by_digest.get((tool, digest))
 
-    def may_be_denied(self, tool: str) -> bool:
-        """False for nearly every tool, so that its digest need not be made to find that out."""
-        return tool in self._denied
+    def knows(self, tool: str) -> bool:
+        """Whether anything was ever said of it: False for nearly every tool, whose digest then need not be made."""
+        return tool in self._ruled
 
     async def put(self, ruling: Ruling) -> None:
         key = f"{ruling.tool}/{ruling.digest}"
@@ -62,5 +62,4 @@ class Rulings:
 
     def _take(self, ruling: Ruling) -> None:
         self._by_digest[ruling.tool, ruling.digest] = ruling
-        if ruling.says == "denied":
-            self._denied.add(ruling.tool)
+        self._ruled.add(ruling.tool)

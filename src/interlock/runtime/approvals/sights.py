@@ -14,6 +14,7 @@ from interlock.protocol.mcp.items import Item
 
 _MEMBERS: Final = ("description", "inputSchema", "outputSchema", "annotations")  # what `tool_digest` is made of
 FINGERPRINT_BYTES: Final = 16
+SHOWN_BYTES_MAX: Final = 256 * 1024  # as much text as a book
 
 CHANGED: Final = "definition_changed"  # the code of a tool that is withheld for it
 PINNED: Final = "its definition changed, and [[tool]] pin withholds it until an operator accepts: interlock approvals"
@@ -56,9 +57,14 @@ class Sight:
         return tool_digest(self._item, downstream_name=self.original, declared=declared)
 
     def definition(self) -> bytes:
-        """What a person is shown of it, as JSON."""
+        """What a person is shown of it, as JSON: all that the digest is made of (`answers.shown_digest`).
+
+        null where it is too long to be read: nobody signs what they cannot have read, and [[tool]] can still say it.
+        """
         shown: dict[str, Any] = {"name": self.original}
         shown |= {member: self._item[member] for member in _MEMBERS if member in self._item}
-        if self._said is not None:
-            shown["capability"] = self._said
-        return encode_value(shown)
+        declared = as_declared(self._said, self._declared)
+        if declared is not None:
+            shown["capability"] = declared
+        definition = encode_value(shown)
+        return definition if len(definition) <= SHOWN_BYTES_MAX else b"null"

@@ -4,7 +4,7 @@ No credential is among them: what an approval holds of a proof is its name, not 
 are shown in full to whoever looks at that one approval, and to nobody in lists, events or notifications.
 """
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Final
 
 from interlock.protocol.approvals.answers import answers
@@ -32,14 +32,22 @@ class Ambiguous(Exception):
 
 class Window:
     def __init__(
-        self, inbox: Inbox, deciding: Deciding, clock: Clock, *, aggregator_id: str, url: Callable[[], str]
+        self,
+        inbox: Inbox,
+        deciding: Deciding,
+        clock: Clock,
+        *,
+        aggregator_id: str,
+        url: Callable[[], str],
+        approving: Callable[[str], Sequence[str]] = lambda _: (),
     ) -> None:
-        """`url` is that of the operator door."""
+        """`url` is that of the operator door; `approving` names the anchors whose proof may approve a tool."""
         self._inbox = inbox
         self._deciding = deciding
         self._clock = clock
         self._own_id = aggregator_id
         self._url = url
+        self._approving = approving
 
     def listed(self, kind: Kind | None, statuses: frozenset[Status]) -> JsonObject:
         """The newest, where there are more than one answer holds."""
@@ -122,6 +130,7 @@ class Window:
             "factors": list(approval.factors),
             "gating_link": approval.gating_link,
             "answers": list(answers(approval)),
+            "approvers": list(self._approving(approval.tool)),
             "aggregator_id": self._own_id,
         }
 

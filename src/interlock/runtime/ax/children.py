@@ -19,9 +19,11 @@ from interlock.protocol.ax.capability import AuthScope
 from interlock.runtime.ax.peers import Guest
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.ax.visitor import Visitor
+from interlock.runtime.grants.errors import Unobtainable
 from interlock.runtime.links.connecting import LAUNCH_S, Workshop
 from interlock.runtime.links.keeper import STEADY_S, STOP_S, backoff_s
 from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, StockCatalog
+from interlock.store.ports import StoreError
 from interlock.transport.launch import ChildStartFailed, child_environment
 from interlock.transport.messages import CUT, NORMAL, POLICY
 from interlock.transport.stderr import StderrRing
@@ -29,6 +31,7 @@ from interlock.transport.stdio import Child
 
 log = logging.getLogger("interlock.ax")
 
+UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}  # a line that waits in a buffer is a message nobody gets
 STARTED_BY_US: Final = "INTERLOCK_AX"  # how a subserver knows that its aggregator is at its standard input
 
 
@@ -146,7 +149,7 @@ class Nursery:
             try:
                 await self._live(child, life)
                 reason = life.reason
-            except (ChildStartFailed, OSError, TimeoutError) as failed:
+            except (ChildStartFailed, Unobtainable, StoreError, OSError, TimeoutError) as failed:
                 reason = str(failed) or "it did not start in time"
             except Exception:
                 ref = secrets.token_hex(6)
@@ -166,9 +169,10 @@ class Nursery:
         self.waiting[child.segment] = Waiting(state=state, reason=reason, since_wall=since)
 
     async def _live(self, child: ChildPlan, life: _Life) -> None:
+        env = await self._workshop.revealer.table(child.env) if child.env else {}
         life.child = Child(
             child.command,
-            {**child_environment({}, os.environ), STARTED_BY_US: "stdio"},
+            {**UNBUFFERED, **child_environment(env, os.environ), STARTED_BY_US: "stdio"},
             None,
             max_message_bytes=self._workshop.message_bytes,
             sink=life,

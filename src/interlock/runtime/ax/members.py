@@ -53,6 +53,7 @@ from interlock.runtime.ax.watching import InTheHouse
 from interlock.runtime.budgets import Account, Budgets
 from interlock.runtime.catalog import Catalog
 from interlock.runtime.clock import Clock, rfc3339
+from interlock.runtime.fronts.refusals import Refusals
 from interlock.runtime.links.connecting import Workshop
 from interlock.runtime.links.keeper import STOP_S, Keeper
 from interlock.runtime.links.link import Link, LinkWatcher
@@ -107,6 +108,7 @@ class Fittings(msgspec.Struct, frozen=True, kw_only=True):
     house: LinkWatcher
     recorder: Recorder
     budgets: Budgets
+    refusals: Refusals
     leases: Leases | None = None  # only in a store that aggregators share (13.4)
 
 
@@ -129,6 +131,7 @@ class Members(InTheHouse, ABC):
         self._audience = fittings.audience
         self._recorder = fittings.recorder
         self._budgets = fittings.budgets
+        self._refusals = fittings.refusals
         self._leases = fittings.leases
         self._members: dict[str, _Member] = {}  # by session id, also of a lost one while its names are listed
         self._timer: asyncio.TimerHandle | None = None
@@ -432,11 +435,11 @@ class Members(InTheHouse, ABC):
         outcome: str = "ok",
         reason: str | None = None,
     ) -> None:
-        if fault is not None:
-            outcome, reason = "refused", fault.message
-        verdict = "refused" if fault is not None else "admitted"
+        if fault is not None:  # one that is refused comes again and again
+            self._refusals.note(who, "ax", method, fault.message, segment)
+            return
         at = self._clock.wall() - seconds
-        self._recorder.add((at, who, "ax", method, segment, None, verdict, outcome, seconds, reason))
+        self._recorder.add((at, who, "ax", method, segment, None, "admitted", outcome, seconds, reason))
 
 
 _LOSSES: Final = {"heartbeat_timeout": "it missed three heartbeats", "connection_lost": "its connection ended"}

@@ -180,11 +180,12 @@ class Parents(Uplink):
     def _failed(self, step: Failed) -> None:
         super()._failed(step)
         standing = self._stand(step.parent, "waiting")
+        is_new = standing.reason != shown(step.reason)
         standing.reason = shown(step.reason)
         standing.next_step = _next_step(step)
         if step.reason.endswith(HUNG_UP) and self.plans[step.parent].tls_cert is not None:
             standing.next_step = _CERTIFICATE  # whoever refuses a certificate hangs up without a word
-        if step.fault is not None:
+        if step.fault is not None and is_new:  # it is asked again and again
             segment = self.plans[step.parent].segment
             self._record(step.parent, REGISTER, segment, "refused", shown(step.fault.message))
 

@@ -70,6 +70,17 @@ class Guest(msgspec.Struct, frozen=True, kw_only=True):
         return authority is not None and said is not None and maybe_authority(said) == authority
 
 
+def registrant_scope(principal: str, rules: tuple[AccessRule, ...], token_scope: Scope | None) -> AuthScope:
+    """The first [[access]] entry that names the principal decides, without one it may read; a token can only narrow."""
+    rule = _rule(principal, rules)
+    scope = AuthScope.READ if rule is None else AuthScope(rule.scope)
+    return scope if token_scope is None else min(scope, AuthScope(token_scope))
+
+
+def _rule(principal: str, rules: tuple[AccessRule, ...]) -> AccessRule | None:
+    return next((one for one in rules if any(fnmatchcase(principal, who) for who in one.who)), None)
+
+
 def guest(
     principal: str,
     rules: tuple[AccessRule, ...],
@@ -79,15 +90,11 @@ def guest(
     tls: str | None,
     certificate: Shown | Fault | None = None,
 ) -> Guest:
-    """The first [[access]] entry that names the principal decides; without one a registrant may read."""
-    rule = next((one for one in rules if any(fnmatchcase(principal, who) for who in one.who)), None)
-    scope = AuthScope.READ if rule is None else AuthScope(rule.scope)
-    if token_scope is not None:
-        scope = min(scope, AuthScope(token_scope))
+    rule = _rule(principal, rules)
     trusted = on_this_machine or (rule is not None and rule.secure_by is not None)
     return Guest(
         principal=principal,
-        scope=scope,
+        scope=registrant_scope(principal, rules, token_scope),
         rule=rule,
         encrypted=trusted or tls is not None,
         secure=trusted or tls == TLS_1_3,

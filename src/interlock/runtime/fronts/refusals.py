@@ -1,4 +1,4 @@
-"""Who was turned away at a door, for the record: one entry per caller and reason, however often it knocks.
+"""Who was turned away, for the record: one entry per caller, reason and what it wanted, however often it comes.
 
 A decision at the door is a decision like any other and belongs into the audit log, but those who are turned away are
 also those who could fill the disk with it. So the first refusal of a caller for a reason is written, the others of the
@@ -36,15 +36,16 @@ class Refusals:
         self.total = 0
         self._log = log
         self._clock = clock
-        self._repeats: dict[tuple[str, str], _Repeats] = {}  # (who, reason); the oldest first
+        self._repeats: dict[tuple[str, str, str], _Repeats] = {}  # (who, reason, target); the oldest first
         self._left = ENTRIES_PER_S
         self._left_since = clock.now()
         self._unwritten = 0
 
-    def note(self, who: str, via: str, method: str, reason: str) -> None:
-        """`method` is an HTTP method, `reason` a word of ours: neither is as long as a stranger likes."""
+    def note(self, who: str, via: str, method: str, reason: str, target: str = "") -> None:
+        """`method` is one of HTTP or MCP-AX, `reason` a word of ours, `target` a segment: none is as long as a stranger
+        likes."""
         self.total += 1
-        repeats = self._repeats.get((who, reason))
+        repeats = self._repeats.get((who, reason, target))
         if repeats is not None:
             repeats.count += 1
             return
@@ -52,8 +53,8 @@ class Refusals:
         if not self._may_write(now) or len(self._repeats) >= CALLERS_MAX:
             self._unwritten += 1
             return
-        self._repeats[who, reason] = _Repeats(now, via, method)
-        self._write(who, via, method, reason)
+        self._repeats[who, reason, target] = _Repeats(now, via, method)
+        self._write(who, via, method, reason, target)
 
     def settle(self, *, closing: bool = False) -> None:
         """Called about once a second: write what was only counted."""
@@ -61,20 +62,20 @@ class Refusals:
         if self._unwritten and (closing or self._may_write(now)):
             count, self._unwritten = self._unwritten, 0
             self._write(NOBODY, "http", "-", f"{count} refusals at the door that are not written one by one")
-        for (who, reason), repeats in list(self._repeats.items()):
+        for (who, reason, target), repeats in list(self._repeats.items()):
             if not closing and now - repeats.since < REPEATS_S:
                 break
             if repeats.count and not (closing or self._may_write(now)):
                 break
-            del self._repeats[who, reason]
+            del self._repeats[who, reason, target]
             if repeats.count:
-                self._write(who, repeats.via, repeats.method, f"{reason}, {repeats.count} times more")
+                self._write(who, repeats.via, repeats.method, f"{reason}, {repeats.count} times more", target)
 
     def _may_write(self, now: float) -> bool:
         if now - self._left_since >= 1.0:
             self._left, self._left_since = ENTRIES_PER_S, now
         return self._left > 0
 
-    def _write(self, who: str, via: str, method: str, reason: str) -> None:
+    def _write(self, who: str, via: str, method: str, reason: str, target: str = "") -> None:
         self._left -= 1
-        self._log.add((self._clock.wall(), who, via, method, "", None, "refused", "refused", 0.0, reason))
+        self._log.add((self._clock.wall(), who, via, method, target, None, "refused", "refused", 0.0, reason))

@@ -124,13 +124,13 @@ class Answers:
     # From the client
 
     def returned(self, caller: Caller, params: dict[str, Any]) -> Back | Fault | None:
-        """A request with a state: what it comes back for; the refusal; None where the state is not of a held call."""
+        """A request with a state: what it comes back for; the refusal; None where the state is not one of ours."""
         state = maybe_string(params.get("requestState")) if caller.era is Era.MODERN else None
         if state is None or not is_visit(state):
             return None
         visit = unseal_untrusted(state, self.key)
         if visit is None:
-            return _state_refused("state_invalid", "this requestState was not made here, or was changed")
+            return None  # another node's, that is reached as a plain server, or changed: see `enter`
         if visit.principal != caller.principal.name:
             return STATE_FOREIGN
         if self._clock.wall() >= visit.expires_at:
@@ -157,4 +157,5 @@ def _state_refused(reason: str, why: str) -> Fault:
     return Fault(INVALID_PARAMS, why, {"reason": reason})
 
 
+STATE_INVALID: Final = _state_refused("state_invalid", "this requestState was not made here, or was changed")
 STATE_FOREIGN: Final = _state_refused("state_foreign", "this requestState belongs to another request")

@@ -95,6 +95,10 @@ class ConfirmDesk:
         task.add_done_callback(self._work.discard)
         return call
 
+    async def close(self) -> None:
+        while self._work:
+            await asyncio.wait(list(self._work))
+
     # Held here
 
     async def _confirm(self, call: Confirming, read: Confirm, approval: Approval) -> None:

@@ -26,7 +26,9 @@ from interlock.protocol.ax.errors import (
     refusal,
 )
 from interlock.protocol.ax.gating import Hold
-from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_result, encode_value, maybe_string
+from interlock.protocol.ax.hop import DECLARED
+from interlock.protocol.ax.visits import PREFIX
+from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_result, maybe_string
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Response
 from interlock.protocol.mcp.eras import Era
@@ -34,10 +36,11 @@ from interlock.protocol.mcp.meta import RAW_EMPTY
 from interlock.protocol.mcp.methods import META_CLIENT, TOOLS_CALL
 from interlock.protocol.mcp.mrtr import read_input_required, request_digest
 from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.approvals.sights import Sight
 from interlock.runtime.callers import Caller, Sink
 from interlock.runtime.calls import Call, Outcome
 from interlock.runtime.clock import Clock
-from interlock.runtime.gate.answers import STATE_FOREIGN, Answers, Back, Waiting, sees_pages
+from interlock.runtime.gate.answers import STATE_FOREIGN, STATE_INVALID, Answers, Back, Waiting, sees_pages
 from interlock.runtime.gate.house import Witnessed
 from interlock.runtime.gate.rounds import Relayed, Rounds
 from interlock.runtime.guard import Admitted, Guard, Refuse, Rung
@@ -51,6 +54,7 @@ KEY_BYTES: Final = 32
 BUCKET: Final = "gate"
 _AGAIN: Final = frozenset((CONFIRMATION_USED, CONFIRMATION_EXPIRED, CONFIRMATION_VOID))
 _INPUT_REQUIRED: Final = b'"input_required"'
+_VISIT: Final = b'"%b' % PREFIX.encode()
 
 
 class Approvers(Protocol):
@@ -108,9 +112,7 @@ class Gatekeeper:
     # A call comes in: rungs 4 and 7
 
     def returned(self, caller: Caller, params: dict[str, Any]) -> Back | Fault | None:
-        """What a request with a state comes back for, if it is for a confirmation."""
-        if self.rounds.expects(caller.principal.name, bytes(params["requestState"])):
-            return None  # a node that is reached as a plain server makes states like ours
+        """What a request with a state comes back for, if it is for a confirmation of ours."""
         return self.answers.returned(caller, params)
 
     def enter(self, call: Call, route: Route, back: Back | None) -> Fault | None:
@@ -125,6 +127,8 @@ class Gatekeeper:
             return STATE_FOREIGN
         waiting = Waiting(route=route, digest=digest, arguments=call.params.get("arguments") or RAW_EMPTY)
         waiting.state = bytes(call.params.get("requestState", b""))
+        if waiting.state.startswith(_VISIT) and not self._may_go_on(call, waiting):
+            return STATE_INVALID
         call.sink = Heard(call.sink, self, call, waiting)
         if route.gate is not None and route.gate.hold is not None:
             call.gate = waiting
@@ -204,7 +208,7 @@ class Gatekeeper:
         route = waiting.route
         definition = _is_open(route)
         client = call.meta.get(META_CLIENT, call.caller.client)
-        shown = {"definition": {key: raw for key, raw in route.item.items() if key != "_meta"}}
+        sight = Sight(route.qualified, route.original, route.item, route.said, route.meta.get(DECLARED, {}))
         return self.inbox.draft(
             Kind.DEFINITION if definition else Kind.CALL,
             Source.AX,
@@ -214,7 +218,7 @@ class Gatekeeper:
             agent=maybe_string((decode_object(client) or {}).get("name")) if client is not None else None,
             target=route.link.segment,
             method=TOOLS_CALL,
-            params=Raw(encode_value(shown)) if definition else waiting.arguments,
+            params=Raw(b'{"definition":%b}' % sight.definition()) if definition else waiting.arguments,
             route=(*route.segments, route.local),
             capability=as_object(route.capability) if route.capability is not None else None,
             tool_digest=route.digest,
@@ -283,11 +287,12 @@ class Gatekeeper:
         return self.rounds.may_go_on(call.caller.principal.name, waiting.digest, waiting.state)
 
     def _taken_up(self, call: Call, waiting: Waiting, link: Link) -> Admitted[Call] | None:
-        approval_id = self.rounds.take(call.caller.principal.name, waiting.digest) or ""
+        who = call.caller.principal.name
+        approval_id = self.rounds.maybe_approval(who, waiting.digest) or ""
         verdict = self._guard.resume(call, link, approval_id)
         if isinstance(verdict, Admitted):
+            self.rounds.take(who, waiting.digest)
             return self._commit(call, waiting, approval_id, verdict)
-        self.finish(approval_id, Move.FAIL, "the link went away before its next round")
         call.on_failed(verdict.fault, Outcome.REFUSED)
         return None
 

@@ -65,14 +65,14 @@ class Rounds:
         held = self._passes.get((principal, digest))
         return held is not None and held.state == state and self._clock.now() < held.until
 
-    def take(self, principal: str, digest: str) -> str | None:
-        """The approval of the call that goes on."""
-        held = self._passes.pop((principal, digest), None)
+    def maybe_approval(self, principal: str, digest: str) -> str | None:
+        held = self._passes.get((principal, digest))
         return held.approval_id if held is not None else None
 
-    def expects(self, principal: str, state: bytes) -> bool:
-        """Whether a server of one of this principal's calls asked this state back."""
-        return any(held.state == state and who == principal for (who, _), held in self._passes.items())
+    def take(self, principal: str, digest: str) -> str | None:
+        """The approval of the call that goes on now: nobody else takes it up."""
+        held = self._passes.pop((principal, digest), None)
+        return held.approval_id if held is not None else None
 
     def _lapse(self, key: tuple[str, str], held: Pass) -> None:
         if self._passes.get(key) is held:

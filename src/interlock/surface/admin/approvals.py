@@ -1,8 +1,8 @@
 """The inbox at the operator door: what waits, one of them in full, what happens, and the word that decides.
 
 GET /approvals, /approvals/{id} (JSON, or a plain page for a browser), /approvals/events (SSE); POST /approvals/{id}.
-Looking takes any credential of this door. To deny takes the role of an operator, to approve a proof as well, where the
-approval requires one; the proof is judged by the runtime, never here.
+Looking takes any credential of this door. To deny takes the role of an operator or an admin. To approve takes what the
+approval requires: mostly a proof, which is judged by the runtime, never here; or the role of an operator.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from interlock.protocol.approvals.messages import Kind
+from interlock.protocol.approvals.messages import Kind, Requires
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.ax.confirm import read_proof_untrusted
 from interlock.protocol.ax.errors import CONFIRMATION_UNKNOWN, PROOF_INVALID
@@ -39,7 +39,8 @@ T = TypeVar("T")
 
 PATH: Final = "/approvals"
 OPERATOR: Final = "operator"
-SOCKET_ROLES: Final = frozenset(("viewer", "admin", OPERATOR))  # whoever may open admin.sock owns the node
+ADMIN: Final = "admin"
+SOCKET_ROLES: Final = frozenset(("viewer", ADMIN))  # being on the machine is no proof of being an operator
 REASON_CHARS_MAX: Final = 1000
 BEAT_S: Final = 15.0  # a stream that says nothing for long is closed by proxies
 
@@ -86,10 +87,14 @@ def approval_routes(operations: Operations) -> list[Route]:
         by_form = media_type(request) == _FORM
         wanted = await _read_form(request) if by_form else await json_body(request, Decide)
         state = request.scope.get("state", {})
-        if OPERATOR not in state.get("roles", SOCKET_ROLES):
+        roles = state.get("roles", SOCKET_ROLES)
+        if roles.isdisjoint((OPERATOR, ADMIN)):
             raise Rejected(403, "role_required", "this credential may look and not decide; use one of an operator's")
+        found = _found(operations.approvals, request.path_params["id"])
+        if wanted.decision == "approve" and found["requires"] == Requires.ROLE.value and OPERATOR not in roles:
+            raise Rejected(403, "role_required", "to approve this takes an operator's token")
         by = state.get("principal", "local")
-        decided = await _decided(operations.approvals, request.path_params["id"], wanted, by)
+        decided = await _decided(operations.approvals, found["id"], wanted, by)
         if isinstance(decided, Fault):
             raise _rejected(decided, request.path_params["id"])
         return RedirectResponse(f"{PATH}/{decided['id']}", 303) if by_form else json_answer(decided)
@@ -111,7 +116,6 @@ async def _read_form(request: Request) -> Decide:
 
 
 async def _decided(window: Window, id: str, wanted: Decide, by: str) -> dict[str, Any] | Fault:
-    _found(window, id)
     if wanted.decision == "deny":
         return await window.deny(id, by=by, reason=wanted.reason)
     proof = read_proof_untrusted(wanted.proof) if wanted.proof else None

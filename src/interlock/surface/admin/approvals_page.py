@@ -66,6 +66,7 @@ def approval_page(one: dict[str, Any]) -> Response:
         ("Capability", _capability(one["capability"])),
         ("Asked at", one["created_at"]),
         ("Left", _left(one)),
+        ("May approve", ", ".join(one["approvers"]) or "nobody yet: interlock init makes a key"),
         ("Digest", one["digest"]),
         ("Decided", _decision(one["decision"])),
     ]

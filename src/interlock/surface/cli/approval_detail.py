@@ -59,6 +59,7 @@ class Whole(Gist, frozen=True, kw_only=True):
     capability: dict[str, Any] | None = None
     digest: str = ""
     answers: tuple[str, ...] = ()
+    approvers: tuple[str, ...] | None = None
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +110,9 @@ def preview(one: Whole, width: int, ascii_only: bool) -> list[Text]:
         lines += labelled("capability", plain(said), width)
     if one.status in ("pending", "approved"):
         lines += labelled("left", left(one), width)
+    if one.status == "pending" and one.approvers is not None:
+        nobody = "nobody yet: interlock init, or interlock access key NAME, makes a key"
+        lines += labelled("may approve", plain(", ".join(one.approvers)) or nobody, width)
     if one.created_at:
         lines += labelled("asked at", local_time(one.created_at), width)
     if one.decision is not None:

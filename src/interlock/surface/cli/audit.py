@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from interlock.surface.cli.stored import StoredAudit
 
 FOLLOW_S = 0.5
+CALL = "tools/call"  # of every other method, its name is shown too
 PAGE = 1000
 
 app = verb_app(
@@ -106,7 +107,7 @@ def _print(invocation: Invocation, answer: "Answer", *, head: bool) -> None:
         return
     rows = [[Text(name, style="dim") for name in ("TIME", "WHO", "WHAT", "OUTCOME", "TOOK")]] if head else []
     for record in records:
-        what = record.tool or record.method
+        what = record.tool if record.tool and record.method == CALL else f"{record.method} {record.tool}".rstrip()
         outcome = f"{record.outcome} ({record.reason})" if record.reason else record.outcome
         good = record.outcome == "ok"
         rows.append(

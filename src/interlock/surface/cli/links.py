@@ -55,7 +55,7 @@ def list_links(invocation: Invocation) -> None:
 
     links = answer.as_(Links).links
     if not links:
-        out.remark("no servers yet: add a [servers.NAME] table to the configuration")
+        out.remark("no servers yet: add a [servers.NAME] table to the configuration, or let subservers register")
         return
     heads = ("SEGMENT", "STATE", "VIA", "ERA", "TOOLS", "CALLS", "ERRORS", "LATENCY", "WHY")
     rows = [[Text(head, style="dim") for head in heads]]
@@ -171,6 +171,7 @@ def restart(
 ) -> None:
     """End a server's process or connection and start it afresh.
 
+    A subserver that dialled in is disconnected, and dials again by itself.
     A server that wants a token somebody has to agree to: show the page to open.
     """
     node, out = invocation.node, invocation.out
@@ -200,6 +201,12 @@ def _restarted(invocation: Invocation, segment: str, state: str, answer: "Answer
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
+        return
+    disconnected = answer.value.get("disconnected")
+    if disconnected is not None:
+        gone = "was disconnected" if disconnected else "is not connected"
+        out.line(f"{segment} {gone}, now {state}: it dialled in, and only it can dial again")
+        out.remark(f"interlock links release {segment} forgets what it listed, if it does not come back")
         return
     out.line(f"{segment} restarted, now {state}")
     if state != "ready":

@@ -38,6 +38,11 @@ Progress = Callable[[float, float | None, str | None], None]
 
 _ABSENT = Raw()
 
+OUTCOMES = {  # MCP-AX 13.1: what is known of a call that failed on its way
+    "unknown": "; it was sent, and whether it was carried out is not known",
+    "not_sent": "; it was not sent",
+}
+
 
 class Error(msgspec.Struct, frozen=True):
     code: int
@@ -204,11 +209,13 @@ def _not_mcp(status: int) -> CommandFailed:
 
 
 def _call_error(error: Error) -> Refused:
-    reason = error.data.get("reason") if isinstance(error.data, dict) else None
+    data = error.data if isinstance(error.data, dict) else {}
+    reason, outcome = data.get("reason"), data.get("outcome")
     said = f"{error.message} ({reason})" if isinstance(reason, str) and reason != error.message else error.message
+    known = OUTCOMES.get(outcome, "") if isinstance(outcome, str) else ""
     return Refused(
         "call_failed",
-        f"{said}, code {error.code}",
+        f"{said}, code {error.code}{known}",
         hint=f"interlock explain {error.code}",
         details={"code": error.code, "data": error.data},
     )

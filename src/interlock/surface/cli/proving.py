@@ -12,7 +12,7 @@ import msgspec
 import typer
 from msgspec import Raw
 
-from interlock.protocol.approvals.answers import binding
+from interlock.protocol.approvals.answers import binding, shown_digest
 from interlock.protocol.approvals.messages import Approval, Kind, Source
 from interlock.protocol.ax.confirm import call_digest
 from interlock.protocol.ax.confirm_proof import TYP, Asked, claims_of
@@ -58,6 +58,8 @@ def prove(answer: Answer, *, said: str | None, key: str | None, passphrase_fd: i
 
 
 def _digest(shown: Shown, said: str | None) -> str:
+    if shown.kind is Kind.DEFINITION and shown_digest(shown.params) != shown.digest:
+        raise _not_what_is_shown("definition")
     if shown.kind is not Kind.CALL:
         approval = Approval(
             id=shown.id,
@@ -78,12 +80,16 @@ def _digest(shown: Shown, said: str | None) -> str:
         tool_digest=shown.tool_digest or "",
     )
     if computed != shown.digest:
-        raise Refused(
-            "not_what_is_shown",
-            "the node asks for the signature of another call than it shows; nothing was signed",
-            hint="compare interlock version with the version of the node; deny the call if they are the same",
-        )
+        raise _not_what_is_shown("call")
     return shown.digest
+
+
+def _not_what_is_shown(what: str) -> Refused:
+    return Refused(
+        "not_what_is_shown",
+        f"the node asks for the signature of another {what} than it shows; nothing was signed",
+        hint=f"compare interlock version with the version of the node; deny the {what} if they are the same",
+    )
 
 
 def _chosen(keys: OperatorKeys, named: str | None) -> str:

@@ -17,7 +17,7 @@ from interlock.runtime.clock import SystemClock, rfc3339
 from interlock.store.audit import ChainedRecord, Verdict
 from interlock.store.ports import AuditReader, StoreError
 from interlock.store.registry import build_audit_reader, build_store
-from interlock.store.tokens import BadTokenName, Door, Scope, TokenRecord, TokenTable
+from interlock.store.tokens import BadTokenName, Door, Scope, TokenTable
 from interlock.surface.cli.failures import Refused
 from interlock.surface.cli.node import Answer
 
@@ -41,7 +41,7 @@ class StoredTokens:
 
     def list(self) -> Answer:
         async def listed(book: TokenBook) -> dict[str, Any]:
-            return {"tokens": [_token(record) for record in await book.list() if record.revoked_at is None]}
+            return {"tokens": [book.shown(record) for record in await book.list() if record.revoked_at is None]}
 
         return self._with_book(listed)
 
@@ -135,15 +135,3 @@ def _line(record: ChainedRecord) -> str:
     except (msgspec.DecodeError, UnicodeDecodeError):
         fields = {"damaged": record.data.decode("utf-8", "backslashreplace")}
     return msgspec.json.encode({"seq": record.sequence, "hash": record.hash.hex(), **fields}).decode()
-
-
-def _token(record: TokenRecord) -> dict[str, Any]:
-    return {
-        "id": record.id,
-        "name": record.name,
-        "door": record.door,
-        "scope": record.scope,
-        "created_at": rfc3339(record.created_at),
-        "expires_at": rfc3339(record.expires_at) if record.expires_at is not None else None,
-        "last_used_at": None,
-    }

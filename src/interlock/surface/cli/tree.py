@@ -11,7 +11,7 @@ from rich.text import Text
 from interlock.surface.cli.budgets import budget_lines, budget_style, spent
 from interlock.surface.cli.columns import GAP, in_columns, total_width
 from interlock.surface.cli.output import shortened
-from interlock.surface.cli.shapes import Link, Status
+from interlock.surface.cli.shapes import Link, NodeFacts, Status
 from interlock.surface.cli.text import count, duration, latency, one_line, since
 from interlock.surface.cli.tree_below import below_lines
 from interlock.surface.cli.tree_parents import parent_lines
@@ -70,7 +70,7 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
         lines += [Text(line, style="red") for line in _wrapped(said, width)]
     lines += parent_lines(status.parents, width=width, now=now, ascii_only=ascii_only)
     if not status.links:
-        lines.append(Text("no servers yet: add a [servers.NAME] table to the configuration", style="dim"))
+        lines += [Text(line, style="dim") for line in _wrapped(_no_servers(node), width)]
     rows = _rows(status.links, width - BRANCH_WIDTH)
     branches = ("|- ", "`- ", "|  ", "   ") if ascii_only else ("├─ ", "└─ ", "│  ", "   ")
     for number, (link, row) in enumerate(zip(status.links, rows, strict=True), start=1):
@@ -98,6 +98,11 @@ def _changes(status: Status) -> list[str]:
     if found.restart_for:
         told.append(f"changed, from the next start: {one_line(', '.join(found.restart_for))}")
     return told
+
+
+def _no_servers(node: NodeFacts) -> str:
+    door = node.url.replace("http", "ws", 1).rstrip("/") + "/ax"
+    return f"no servers yet: add a [servers.NAME] table to the configuration, or let subservers register at {door}"
 
 
 def _rows(links: tuple[Link, ...], width: int) -> list[Text]:

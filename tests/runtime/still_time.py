@@ -1,0 +1,84 @@
+"""A loop whose time stands still until a test moves it; files, threads and processes go on in theirs."""
+
+import asyncio
+import contextlib
+import functools
+import math
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, cast
+
+TURNS_MAX = 100_000  # of the loop without a rest: what does not come to one by then never will
+WALL = 1_800_000_000.0
+
+
+class StillLoop(asyncio.SelectorEventLoop):
+    """Its time is `moved`; files, threads and processes go on in theirs."""
+
+    moved = 1000.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._clock_resolution = 0.0  # a timer before its time would find nothing due, and fire again for ever
+
+    def time(self) -> float:
+        return self.moved
+
+
+def still(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """The test runs in a loop whose time stands still."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **named: Any) -> None:
+        with asyncio.Runner(loop_factory=StillLoop) as runner:
+            runner.run(test(*args, **named))
+
+    return run
+
+
+class StillClock:
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def wall(self) -> float:
+        return WALL + self.now()
+
+
+async def turns() -> None:
+    """Until nobody has anything to do any more at this point in time."""
+    loop: Any = asyncio.get_running_loop()
+    for _ in range(TURNS_MAX):
+        await asyncio.sleep(0)
+        if not loop._ready:
+            return
+    raise AssertionError(f"the node does not come to rest: {loop._ready}")
+
+
+async def move(seconds: float) -> None:
+    """Let time pass, timer by timer."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, StillLoop)
+    until = loop.moved + seconds
+    await turns()
+    while True:
+        due = [timer.when() for timer in cast(Any, loop)._scheduled if not timer.cancelled() and timer.when() <= until]
+        if not due:
+            break
+        loop.moved = max(loop.moved, math.nextafter(min(due), math.inf))
+        await turns()
+    loop.moved = max(loop.moved, until)
+    await turns()
+
+
+@contextlib.asynccontextmanager
+async def real_patience() -> AsyncIterator[None]:
+    """A bound in the time of people, for a node that is broken."""
+    task = asyncio.current_task()
+    loop = asyncio.get_running_loop()
+    late = threading.Timer(10.0, lambda: loop.call_soon_threadsafe(cast(Any, task).cancel))
+    late.start()
+    try:
+        yield
+    finally:
+        late.cancel()
+        late.join()
