@@ -2,6 +2,7 @@
 
 import json
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,22 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_the_status_says_why(tmp_
         node.config.write_text(written)
         wait_for(lambda: configuration(node)["problem"] is None, 20)
         assert pid(node, "bench") is not None
+
+
+def test_a_mistake_in_the_file_takes_no_command_away_from_the_running_node(tmp_path: Path) -> None:
+    with running_node(tmp_path, BENCH, f'data = "{tmp_path / "data"}"\n') as node:
+        node.wait_link("bench", {"state": "ready"})
+        node.config.write_text(node.config.read_text() + "\n[gate_]\nmode = 1\n")
+        command = [sys.executable, "-m", "interlock", "status", "--config", str(node.config)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        assert done.returncode == 0, done.stderr
+        assert "bench" in done.stdout
+        assert "gate_" in done.stderr
+        assert "the node goes on as it was" in done.stderr
+        node.stop()
+        away = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        assert away.returncode == 1
+        assert "gate_" in away.stderr
 
 
 def test_what_needs_a_restart_is_named_and_the_rest_is_taken_up(tmp_path: Path) -> None:

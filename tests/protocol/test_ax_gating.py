@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from interlock.protocol.ax.carried import maybe_carried
+from interlock.protocol.ax.carried import BELOW, maybe_carried
 from interlock.protocol.ax.confirm import Held
 from interlock.protocol.ax.demands import denied_result, open_result
 from interlock.protocol.ax.gating import Hold, gate_of, hold_of, says_its_effect
@@ -99,12 +99,24 @@ def test_only_tool_and_route_are_said_in_other_terms() -> None:
     carried = maybe_carried(result(), "low.plant.fire", ("low", "plant", "fire"))
     assert carried is not None
     assert (carried.status, carried.confirmation_id) == ("confirmation_required", "c1")
-    assert (carried.approval_url, carried.text) == (DEMAND["approval_url"], "Nothing was executed.")
+    told = f"Nothing was executed. {BELOW}"
+    assert (carried.approval_url, carried.text) == (DEMAND["approval_url"], told)
     expected = json.loads(bytes(result()))
+    expected["content"][0]["text"] = told
     ours = {**DEMAND, "tool": "low.plant.fire", "route": ["low", "plant", "fire"]}
     expected["_meta"]["x-mcpax-confirmation"] = expected["structuredContent"] = ours
     assert json.loads(carried.result) == expected
     assert b'"n": 1.0' in carried.result
+
+
+def test_what_a_model_is_told_names_the_tool_as_its_caller_knows_it_and_the_node_below_once() -> None:
+    said = [{"type": "text", "text": f"Nothing was executed. {DEMAND['tool']} waits."}]
+    once = maybe_carried(result(content=said), "mid.plant.fire", ("mid", "plant", "fire"))
+    assert once is not None
+    assert once.text == f"Nothing was executed. mid.plant.fire waits. {BELOW}"
+    twice = maybe_carried(Raw(once.result), "top.mid.plant.fire", ("top", "mid", "plant", "fire"))
+    assert twice is not None
+    assert twice.text == f"Nothing was executed. top.mid.plant.fire waits. {BELOW}"
 
 
 def test_a_result_without_structured_content_or_with_another_keeps_it_so() -> None:

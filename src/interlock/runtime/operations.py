@@ -332,6 +332,8 @@ class NodeOperations:
         view = namespace.view(EVERYTHING)
         route = view.find_tool(name)
         if route is None:
+            if (why := self._maybe_withheld(name)) is not None:
+                raise Refused("withheld", f"{name} is withheld: {why}", {"tool": name})
             known = [r.qualified for r in view.tool_routes] + [r.alias for r in view.tool_routes]
             raise NotFound("tool", name, known)
         shown = namespace.view(ViewKey())
@@ -358,6 +360,13 @@ class NodeOperations:
         if isinstance(raised, Fault):
             raise Refused(raised.message, (raised.data or {}).get("detail", raised.message), raised.data)
         return node.window.maybe_one(raised.id) or {}
+
+    def _maybe_withheld(self, name: str) -> str | None:
+        for shelf in self._node.catalog.namespace.shelves:
+            for one in shelf.withheld:
+                if name.endswith(f".{one.name}") and f".{shelf.link.segment}." in f".{name}":
+                    return one.reason
+        return None
 
     def _segment_of_withheld(self, name: str) -> str:
         """Of a tool that is withheld because of its definition; its name is written out, as it would be listed."""

@@ -572,7 +572,8 @@ _MIRROR_MARK: Final = b'"x-mcp-header"'
 _BAD_URI: Final = "its URI in the tree must be mcpax://, segments joined by dots, / and the server's own URI"
 _UNPROVED: Final = (
     "it changes something, and the authority of this registrant is not proved: "
-    "let it send authority_proof, or set ax.require_proof"
+    "let it send a proof (authority_proof, authority_key), vouch for it with authority in its [[access]] entry,"
+    ' or set ax.require_proof = "never"'
 )
 
 

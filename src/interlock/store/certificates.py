@@ -74,6 +74,19 @@ class HouseAuthority:
             expires_at=made.not_valid_after_utc.timestamp(),
         )
 
+    def names_of(self, name: str) -> tuple[list[str], list[str]]:
+        """The DNS names and addresses of the certificate that is there; none without one. Raises a StoreError."""
+        from cryptography import x509
+
+        path = self._folder / f"{name}.pem"
+        if not NAME.fullmatch(name) or not path.exists():
+            return [], []
+        try:
+            found = self._certificate(path).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        except x509.ExtensionNotFound:
+            return [], []
+        return found.get_values_for_type(x509.DNSName), list(map(str, found.get_values_for_type(x509.IPAddress)))
+
     def revoke(self, name: str, *, now: float) -> Path:
         """The list with this certificate on it. Raises a StoreError."""
         from cryptography import x509

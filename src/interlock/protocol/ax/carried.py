@@ -16,6 +16,7 @@ from interlock.protocol.jsonrpc.codec import decode_object, encode_value, maybe_
 MARK: Final = b'"%b"' % CONFIRMATION.encode()
 DENIED: Final = "confirmation_denied"
 URL_CHARS_MAX: Final = 2048
+BELOW: Final = "A node below the one you called asks for this: decide it on that node's page, or by the command there."
 
 
 class Carried(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +39,8 @@ def maybe_carried(result: Raw | bytes, tool: str, route: Sequence[str]) -> Carri
         return None
     ours = Raw(encode_value({**demand, "tool": tool, "route": list(route)}))
     members["_meta"] = {**meta, CONFIRMATION: ours}
+    if "content" in members:
+        members["content"] = _in_our_terms(members["content"], maybe_string(demand.get("tool")), tool)
     shown = decode_object(members["structuredContent"]) if "structuredContent" in members else None
     if shown is not None and maybe_string(shown.get("confirmation_id")) == confirmation_id:
         members["structuredContent"] = ours
@@ -48,6 +51,21 @@ def maybe_carried(result: Raw | bytes, tool: str, route: Sequence[str]) -> Carri
         approval_url=_maybe_url(demand.get("approval_url")),
         text=_maybe_text(members.get("content")),
     )
+
+
+def _in_our_terms(content: Raw, their_name: str | None, our_name: str) -> Raw:
+    """What a model is told names the tool as its caller knows it, and says where it is decided."""
+    try:
+        blocks = msgspec.json.decode(content, type=list[dict[str, Any]])
+    except msgspec.DecodeError:
+        return content
+    for block in blocks:
+        text = block.get("text")
+        if isinstance(text, str) and their_name:
+            said = text.replace(their_name, our_name, 1)
+            block["text"] = said if BELOW in said else f"{said} {BELOW}"
+            return Raw(encode_value(blocks))
+    return content
 
 
 def _maybe_url(raw: Raw | None) -> str | None:

@@ -52,7 +52,7 @@ def anchor(
     if key is None:
         plan = invocation.loaded.plan
         names = names or [parent.authority for parent in plan.ax.parents if parent.authority is not None]
-        name = name or plan.node.name
+        name = name or next((parent.segment for parent in plan.ax.parents), plan.node.name)
     proved = [maybe_authority(one) or maybe_dns_name(one) for one in dict.fromkeys(names)]
     if None in proved:
         raise BadUsage("usage", "--speaks-for takes a DNS name such as edge01.example.com, no wildcard and no address")

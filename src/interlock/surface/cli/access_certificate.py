@@ -60,7 +60,21 @@ def certificate(
             raise BadUsage("usage", "--revoke takes no other option than --folder")
         _revoke(invocation, house, name)
         return
-    _issue(invocation, house, name, _names(name, dns), _addresses(ip), days, renew)
+    names, addresses = _names(name, dns), _addresses(ip)
+    if renew and not dns and not ip:
+        names, addresses = _kept(house, name) or (names, addresses)
+    _issue(invocation, house, name, names, addresses, days, renew)
+
+
+def _kept(house: "HouseAuthority", name: str) -> tuple[list[str], list[str]] | None:
+    """A certificate that is renewed without a word of its names keeps them."""
+    from interlock.store.ports import StoreError
+
+    try:
+        names, addresses = house.names_of(name)
+    except StoreError as refused:
+        raise Refused("not_written", str(refused)) from None
+    return (names, addresses) if names or addresses else None
 
 
 def _issue(

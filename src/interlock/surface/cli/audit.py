@@ -136,6 +136,8 @@ def verify(invocation: Invocation) -> None:
 
     Reads the data folder itself, whether a node runs or not.
     """
+    from interlock.surface.cli.text import count
+
     verdict = _stored(invocation).verify()
     broken = verdict.broken
     out = invocation.out
@@ -145,7 +147,7 @@ def verify(invocation: Invocation) -> None:
         flaw = {"sequence": broken.sequence, "flaw": str(broken.flaw), "reason": broken.reason} if broken else None
         out.json({"intact": verdict.intact, "records": verdict.records, "start": start, "last": head, "broken": flaw})
     elif broken is None:
-        out.line(f"intact: {verdict.records} records, the last is {verdict.last.sequence}")
+        out.line(f"intact: {count(verdict.records, 'record')}, the last is {verdict.last.sequence}")
         out.line(f"head    {verdict.last.hash.hex()}")
         if verdict.start.sequence:
             out.line(f"start   {verdict.start.hash.hex()}, of record {verdict.start.sequence}: all to it were given up")

@@ -80,7 +80,18 @@ class Invocation:
     @cached_property
     def data_folder(self) -> Path:
         named = self.data or os.environ.get("INTERLOCK_DATA")
-        return Path(named).expanduser().absolute() if named else self.loaded.plan.data
+        if named:
+            return Path(named).expanduser().absolute()
+        try:
+            return self.loaded.plan.data
+        except Refused as refused:  # a mistake in the file must not take away the node that runs without it
+            from interlock.surface.cli.configuration import maybe_running_folder
+
+            folder = maybe_running_folder(self)
+            if folder is None:
+                raise
+            self.out.remark(f"warning: {refused.message}; the node goes on as it was")
+            return folder
 
     @cached_property
     def loaded(self) -> "Loaded":

@@ -1,15 +1,18 @@
 """The configuration as a command gets it: the flags every verb takes, applied, and problems as a refusal."""
 
 import os
+import re
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from interlock.surface.cli.failures import Refused
 
 if TYPE_CHECKING:
     from interlock.config.load import Loaded, Problem
     from interlock.surface.cli.command import Invocation
+
+_DATA: Final = re.compile(r"""^data\s*=\s*["'](.+?)["']""", re.MULTILINE)
 
 
 def read_configuration(invocation: "Invocation", *, starting: bool = True) -> "Loaded":
@@ -37,6 +40,20 @@ def load_configuration(invocation: "Invocation", *, starting: bool) -> "Loaded":
             hint=first.hint if first.hint and not rest else f"interlock check{named} shows every problem",
             details={"problems": [problem_value(problem) for problem in invalid.problems]},
         ) from None
+
+
+def maybe_running_folder(invocation: "Invocation") -> Path | None:
+    """The data folder of a node that runs, as far as a configuration tells it that cannot be used; None without one."""
+    from interlock.config.folders import data_folder
+    from interlock.config.load import FILE_NAME
+
+    path = Path(invocation.config or os.environ.get("INTERLOCK_CONFIG") or FILE_NAME).expanduser()
+    try:
+        found = _DATA.search(path.read_text("utf-8", "replace"))
+    except OSError:
+        found = None
+    folder = path.parent / Path(found[1]).expanduser() if found is not None else data_folder(os.environ)
+    return folder.absolute() if (folder / "run" / "admin.sock").exists() else None
 
 
 def at_place(problem: "Problem") -> str:

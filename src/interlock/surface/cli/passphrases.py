@@ -70,7 +70,10 @@ _HOW = f"{VARIABLE} or --passphrase-fd supplies it"
 def _typed(prompt: str) -> bytes:
     from getpass import getpass
 
-    return getpass(prompt).encode("utf-8", "surrogateescape")
+    try:
+        return getpass(prompt).encode("utf-8", "surrogateescape")
+    except EOFError:
+        raise Refused("bad_passphrase", "no passphrase was typed", hint=_HOW) from None
 
 
 def _checked(passphrase: bytes) -> bytes:
