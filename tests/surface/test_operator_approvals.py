@@ -270,6 +270,7 @@ async def test_arguments_that_look_like_a_changed_definition_are_shown_whole(tmp
         raised = await door.desk.raised(params=arguments)
         page = await door.ask("GET", f"/approvals/{raised.id}", headers=BROWSER)
         assert page.text.count("rm -rf /") == 2
+        assert re.search(r"pre \{[^}]*white-space: pre-wrap", page.text), "a long line must not leave the screen"
         whole = msgspec.json.decode((await door.ask("GET", f"/approvals/{raised.id}")).content, type=Whole)
         shown = "\n".join(line.plain for line in preview(whole, 100, ascii_only=True))
         assert shown.count("rm -rf /") == 2
