@@ -52,7 +52,19 @@ def test_nothing_that_hides_or_moves_is_left_and_nothing_is_lost(text: str) -> N
 
 
 @pytest.mark.parametrize(
-    "hiding", ["\u202e", "\u2066", "\u200b", "\u00ad", "\ufeff", "\x1b", "\x7f", "\u2028", "\ue000"]
+    "hiding",
+    [
+        *("\u202e", "\u2066", "\u200b", "\u00ad", "\ufeff", "\x1b", "\x7f", "\u2028", "\ue000", "\u00a0"),
+        *(
+            "\u3164",
+            "\u115f",
+            "\uffa0",
+            "\u2800",
+            "\u034f",
+            "\ufe0f",
+            "\U000e0100",
+        ),  # letters and marks, all of them blank
+    ],
 )
 def test_what_hides_or_turns_text_around_stands_as_its_escape(hiding: str) -> None:
     (line,) = laid_out(json.dumps(f"a{hiding}b", ensure_ascii=False).encode())

@@ -9,6 +9,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from approval_door import CLIENT, OPERATOR, OWN_ID, VIEWER, Door, door_at, signed
 from msgspec import Raw
@@ -16,6 +17,7 @@ from msgspec import Raw
 from interlock.protocol.approvals.answers import binding
 from interlock.protocol.approvals.messages import Approval, Kind, Requires, Source
 from interlock.protocol.approvals.state import Status
+from interlock.surface.cli.approval_detail import Whole, preview
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 HOSTILE = Raw(b'{"path":"</pre><script src=//evil.example>alert(1)</script>","\\u202e":"x","n":1.10,"b":[]}')
@@ -258,6 +260,20 @@ async def test_an_unknown_id_is_not_found_and_a_late_decision_says_why(tmp_path:
 
 
 # Pages
+
+
+async def test_arguments_that_look_like_a_changed_definition_are_shown_whole(tmp_path: Path) -> None:
+    """A tool that replaces text has arguments of these very names; what they have in common is part of the call."""
+    text = [*("line" * 3 for _ in range(9)), "rm -rf /", "end"]
+    arguments = Raw(json.dumps({"before": text, "after": text}).encode())
+    async with door_at(tmp_path) as door:
+        raised = await door.desk.raised(params=arguments)
+        page = await door.ask("GET", f"/approvals/{raised.id}", headers=BROWSER)
+        assert page.text.count("rm -rf /") == 2
+        assert re.search(r"pre \{[^}]*white-space: pre-wrap", page.text), "a long line must not leave the screen"
+        whole = msgspec.json.decode((await door.ask("GET", f"/approvals/{raised.id}")).content, type=Whole)
+        shown = "\n".join(line.plain for line in preview(whole, 100, ascii_only=True))
+        assert shown.count("rm -rf /") == 2
 
 
 async def test_a_browser_gets_a_page_that_shows_the_call_and_nothing_a_caller_wrote_can_act_on_it(

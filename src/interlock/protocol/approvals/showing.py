@@ -15,6 +15,11 @@ INDENT: Final = "  "
 INDENTS_MAX: Final = 20  # deeper is set no further to the right
 COMPARED_MAX: Final = 500  # lines; comparing takes the square of it
 _HIDING: Final = frozenset(("Cc", "Cf", "Co", "Cn", "Cs", "Zl", "Zp"))
+# Letters and marks that no font shows: Default_Ignorable_Code_Point of Unicode as far as the categories above do not
+# have them, and the empty braille pattern.
+_BLANK: Final = frozenset(
+    (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), 0x2800, 0x3164, *range(0xFE00, 0xFE10), 0xFFA0)
+) | frozenset(range(0xE0100, 0xE01F0))
 
 
 def plain(untrusted: str) -> str:
@@ -91,7 +96,7 @@ def _closes_at_once(text: str, position: int) -> bool:
 
 def _is_plain(sign: str) -> bool:
     category = unicodedata.category(sign)
-    return category not in _HIDING and (category != "Zs" or sign == " ")
+    return category not in _HIDING and category != "Zs" and ord(sign) not in _BLANK
 
 
 def _escaped(sign: str) -> str:

@@ -84,10 +84,10 @@ def effect(capability: dict[str, Any] | None) -> str:
     return f"It changes something that {undone}."
 
 
-def shown_params(params: bytes) -> list[str]:
-    """The arguments of a call; of a changed definition, what changed."""
+def shown_params(params: bytes, kind: str) -> list[str]:
+    """The arguments of a call, whatever they look like; of a changed definition, what changed."""
     try:
-        change = msgspec.json.decode(params, type=dict[str, msgspec.Raw])
+        change = msgspec.json.decode(params, type=dict[str, msgspec.Raw]) if kind == "definition" else {}
     except (msgspec.DecodeError, UnicodeDecodeError):
         change = {}
     if change.keys() == {"before", "after"}:
@@ -121,7 +121,7 @@ def _what(one: dict[str, Any]) -> str:
     head = f"<h2>{heads.get(one['kind'], 'With')}</h2>"
     if one["params"] is None:
         return "<p>The arguments are erased.</p>" if one["status"] not in OPEN else f"{head}<p>There are none.</p>"
-    lines = "\n".join(shown_params(bytes(one["params"])))
+    lines = "\n".join(shown_params(bytes(one["params"]), one["kind"]))
     return f"{head}<pre>{escape(lines)}</pre>"
 
 

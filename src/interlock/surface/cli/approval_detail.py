@@ -153,7 +153,7 @@ def _content(one: Whole, width: int) -> list[Text]:
     if raw == b"null":
         gone = one.status not in ("pending", "approved")
         return [Text(), Text("  the arguments are erased" if gone else "  no arguments", style="dim")]
-    change = _maybe_change(raw)
+    change = _maybe_change(raw) if one.kind == "definition" else None  # arguments may look like one
     if change is not None:
         told = bounded(differences(*change), LINES_MAX)
         body = [_wrapped(line, width, _DIFF_STYLES.get(line[:1], "")) for line in told]
