@@ -131,8 +131,8 @@ def _what(one: dict[str, Any]) -> str:
 def _after(one: dict[str, Any]) -> str:
     """How it went, for whoever decided."""
     told = _NEXT.get(one["status"], "").format(by=text(one["requested_by"]))
-    if one["kind"] == "definition" and one["status"] in ("approved", "used", "done"):
-        told = "It is remembered for this definition of the tool."
+    if one["kind"] == "definition" and one["status"] in ("approved", *_RAN):
+        told = "It is remembered for this definition of the tool." if one["status"] == "done" else ""
     decided = _decision(one["decision"])
     lines = [told, text(decided) if decided else "", f"outcome: {text(one['outcome'])}" if one["outcome"] else ""]
     words = "".join(f"<p>{line}</p>" for line in lines if line)
