@@ -43,7 +43,7 @@ $(VENV)/.browser: $(VENV)/.dev
 	@touch $@
 
 test: $(VENV)/.browser
-	@$(BIN)/python -m pytest tests --ignore tests/conformance $(ARGS)
+	@$(BIN)/python -m pytest tests --ignore tests/conformance --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check .

@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench import cells, contestants, crowds, guards
+from bench import cells, contestants, crowds, forest, guards, hops
 from bench.load import Job
 from bench.measure import compete
 from bench.processes import CACHE, ROOT
 from bench.report import BUSY_LOAD, Report, Section, markdown, missed, tables
 
-SECTIONS = ("calls", "legacy", "latency", "lists", "cells", "guard", "crowds", "others")
+SECTIONS = ("calls", "legacy", "latency", "lists", "cells", "hops", "guard", "crowds", "subservers", "others")
 MANY_TOOLS = 10_000
 
 
@@ -64,11 +64,17 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
         console.print(f"[bold]{title}[/bold]")
         turns = cells.take_turns(job, rounds, say)
         sections.append(Section(name="cells", title=title, job=job, figures=turns))
+    if "hops" in options.only:
+        title, job = "calls through nodes below one another", Job(port=0, warmup=calls(500), count=calls(10000))
+        console.print(f"[bold]{title}[/bold]")
+        turns = hops.take_turns(job, rounds, say)
+        sections.append(Section(name="hops", title=title, job=job, figures=turns))
     guard = None
     if "guard" in options.only:
         console.print("[bold]the guard[/bold]")
         guard = guards.measure(options.quick, say)
     stayed = crowds.measure(options.quick, say) if "crowds" in options.only else []
+    planted = forest.measure(options.quick, say) if "subservers" in options.only else []
     slow = {
         "nginx": contestants.nginx,
         "create_proxy(url)": contestants.fastmcp(contestants.FASTMCP),
@@ -85,6 +91,7 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
         sections=sections,
         crowds=stayed,
         guard=guard,
+        forest=planted,
     )
 
 

@@ -9,7 +9,7 @@ it was carried out, in seconds of the system's monotonic clock:
     change NUMBER  one has a tool more, `sprung_NUMBER`, and says that its list changed
     leave          the same one deregisters
     return         ... and registers again
-    part           everybody hangs up
+    part           everybody deregisters; answered when every connection is closed
 """
 
 import asyncio
@@ -73,6 +73,8 @@ class Registrant:
         self.names = [f"tool_{one:03}" for one in range(job.tools)]
         self.pipe: MessagePipe | None = None
         self.session = ""
+        self.gone = asyncio.Event()
+        self.gone.set()
 
     async def register(self) -> None:
         loop = asyncio.get_running_loop()
@@ -85,6 +87,7 @@ class Registrant:
             max_bytes=MAX_BYTES,
             timeout_s=60,
         )
+        self.gone.clear()
         params = {
             "subserver_id": self.id,
             "segment": self.segment,
@@ -111,7 +114,8 @@ class Registrant:
         self.say({"id": "leave", "method": "mcpax/deregister", "params": {"session_id": self.session}})
 
     def on_closed(self, code: int, reason: str) -> None:
-        self.pipe = None
+        self.pipe, self.session = None, ""
+        self.gone.set()
         if not self.listed.done():
             self.listed.set_exception(ConnectionError(f"{self.segment}: {code} {reason}"))
             self.listed.exception()
@@ -177,8 +181,8 @@ async def main(job: Job) -> None:
             if beating is not None:
                 beating.cancel()
             for one in everybody:
-                if one.pipe is not None:
-                    one.pipe.close()
+                one.leave()
+            await asyncio.gather(*(one.gone.wait() for one in everybody))
         print(time.monotonic(), flush=True)
 
 

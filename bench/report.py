@@ -8,7 +8,9 @@ from rich.table import Table
 
 from bench.cells import ACROSS, SAME, crossing
 from bench.crowds import Crowd
+from bench.forest import Planted, median_ms
 from bench.guards import CALLS, GUARDED, UNGUARDED, Guarding
+from bench.hops import DEPTHS, FIRST, further
 from bench.load import Job
 from bench.measure import Figures, Sample, Spread, added, ratio
 
@@ -17,6 +19,7 @@ ADDED_P50_MAX_US = 200.0
 IDLE_MAX_MB = 60.0
 CROSSING_RATIO_MAX = 1.5  # CPU time per call, of the cheaper same-era cell's
 GUARD_MAX_US = 3.0  # of a call that nothing holds
+HOP_RATIO_MAX = 1.2  # CPU time of a further hop, of the first's
 GROWTH_MAX_MB = 2.0  # of all cycles after the second: 70 bytes kept of each of 10,000 calls would be more
 BUSY_LOAD = 0.5  # a load average before the run above which the figures are rough
 NOTES = {
@@ -25,6 +28,12 @@ NOTES = {
     "connected client it keeps that one.",
     "the four cells": "One node in front of a server of each era. A call across the eras is compared with the cheaper "
     "of the two cells of one era, in the same round.",
+    "calls through nodes below one another": "Depth is the number of nodes that a call passes. At depth 1 the node "
+    "that the client calls has the server itself, over HTTP; each further node is registered with the one above it, "
+    "over a WebSocket at `/ax`, and the server stands behind the last. CPU time is that of all nodes the call passes. "
+    "The first hop is a call at depth 1: all that a node does for a client, and for a server. A further hop is what a "
+    "call costs more at depth d than at depth 1 in the same round, divided by d - 1. All nodes share one core, so at "
+    "greater depth each finds the caches cold and fewer messages waiting when its turn comes.",
     "mcp-proxy 0.13.0, in front of the same server over stdio": "It serves stdio servers only, so the server is its "
     "child here; the child's CPU time is not counted. nginx is in front of the HTTP server as everywhere.",
 }
@@ -48,6 +57,7 @@ class Report(msgspec.Struct, kw_only=True):
     sections: list[Section]
     crowds: list[Crowd] = []
     guard: Guarding | None = None
+    forest: list[Planted] = []
 
 
 class Limit(msgspec.Struct, kw_only=True):
@@ -77,10 +87,29 @@ def limits(report: Report) -> list[Limit]:
             for cell in ACROSS:
                 promise = f"CPU time of a call at most {CROSSING_RATIO_MAX} times a call's within one era ({cell})"
                 found.append(limit(promise, crossing(section.figures, cell), CROSSING_RATIO_MAX, "times"))
+        if section.name == "hops":
+            for depth in DEPTHS[1:]:
+                promise = f"CPU time of each further hop at most {HOP_RATIO_MAX} times the first's (depth {depth})"
+                cost = further(section.figures, f"depth {depth}", of_first=True)
+                found.append(limit(promise, cost, HOP_RATIO_MAX, "times"))
     if report.guard is not None:
         promise = f"a call that nothing holds pays at most {GUARD_MAX_US:.0f} us for the guard"
         found.append(limit(promise, report.guard.added_us(GUARDED), GUARD_MAX_US, "us"))
-    return found + [stay(crowd) for crowd in report.crowds]
+    found += [stay(crowd) for crowd in report.crowds]
+    return found + [limit for planted in report.forest for limit in seen_above(planted)]
+
+
+def seen_above(planted: Planted) -> Iterator[Limit]:
+    """Whether every change was listed in time; not the usual one."""
+    total = f"{planted.subservers * planted.tools:,} tools of {planted.subservers:,} subservers, {planted.title}"
+    for what, seconds in (("changes its list", planted.changed), ("deregisters", planted.left)):
+        promise = f"a subserver that {what}: seen in the root's list within {planted.interval_s:g} s ({total})"
+        if not seconds:
+            yield Limit(promise=promise, measured=None, kept=None)
+        else:
+            yield Limit(
+                promise=promise, measured=shown(median_ms(seconds), "ms"), kept=max(seconds) <= planted.interval_s
+            )
 
 
 def stay(crowd: Crowd) -> Limit:
@@ -105,7 +134,8 @@ def shown(value: Spread, unit: str) -> str:
     if value.low == value.high:
         return f"{value.median:.1f} {unit}"
     digits = 2 if value.high < (100 if unit == "times" else 10) else 0
-    return f"{value.median:,.{digits}f} {unit} ({value.low:,.{digits}f} to {value.high:,.{digits}f})"
+    middle = f"{value.median:,.{digits}f} {unit}".strip()
+    return f"{middle} ({value.low:,.{digits}f} to {value.high:,.{digits}f})"
 
 
 def missed(report: Report) -> list[str]:
@@ -176,6 +206,82 @@ def cell_rows(section: Section) -> Iterator[list[str]]:
         ]
 
 
+HOP_COLUMNS = (
+    "depth",
+    "CPU per call",
+    "CPU of a further hop",
+    "of the first",
+    "p50",
+    "p50 added by a hop",
+    "requests/s",
+)
+
+
+def hop_rows(section: Section) -> Iterator[list[str]]:
+    for one in section.figures:
+        if not one.samples:
+            yield [one.name, f"no part: {one.absent}", *[""] * (len(HOP_COLUMNS) - 2)]
+            continue
+        cost = further(section.figures, one.name)
+        relative = further(section.figures, one.name, of_first=True)
+        added_us = further(section.figures, one.name, "p50_us")
+        yield [
+            one.name.removeprefix("depth "),
+            time(one.median("cpu_us")),
+            time(one.median("cpu_us")) if one.name == FIRST else shown(cost, "us") if cost is not None else "",
+            shown(relative, "times") if relative is not None else "",
+            time(one.median("p50_us")),
+            shown(added_us, "us") if added_us is not None else "",
+            f"{one.median('per_second'):,.0f}",
+        ]
+
+
+FOREST_COLUMNS = (
+    "tree",
+    "registrations/s",
+    "all listed after",
+    "memory of one",
+    "memory, none and all",
+    "a changed list is seen after",
+    "a deregistration is seen after",
+    "CPU at rest",
+)
+ABOUT_FOREST = (
+    "Every subserver dials `/ax` with a token, registers, is greeted and asked for its lists, and sends heartbeats "
+    "twice in each interval of 5 s, the default; 32 register at a time. A registration counts when it was answered and "
+    "the subserver's list was read; all are listed when the root's list, read page by page again and again, has every "
+    "tool. With a root above, both nodes share one core, and the root reads the growing list of the lower one "
+    "meanwhile."
+)
+ON_CHANGES = (
+    "A change is timed from the subserver's message to the first answer of the root that shows it, while a client asks "
+    "for its first page every few milliseconds. The word of a change is held back for 50 ms so that several make one, "
+    "and a list of 20,000 tools is not read again within a second; the changes here come 1.5 s apart and do not meet "
+    "that. Memory is resident memory of the node with the subservers before and with all of them, and of the root "
+    "above it with their tools listed; the memory of one is a subserver with its 20 tools. CPU at rest is that of all "
+    "nodes while nothing happens but heartbeats, as a share of one core."
+)
+
+
+def forest_rows(forest: list[Planted]) -> Iterator[list[str]]:
+    for one in forest:
+        rate = one.per_second
+        if rate is None or not one.changed or not one.left:
+            yield [one.title, "not measured here", *[""] * (len(FOREST_COLUMNS) - 2)]
+            continue
+        root = f", root {one.root_mb:.0f} MB" if one.root_mb else ""
+        yield [
+            f"{one.title}, {one.subservers:,} subservers, {one.subservers * one.tools:,} tools",
+            shown(rate, ""),
+            shown(median_ms(one.gathered), "ms"),
+            "" if one.root_mb else f"{one.each_kb:.0f} KB",
+            f"{one.before_mb:.0f} MB, {one.all_mb:.0f} MB{root}",
+            shown(median_ms(one.changed), "ms"),
+            shown(median_ms(one.left), "ms"),
+            f"{one.idle_share:.1%}",
+        ]
+
+
 CROWD_COLUMNS = ("clients", "memory of one", "before", "cycle", "all there", "all gone", "alive there", "alive gone")
 ABOUT_CROWDS = (
     "The clients come, stay and leave, cycle after cycle. A session has a connection for its requests and one for its "
@@ -233,6 +339,8 @@ def parts(report: Report) -> list[Part]:
         words = [about(section) + ".", *([NOTES[section.title]] if section.title in NOTES else [])]
         if section.name == "cells":
             found.append(Part(section.title, words, CELL_COLUMNS, list(cell_rows(section))))
+        elif section.name == "hops":
+            found.append(Part(section.title, words, HOP_COLUMNS, list(hop_rows(section))))
         else:
             found.append(Part(section.title, words, COLUMNS, list(rows(section))))
     if report.guard is not None and report.guard.turns:
@@ -240,6 +348,9 @@ def parts(report: Report) -> list[Part]:
     if report.crowds:
         listed = list(crowd_rows(report.crowds))
         found.append(Part("clients that stay", [ABOUT_CROWDS, ON_MEMORY], CROWD_COLUMNS, listed))
+    if report.forest:
+        trees = list(forest_rows(report.forest))
+        found.append(Part("subservers by the thousand", [ABOUT_FOREST, ON_CHANGES], FOREST_COLUMNS, trees))
     return found
 
 

@@ -48,17 +48,22 @@ class Requirements:
                     f"{item.nodeid}: the ledger in spec/ has no entry {', '.join(map(str, unknown))}"
                 )
             if ids:
+                item.user_properties.append(("req", ids))  # with several workers, reports are all that is seen of it
                 self.ids_of[item.nodeid] = ids
 
     def pytest_deselected(self, items: Iterable[pytest.Item]) -> None:
         self.deselected = self.deselected or bool(list(items))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.nodeid in self.ids_of:
+        ids = dict(report.user_properties).get("req")
+        if isinstance(ids, list):
+            self.ids_of.setdefault(report.nodeid, ids)
             self.outcomes[report.nodeid] = _worst([self.outcomes.get(report.nodeid, "passed"), report.outcome])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if hasattr(self.config, "workerinput"):  # one of several workers: whoever started them sees the whole
+            return
         ran_to_the_end = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         if not ran_to_the_end or not self._is_full() or set(self.outcomes) != set(self.ids_of):
             return

@@ -3,7 +3,9 @@
 import pytest
 from bench.cells import ACROSS, CELLS, SAME, crossing
 from bench.crowds import Crowd, Cycle, Live
+from bench.forest import Planted
 from bench.guards import GUARDED, UNGUARDED, Guarding, measure
+from bench.hops import DEPTHS, further
 from bench.load import Job
 from bench.measure import Figures, Sample
 from bench.report import Report, Section, limits, markdown, missed
@@ -28,8 +30,10 @@ def section(*rounds: dict[str, float]) -> Section:
     return Section(name="cells", title="the four cells", job=Job(port=0), figures=figures)
 
 
-def report(*crowds: Crowd, sections: tuple[Section, ...] = ()) -> Report:
-    return Report(machine="m", python="3", pinned=True, sections=list(sections), crowds=list(crowds))
+def report(*crowds: Crowd, sections: tuple[Section, ...] = (), forest: tuple[Planted, ...] = ()) -> Report:
+    return Report(
+        machine="m", python="3", pinned=True, sections=list(sections), crowds=list(crowds), forest=list(forest)
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,3 +87,47 @@ def test_every_way_of_the_guard_answers_its_calls() -> None:
     assert len(found.turns) == len(said) == 3
     assert all(len(turns) == 20 and min(turns) > 0 for turns in found.turns.values())
     assert limits(Report(machine="m", python="3", pinned=True, sections=[], guard=found))[0].measured is not None
+
+
+def hops(*rounds: dict[int, float]) -> Section:
+    """Rounds of CPU time per depth."""
+
+    def taken(cpu_us: float) -> Sample:
+        return Sample(cpu_us=cpu_us, p50_us=2 * cpu_us, p99_us=1.0, per_second=1.0, answer_bytes=1)
+
+    figures = [Figures(name=f"depth {depth}", samples=[taken(one[depth]) for one in rounds]) for depth in DEPTHS]
+    return Section(name="hops", title="hops", job=Job(port=0), figures=figures)
+
+
+@pytest.mark.parametrize(("each", "kept"), [(48.0, True), (48.1, False)])
+def test_a_further_hop_is_judged_by_the_first_of_the_same_round(each: float, kept: bool) -> None:
+    usual = {depth: 40.0 + (depth - 1) * each for depth in DEPTHS}
+    slow = {depth: 5 * cpu_us for depth, cpu_us in usual.items()}
+    section_ = hops(usual, slow, usual)
+    for depth in DEPTHS[1:]:
+        cost = further(section_.figures, f"depth {depth}")
+        assert cost is not None
+        assert (cost.median, cost.high) == (pytest.approx(each), pytest.approx(5 * each))
+    assert further(section_.figures, "depth 1") is None
+    assert [one.kept for one in limits(report(sections=(section_,)))] == [kept] * 3
+    assert "| 8 |" in markdown(report(sections=(section_,)))
+
+
+def test_a_chain_that_failed_is_not_called_kept() -> None:
+    section_ = hops()
+    section_.figures[0].absent = "the nodes failed"
+    assert [one.kept for one in limits(report(sections=(section_,)))] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kept"),
+    [([0.1, 0.2, 5.0], True), ([0.1, 0.2, 5.1], False), ([], None)],
+    ids=["in time", "late", "none"],
+)
+def test_one_change_that_was_seen_too_late_breaks_the_promise(seconds: list[float], kept: bool | None) -> None:
+    planted = Planted(title="one node", subservers=10, tools=2, answered=[2.0], gathered=[2.5], before_mb=50, all_mb=60)
+    planted.changed, planted.left = seconds, seconds
+    assert [one.kept for one in limits(report(forest=(planted,)))] == [kept, kept]
+    page = markdown(report(forest=(planted,)))
+    assert ("1024 KB" in page) is (kept is not None)
+    assert ("not measured here" in page) is (kept is None)

@@ -116,22 +116,9 @@ async def accepted(
         made.put_nowait((pipe, heard))
         await pipe.run()
 
-    config = uvicorn.Config(
-        Starlette(routes=[WebSocketRoute("/ax", door)]),
-        ws=AxSocket,
-        ws_max_size=MAX_BYTES,
-        ws_ping_interval=None,
-        ws_per_message_deflate=False,
-        log_level="critical",
-        lifespan="off",
-        timeout_graceful_shutdown=1,
-    )
-    listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve(sockets=[listening]))
-    try:
+    async with serving(door) as url:
         peer = await websockets.connect(
-            f"ws://127.0.0.1:{listening.getsockname()[1]}/ax",
+            url,
             subprotocols=[websockets.Subprotocol(SUBPROTOCOL)],
             ping_interval=None,
             max_size=None,
@@ -147,9 +134,29 @@ async def accepted(
             await heard.end()
             peer.transport.abort()
             await peer.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def serving(door: Callable[[WebSocket], Any]) -> AsyncIterator[str]:
+    """The address of a WebSocket as the node has it, with this behind it."""
+    config = uvicorn.Config(
+        Starlette(routes=[WebSocketRoute("/ax", door)]),
+        ws=AxSocket,
+        ws_max_size=MAX_BYTES,
+        ws_ping_interval=None,
+        ws_per_message_deflate=False,
+        log_level="critical",
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+    )
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(config)
+    running = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        yield f"ws://127.0.0.1:{listening.getsockname()[1]}/ax"
     finally:
         server.should_exit = True
-        await asyncio.wait_for(serving, PATIENCE_S)
+        await asyncio.wait_for(running, PATIENCE_S)
 
 
 def port_of(server: Any) -> int:

@@ -323,6 +323,23 @@ async def test_a_server_that_changes_everything_fills_a_bounded_part_of_the_inbo
         assert len(shop.waiting()) == 3
 
 
+async def test_a_server_that_lists_ever_more_tools_is_not_forgotten_what_was_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("interlock.runtime.approvals.definitions.KNOWN_MAX", 8)
+    async with shop_at(tmp_path) as shop:
+        await shop.lists(sight(FIRST))
+        for turn in range(4):
+            await shop.lists(*(sight(FIRST, f"files.filler{turn}-{number}") for number in range(4)))
+        assert "no change will be seen" in caplog.text
+        assert await shop.lists(sight(OTHER)) == [Look.CHANGED]
+        assert len(shop.definitions._known["files"]) == 8
+    async with shop_at(tmp_path) as shop:
+        many = [sight(FIRST, f"files.more{number}") for number in range(20)]
+        await shop.lists(*many)
+        assert await shop.lists(*many[:12]) == [Look.SAME] * 12
+
+
 async def test_after_a_question_the_same_segment_waits_a_while_for_its_next(tmp_path: Path) -> None:
     async with shop_at(tmp_path) as shop:
         await shop.lists(sight(FIRST))
@@ -346,6 +363,26 @@ async def test_nobody_is_asked_to_sign_what_is_too_long_to_read(tmp_path: Path) 
         assert waiting.params is not None
         assert len(waiting.params) < 1000
         assert shown_digest(waiting.params) is None
+
+
+@pytest.mark.parametrize(
+    "odd", [b'"\\ud800"', b'{"a":["\\udc00"]}', b"1e999", b"[" * 3000 + b"]" * 3000, b"12345678901234567890123"]
+)
+async def test_a_definition_that_not_every_reader_decodes_waits_and_is_read_back_and_signed_all_the_same(
+    tmp_path: Path, odd: bytes
+) -> None:
+    clock = Hands()
+    strange = Sight(TOOL, "read", {"description": Raw(b'"x"'), "annotations": Raw(odd)}, None, {})
+    async with shop_at(tmp_path, clock) as shop:
+        await shop.lists(sight(FIRST))
+        await shop.lists(strange)
+        (waiting,) = shop.waiting()
+    async with shop_at(tmp_path, clock) as shop:
+        assert shop.waiting() == [waiting]
+        assert waiting.params is not None
+        assert shown_digest(waiting.params) == strange.digest
+        await shop.decides(waiting, "accept")
+        assert await shop.lists(strange) == [Look.REWORDED]
 
 
 async def test_a_very_long_definition_is_compared_by_its_digest(tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import pytest
 from msgspec import Raw
 
-from interlock.config.plan import AxPlan, GatePlan, Plan, ServerPlan, Spawn, ToolRule
+from interlock.config.plan import AxPlan, GatePlan, Plan, ServerPlan, Spawn, ToolClass, ToolRule
 from interlock.protocol.ax.capability import AuthScope, as_object, read_capability
 from interlock.protocol.ax.errors import NAMESPACE_INVALID
 from interlock.protocol.ax.hop import ADOPTED, Offer
@@ -22,7 +23,7 @@ from interlock.runtime.catalog import Catalog
 from interlock.runtime.clock import SystemClock
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Items, Listing
-from interlock.runtime.shelves import Route, Shelf
+from interlock.runtime.shelves import Route, Shelf, _NoRulings
 
 SOURCE = Path(__file__).resolve().parents[2] / "src/interlock"
 LEAF = Offer(kind="leaf", scope=AuthScope.ADMIN)
@@ -68,6 +69,19 @@ class House:
 
     def withheld(self, segment: str) -> dict[str, str]:
         return {one.name: one.code or one.reason for one in self.shelf(segment).withheld}
+
+
+class Ruled(_NoRulings):
+    """Operators that say this of every tool."""
+
+    def __init__(self, said: ToolClass) -> None:
+        self._said = said
+
+    def get(self, tool: str, digest: str) -> ToolClass | None:
+        return self._said
+
+    def knows(self, tool: str) -> bool:
+        return True
 
 
 def items(offered: Sequence[Tool], key: str = "name") -> Items:
@@ -510,13 +524,26 @@ async def test_a_tool_is_open_only_while_nobody_has_said_what_it_does() -> None:
     assert {name for name, route in house.routes().items() if route.is_open} == {"s.bare", "s.timed"}
 
 
-async def test_clients_are_told_when_an_operator_says_something_new() -> None:
+async def test_a_shelf_is_made_anew_when_an_operator_says_something_new_and_not_before() -> None:
+    house = House()
+    link, offered = house.link("s"), listing(tool("bare"))
+    await house.catalog.stock(link, offered)
+    before = house.shelf("s")
+    await house.catalog.stock(link, offered)
+    assert house.shelf("s") is before
+    house.catalog.replan(msgspec.structs.replace(house.plan, gate=GatePlan(unannotated="allow")))
+    assert holds(house) == {"s.bare": "definition"}
+    await house.catalog.stock(link, offered)
+    assert holds(house) == {"s.bare": None}
+    assert "x-mcpax-gated" not in house.listed()["s.bare"]["_meta"]
+
+
+async def test_clients_are_told_when_an_operators_word_changes_what_they_see() -> None:
     house = House()
     link, offered = house.link("s"), listing(tool("bare"))
     await house.catalog.stock(link, offered)
     told = len(house.told)
-    await house.catalog.stock(link, offered)
-    assert len(house.told) == told
+    house.catalog.rulings = Ruled("read_only")
     house.catalog.reconsider("s")
     await house.catalog.stock(link, offered)
     assert house.told[told:] == [frozenset({"tools"})]
@@ -692,3 +719,15 @@ async def test_another_order_of_the_same_tools_is_no_change_for_clients() -> Non
     assert len(house.told) == 1
     await house.catalog.stock(link, listing(tool("u", full()), tool("t", full(), description="otherwise")))
     assert len(house.told) == 2
+
+
+async def test_a_list_in_the_making_when_the_rules_change_is_made_by_the_new_ones() -> None:
+    house = House(gate=GatePlan(mode="open"))
+    link = house.link("plant")
+    many = listing(*(tool(f"t{number}", annotations={"destructiveHint": True}) for number in range(1000)))
+    stocking = asyncio.ensure_future(house.catalog.stock(link, many))
+    await asyncio.sleep(0)
+    assert not stocking.done()
+    house.catalog.replan(msgspec.structs.replace(house.plan, gate=GatePlan(mode="gated")))
+    await stocking
+    assert all(route.is_held for route in house.shelf("plant").tools)

@@ -17,6 +17,7 @@ from interlock.surface.admin.app import operator_app
 from interlock.surface.admin.requests import BODY_BYTES_MAX
 
 GOOD = "Bearer ilo_good"
+LOOKS = "Bearer ilo_looks"
 
 
 class Reply:
@@ -54,7 +55,9 @@ class Exchanged:
 
 
 async def authenticate(request: Request) -> str | None:
-    return "operator:me" if request.headers.get("authorization") == GOOD else None
+    who = {GOOD: "operator:me", LOOKS: "operator:intern"}.get(request.headers.get("authorization", ""))
+    request.state.roles = {"viewer"} if who == "operator:intern" else {"viewer", "operator", "admin"}
+    return who
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +202,32 @@ def test_an_unauthenticated_post_does_nothing(guarded_door: Door, operations: Fa
 
 def test_an_operators_credential_opens_the_door(guarded_door: Door) -> None:
     assert guarded_door("GET", "/admin/status", Authorization=GOOD).status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/admin/links/time/restart", None),
+        ("POST", "/admin/links/time/release", None),
+        ("POST", "/admin/links/notes/authorize", None),
+        ("POST", "/admin/tools/notes.odd/classify", None),
+        ("POST", "/admin/secrets", {"name": "key", "value": "hush"}),
+        ("DELETE", "/admin/secrets/client/https%3A%2F%2Flogin.example.com%2Fx", None),
+        ("POST", "/admin/tokens", {"name": "root", "for": "operator"}),
+        ("DELETE", "/admin/tokens/laptop", None),
+        ("DELETE", "/admin/keys/ada", None),
+    ],
+)
+def test_a_credential_that_only_looks_changes_nothing(
+    guarded_door: Door, operations: FakeOperations, method: str, path: str, body: dict[str, str] | None
+) -> None:
+    """Least of all does it make itself one that may do more."""
+    sent = None if body is None else json_body(**body)
+    reply = guarded_door(method, path, sent, Authorization=LOOKS, Content_Type="application/json")
+    assert (reply.status, reply.body["error"]) == (403, "role_required")
+    assert (operations.restarted, operations.revoked_keys, len(operations.token_list)) == ([], [], 1)
+    assert len(operations.kept) == 1
+    assert guarded_door("GET", "/admin/tokens", Authorization=LOOKS).status == 200
 
 
 @pytest.mark.parametrize(

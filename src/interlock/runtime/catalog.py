@@ -5,12 +5,11 @@ chosen by its ViewKey and made once per snapshot: which names exist for it, unde
 lists. Order is that of the qualified names; nothing changes while no server does.
 """
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
 from operator import attrgetter
-from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -31,7 +30,7 @@ from interlock.protocol.mcp.templates import matches
 from interlock.runtime.callers import ViewKey
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
-from interlock.runtime.parts import Clashes, Part, Routes, difference, exchanged
+from interlock.runtime.parts import Clashes, Part, Routes, ShownTools, difference, exchanged
 from interlock.runtime.shelves import (
     NO_RULINGS,
     RESOURCE_SCHEME,
@@ -74,9 +73,19 @@ class View:
         self.tools, self.prompts = self._spelled_all(former)
 
     def _part(self, shelf: Shelf, former: Part | None) -> Part:
-        if former is not None and former.is_of(shelf):
+        if former is not None and former.shown.is_of(shelf):
             return former
-        return Part(shelf, self._seen(shelf.tools), self._seen(shelf.prompts), former)
+        shown = self._namespace.shown.of(shelf, self._form)
+        return Part(self._seen(shelf.tools), self._seen(shelf.prompts), shown)
+
+    @property
+    def _form(self) -> str:
+        """What the bytes of a tool depend on, apart from the tool."""
+        return "original" if self._key.only is not None else "qualified" if self._key.dotted else "alias"
+
+    def forget_pages(self) -> None:
+        """Its namespace is not the newest any more."""
+        self._pages.clear()
 
     def _seen(self, routes: tuple[Route, ...]) -> tuple[Route, ...]:
         key = self._key
@@ -212,16 +221,12 @@ class View:
         return route.qualified if self._key.dotted else route.alias
 
     def _show_known_tool(self, route: Route, era: Era) -> bytes:
-        known = self._parts[route.link.segment].shown[era]
-        shown = known.get(route)
-        if shown is None:
-            shown = known[route] = self._show_tool(route, era)
-        return shown
+        return self._parts[route.link.segment].shown.tool(route, era, self._show_tool)
 
     def _show_tool(self, route: Route, era: Era) -> bytes:
         name = self.show_name(route)
         meta = route.meta if name == route.qualified else {**route.meta, "x-mcpax-name": route.qualified}
-        if route.capability is not None and self._parts[route.link.segment].shelf.degraded:
+        if route.capability is not None and self._parts[route.link.segment].shown.shelf.degraded:
             meta = degraded(meta, route.capability)
         return tool_item(
             route.item,
@@ -289,10 +294,12 @@ class Namespace:
         version: int,
         shelves: tuple[Shelf, ...],
         root_segment: str | None,
-        clashing: Mapping[str, Withheld] = MappingProxyType({}),
+        clashing: Mapping[str, Withheld],
+        shown: ShownTools,
         former: "Namespace | None" = None,
     ) -> None:
         """`shelves` in the order of their names. `former` gives up what its views know."""
+        self.shown = shown
         self.version = version
         self._root = f"{root_segment}." if root_segment else ""
         self.shelves = shelves
@@ -308,10 +315,16 @@ class Namespace:
         return view
 
     def hand_over(self) -> dict[ViewKey, tuple[int, View]]:
-        """The views of this snapshot, and those of earlier ones that were not asked for since, for a while."""
+        """The views of this snapshot, and those of earlier ones that were not asked for since, for a while.
+
+        They hold their snapshot: if it went on holding them, all of it would wait for the collector.
+        """
         former, self._former = self._former, {}
+        views, self._views = self._views, {}
+        for view in views.values():
+            view.forget_pages()
         kept = {key: one for key, one in former.items() if self.version - one[0] < VIEWS_KEPT_FOR}
-        return kept | {key: (self.version, view) for key, view in self._views.items()}
+        return kept | {key: (self.version, view) for key, view in views.items()}
 
     def show_uri(self, link: Link, uri: str) -> str:
         return show_uri(f"{self._root}{link.segment}", uri, aggregator=link.offer.is_aggregator)
@@ -361,19 +374,24 @@ class Catalog:
         self._on_change = on_change
         self._on_metadata = on_metadata
         self._shelves: dict[str, Shelf] = {}
-        self._order: list[str] = []  # of the segments, as a dotted name sorts
+        self._order: list[str] = []  # the segments as a dotted name sorts, and the shelves in that order
+        self._sorted: list[Shelf] = []
         self._clashes = Clashes()
         self._stocking: dict[object, Link] = {}
-        self.namespace = Namespace(0, (), plan.ax.root_segment)
+        self._shown = ShownTools()
+        self.namespace = Namespace(0, (), plan.ax.root_segment, {}, self._shown)
+        self._said = 0  # how often an operator said something else of the tools
 
     def replan(self, plan: Plan) -> None:
         """Other rules for tools: no shelf is good any more; whoever keeps the lists stocks them again."""
         self._plan = plan
+        self._said += 1
         for segment in self._shelves:
             self.reconsider(segment)
 
     def reconsider(self, segment: str) -> None:
         """An operator has said something new of what it offers: when it is stocked next, its shelf is made anew."""
+        self._said += 1
         shelf = self._shelves.get(segment)
         if shelf is not None:
             self._shelves[segment] = msgspec.structs.replace(shelf, stale=True)
@@ -384,7 +402,12 @@ class Catalog:
         ticket = object()
         self._stocking[ticket] = link
         try:
+            said = self._said
             shelf = await make_shelf(link, listing, self._plan, old, self.rulings)
+            while said != self._said:  # by rules that hold no more, a tool could be let through that is held by now
+                said = self._said
+                before = msgspec.structs.replace(old, stale=True) if old is not None else None
+                shelf = await make_shelf(link, listing, self._plan, before, self.rulings)
         finally:
             left = self._stocking.pop(ticket, None) is None
         if left:
@@ -403,13 +426,22 @@ class Catalog:
                 tell(changed)
         return Stocked(shelf=shelf, changed=changed)
 
+    async def stock_again(self, link: Link, listing: Listing) -> None:
+        """The same list by other rules. A server that is away does not come back by it."""
+        old = self._shelves.get(link.segment)
+        await self.stock(link, listing)
+        if old is not None and old.link is link and old.degraded:
+            self.degrade(link)
+
     def place(self, shelf: Shelf) -> None:
         """Instead of the one that its segment has."""
         segment = shelf.link.segment
         old = self._shelves.get(segment)
+        place = bisect_left(self._order, f"{segment}.")
         if old is None:
-            insort(self._order, f"{segment}.")
-        self._shelves[segment] = shelf
+            self._order.insert(place, f"{segment}.")
+            self._sorted.insert(place, shelf)
+        self._shelves[segment] = self._sorted[place] = shelf
         self._replaced(old, shelf)
 
     def degrade(self, link: Link) -> None:
@@ -425,16 +457,15 @@ class Catalog:
         shelf = self._shelves.get(link.segment)
         if shelf is not None and shelf.link is link:
             del self._shelves[link.segment]
-            del self._order[bisect_left(self._order, f"{link.segment}.")]
+            place = bisect_left(self._order, f"{link.segment}.")
+            del self._order[place], self._sorted[place]
+            self._shown.forget(link.segment)
             self._replaced(shelf, None)
 
     def _replaced(self, old: Shelf | None, new: Shelf | None) -> None:
         self._clashes.replace(old, new)
-        shelves = tuple(self._shelves[segment[:-1]] for segment in self._order)
-        former = self.namespace
-        self.namespace = Namespace(
-            former.version + 1, shelves, self._plan.ax.root_segment, self._clashes.withheld, former
-        )
+        former, root, clashing = self.namespace, self._plan.ax.root_segment, self._clashes.withheld
+        self.namespace = Namespace(former.version + 1, tuple(self._sorted), root, clashing, self._shown, former)
         told = difference(old, new)
         if told.definitions:
             self._on_change(told.definitions)

@@ -72,6 +72,7 @@ from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.personal import PersonalLinks
 from interlock.runtime.links.pipes import Undelivered
+from interlock.runtime.links.state import AWAY
 from interlock.runtime.links.task_watcher import Asking
 from interlock.runtime.loopback import Taken, maybe_twin
 from interlock.runtime.operations import NodeOperations
@@ -527,13 +528,15 @@ class Node:
         keeper = self.keepers.get(segment)
         if keeper is not None and keeper.listing is not None:
             self.catalog.reconsider(segment)
-            await self.catalog.stock(keeper.link, keeper.listing)
+            await self.catalog.stock_again(keeper.link, keeper.listing)
 
     def _definitions_seen(self, shelf: Shelf) -> None:
         self.definitions.took(shelf.link.segment, shelf.seen, {route.qualified: route for route in shelf.tools})
 
     def on_standing(self, link: Link) -> None:
         log.info("link %s: %s%s", link.segment, link.standing.state.value, _because(link.standing.reason))
+        if link.standing.state in AWAY and self.plan.degraded.enabled:
+            self.catalog.degrade(link)
 
     def on_changed(self, link: Link, kind: str) -> None:
         if (keeper := self._keeper_of(link)) is not None:

@@ -10,37 +10,68 @@ from typing import Any
 import msgspec
 
 from interlock.protocol.ax.names import Withheld, may_collide, withhold_colliding_aliases
-from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.eras import MODERN, Era
 from interlock.runtime.links.listing import Item
 from interlock.runtime.shelves import Place, Route, Shelf, era_of
 
 Routes = Sequence[Route]
 
 
-class Part:
-    """One shelf as one kind of caller sees it, with the bytes of its tools as far as they were listed."""
+class Part(msgspec.Struct, frozen=True, eq=False):
+    """One shelf as one kind of caller sees it."""
 
-    __slots__ = ("_era", "_tasks", "prompts", "shelf", "shown", "tools")
+    tools: tuple[Route, ...]
+    prompts: tuple[Route, ...]
+    shown: "Shown"
 
-    def __init__(
-        self, shelf: Shelf, tools: tuple[Route, ...], prompts: tuple[Route, ...], former: "Part | None" = None
-    ) -> None:
+
+class Shown:
+    """The bytes of a shelf's tools in one form of their names, as far as they were listed."""
+
+    __slots__ = ("_era", "_legacy", "_modern", "_tasks", "shelf")
+
+    def __init__(self, shelf: Shelf, former: "Shown | None") -> None:
         self.shelf = shelf
-        self.tools = tools
-        self.prompts = prompts
         self._era = era_of(shelf.link)
         self._tasks = shelf.link.tasks
-        self.shown: dict[Era, dict[Route, bytes]] = {era: {} for era in Era}
-        if former is not None and former.shelf.degraded is shelf.degraded and former.speaks_like(shelf):
-            for era, known in former.shown.items():
-                self.shown[era] = {route: known[route] for route in tools if route in known} if known else {}
+        self._modern: dict[Route, bytes] = {}
+        self._legacy: dict[Route, bytes] = {}
+        if former is not None and former.shelf.degraded is shelf.degraded and former._speaks_like(shelf):
+            self._modern, self._legacy = (
+                {route: known[route] for route in shelf.tools if route in known} if known else {}
+                for known in (former._modern, former._legacy)
+            )
 
     def is_of(self, shelf: Shelf) -> bool:
-        return self.shelf is shelf and self.speaks_like(shelf)
+        return self.shelf is shelf and self._speaks_like(shelf)
 
-    def speaks_like(self, shelf: Shelf) -> bool:
+    def _speaks_like(self, shelf: Shelf) -> bool:
         """What a tool looks like depends on how its server speaks, which may change with a new connection."""
         return self._era is era_of(shelf.link) and self._tasks is shelf.link.tasks
+
+    def tool(self, route: Route, era: Era, show: Callable[[Route, Era], bytes]) -> bytes:
+        known = self._modern if era is MODERN else self._legacy
+        shown = known.get(route)
+        if shown is None:
+            shown = known[route] = show(route, era)
+        return shown
+
+
+class ShownTools:
+    """Of the whole namespace, for whoever sees names in the same form."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, dict[str, Shown]] = {}  # segment -> form -> them
+
+    def of(self, shelf: Shelf, form: str) -> Shown:
+        forms = self._kept.setdefault(shelf.link.segment, {})
+        shown = forms.get(form)
+        if shown is None or not shown.is_of(shelf):
+            shown = forms[form] = Shown(shelf, shown)
+        return shown
+
+    def forget(self, segment: str) -> None:
+        self._kept.pop(segment, None)
 
 
 class Clashes:

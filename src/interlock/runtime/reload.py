@@ -108,15 +108,27 @@ class Reload:
             return
         takes = {key: self._take_for(key) for key in changed}
         self.restart_for = tuple(key for key, take in takes.items() if take is None)
-        self.plan = without(new, self.restart_for, old)
+        wanted = self.plan = without(new, self.restart_for, old)
+        failed: dict[Take, Exception] = {}
         for take in dict.fromkeys(take for take in takes.values() if take is not None):
-            await take(old, self.plan)
-        at_once = [key for key, take in takes.items() if take is not None]
+            try:
+                await take(old, wanted)
+            except Exception as error:  # it keeps nothing else from being taken up: an anchor that is gone is gone
+                failed[take] = error
+        # Not in effect, so that it differs again when the files are next read. Servers are taken up one by one.
+        left = tuple(key for key, take in takes.items() if take in failed and section_of(key) != "servers")
+        self.plan = without(wanted, left, old)
+        at_once = [key for key, take in takes.items() if take is not None and take not in failed]
         if at_once:
             log.info("the configuration has changed: %s", ", ".join(map(as_written, at_once)))
         if self.restart_for:
             later = ", ".join(map(as_written, self.restart_for))
             log.warning("the configuration has changed: %s from the next start", later)
+        if failed:
+            first, *others = failed.values()
+            for other in others:
+                log.error("the configuration has changed and this cannot be taken up either: %s", other)
+            raise first
 
     def _take_for(self, key: str) -> Take | None:
         return self._takes.get(key) or self._takes.get(section_of(key))

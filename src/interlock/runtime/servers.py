@@ -47,7 +47,7 @@ class Servers:
         """The rules for tools changed: what every server offers is looked at again."""
         for keeper in list(self._keepers.values()):
             if keeper.listing is not None:
-                await self.stock(keeper.link, keeper.listing)
+                await self._catalog.stock_again(keeper.link, keeper.listing)
 
     async def stop(self) -> None:
         await asyncio.gather(*(personal.stop() for personal in self._personal.values()))

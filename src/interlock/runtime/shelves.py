@@ -196,15 +196,17 @@ async def make_shelf(
         least = max(least, old.least_latency)
         if not old.stale and old.digests == digests and old.offer == offer and old.least_latency is least:
             return msgspec.structs.replace(old, degraded=False) if old.degraded else old
-    named = settle_names(offer, listing.tools), settle_names(offer, listing.prompts)
+    known: dict[str, Route] = {}
+    if old is not None and _made_alike(old, offer, least, digests["tasks"]):
+        known = {route.original: route for route in old.tools}
+    unchanged, others = _unchanged(offer, listing.tools, known)
+    named = settle_names(offer, others), settle_names(offer, listing.prompts)
     invalid = [name for one in named for name in one.invalid]
     if invalid:
         return refuse_names(offer, invalid)
     tools, prompts = named
-    known: dict[str, Route] = {}
-    if old is not None and _made_alike(old, offer, least, digests["tasks"]):
-        known = {route.original: route for route in old.tools}
     stock = _Stock(link, plan, offer, least, rulings, known)
+    stock.tools += unchanged
     await stock.take_tools(tools)
     stock.take_prompts(prompts)
     withheld = [*tools.withheld, *prompts.withheld, *stock.withheld]
@@ -232,23 +234,45 @@ def _made_alike(old: Shelf, offer: Offer, least: LatencyClass, tasks: bytes) -> 
     return not old.stale and old.offer == offer and old.least_latency is least and old.digests.get("tasks") == tasks
 
 
+def _unchanged(offer: Offer, items: Items, known: dict[str, Route]) -> tuple[list[Route], Items]:
+    """The tools of an aggregator that are listed as before, and the rest. A leaf's names depend on one another."""
+    if not known or not offer.is_aggregator or len(dict(items.items)) < len(items.items):
+        return [], items
+    routes, others = [], []
+    for entry in items.items:
+        route = known.get(entry[0])
+        if route is not None and route.source is entry[1]:
+            routes.append(route)
+        else:
+            others.append(entry)
+    return routes, msgspec.structs.replace(items, items=tuple(others), raws=())
+
+
 def changes(old: Shelf | None, new: Shelf) -> tuple[Changed, ...]:
     """Tools that are listed as before and defined otherwise. Only where the bytes differ is a digest made."""
     if old is None or old is new or old.tools is new.tools:
         return ()
-    before = {route.qualified: route for route in old.tools}
+    same = set(old.tools).intersection(new.tools)
+    before = {route.qualified: route for route in old.tools if route not in same}
     found = []
-    for after in new.tools:
+    for after in new.tools if before else ():
         was = before.get(after.qualified)
-        if (
-            was is None
-            or was is after
-            or (was.item == after.item and was.original == after.original and was.said == after.said)
-        ):
+        if was is None or (was.item == after.item and was.original == after.original and was.said == after.said):
             continue
         if was.digest != after.digest:
             found.append(Changed(name=after.qualified, before=was, after=after))
     return tuple(found)
+
+
+class _Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tool says of itself, as it holds here."""
+
+    read: Capability
+    capability: Capability  # with what this hop adds
+    irreversible: bool
+    hints: dict[str, bool]
+    price: Price
+    notes: dict[bool, dict[str, Any]]  # whether it is gated -> its MCP-AX keys
 
 
 class _Stock:
@@ -275,7 +299,7 @@ class _Stock:
         self._root = () if self._own is None else (self._own,)
         self._path = ".".join((*self._root, link.segment))
         self._ways: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
-        self._annotations: dict[bytes, Raw] = {}  # most tools share a handful; their bytes are made once
+        self._judged: dict[tuple[object, ...], _Judged | Invalid] = {}
         self.tools: list[Route] = []
         self.prompts: list[Route] = []
         self.withheld: list[Withheld] = []
@@ -353,10 +377,10 @@ class _Stock:
             return unwanted
         ruling = self._rulings.get(qualified, sight.digest) if is_open and self._rulings.knows(qualified) else None
         is_open = is_open and ruling is None
-        read = self._capability(original, told, annotations, rule, ruling)
-        if isinstance(read, Invalid):
-            return Withheld(name=original, reason=read.reason, code="capability_invalid")
-        capability = raised(read, self._least)
+        judged = self._judge(original, told, item, annotations, rule, ruling)
+        if isinstance(judged, Invalid):
+            return Withheld(name=original, reason=judged.reason, code="capability_invalid")
+        capability = judged.capability
         if capability.mutable and not self._offer.proved and self._plan.ax.require_proof != "never":
             return Withheld(name=original, reason=_UNPROVED, code=NAMES[AUTHORITY_UNVERIFIED])
         scope = implied_scope(capability)
@@ -371,9 +395,7 @@ class _Stock:
         )
         if isinstance(mirrored, str):
             return Withheld(name=original, reason=mirrored)
-        irreversible = safety(capability) is not None or (
-            told.flagged and (self._offer.is_aggregator or not self._reclassified(original, rule))
-        )
+        irreversible = judged.irreversible
         hold = self._hold(qualified, told, irreversible=irreversible, is_open=is_open)
         gated = told.gated or hold is not None
         return Route(
@@ -391,9 +413,8 @@ class _Stock:
             onward=self._onward(below, local),
             capability=capability,
             said=told.capability,
-            meta=self._notes(told, read, capability, irreversible=irreversible, gated=gated),
-            # What an unproved registrant says itself is not left alone: its hints are ours.
-            hints=hints(capability, annotations if self._offer.proved else None),
+            meta=self._notes(told, judged, gated=gated),
+            hints=judged.hints,
             hops=told.hops,
             irreversible=irreversible,
             gated=gated,
@@ -401,7 +422,7 @@ class _Stock:
             is_open=is_open,
             timeout_s=timeout_s(capability, told.hops),
             scope=scope.value,
-            price=self._price(capability, rule),
+            price=judged.price,
             mirrored=mirrored,
             needs_task=not self._link.modern and self._link.tasks and needs_task(item),
         )
@@ -431,6 +452,48 @@ class _Stock:
             irreversible=irreversible,
             is_open=is_open,
             gated_below=told.gated and self._offer.is_aggregator and self._offer.proved,
+        )
+
+    def _judge(
+        self,
+        original: str,
+        told: Below,
+        item: Item,
+        annotations: object,
+        rule: ToolRule | None,
+        ruling: ToolClass | None,
+    ) -> _Judged | Invalid:
+        """Most tools of a server say the same of themselves: that is judged once, and they share what came of it."""
+        if rule is not None or ruling is not None or original in self._link.plan.classes:
+            return self._judge_one(original, told, annotations, rule, ruling)
+        said = (
+            None if told.capability is None else bytes(told.capability),
+            bytes(item.get("annotations", b"")),
+            *sorted(told.declared.items()),
+            told.hops,
+            told.flagged,
+        )
+        judged = self._judged.get(said)
+        if judged is None:
+            judged = self._judged[said] = self._judge_one(original, told, annotations, None, None)
+        return judged
+
+    def _judge_one(
+        self, original: str, told: Below, annotations: object, rule: ToolRule | None, ruling: ToolClass | None
+    ) -> _Judged | Invalid:
+        read = self._capability(original, told, annotations, rule, ruling)
+        if isinstance(read, Invalid):
+            return read
+        capability = raised(read, self._least)
+        return _Judged(
+            read=read,
+            capability=capability,
+            irreversible=safety(capability) is not None
+            or (told.flagged and (self._offer.is_aggregator or not self._reclassified(original, rule))),
+            # What an unproved registrant says itself is not left alone: its hints are ours.
+            hints=hints(capability, annotations if self._offer.proved else None),
+            price=self._price(capability, rule),
+            notes={},
         )
 
     def _capability(
@@ -477,18 +540,16 @@ class _Stock:
             rule is not None and not rule.capability.keys().isdisjoint(("mutable", "reversible"))
         )
 
-    def _notes(
-        self, told: Below, read: Capability, capability: Capability, *, irreversible: bool, gated: bool
-    ) -> dict[str, Any]:
-        annotation = published(told.capability, capability)
-        notes: dict[str, Any] = {
-            CAPABILITY: self._annotations.setdefault(bytes(annotation), annotation),
-            HOPS: told.hops,
-        }
-        declared = changed_from(told.declared, read, capability)
+    def _notes(self, told: Below, judged: _Judged, *, gated: bool) -> dict[str, Any]:
+        notes = judged.notes.get(gated)
+        if notes is not None:
+            return notes
+        capability = judged.capability
+        notes = judged.notes[gated] = {CAPABILITY: published(told.capability, capability), HOPS: told.hops}
+        declared = changed_from(told.declared, judged.read, capability)
         if declared:
             notes[DECLARED] = declared
-        if irreversible:
+        if judged.irreversible:
             notes[SAFETY] = IRREVERSIBLE
         if gated:
             notes[GATED] = True

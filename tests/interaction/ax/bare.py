@@ -72,6 +72,7 @@ class Bare:
         self.heard: list[dict[str, Any]] = []  # every message from the aggregator, in order
         self.session: dict[str, Any] = {}
         self.answers = True
+        self.pages = 1
         self._waiting: dict[Any, asyncio.Future[Any]] = {}
         self._news = asyncio.Event()
         self._next_id = 0
@@ -160,6 +161,11 @@ class Bare:
             }
         elif method == "tools/list":
             result = {"tools": self.tools}
+            number = int(params.get("cursor", "0"))
+            if self.pages > 1:  # the same tools on each, under other names
+                result = {"tools": [{**one, "name": f"{one['name']}-{number}"} for one in self.tools]}
+            if number + 1 < self.pages:
+                result["nextCursor"] = str(number + 1)
             if self.era == MODERN:
                 result |= {"ttlMs": 60_000, "cacheScope": "private"}
         elif method == "subscriptions/listen":

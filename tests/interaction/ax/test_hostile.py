@@ -11,7 +11,7 @@ import pytest
 import websockets
 from tests.interaction.ax.bare import Bare, Refused, bare, connect, tool
 from tests.interaction.ax.client import call, listed, ready
-from tests.interaction.harness import RunningNode, running_node
+from tests.interaction.harness import RunningNode, running_node, wait_for
 
 MESSAGE_BYTES = 12 * 1024 * 1024
 
@@ -196,3 +196,48 @@ async def test_a_crowd_that_connects_and_says_nothing_is_kept_small(node: Runnin
             one.transport.abort()
     async with _neighbour(node):
         pass
+
+
+async def test_a_flood_of_changed_lists_costs_the_node_few_readings(node: RunningNode) -> None:
+    many = [tool(f"t{number}", description="x" * 300) for number in range(5000)]
+    async with _neighbour(node) as other, bare(node, "restless", tools=many) as leaf:
+        await ready(node, "restless", tools=5000)
+        before = sum(message.get("method") == "tools/list" for message in leaf.heard)
+        for number in range(400):
+            leaf.tools[0] = tool("t0", description=str(number))
+            await leaf.notify("notifications/tools/list_changed")
+        assert (await call(node, other))["result"]["content"][0]["text"] == "read ran"
+
+        def last() -> bool:
+            return leaf.tools[0]["description"] in json.dumps(node.admin("/admin/tools/restless.t0"))
+
+        await asyncio.to_thread(wait_for, last)
+        asked = sum(message.get("method") == "tools/list" for message in leaf.heard) - before
+        assert 1 <= asked <= 20, asked
+        await leaf.request("mcpax/deregister", {"session_id": leaf.session["session_id"]})
+
+
+async def test_many_megabytes_of_descriptions_are_cut_off_by_name(node: RunningNode) -> None:
+    """Each item is within its limit and each page within that of a message; all of them together are too much."""
+    page = [tool(f"t{number}", description="x" * 1_000_000) for number in range(10)]
+    async with _neighbour(node), bare(node, "epic", tools=page) as leaf:
+        leaf.pages = 8
+        await leaf.notify("notifications/tools/list_changed")
+        link = await ready(node, "epic", tools=60)
+        assert [one["reason"] for one in link["withheld"]] == [
+            "what comes after the first 67108864 bytes of its tools/list"
+        ]
+
+
+async def test_an_aggregators_names_that_imitate_others_stand_below_its_own(node: RunningNode) -> None:
+    async with _neighbour(node) as other:
+        imitated = other.replace("__", ".")
+        tools = [tool(imitated), tool("notifications_dropped"), tool(f"{imitated}.more")]
+        async with bare(node, "ape", tools=tools, **{"x-mcpax-subtree-ids": [str(uuid.uuid4())]}) as ape:
+            await ready(node, "ape", tools=3)
+            shown = await listed(node)
+            assert {name for name in shown if name.startswith("ape.")} == {f"ape.{one['name']}" for one in tools}
+            assert (await call(node, other))["result"]["content"][0]["text"] == "read ran"
+            assert not any(message.get("method") == "tools/call" for message in ape.heard)
+            assert "result" in await call(node, "notifications_dropped")
+            assert not any(message.get("method") == "tools/call" for message in ape.heard)

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.interaction.gate.held import ERAS, MALLORY, PAGES, Client, Diary, gated_node, proof, token
-from tests.interaction.harness import RunningNode, Wire
+from tests.interaction.harness import RunningNode, Wire, wait_for
 from tests.servers.minting import b64, confused, mint, tampered, unsigned
 
 ARGUMENTS = {"what": "everything"}
@@ -214,4 +214,12 @@ def test_a_stranger_from_beyond_the_machine_has_nobody_to_ask(tmp_path: Path) ->
                 assert (error["code"], error["message"]) == (32117, "scope_denied")
                 assert stranger.refused("plant.silent")["code"] == 32117
                 assert stranger.call("plant.look")["structuredContent"] == {"did": "look"}
+                assert stranger.call("plant.nudge")["structuredContent"] == {"did": "nudge"}
         assert not diary.read("fire")
+
+        access = '[[access]]\nwho = ["local"]\nscope = "read"\n'
+        node.config.write_text(node.config.read_text() + access)
+        with Client(node) as stranger:
+            stranger.wire.base["x-forwarded-for"] = "203.0.113.9"
+            wait_for(lambda: "error" in stranger.ask("tools/call", {"name": "plant.nudge", "arguments": {}}))
+            assert stranger.refused("plant.nudge")["code"] == -32601

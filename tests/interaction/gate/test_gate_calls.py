@@ -10,6 +10,7 @@ import pytest
 from tests.interaction.gate.held import (
     ANCHORED,
     ERAS,
+    GATED,
     MARK,
     Client,
     Diary,
@@ -250,6 +251,23 @@ def test_an_open_gate_holds_nothing_but_what_also_names(tmp_path: Path) -> None:
             assert client.call(f"plant.{name}")["structuredContent"] == {"did": name}
         client.held("plant.nudge")
         assert not diary.read("nudge")
+
+
+@pytest.mark.req("AX-11.3-1")
+def test_without_anybody_who_may_approve_calls_are_held_and_the_way_out_is_named(tmp_path: Path) -> None:
+    diary = Diary(tmp_path / "diary.jsonl")
+    with gated_node(tmp_path / "node", diary, GATED) as node, Client(node) as client:
+        result = client.call("plant.fire")
+        assert result["_meta"][MARK]["status"] == "confirmation_required"
+        assert "interlock init" in result["content"][0]["text"]
+        said = " ".join(node.cli("status").stdout.split())
+        assert "nobody can approve them: interlock init makes a key" in said
+        gate = node.admin("/admin/status")["gate"]
+        assert (gate["mode"], gate["without_approver"]) == ("gated", gate["tools"])
+        assert gate["tools"] > gate["unclassified"] == 1
+        demand = result["_meta"][MARK]
+        assert client.confirm(demand, proof(demand))["error"]["code"] == 32123
+        assert not diary.read("fire")
 
 
 @pytest.mark.req("AX-11.2-1")

@@ -45,12 +45,13 @@ class What(enum.Enum):
     DENIED = "denied"
 
 
-class Proof(msgspec.Struct, frozen=True, kw_only=True):
+class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is kept of a proof that held. The token itself is kept nowhere."""
 
     type: str
     anchor: str
     jti: str
+    key: str | None = None  # the thumbprint of the key that signed: an anchor may be given another
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -56,7 +56,7 @@ class Deciding:
             at=self._clock.wall(),
             reason=reason,
             answer=answer,
-            proof=Proof(type=verified.type, anchor=verified.anchor, jti=verified.jti) if verified else None,
+            proof=_kept(verified) if verified else None,
         )
         return await self._decided(id, decision, verified.expires_at if verified else None)
 
@@ -107,6 +107,10 @@ class Deciding:
         settled = await self.rulings.settle(decided)
         # The decision stands even where remembering it failed: it is taken up again at the next start.
         return decided if isinstance(settled, Fault) else settled
+
+
+def _kept(verified: Verified) -> Proof:
+    return Proof(type=verified.type, anchor=verified.anchor, jti=verified.jti, key=verified.key)
 
 
 def _needs(possible: tuple[str, ...]) -> str:

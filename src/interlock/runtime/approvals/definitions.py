@@ -34,7 +34,7 @@ log = logging.getLogger("interlock.approvals")
 BUCKET: Final = "definitions"
 DEFINITION_BYTES_MAX: Final = 32 * 1024  # of a definition kept to compare with; of a longer one only its digest
 SEGMENT_BYTES_MAX: Final = 16 * 1024 * 1024  # of all definitions kept of one segment
-KNOWN_MAX: Final = 20_000  # tools per segment; beyond, those no longer listed are forgotten
+KNOWN_MAX: Final = 20_000  # tools per segment, unless more are listed at once; what is new beyond is not remembered
 WAITING_MAX: Final = 200  # changes of one segment that wait at once; more are asked about when some are decided
 PAUSE_S: Final = 10.0  # after asking, before more is asked for the same segment
 SLICE: Final = 20  # definitions worked on before others get a turn
@@ -195,9 +195,15 @@ class Definitions:
 
     async def _write(self, segment: str, made: dict[str, Kept], listed: Mapping[str, object] = {}) -> None:
         async with self._writing:
-            kept = {**await self._on_disk(segment), **made}
-            if len(kept) > KNOWN_MAX:
-                kept = {tool: one for tool, one in kept.items() if tool in made or tool in listed}
+            known = await self._on_disk(segment)
+            # What was accepted is never forgotten: a server would only have to list enough else in between.
+            new = [tool for tool in made if tool not in known] if listed else []
+            room = max(0, max(KNOWN_MAX, len(listed)) - len(known))
+            if len(new) > room:
+                log.error("link %s: too many tools; of %d no change will be seen", segment, len(new) - room)
+                left_out = frozenset(new[room:])
+                made = {tool: one for tool, one in made.items() if tool not in left_out}
+            kept = {**known, **made}
             encoded = await asyncio.to_thread(_written, kept)
             await self._kv.put(BUCKET, segment, encoded, self._clock.wall())
             self._known[segment] = {tool: one.known for tool, one in kept.items()}

@@ -5,6 +5,7 @@ import hashlib
 from functools import cached_property
 from typing import Any, Final
 
+import msgspec
 from msgspec import Raw
 
 from interlock.protocol.ax.digest import tool_digest
@@ -59,12 +60,26 @@ class Sight:
     def definition(self) -> bytes:
         """What a person is shown of it, as JSON: all that the digest is made of (`answers.shown_digest`).
 
-        null where it is too long to be read: nobody signs what they cannot have read, and [[tool]] can still say it.
+        null where it is too long to be read: nobody signs what they cannot have read, and [[tool]] can still say it. A
+        member that not every reader can decode stands as its hash, as it does in the digest.
         """
         shown: dict[str, Any] = {"name": self.original}
-        shown |= {member: self._item[member] for member in _MEMBERS if member in self._item}
+        shown |= {member: _readable(self._item[member]) for member in _MEMBERS if member in self._item}
         declared = as_declared(self._said, self._declared)
         if declared is not None:
             shown["capability"] = declared
         definition = encode_value(shown)
-        return definition if len(definition) <= SHOWN_BYTES_MAX else b"null"
+        is_shown = len(definition) <= SHOWN_BYTES_MAX and _is_readable(definition)
+        return definition if is_shown else b"null"
+
+
+def _readable(raw: Raw) -> Raw | dict[str, str]:
+    return raw if _is_readable(raw) else {"sha256": hashlib.sha256(raw).hexdigest()}
+
+
+def _is_readable(raw: Raw | bytes) -> bool:
+    try:
+        msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True

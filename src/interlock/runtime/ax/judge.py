@@ -76,15 +76,21 @@ class Judge:
         return judge_confirmation(proof, asked, anchors=anchors, now=now, verify=_verify)
 
     def stands(self, approval: Approval) -> bool:
-        """Whether whoever approved may still do so: the anchor is there, entitled, and its key was not taken back."""
+        """Whether whoever approved may still do so: the anchor is there, entitled, and has the key it signed with.
+
+        A key set may not have been fetched since the start, and a service renews its keys: there the anchor will do.
+        """
         proof = approval.decision.proof if approval.decision is not None else None
         if proof is None:
             return True
         return any(
-            anchor.name == proof.anchor
-            and (anchor.source == "jwks" or any(thumbprint(key) not in self._revoked for key in anchor.keys))
+            anchor.name == proof.anchor and (anchor.source == "jwks" or self._has_key(anchor, proof.key))
             for anchor in approvers(approval.tool, self._anchors.known())
         )
+
+    def _has_key(self, anchor: Anchor, signed_with: str | None) -> bool:
+        prints = {thumbprint(key) for key in anchor.keys} - self._revoked
+        return bool(prints) if signed_with is None else signed_with in prints
 
     async def revoke(self, name: str) -> tuple[str, ...]:
         """The keys of an anchor, or the key with this thumbprint; gives the thumbprints. Raises StoreError."""

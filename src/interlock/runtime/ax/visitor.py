@@ -114,6 +114,7 @@ class Visitor:
             self._parent.cancel()
         if self._link is not None:
             self._registrar.closed(self._link.registration.session_id, f"it {self._gone}")
+        self._pipe = None  # each holds the other: what one has would wait for the collector
 
     def _hear_early(self, message: object) -> None:
         self._early += 1

@@ -64,7 +64,7 @@ class AxDoor:
         self._registrar = registrar
         self._inspector = Inspector(plan)
         self._proxies = Proxies(plan.node.trusted_proxies)
-        self._visitors: set[Visitor] = set()
+        self._waiting: set[Visitor] = set()  # and some that are registered by now
 
     def replan(self, plan: Plan) -> None:
         """Other [[access]] entries, for those who come from now on."""
@@ -131,7 +131,7 @@ class AxDoor:
         await receive()  # websocket.connect
         if not isinstance(who, Refusal) and SUBPROTOCOL not in scope["subprotocols"]:
             who = _NO_SUBPROTOCOL
-        if not isinstance(who, Refusal) and sum(one.is_waiting for one in self._visitors) >= WAITING_MAX:
+        if not isinstance(who, Refusal) and self._is_crowded():
             who = _CROWDED
         if isinstance(who, Refusal):
             await self._turn_away(scope, send, who)
@@ -140,11 +140,16 @@ class AxDoor:
         visitor = Visitor(self._registrar, who, transport="websocket", heartbeat_min_ms=self._plan.ax.heartbeat_min_ms)
         pipe = scope["extensions"][UPGRADED].pipe(visitor, self._plan.limits.message_bytes)
         visitor.begin(pipe)
-        self._visitors.add(visitor)
+        self._waiting.add(visitor)
         try:
             await pipe.run()
         finally:
-            self._visitors.discard(visitor)
+            self._waiting.discard(visitor)
+
+    def _is_crowded(self) -> bool:
+        if len(self._waiting) >= WAITING_MAX:
+            self._waiting = {one for one in self._waiting if one.is_waiting}
+        return len(self._waiting) >= WAITING_MAX
 
     def _admit(self, scope: Scope) -> Guest | Refusal:
         head = _head(scope)

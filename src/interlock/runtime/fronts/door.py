@@ -77,8 +77,7 @@ class PublicDoor:
         self.proxies = Proxies(plan.node.trusted_proxies)
         self.max_body_bytes = plan.limits.message_bytes
         self._who_needs_none = plan.auth.anonymous
-        self._local = principal_for("local", None, plan.access)
-        self._stranger = msgspec.structs.replace(self._local, stranger=True)
+        self._admit_by(plan)
         self.known_heads: dict[bytes, tuple[Head, int] | None] = {}
         self._inspector = Inspector(plan)
         self.protocols: set[McpProtocol] = set()
@@ -90,11 +89,15 @@ class PublicDoor:
 
     def replan(self, plan: Plan) -> None:
         """Other servers or rules: what was concluded from a request's head may no longer be so."""
-        self._local = principal_for("local", None, plan.access)
+        self._admit_by(plan)
         self._inspector = Inspector(plan)
         self.known_heads.clear()
         if self.bearers is not None:
             self.bearers.rules = plan.access
+
+    def _admit_by(self, plan: Plan) -> None:
+        self._local = principal_for("local", None, plan.access)
+        self._stranger = msgspec.structs.replace(self._local, stranger=True)
 
     # Rung 1: the door
 

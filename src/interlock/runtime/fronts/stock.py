@@ -101,7 +101,7 @@ class Stock:
 
     def _life_s(self, keeper: Keeper) -> float:
         """How long a list counts as fresh. A server that announces changes needs no shorter one."""
-        hint = keeper.listing.tools.ttl_s if keeper.listing is not None and not keeper.announces_changes else None
+        hint = keeper.list_hint_s
         return self._ttl_s if hint is None else min(self._ttl_s, max(LEAST_TTL_S, hint))
 
     def _ttl_ms(self, hint: float | None) -> int:

@@ -140,10 +140,10 @@ class Gatekeeper:
 
     def _digest(self, call: Call, route: Route) -> str | Fault:
         principal = call.caller.principal
+        if principal.stranger and route.gated:  # here or by a hop below, which would take us for who asks
+            return refusal(SCOPE_DENIED, "a person confirms calls of this tool; an unknown caller has nobody to ask")
         if route.gate is None or route.gate.hold is None:
             return request_digest(TOOLS_CALL, call.params).hex() if sees_pages(call) else ""
-        if principal.stranger:
-            return refusal(SCOPE_DENIED, "a person confirms calls of this tool; an unknown caller has nobody to ask")
         return call_digest(
             call.params.get("arguments"),
             aggregator_id=self.aggregator_id,

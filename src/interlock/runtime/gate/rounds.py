@@ -42,7 +42,10 @@ class Rounds:
     # Demands of hops below
 
     def remember(self, confirmation_id: str, relayed: Relayed) -> None:
-        self._relayed.pop(confirmation_id, None)
+        """Whoever was first stays: another link, or another caller, that shows the same id gets no proof for it."""
+        known = self._relayed.pop(confirmation_id, relayed)
+        if (known.route.link.segment, known.principal) != (relayed.route.link.segment, relayed.principal):
+            relayed = known
         while len(self._relayed) >= RELAYED_MAX:
             del self._relayed[next(iter(self._relayed))]
         self._relayed[confirmation_id] = relayed
@@ -57,6 +60,9 @@ class Rounds:
         if len(self._passes) >= PASSES_MAX:
             return False
         key = (principal, digest)
+        before = self._passes.get(key)
+        if before is not None and before.approval_id != approval_id:
+            self._on_lapsed(before.approval_id)  # the same call was begun anew, and goes on in its place
         held = self._passes[key] = Pass(approval_id=approval_id, until=self._clock.now() + seconds, state=state)
         asyncio.get_running_loop().call_later(seconds, self._lapse, key, held)
         return True

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import random
 import secrets
+import weakref
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
@@ -77,9 +78,11 @@ class Keeper:
         self.holder = holder
         self.listing: Listing | None = None
         self.listed_at = dict.fromkeys(LISTS_OF, 0.0)  # when each kind of list was last read, or could not be
+        self.list_hint_s: float | None = None  # how long the server says they last, unless it announces changes
         self.settled = asyncio.Event()  # the first attempt has ended, well or not
         self.stderr = StderrRing(now=workshop.clock.wall)
-        self.subscriptions = Subscriptions(link, self._refresh_all)
+        refresh_all = weakref.WeakMethod(self._refresh_all)  # else what is listed would wait for the collector
+        self.subscriptions = Subscriptions(link, lambda: (refresh := refresh_all()) and refresh())
         self.task_listening = TaskListening(link)
         self.log_level: str | None = None
         self._level_heard: Heard | None = None
@@ -372,6 +375,7 @@ class Keeper:
 
     async def _publish(self, listing: Listing, kinds: Iterable[str]) -> None:
         self.listing = listing
+        self.list_hint_s = None if self.announces_changes else listing.tools.ttl_s
         for kind in kinds:
             self.listed_at[kind] = self._workshop.clock.now()
         await self._stock_catalog(self.link, listing)

@@ -96,11 +96,9 @@ async def read_list(link: Link, method: str, known: Items | None = None) -> Item
         raw_items = decode_array(page.get(LISTS[method], Raw(b"null")))
         if raw_items is None:
             raise ListFailed(f"its {method} has no list {LISTS[method]}")
-        for done, raw in enumerate(raw_items, 1):
-            data = bytes(raw)
-            digest.update(data)
-            digest.update(b"\n")
-            reading.take(data)
+        for done, raw in enumerate(map(bytes, raw_items), 1):
+            digest.update(raw + b"\n")
+            reading.take(raw)
             if done % SLICE == 0:
                 await asyncio.sleep(0)
         if facts.era is Era.MODERN:

@@ -26,3 +26,4 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 USABLE = frozenset((LinkState.READY, LinkState.SLOW))
+AWAY = frozenset((LinkState.DEGRADED, LinkState.UNAUTHORISED))  # what it offers stays listed, as degraded

@@ -24,7 +24,7 @@ from interlock.runtime.access import credential_of
 from interlock.store.ports import StoreError
 from interlock.store.secrets import SealMissing
 from interlock.store.tokens import maybe_door, token_name_fault
-from interlock.surface.admin.approvals import PATH, SOCKET_ROLES, approval_routes
+from interlock.surface.admin.approvals import ADMIN, PATH, SOCKET_ROLES, approval_routes
 from interlock.surface.admin.callback import callback_page
 from interlock.surface.admin.operations import NotFound, Operations, Refused, SecretKind, TokenDoor, TokenScope
 from interlock.surface.admin.passkeys import is_invitation, passkey_routes
@@ -139,10 +139,7 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
         return json_answer(await operations.revoke_token(request.path_params["ref"]))
 
     async def revoke_key(request: Request) -> Response:
-        state = request.scope.get("state", {})
-        if "admin" not in state.get("roles", SOCKET_ROLES):
-            raise Rejected(403, "role_required", "this credential may look and not take keys back")
-        by = state.get("principal", "local")
+        by = request.scope.get("state", {}).get("principal", "local")
         return json_answer(await operations.revoke_key(request.path_params["ref"], by))
 
     routes = [
@@ -198,11 +195,20 @@ class _Door:
                 if principal is None:
                     raise _unauthorised(request)
                 scope.setdefault("state", {})["principal"] = principal
+            _check_role(scope)
             await self._app(scope, receive, send)
         except ClientDisconnect:
             return
         except Exception as error:
             await _refusal(error)(scope, receive, send)
+
+
+def _check_role(scope: Scope) -> None:
+    """To change anything takes the role of an admin; who may decide on an approval is settled there."""
+    if scope["method"] in ("GET", "HEAD") or scope["path"].startswith(PATH):
+        return
+    if ADMIN not in scope.get("state", {}).get("roles", SOCKET_ROLES):
+        raise Rejected(403, "role_required", "this credential may look and change nothing; use one of an admin's")
 
 
 def _unauthorised(request: Request) -> Rejected:

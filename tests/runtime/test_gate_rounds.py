@@ -1,0 +1,95 @@
+"""What is remembered of calls that go on, and of demands from below: by whom, how often, how long, how many."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from interlock.runtime.gate import rounds
+from interlock.runtime.gate.rounds import Relayed, Rounds
+
+
+class Hand:
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def now(self) -> float:
+        return self.at
+
+    def wall(self) -> float:
+        return self.at
+
+
+class _Link:
+    def __init__(self, segment: str) -> None:
+        self.segment = segment
+
+
+class _Route:
+    def __init__(self, segment: str) -> None:
+        self.link = _Link(segment)
+
+
+def relayed(segment: str = "low", principal: str = "a", digest: str = "d") -> Relayed:
+    return Relayed(route=cast(Any, _Route(segment)), principal=principal, digest=digest)
+
+
+def made() -> tuple[Rounds, Hand]:
+    hand = Hand()
+    return Rounds(hand, lambda approval_id: None), hand
+
+
+async def test_a_call_goes_on_once_for_its_caller_and_with_the_state_that_was_asked_back() -> None:
+    kept, hand = made()
+    assert kept.let_go_on("a", "d", "approval", b'"s"', 30)
+    assert not kept.may_go_on("b", "d", b'"s"')
+    assert not kept.may_go_on("a", "other", b'"s"')
+    assert not kept.may_go_on("a", "d", b"")
+    assert not kept.may_go_on("a", "d", b'"t"')
+    assert kept.may_go_on("a", "d", b'"s"')
+    hand.at = 30
+    assert not kept.may_go_on("a", "d", b'"s"')
+    assert kept.take("a", "d") == "approval"
+    assert kept.take("a", "d") is None
+
+
+async def test_one_that_nobody_takes_up_is_told_of_and_one_that_was_taken_up_is_not() -> None:
+    lapsed: asyncio.Queue[str] = asyncio.Queue()
+    kept = Rounds(Hand(), lapsed.put_nowait)
+    kept.let_go_on("a", "one", "taken", b"", 0.01)
+    kept.take("a", "one")
+    kept.let_go_on("a", "two", "begun anew", b"", 0.01)
+    kept.let_go_on("a", "two", "in its place", b"", 60)
+    kept.let_go_on("a", "two", "in its place", b"", 60)
+    assert lapsed.get_nowait() == "begun anew"
+    kept.let_go_on("a", "three", "left", b"", 0.02)  # after the others: when this has lapsed, they have had their time
+    async with asyncio.timeout(5):
+        assert await lapsed.get() == "left"
+    assert lapsed.empty()
+    assert kept.take("a", "two") == "in its place"
+
+
+def test_the_first_to_show_an_id_keeps_it() -> None:
+    kept, _ = made()
+    first = relayed()
+    kept.remember("c1", first)
+    kept.remember("c1", relayed(segment="mallory"))
+    kept.remember("c1", relayed(principal="b"))
+    assert kept.maybe_relayed("c1") is first
+    again = relayed(digest="e")
+    kept.remember("c1", again)
+    assert kept.maybe_relayed("c1") is again
+
+
+async def test_there_is_room_for_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "RELAYED_MAX", 3)
+    monkeypatch.setattr(rounds, "PASSES_MAX", 2)
+    kept, _ = made()
+    for number in range(3):
+        kept.remember(f"c{number}", relayed())
+    kept.remember("c0", relayed())  # asked for again: it is the newest now
+    kept.remember("c3", relayed())
+    assert [kept.maybe_relayed(f"c{number}") is not None for number in range(4)] == [True, False, True, True]
+    assert kept.let_go_on("a", "1", "x", b"", 60)
+    assert kept.let_go_on("a", "2", "x", b"", 60)
+    assert not kept.let_go_on("a", "3", "x", b"", 60)

@@ -1,0 +1,58 @@
+"""A changed configuration of which one part cannot be taken up: what becomes of the others, and of that part?"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from interlock.config.load import Loaded, load
+from interlock.config.plan import Plan
+from interlock.runtime.clock import SystemClock
+from interlock.runtime.reload import Reload
+from interlock.runtime.start_errors import CannotStart
+
+ANCHOR = '[[anchor]]\nname = "ada"\nkey = "ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="\napproves = ["*"]\n'
+BEFORE = f"{ANCHOR}[gate]\nmode = 'gated'\n"
+AFTER = "[gate]\nmode = 'gated'\n[budget]\nmax_calls_per_minute = 5\n[[access]]\nwho = ['*']\nscope = 'read'\n"
+
+
+class Parts:
+    """What is in effect; `broken` cannot be taken up."""
+
+    def __init__(self, broken: str | None) -> None:
+        self.broken = broken
+        self.took: list[str] = []
+
+    def take(self, name: str):  # type: ignore[no-untyped-def]
+        async def taken(old: Plan, new: Plan) -> None:
+            if name == self.broken:
+                raise CannotStart(f"{name} cannot be used")
+            self.took.append(name)
+
+        return taken
+
+
+@pytest.mark.parametrize("broken", ["access", "budget", "anchors"])
+async def test_a_part_that_cannot_be_taken_up_keeps_no_other_back_and_is_tried_again(
+    tmp_path: Path, broken: str
+) -> None:
+    config = tmp_path / "interlock.toml"
+
+    def read() -> Loaded:
+        return load(config, os.environ, {"data": str(tmp_path / "data")})
+
+    config.write_text(BEFORE)
+    names = ("access", "anchors", "budget")
+    parts = Parts(broken)
+    reload = Reload(read, (config,), read().plan, {name: parts.take(name) for name in names}, SystemClock())
+    config.write_text(AFTER)
+    with pytest.raises(CannotStart):
+        await reload.take_up()
+    assert sorted(parts.took) == sorted(set(names) - {broken})
+
+    parts.broken, parts.took = None, []
+    await reload.take_up()
+    assert parts.took == [broken]
+    await reload.take_up()
+    assert parts.took == [broken]
+    assert reload.plan == read().plan
