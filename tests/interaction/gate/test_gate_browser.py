@@ -161,7 +161,7 @@ def test_a_tool_nobody_classified_is_named_before_the_passkey_is_asked(place: Pl
     place.tab.wait("document.body.innerText.includes('remembered')")
     # A moment long the tool is being listed anew, and the caller is told to call again.
     done = wait_for(lambda: client.ask("tools/call", {"name": "plant.silent", "arguments": {}}).get("result"))
-    assert done["structuredContent"] == {"did": "silent"}
+    assert done["structuredContent"] == {"did": "silent"}, (demand, done)
 
 
 def test_nothing_a_caller_wrote_acts_on_the_page(place: Place, client: Client) -> None:

@@ -16,6 +16,7 @@ from interlock.surface.admin.pages import page, text
 
 LINES_MAX: Final = 2000  # shown of arguments or a definition
 OPEN: Final = ("pending", "approved")
+_RAN: Final = ("used", "done", "failed")
 
 _STATES: Final = {
     "pending": "waits for you",
@@ -102,14 +103,16 @@ def _title(one: dict[str, Any]) -> str:
 def _heading(one: dict[str, Any]) -> str:
     if one["kind"] == "definition":
         return text(_title(one))
-    return f"{text(one['requested_by'])} wants to call <code>{text(one['tool'])}</code>"
+    verb = "wants to call" if one["status"] in OPEN else "called" if one["status"] in _RAN else "wanted to call"
+    return f"{text(one['requested_by'])} {verb} <code>{text(one['tool'])}</code>"
 
 
 def _effect(one: dict[str, Any]) -> str:
     if one["kind"] == "definition":
         return ""
     words = effect(one["capability"])
-    return f'<p class="effect{" grave" if "cannot" in words else ""}">{text(words)}</p>'
+    is_grave = "cannot" in words and one["status"] in OPEN
+    return f'<p class="effect{" grave" if is_grave else ""}">{text(words)}</p>'
 
 
 def _error(error: str | None) -> str:
@@ -128,10 +131,10 @@ def _what(one: dict[str, Any]) -> str:
 def _after(one: dict[str, Any]) -> str:
     """How it went, for whoever decided."""
     told = _NEXT.get(one["status"], "").format(by=text(one["requested_by"]))
-    if one["kind"] == "definition" and one["status"] in ("approved", "used", "done"):
-        told = "It is remembered for this definition of the tool."
+    if one["kind"] == "definition" and one["status"] in ("approved", *_RAN):
+        told = "It is remembered for this definition of the tool." if one["status"] == "done" else ""
     decided = _decision(one["decision"])
-    lines = [told, text(decided) if decided else "", text(one["outcome"]) if one["outcome"] else ""]
+    lines = [told, text(decided) if decided else "", f"outcome: {text(one['outcome'])}" if one["outcome"] else ""]
     words = "".join(f"<p>{line}</p>" for line in lines if line)
     return f'<div class="box">{words}</div>' if words else ""
 
