@@ -24,6 +24,7 @@ from bench.processes import START_SECONDS, NotStarted, cores
 
 DEPTHS = (1, 2, 4, 8)
 FIRST = f"depth {DEPTHS[0]}"
+READS = '\ntools = { echo = "read_only" }'  # nothing that a gate would hold
 ADMITS = '[[access]]\nwho = ["subserver:*"]\nscope = "admin"\nauthority = "dns:bench.example"\n'
 BELOW = """
 [[ax.parents]]
@@ -45,7 +46,7 @@ def chain(server: int, length: int) -> Iterator[list[Ready]]:
     with contextlib.ExitStack() as stack:
         nodes: list[Ready] = []
         for number in range(length):
-            servers = {"fast": contestants.dialled(server)} if number == length - 1 else {}
+            servers = {"fast": contestants.dialled(server) + READS} if number == length - 1 else {}
             extra = ADMITS + (below(nodes[-1], f"n{number}") if nodes else "")
             nodes.append(stack.enter_context(contestants.node(servers, cores()[1], extra=extra)))
         found = []

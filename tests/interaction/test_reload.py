@@ -119,6 +119,23 @@ def test_an_access_rule_holds_for_the_next_request_of_the_same_connection(tmp_pa
         )
 
 
+def test_an_access_rule_holds_for_callers_from_beyond_the_machine_too(tmp_path: Path) -> None:
+    anyone = '[auth]\nanonymous = "any"\n'
+
+    with running_node(tmp_path, BENCH, anyone) as node, Wire(node) as wire, Wire(node) as local:
+        node.wait_link("bench", {"state": "ready"})
+        wire.base["x-forwarded-for"] = "203.0.113.9"
+
+        def refused(caller: Wire) -> Any:
+            answer = caller.modern("tools/call", {"name": "bench__echo", "arguments": {}}).message
+            return answer.get("error", {}).get("message")
+
+        assert refused(wire) is None
+        rewrite(node, BENCH, f'{anyone}[[access]]\nwho = ["local"]\ntools = ["nothing.*"]\n')
+        wait_for(lambda: refused(local) == "tool_not_found", 20)
+        assert refused(wire) == "tool_not_found"
+
+
 @pytest.mark.timeout(120)
 def test_a_running_node_becomes_the_child_of_another_and_leaves_it_again(tmp_path: Path) -> None:
     with running_node(tmp_path / "root", {}, ACCESS) as root, running_node(tmp_path / "edge", BENCH, ACCESS) as edge:

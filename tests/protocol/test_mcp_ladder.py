@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from mcp.shared import inbound as sdk
@@ -16,6 +16,7 @@ from interlock.protocol.mcp.ladder import (
     ROUTING_HEADERS,
     Climbed,
     climb,
+    climb_alone,
     climb_plain,
     plain_routing,
     unsupported,
@@ -216,7 +217,7 @@ def test_an_ordinary_request_climbs_in_one_pass_to_the_same_place() -> None:
     assert climbed is not None
     message = decode_untrusted(body)
     assert isinstance(message, Request)
-    assert climbed == climb(message, HEADERS)
+    assert climbed == climb(message, HEADERS) == climb_alone(body)
 
 
 @pytest.mark.parametrize(
@@ -245,6 +246,9 @@ def test_an_ordinary_request_climbs_in_one_pass_to_the_same_place() -> None:
 )
 def test_whatever_is_not_ordinary_is_left_to_the_rungs(body: bytes) -> None:
     assert in_one_pass(body, HEADERS) is None
+    climbed = climb_alone(body)  # without headers there is nothing to compare with
+    assert climbed is None or climbed == climb(cast(Request, decode_untrusted(body)), None)
+    assert (climbed is None) is not any(one in body for one in (b'"tools/list"', b'"other"'))
 
 
 @pytest.mark.parametrize("name", [b"ech\xc3\xb6", b"=?base64?ZWNobw==?=", b'ec"ho', b"ec\\ho"])

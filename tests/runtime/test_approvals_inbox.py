@@ -104,6 +104,36 @@ async def test_arguments_that_wait_are_bounded_in_bytes(tmp_path: Path) -> None:
         await desk.raised("d2")
 
 
+async def test_asking_and_taking_it_back_in_a_circle_is_asking_too_often(tmp_path: Path) -> None:
+    clock = Hands()
+    async with desk_at(tmp_path, clock, max_pending=3) as desk:
+        for number in range(3):
+            raised = await desk.raised(f"d{number}")
+            ok(await desk.inbox.withdraw(raised.id))
+            clock.pass_(1)
+        refused = data(await desk.inbox.raise_(desk.call("d9")))
+        assert (refused["budget"], refused["used"]) == ("max_pending_confirmations", 3)
+        assert refused["retry_after_ms"] == 297_000
+        await desk.raised("d9", "client:bob")
+        clock.pass_(298)
+        await desk.raised("d9")
+
+
+async def test_the_arguments_of_all_principals_together_are_bounded_in_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("interlock.runtime.approvals.inbox.HELD_BYTES_IN_ALL_MAX", 4 * len(ARGUMENTS))
+    async with desk_at(tmp_path) as desk:
+        raised = [await desk.raised("d1", f"client:c{number}") for number in range(4)]
+        many = await desk.inbox.raise_(desk.call("d1", "client:c4"))
+        assert data(many)["budget"] == "max_pending_bytes_in_all"
+        ok(await desk.inbox.decide(raised[0].id, desk.no()))
+        await desk.raised("d1", "client:c4")
+        for one in desk.inbox.waiting():
+            ok(await desk.inbox.withdraw(one.id))
+        assert desk.inbox._index.held_bytes == 0
+
+
 async def test_a_definition_is_asked_for_once_whoever_calls_and_never_lapses(tmp_path: Path) -> None:
     clock = Hands()
 

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shlex
 import time
 import types
 import uuid
@@ -23,6 +24,7 @@ from tests.servers.minting import mint
 
 from interlock.config.load import load
 from interlock.protocol.approvals.state import Status
+from interlock.protocol.ax.gating import Gate
 from interlock.runtime.callers import Principal
 from interlock.runtime.gate.rounds import Relayed
 from interlock.runtime.guard import HELD, Refuse, Rung
@@ -75,12 +77,22 @@ class Here(Place):
 
 @contextlib.asynccontextmanager
 async def house(
-    folder: Path, extra: str = "", era: str = "modern", anchored: str = ANCHORED, changed: str = ""
+    folder: Path,
+    extra: str = "",
+    era: str = "modern",
+    anchored: str = ANCHORED,
+    changed: str = "",
+    turning: bool = False,
 ) -> AsyncIterator[Here]:
+    """`turning`: whenever the server is started, the file `changed` says what of it is another."""
     diary = Diary(folder / "diary.jsonl")
     config = folder / "interlock.toml"
     table = served(diary, era)
     table["args"] += ["--changed", changed] if changed else []
+    if turning:
+        words = shlex.join([table["command"], *table["args"]])
+        (folder / "changed").touch()
+        table = {"command": "/bin/sh", "args": ["-c", f'exec {words} --changed "$(cat {folder}/changed)"']}
     config.write_text(f"{anchored}{extra}\n[servers.plant]\n{_toml(table)}")
     clock = AheadClock()
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
@@ -291,7 +303,7 @@ async def test_a_name_without_end_is_not_kept_with_what_waits(tmp_path: Path) ->
         assert kept is not None
         assert kept.agent is not None
         assert kept.agent.startswith("agent ")
-        assert len(kept.agent) == 255
+        assert len(kept.agent) == 100
 
 
 async def test_a_hop_cannot_have_the_proofs_that_another_hop_asked_for(tmp_path: Path) -> None:
@@ -306,6 +318,20 @@ async def test_a_hop_cannot_have_the_proofs_that_another_hop_asked_for(tmp_path:
         found = rounds.maybe_relayed("c1")
         assert found is not None
         assert found.route is asked
+
+
+@pytest.mark.req("AX-11.3-1")
+async def test_an_unknown_caller_asks_nobody_by_way_of_a_hop_below_either(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        here.principals["anybody"] = Principal("local", stranger=True)
+        asked = here.call("plant.look", who="anybody")
+        await asked.result()
+        route = here.node._find_tool("plant.fire")
+        assert route is not None
+        below = msgspec.structs.replace(route, gate=Gate(hold=None, relays=True), gated=True)
+        refused = here.node.gate.enter(asked.running, below, None)
+        assert refused is not None
+        assert refused.message == "scope_denied"
 
 
 async def test_what_was_held_leaves_nothing_in_memory(tmp_path: Path) -> None:
@@ -360,6 +386,27 @@ async def test_a_server_that_comes_back_with_the_same_definition_keeps_what_was_
         await keeper.restart()
         await here.until(lambda: keeper.link.restarts > 0 and keeper.link.standing.state.value == "ready")
         assert (await here.call("plant.fire").result())["structuredContent"] == {"did": "fire"}
+
+
+@pytest.mark.req("AX-11.3-14")
+@pytest.mark.parametrize(("tool", "changed"), [("plant.look", "look"), ("plant.fire", "description")])
+async def test_a_call_that_waits_for_a_server_is_not_made_where_it_comes_back_with_another_tool(
+    tmp_path: Path, tool: str, changed: str
+) -> None:
+    """It was let through, or approved, as what the tool was when the call came."""
+    async with house(tmp_path, turning=True) as here:
+        if tool == "plant.fire":
+            await here.approved(await here.held())
+        keeper = here.node.keepers["plant"]
+        (tmp_path / "changed").write_text(changed)
+        pid = keeper.link.pid
+        assert pid is not None
+        os.kill(pid, 9)
+        await here.until(lambda: keeper.link.pid is None)
+        error = await here.call(tool).error()
+        assert (error["message"], error["data"]["reason"]) == ("tool_degraded", "relisting")
+        assert not here.diary.read()
+        await here.held(tool)
 
 
 @pytest.mark.req("AX-11.3-14")

@@ -55,7 +55,7 @@ from interlock.runtime.gate.confirming import ConfirmDesk
 from interlock.runtime.gate.keeper import Gatekeeper
 from interlock.runtime.grants.consents import Consent
 from interlock.runtime.grants.errors import Unobtainable
-from interlock.runtime.guard import BUSY, HELD, NOT_FOUND, Admitted, Guard, Refuse, Rung
+from interlock.runtime.guard import BUSY, HELD, NOT_FOUND, RELISTED, Admitted, Guard, Refuse, Rung
 from interlock.runtime.interviews import Interview
 from interlock.runtime.links.greeting import modern_head
 from interlock.runtime.links.keeper import Heard, Keeper
@@ -360,7 +360,20 @@ class Dispatch:
             keeper.wake()
             await keeper.usable_within(RESPAWN_WAIT_S)
             verdict = self.guard.admit(call, link)
+            if not isinstance(verdict, Refuse) or verdict.rung is Rung.GATE:
+                verdict = self._maybe_relisted(call) or verdict
         await self._end_hold(call, link, verdict)
+
+    def _maybe_relisted(self, call: Call) -> Refuse | None:
+        """A server may come back with other tools: what is held, withheld or gone by now is not called as it was."""
+        if call.method != TOOLS_CALL:
+            return None
+        route = self.view(call.caller.key).find_tool(call.target)
+        if route is not None:
+            same = not route.is_held if call.gate is None else route.digest == call.gate.route.digest
+            if same:
+                return None
+        return Refuse(Rung.ROUTE, RELISTED)
 
     async def _end_hold(self, call: Call, link: Link, verdict: Admitted[Call] | Refuse) -> None:
         if call.done:

@@ -143,5 +143,9 @@ BUSY: Final = Fault(
     TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "outcome": "not_sent", "retry_after_ms": 1000}
 )
 
+RELISTED: Final = Fault(
+    TOOL_DEGRADED, "tool_degraded", {"reason": "relisting", "outcome": "not_sent", "retry_after_ms": 0}
+)
+
 # Whoever is refused at this rung is told what it waits for (`gate`), not this.
 HELD: Final = Refuse(Rung.GATE, Fault(UNAVAILABLE, "unavailable", {"reason": "confirmation_required"}))

@@ -3,7 +3,7 @@
     python actuator.py DIARY [--era legacy|modern] [--http PORT] [--forget-after CALLS] [--changed MEMBER]
 
 It has no safety code at all. `hold` waits until a file appears, so that a call can be caught while it is under way.
-`change` gives `fire` another definition in one of its members and says so.
+`change` gives `fire` another definition in one of its members and says so; --changed look makes `look` destructive.
 """
 
 import argparse
@@ -83,7 +83,8 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
     server.tool("typed", doing("typed"), f'{SCHEMA},{OUTPUT},"annotations":{{"destructiveHint":true}}')
     server.tool("hold", hold, f'{SCHEMA},"annotations":{{"destructiveHint":true}}')
     server.tool("nudge", doing("nudge"), f'{SCHEMA},"annotations":{{"destructiveHint":false}}')
-    server.tool("look", doing("look"), f'{SCHEMA},"annotations":{{"readOnlyHint":true}}')
+    looks = HINT if options.changed == "look" else '"annotations":{"readOnlyHint":true}'
+    server.tool("look", doing("look"), f"{SCHEMA},{looks}")
     server.tool("silent", doing("silent"))
     server.tool("change", change, f'{SCHEMA},"annotations":{{"readOnlyHint":true}}')
     for mutable in (True, False):

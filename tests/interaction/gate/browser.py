@@ -19,6 +19,7 @@ from typing import Any
 from websockets.sync.client import ClientConnection, connect
 
 WITHIN_S = 30.0
+TRIES = 6  # to open a page
 POLL_S = 0.05
 FLAGS = (
     "--headless",
@@ -71,20 +72,30 @@ class Tab:
         return done["result"].get("value")
 
     def open(self, url: str) -> None:
-        """By way of an empty page: one that is about to renew itself would otherwise win."""
+        """By way of an empty page, and again where the page before just renewed itself and won."""
         for there in ("about:blank", url):
-            assert "errorText" not in self.do("Page.navigate", url=there), there
-            self.wait(f"location.href === {json.dumps(there)} && document.readyState === 'complete'")
+            arrived = f"location.href === {json.dumps(there)} && document.readyState === 'complete'"
+            for _ in range(TRIES):
+                self.do("Page.navigate", url=there)
+                if self._comes_true(arrived, WITHIN_S / TRIES):
+                    break
+            else:
+                raise AssertionError(f"{there} does not open; there is: {self.text()}")
 
     def wait(self, expression: str) -> None:
-        """Until it is true. A page that is just being left cannot be asked, and is asked again."""
-        deadline = time.monotonic() + WITHIN_S
+        """Until it is true."""
+        if not self._comes_true(expression, WITHIN_S):
+            raise AssertionError(f"{expression} is not true of: {self.text()}")
+
+    def _comes_true(self, expression: str, within_s: float) -> bool:
+        """A page that is just being left cannot be asked, and is asked again."""
+        deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             with contextlib.suppress(AssertionError):
                 if self.value(f"Boolean({expression})"):
-                    return
+                    return True
             self._listen(POLL_S)
-        raise AssertionError(f"{expression} is not true of: {self.text()}")
+        return False
 
     def text(self) -> str:
         return str(self.value("document.body.innerText"))

@@ -108,6 +108,19 @@ def climb_plain(data: bytes, routing: Routing) -> Climbed | None:
     return None
 
 
+def climb_alone(data: bytes) -> Climbed | None:
+    """The same on a pipe that has no headers."""
+    plain = maybe_plain_request(data)
+    if plain is None:
+        return None
+    message_id, method, params = plain
+    raw_meta = bytes(params.get("_meta", b""))
+    read = _known_meta(raw_meta) if len(raw_meta) <= KNOWN_META_BYTES_MAX else _read_meta(raw_meta)
+    if type(read) is not tuple or read[2] not in MODERN_VERSIONS:
+        return None
+    return Climbed(message_id, method, params, read[0])
+
+
 def _read_meta(raw_meta: bytes) -> tuple[dict[str, Raw], bytes, str] | Fault:
     """`_meta`, and its version as it is written and as it reads."""
     meta = decode_object(raw_meta) if raw_meta else None

@@ -37,6 +37,7 @@ SWEEP_EVERY_S: Final = 1.0  # how late an expiry may be written down; it counts 
 TRIES_MAX: Final = 5  # against writers that were first
 HELD_BYTES_MAX: Final = 16 * 1024 * 1024  # of arguments that wait, per principal: room for one of the largest messages
 AGENT_CHARS_MAX: Final = 100
+HELD_BYTES_IN_ALL_MAX: Final = 256 * 1024 * 1024  # of all principals: an issuer may let anybody make many of them
 LIVE_MAX: Final = 50_000  # of all principals and kinds together
 
 _WITHOUT_EXPIRY: Final = frozenset((Kind.DEFINITION, Kind.REQUEST))
@@ -297,13 +298,17 @@ class Inbox:
         if approval.kind is Kind.DEFINITION:  # one for each tool there is
             return None
         held = self._index.held_by(approval.requested_by)
-        if len(held) >= self.rules.max_pending:
-            return _too_many(
-                "max_pending_confirmations", self.rules.max_pending, len(held), self._index.next_lapse_ms(held)
-            )
+        taken_back = self._index.taken_back_by(approval.requested_by)
+        used = len(held) + len(taken_back)
+        if used >= self.rules.max_pending:
+            wait_ms = self._index.next_lapse_ms(held, taken_back)
+            return _too_many("max_pending_confirmations", self.rules.max_pending, used, wait_ms)
         size = sum(held.values()) + len(approval.params or b"")
         if size > HELD_BYTES_MAX:
             return _too_many("max_pending_bytes", HELD_BYTES_MAX, size, self._index.next_lapse_ms(held))
+        size = self._index.held_bytes + len(approval.params or b"")
+        if size > HELD_BYTES_IN_ALL_MAX:
+            return _too_many("max_pending_bytes_in_all", HELD_BYTES_IN_ALL_MAX, size, None)
         return None
 
 

@@ -37,11 +37,13 @@ def definition_key(tool: str, digest: str) -> Key:
 class Index:
     def __init__(self, clock: Clock) -> None:
         self.lapsing = asyncio.Event()  # there is one that lapses by itself
+        self.held_bytes = 0  # of all that is pending, but for definitions
         self._clock = clock
         self._filed: dict[str, Filed] = {}
         self._dues: dict[str, float] = {}  # live ones that lapse, by the monotonic clock
         self._by_key: dict[Key, str] = {}
         self._pending: dict[str, dict[str, int]] = {}  # principal -> ids and the bytes they hold
+        self._taken_back: dict[str, list[float]] = {}  # principal -> until when each counts as if it were pending
         self._ended: deque[str] = deque()
 
     # Looking
@@ -78,12 +80,22 @@ class Index:
     def held_by(self, principal: str) -> dict[str, int]:
         return self._pending.get(principal, {})
 
+    def taken_back_by(self, principal: str) -> list[float]:
+        """When those lapse that it raised and withdrew: asking people in a circle is asking too often."""
+        now = self._clock.now()
+        left = [due for due in self._taken_back.get(principal, ()) if due > now]
+        if left:
+            self._taken_back[principal] = left
+        else:
+            self._taken_back.pop(principal, None)
+        return left
+
     @property
     def pending_count(self) -> int:
         return sum(map(len, self._pending.values()))
 
-    def next_lapse_ms(self, ids: Iterable[str]) -> int | None:
-        dues = [due for id in ids if (due := self._dues.get(id)) is not None]
+    def next_lapse_ms(self, ids: Iterable[str], others: Iterable[float] = ()) -> int | None:
+        dues = [*others, *(due for id in ids if (due := self._dues.get(id)) is not None)]
         return max(0, round((min(dues) - self._clock.now()) * 1000)) if dues else None
 
     def _has_lapsed(self, filed: Filed) -> bool:
@@ -105,7 +117,9 @@ class Index:
             self.release(approval)
         deadline = approval.deadline
         if deadline is None:
-            self._dues.pop(approval.id, None)
+            due = self._dues.pop(approval.id, None)
+            if due is not None and approval.status is Status.WITHDRAWN:
+                self._taken_back[approval.requested_by] = [*self.taken_back_by(approval.requested_by), due]
         else:
             self._dues[approval.id] = self._clock.now() + deadline - self._clock.wall()
             self.lapsing.set()
@@ -126,12 +140,22 @@ class Index:
 
     def hold(self, approval: Approval) -> None:
         """Counted from now on, also before it is on disk, so that many at once cannot overshoot."""
-        self._pending.setdefault(_whose(approval), {})[approval.id] = len(approval.params or b"")
+        held = self._pending.setdefault(_whose(approval), {})
+        size = len(approval.params or b"")
+        self._count(approval, size - held.get(approval.id, 0))
+        held[approval.id] = size
 
     def release(self, approval: Approval) -> None:
         held = self._pending.get(_whose(approval))
-        if held is not None and held.pop(approval.id, None) is not None and not held:
-            del self._pending[_whose(approval)]
+        size = held.pop(approval.id, None) if held is not None else None
+        if size is not None:
+            self._count(approval, -size)
+            if not held:
+                del self._pending[_whose(approval)]
+
+    def _count(self, approval: Approval, size: int) -> None:
+        if approval.kind is not Kind.DEFINITION:
+            self.held_bytes += size
 
     def forget(self, id: str) -> None:
         filed = self._filed.pop(id, None)
@@ -144,6 +168,8 @@ class Index:
 
     def forget_old(self) -> None:
         """What ended so long ago that the store has given it up, and the oldest where they are very many."""
+        for principal in list(self._taken_back):
+            self.taken_back_by(principal)
         wall = self._clock.wall()
         while self._ended:
             filed = self._filed.get(self._ended[0])

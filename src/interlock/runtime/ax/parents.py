@@ -122,6 +122,11 @@ class Parents(Uplink):
         """Other aggregators stand below us: the parent learns it with the next heartbeat (5.3)."""
         self._take(self._engine.subtree_changed(subtree_ids, asyncio.get_running_loop().time()))
 
+    def receive(self, data: bytes) -> None:
+        front = self._tenant
+        if not (isinstance(front, UpwardFront) and front.take(data)):
+            super().receive(data)
+
     # What happens to the registration
 
     def _opener(self, parent: ParentPlan) -> Opener:

@@ -15,7 +15,7 @@ from interlock.protocol.ax.notices import Notice
 from interlock.protocol.jsonrpc.codec import decode_object, encode_fault, encode_notification, maybe_string
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Fault, for_legacy
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
-from interlock.protocol.mcp.ladder import Climbed, climb
+from interlock.protocol.mcp.ladder import Climbed, climb, climb_alone
 from interlock.protocol.mcp.methods import CANCELLED, INITIALIZE, LISTEN, LOG_MESSAGE
 from interlock.runtime.audience import Audience
 from interlock.runtime.ax.hop import Hop
@@ -68,6 +68,14 @@ class UpwardFront:
         self._closing = True
 
     # Tenant
+
+    def take(self, data: bytes) -> bool:
+        """Serve an ordinary request of the modern era; False for everything that wants a closer look."""
+        climbed = None if self._closing else climb_alone(data)
+        if climbed is None or climbed.method.startswith(AX_PREFIX):
+            return False
+        self._serve_modern(climbed)
+        return True
 
     def serve(self, request: Request) -> None:
         if self._closing:

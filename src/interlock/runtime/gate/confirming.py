@@ -144,7 +144,8 @@ class ConfirmDesk:
         call.target = route.qualified
         call.timeout_s = route.timeout_s
         call.head = modern_head(CONFIRM)
-        if relayed.principal != call.caller.principal.name:
+        caller = call.caller.principal
+        if caller.stranger or relayed.principal != caller.name:
             call.params["dispatch"] = Raw(b"false")  # the result is for whoever made the call
         elif bytes(call.params.get("dispatch", b"true")) == b"true":
             call.sink = _MadeBelow(call.sink, self._gate, call, relayed, route)

@@ -52,7 +52,6 @@ LOOKS_MAX: Final = 3  # at an approval that others use up or change meanwhile
 NONCE_BYTES: Final = 24
 KEY_BYTES: Final = 32
 BUCKET: Final = "gate"
-AGENT_CHARS_MAX: Final = 255  # of what a client calls itself, which is kept longer than its arguments
 _AGAIN: Final = frozenset((CONFIRMATION_USED, CONFIRMATION_EXPIRED, CONFIRMATION_VOID))
 _INPUT_REQUIRED: Final = b'"input_required"'
 _VISIT: Final = b'"%b' % PREFIX.encode()
@@ -141,10 +140,10 @@ class Gatekeeper:
 
     def _digest(self, call: Call, route: Route) -> str | Fault:
         principal = call.caller.principal
+        if principal.stranger and route.gated:  # here or by a hop below, which would take us for who asks
+            return refusal(SCOPE_DENIED, "a person confirms calls of this tool; an unknown caller has nobody to ask")
         if route.gate is None or route.gate.hold is None:
             return request_digest(TOOLS_CALL, call.params).hex() if sees_pages(call) else ""
-        if principal.stranger:
-            return refusal(SCOPE_DENIED, "a person confirms calls of this tool; an unknown caller has nobody to ask")
         return call_digest(
             call.params.get("arguments"),
             aggregator_id=self.aggregator_id,
@@ -216,7 +215,7 @@ class Gatekeeper:
             requested_by=call.caller.principal.name,
             tool=route.qualified,
             digest=route.digest if definition else waiting.digest,
-            agent=_agent(client) if client is not None else None,
+            agent=maybe_string((decode_object(client) or {}).get("name")) if client is not None else None,
             target=route.link.segment,
             method=TOOLS_CALL,
             params=Raw(b'{"definition":%b}' % sight.definition()) if definition else waiting.arguments,
@@ -388,11 +387,6 @@ _RELISTING: Final = Fault(
 
 def _is_open(route: Route) -> bool:
     return route.gate is not None and route.gate.hold is Hold.DEFINITION
-
-
-def _agent(client: Raw) -> str | None:
-    name = maybe_string((decode_object(client) or {}).get("name"))
-    return name[:AGENT_CHARS_MAX] if name is not None else None
 
 
 def _why(route: Route) -> str:

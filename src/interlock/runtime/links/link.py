@@ -544,6 +544,8 @@ class Link:
                 origin.on_failed(self._unauthorised(what), Outcome.ERROR)
             case Trouble.LOST | Trouble.MALFORMED:
                 origin.on_failed(self._lost(what.detail, "unknown", what), Outcome.LOST)
+            case Trouble.REFUSED if what.status >= 500:  # it failed in the middle, or a proxy did not wait for it
+                origin.on_failed(self._lost(what.detail, "unknown", what), Outcome.LOST)
             case _:
                 origin.on_failed(self._lost(what.detail, "not_sent", what), Outcome.LOST)
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 import msgspec
+from msgspec import Raw
 
 from interlock.config.plan import Dial, ServerPlan
 from interlock.protocol.ax.hop import Offer
@@ -19,6 +20,7 @@ from interlock.protocol.ax.messages import DEREGISTER, HEARTBEAT
 from interlock.protocol.ax.notices import Notice, NoticeGate, Overflow, Release, overflow, prefixed
 from interlock.protocol.ax.route import CURSOR, ROUTE
 from interlock.protocol.ax.sessions import Session
+from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.jsonrpc.messages import Notification, Request
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.meta import RAW_EMPTY, UNCHANGED_KEYS
@@ -48,6 +50,8 @@ AX_PREFIX: Final = "mcpax/"
 # For one caller, or about one question: nobody else's business.
 _OF_A_CALL: Final = frozenset((PROGRESS, ACKNOWLEDGED, CANCELLED, TASK_STATUS, TASK_NEWS))
 _PLAIN: Final = frozenset((*CHANGES, RESOURCE_UPDATED, ELICITATION_COMPLETE))
+LAID_MAX: Final = 1024  # of what is remembered of how `_meta` goes down
+LAID_BYTES_MAX: Final = 2048
 _PASSING: Final = UNCHANGED_KEYS | {ROUTE, CURSOR}  # the two are ours, laid over what came
 _CAPABILITIES: Final = ("tools", "resources", "prompts", "completions")
 
@@ -62,6 +66,15 @@ class RegisteredWatcher(LinkWatcher, Protocol):
 
     def on_notice(self, link: "RegisteredLink", notice: Notice) -> None:
         """A notification that plain MCP does not know, marked with where it comes from."""
+
+
+class _Laid(msgspec.Struct, frozen=True):
+    """A `_meta` as it goes down, and what it was made of; it holds them, so that nobody else can have their ids."""
+
+    meta: dict[str, Raw]
+    onward: dict[str, Raw]
+    text: Raw
+    said: dict[str, Raw]  # `meta` without the route
 
 
 class RegisteredLink(Link):
@@ -85,24 +98,40 @@ class RegisteredLink(Link):
         self.retry_after_ms = Liveness(session.register.heartbeat_interval_ms, 0.0).retry_after_ms
         self.unwanted = 0  # notifications of one that said it sends none
         self._ax_watcher = watcher
+        self._laid: dict[tuple[int, int], _Laid] = {}
         self._gate = gate
         self._gate_timer: asyncio.TimerHandle | None = None
 
     def send(self, admitted: Admitted[Call]) -> None:
         call = admitted.command
-        if call.onward is not None:
-            call.params.setdefault("_meta", RAW_EMPTY)
-            call.meta = {**call.meta, **call.onward}  # so that `_meta` is written anew, whatever the eras
+        onward = call.onward
+        if onward is not None:
+            laid = self._laid.get((id(call.meta), id(onward)))
+            if laid is not None and self.modern:
+                call.params["_meta"], call.meta = laid.text, laid.said
+            else:
+                self._lay(call, onward)
         super().send(admitted)
 
-    def _rewrite_meta(self, call: Call, uid: int) -> None:
-        onward = call.onward
-        if onward is not None and self.modern and call.caller.era is Era.MODERN and _PASSING.issuperset(call.meta):
-            call.params["_meta"] = call.meta
+    def _lay(self, call: Call, onward: dict[str, Raw]) -> None:
+        """The route over what the caller said. Clients say the same with every call, and a tool's route is one."""
+        meta = call.meta
+        if not (self.modern and call.caller.era is Era.MODERN and _PASSING.issuperset(meta)):
+            call.params.setdefault("_meta", RAW_EMPTY)
+            call.meta = {**meta, **onward}  # so that `_meta` is written anew, whatever the eras
             return
+        said = {key: value for key, value in meta.items() if key not in (ROUTE, CURSOR)}
+        text = Raw(encode_value({**said, **onward}))
+        if len(text) <= LAID_BYTES_MAX:
+            if len(self._laid) >= LAID_MAX:
+                self._laid.clear()
+            self._laid[(id(meta), id(onward))] = _Laid(meta, onward, text, said)
+        call.params["_meta"], call.meta = text, said
+
+    def _rewrite_meta(self, call: Call, uid: int) -> None:
         super()._rewrite_meta(call, uid)
-        if onward is not None:
-            call.params["_meta"] = {**call.params.get("_meta", {}), **onward}
+        if call.onward is not None:
+            call.params["_meta"] = {**call.params.get("_meta", {}), **call.onward}
 
     def greeted(self, facts: ServerFacts) -> None:
         """What the registration leaves out is not asked for, whatever the greeting offers (6.1)."""

@@ -1,0 +1,103 @@
+"""Does a text hold a credential in clear? Judged by the shape of the text and by the name it stands under.
+
+For files that must hold none (AIP-19.file-2, AIP-19.plain-2) and for importing files that do. A miss is possible, so
+is a false alarm; the person answers the latter with metadata.interlock.not_secret. The text is never repeated.
+"""
+
+import re
+from typing import Final
+
+from interlock.protocol.drivers.placeholders import SECRET, without_secrets
+
+_TOKENS: Final = re.compile(
+    r"""(?<![A-Za-z0-9])(?:
+      gh[pousr]_[A-Za-z0-9]{4,} | github_pat_\w{4,} | glpat-[\w-]{8,}
+    | sk-[A-Za-z0-9_-]{8,} | [sr]k_(?:live|test)_\w{4,} | whsec_\w{8,}
+    | (?:AKIA|ASIA)[A-Z0-9]{8,} | AIza[\w-]{20,} | ya29\.[\w-]{10,}
+    | xox[abeoprs]-[\w-]{8,} | xapp-[\w-]{8,} | hf_[A-Za-z0-9]{16,} | npm_[A-Za-z0-9]{16,} | pypi-[\w-]{16,}
+    | dop_v1_\w{16,} | shpat_\w{16,} | SG\.[\w-]{8,}\.[\w-]{8,} | lin_api_\w{8,} | ntn_\w{16,} | secret_[A-Za-z0-9]{32,}
+    | eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*
+    )|-----BEGIN[ A-Z]*PRIVATE\ KEY""",
+    re.VERBOSE | re.ASCII,
+)
+_USERINFO: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/@:]{0,200}:([^\s/@]{1,500})@")
+_PASSWORD_FIELD: Final = re.compile(r"(?:^|[;?&\s])(?:password|pwd|accountkey|sharedaccesskey)\s*=\s*[^\s;&]+", re.I)
+_HEADER: Final = re.compile(r"\s*(?P<name>[A-Za-z][A-Za-z0-9-]{1,60}):(?!//)\s*(?P<value>\S.*)", re.DOTALL)
+_ASSIGNED: Final = re.compile(r"(?P<name>-{0,2}[A-Za-z][A-Za-z0-9_-]{0,100})=(?P<value>.*)", re.DOTALL)
+_WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", re.ASCII)
+_SECRET_LAST: Final = frozenset(
+    [
+        "token",
+        "secret",
+        "password",
+        "passwd",
+        "pwd",
+        "passphrase",
+        "credential",
+        "credentials",
+        "key",
+        "apikey",
+        "pat",
+        "auth",
+        "authorization",
+        "cookie",
+        "bearer",
+        "apitoken",
+        "accesstoken",
+        "authtoken",
+        "secretkey",
+        "accesskey",
+        "privatekey",
+    ]
+)
+_NOT_BEFORE_KEY: Final = frozenset(["public", "primary", "foreign", "partition", "sort", "row", "cache", "index"])
+_HARMLESS: Final = re.compile(r"(?i:|true|false|yes|no|on|off|none|null|auto|[0-9]{1,5})")
+_PATH: Final = re.compile(r"(?:~|\.{1,2})?/(?:[\w.@-]{1,40}/){0,20}[\w.@-]{1,40}", re.ASCII)
+
+
+def holds_token(text: str) -> bool:
+    """A recognisable credential stands in the text, whatever its name."""
+    rest = without_secrets(text)
+    if _TOKENS.search(rest) or _PASSWORD_FIELD.search(rest):
+        return True
+    # In the text as written, so that a placeholder in the place of the password is seen as one.
+    return any(not SECRET.fullmatch(found[1]) for found in _USERINFO.finditer(text))
+
+
+def names_secret(name: str) -> bool:
+    """GITHUB_TOKEN, X-API-Key, --api-key; not MAX_TOKENS, TOKEN_URL, PUBLIC_KEY."""
+    words = [each.lower() for each in _WORDS.findall(name[:200])]
+    if not words or words[-1] not in _SECRET_LAST:
+        return False
+    return not (words[-1] == "key" and len(words) > 1 and words[-2] in _NOT_BEFORE_KEY)
+
+
+def is_plaintext(name: str, text: str) -> bool:
+    """The text, standing under this name, is a credential in clear."""
+    if holds_token(text):
+        return True
+    if not names_secret(name) or SECRET.search(text):
+        return False
+    return not (_HARMLESS.fullmatch(text) or _PATH.fullmatch(text))
+
+
+def plaintext_arguments(args: tuple[str, ...]) -> tuple[tuple[int, str], ...]:
+    """Index and name of every argument that holds one: `--api-key X`, `--api-key=X`, `-H "Authorization: X"`, a DSN."""
+    found: list[tuple[int, str]] = []
+    flag = ""
+    for index, text in enumerate(args):
+        name = flag
+        if assigned := _ASSIGNED.fullmatch(text):
+            name = assigned["name"].lstrip("-")
+            secret = is_plaintext(name, assigned["value"]) or holds_token(text)
+        elif header := _HEADER.fullmatch(text):
+            name = header["name"]
+            secret = is_plaintext(name, header["value"]) or is_plaintext(flag, text)
+        elif text.startswith("-"):
+            secret = holds_token(text)
+        else:
+            secret = is_plaintext(flag, text)
+        if secret:
+            found.append((index, name))
+        flag = text.lstrip("-") if text.startswith("-") and "=" not in text else ""
+    return tuple(found)

@@ -1,0 +1,198 @@
+"""Versions: is this one inside that npm range, and which MCP version does a driver mean.
+
+Ranges read as node-semver reads them (AIP-30.implements-3), pre-releases included: one is inside a range only where
+the range names a pre-release of the same three numbers.
+"""
+
+import functools
+import re
+from typing import Final, Literal, NamedTuple
+
+TEXT_CHARS_MAX: Final = 256  # node-semver's own bound for a version; ours for a range too
+PROTOCOL_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
+CALENDAR_MAJOR_MIN: Final = 1970  # a first number like 2026 is a year and says nothing about compatibility
+
+_NUMBER = r"(?:0|[1-9][0-9]*)"
+_PRE = rf"(?:{_NUMBER}|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
+_TAIL = rf"(?:-(?P<pre>{_PRE}(?:\.{_PRE})*))?(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?"
+_VERSION = re.compile(rf"[v=\s]*(?P<major>{_NUMBER})\.(?P<minor>{_NUMBER})\.(?P<patch>{_NUMBER}){_TAIL}", re.ASCII)
+_PART = rf"(?:{_NUMBER}|[xX*])"
+_PARTIAL = re.compile(rf"[v=\s]*(?P<major>{_PART})(?:\.(?P<minor>{_PART})(?:\.(?P<patch>{_PART}){_TAIL})?)?", re.ASCII)
+_COMPARATOR = re.compile(r"(?P<operator>~>|~|\^|>=|<=|>|<|=|)(?P<rest>.*)", re.DOTALL)
+_HYPHEN = re.compile(r"\s*(?P<low>\S+)\s+-\s+(?P<high>\S+)\s*")
+_GAP_AFTER_OPERATOR = re.compile(r"(~>|[<>]=?|[~^=])\s+")
+
+Numbers = tuple[int, int, int]
+PreRelease = tuple[tuple[int, int, str], ...]  # numbers sort below words; none at all sorts above everything
+_LOWEST: PreRelease = ((0, 0, ""),)  # -0
+
+
+class Version(NamedTuple):
+    numbers: Numbers
+    pre: PreRelease = ()
+
+    @property
+    def order(self) -> tuple[Numbers, bool, PreRelease]:
+        return (self.numbers, not self.pre, self.pre)
+
+
+class _Bound(NamedTuple):
+    operator: Literal["<", "<=", ">", ">=", "="]
+    version: Version
+
+    def holds(self, version: Version) -> bool:
+        ours, bound = version.order, self.version.order
+        match self.operator:
+            case "<":
+                return ours < bound
+            case "<=":
+                return ours <= bound
+            case ">":
+                return ours > bound
+            case ">=":
+                return ours >= bound
+            case "=":
+                return ours == bound
+
+
+_NOTHING = _Bound("<", Version((0, 0, 0), _LOWEST))
+
+
+def parse_version(text: str) -> Version | None:
+    found = _VERSION.fullmatch(text.strip()) if len(text) <= TEXT_CHARS_MAX else None
+    if found is None:
+        return None
+    return Version((int(found["major"]), int(found["minor"]), int(found["patch"])), _pre(found["pre"]))
+
+
+def is_range(text: str) -> bool:
+    return _alternatives(text) is not None
+
+
+def satisfies(version: str, range_text: str) -> bool | None:
+    """None: the range cannot be read. A text that is no version is in no range."""
+    alternatives = _alternatives(range_text)
+    if alternatives is None:
+        return None
+    parsed = parse_version(version)
+    return parsed is not None and any(_inside(parsed, bounds) for bounds in alternatives)
+
+
+def protocol_version(written: str) -> str | None:
+    """The MCP version meant: one of the known, or the only one that a YYYY-MM stands for (AIP-proto-2)."""
+    if written in PROTOCOL_VERSIONS:
+        return written
+    matching = [each for each in PROTOCOL_VERSIONS if each.startswith(f"{written}-")] if len(written) == 7 else []
+    return matching[0] if len(matching) == 1 else None
+
+
+def _inside(version: Version, bounds: tuple[_Bound, ...]) -> bool:
+    if not all(bound.holds(version) for bound in bounds):
+        return False
+    if not version.pre:
+        return True
+    return any(bound.version.pre and bound.version.numbers == version.numbers for bound in bounds if bound != _NOTHING)
+
+
+@functools.lru_cache(maxsize=1024)
+def _alternatives(text: str) -> tuple[tuple[_Bound, ...], ...] | None:
+    if len(text) > TEXT_CHARS_MAX:
+        return None
+    found = []
+    for part in text.split("||"):
+        bounds = _bounds(part)
+        if bounds is None:
+            return None
+        found.append(bounds)
+    return tuple(found)
+
+
+def _bounds(part: str) -> tuple[_Bound, ...] | None:
+    if hyphen := _HYPHEN.fullmatch(part):
+        return _between(hyphen["low"], hyphen["high"])
+    found: list[_Bound] = []
+    for word in _GAP_AFTER_OPERATOR.sub(r"\1", part).split():
+        comparator = _COMPARATOR.fullmatch(word)
+        partial = _PARTIAL.fullmatch(comparator["rest"]) if comparator is not None else None
+        if comparator is None or partial is None:
+            return None
+        found += _desugared(comparator["operator"], partial)
+    return tuple(found)
+
+
+def _between(low: str, high: str) -> tuple[_Bound, ...] | None:
+    first, last = _PARTIAL.fullmatch(low), _PARTIAL.fullmatch(high)
+    if first is None or last is None:
+        return None
+    found: list[_Bound] = []
+    lows, highs = _written(first), _written(last)
+    if lows:
+        found.append(_Bound(">=", Version(_padded(lows), _pre(first["pre"]) if len(lows) == 3 else ())))
+    if len(highs) == 3:
+        found.append(_Bound("<=", Version(_padded(highs), _pre(last["pre"]))))
+    elif highs:
+        found.append(_below_next(highs))
+    return tuple(found)
+
+
+def _desugared(operator: str, partial: re.Match[str]) -> list[_Bound]:
+    written = _written(partial)
+    if not written:
+        return [_NOTHING] if operator in {"<", ">"} else []
+    numbers = _padded(written)
+    whole = len(written) == 3
+    pre = _pre(partial["pre"]) if whole else ()
+    low = _Bound(">=", Version(numbers, pre))
+    match operator:
+        case "^":
+            kept = next((place for place in range(len(written)) if written[place]), len(written) - 1)
+            return [low, _below_next(written[: kept + 1])]
+        case "~" | "~>":
+            return [low, _below_next(written[:2])]
+        case "" | "=" if not whole:
+            return [low, _below_next(written)]
+        case "" | "=":
+            return [_Bound("=", Version(numbers, pre))]
+        case ">" if not whole:
+            return [_Bound(">=", Version(_next(written)))]
+        case "<=" if not whole:
+            return [_below_next(written)]
+        case "<" if not whole:
+            return [_Bound("<", Version(numbers, _LOWEST))]
+        case ">":
+            return [_Bound(">", Version(numbers, pre))]
+        case "<":
+            return [_Bound("<", Version(numbers, pre))]
+        case "<=":
+            return [_Bound("<=", Version(numbers, pre))]
+    return [low]
+
+
+def _written(partial: re.Match[str]) -> list[int]:
+    """The numbers before the first x, or end."""
+    found: list[int] = []
+    for name in ("major", "minor", "patch"):
+        text = partial[name]
+        if text is None or text in "xX*":
+            break
+        found.append(int(text))
+    return found
+
+
+def _padded(written: list[int]) -> Numbers:
+    major, minor, patch = (*written, 0, 0)[:3]
+    return (major, minor, patch)
+
+
+def _next(written: list[int]) -> Numbers:
+    return _padded([*written[:-1], written[-1] + 1])
+
+
+def _below_next(written: list[int]) -> _Bound:
+    return _Bound("<", Version(_next(written), _LOWEST))
+
+
+def _pre(text: str | None) -> PreRelease:
+    if text is None:
+        return ()
+    return tuple((0, int(each), "") if each.isdigit() else (1, 0, each) for each in text.split("."))

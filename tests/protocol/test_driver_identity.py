@@ -1,0 +1,81 @@
+"""Which changes of a driver need a new major version?"""
+
+from typing import Any
+
+import pytest
+from driver_texts import as_driver, binding, driver, remote, told
+
+from interlock.protocol.drivers.identity import changes_of_identity
+from interlock.protocol.drivers.messages import Problem
+
+
+def changed(before: dict[str, Any], now: dict[str, Any]) -> tuple[Problem, ...]:
+    old, new = as_driver(before | {"version": "1.0.0"}).value, as_driver({"version": "1.1.0", **now}).value
+    assert old is not None
+    assert new is not None
+    return changes_of_identity(old, new)
+
+
+def npm(package: str, **more: Any) -> dict[str, Any]:
+    return driver(server={"kind": "npm", "package": package, **more}, version="1.1.0")
+
+
+def docker(image: str) -> dict[str, Any]:
+    return driver(server={"kind": "docker", "image": image}, version="1.1.0")
+
+
+def test_another_protocol_version_is_a_major_change() -> None:
+    before, now = driver(protocol_version="2025-03"), driver(protocol_version="2025-11-25", version="1.1.0")
+    (problem,) = changed(before, now)
+    assert (problem.code, problem.field) == ("major_bump_required", "/protocol_version")
+    assert "2.0.0" in problem.hint
+    assert changed(before, now | {"version": "2.0.0"}) == ()
+    assert changed(before, driver(protocol_version="2025-03-26", version="1.1.0")) == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "field"),
+    [
+        (npm("@x/y@1.9.0"), npm("@x/y@2.0.0"), "/server/package"),
+        (npm("@x/y"), npm("@x/z"), "/server/package"),
+        (npm("x"), driver(server={"kind": "pypi", "package": "x"}, version="1.1.0"), "/server/kind"),
+        (docker("a/b:1"), docker("a/c:1"), "/server/image"),
+        (docker("r.example:5000/b:1"), docker("r.example:5001/b:1"), "/server/image"),
+        (remote("https://a.example/x"), remote("https://b.example/x") | {"version": "1.1.0"}, "/server/url"),
+    ],
+)
+def test_another_source_of_the_server_is_a_major_change(before: Any, now: Any, field: str) -> None:
+    assert told(changed(before, now)) == [("major_bump_required", field)]
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (npm("@x/y@1.9.0"), npm("@x/y@1.10.0")),
+        (npm("@x/y"), npm("@x/y@2.0.0")),
+        (npm("@x/y", args=["a"]), npm("@x/y", args=["b"], env={"A": "b"})),
+        (docker("a/b:1"), docker("a/b:2")),
+        (remote("https://a.example/x"), remote("https://a.example/y") | {"version": "1.1.0"}),
+    ],
+)
+def test_another_argument_or_minor_version_is_none(before: Any, now: Any) -> None:
+    assert changed(before, now) == ()
+
+
+def test_a_new_year_of_a_calendar_version_is_only_a_warning() -> None:
+    (problem,) = changed(npm("x@2025.12.1"), npm("x@2026.1.1"))
+    assert (problem.code, problem.severity) == ("major_bump_required", "warning")
+
+
+def test_another_transport_is_a_major_change() -> None:
+    now = remote() | {"transport": "sse", "version": "1.1.0"}
+    assert told(changed(remote(), now)) == [("major_bump_required", "/transport")]
+
+
+def test_another_narrowing_is_a_major_change() -> None:
+    now = driver(implements=[binding(schema_narrowing={"drop_inputs": ["a"]})], version="1.1.0")
+    assert told(changed(driver(), now)) == [("major_bump_required", "/implements/0/schema_narrowing")]
+
+
+def test_drivers_of_two_names_are_not_compared() -> None:
+    assert changed(driver(), npm("other") | {"id": "other-mcp"}) == ()
