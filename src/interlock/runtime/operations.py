@@ -23,7 +23,6 @@ from interlock.runtime.approvals.sights import CHANGED
 from interlock.runtime.approvals.window import Window
 from interlock.runtime.ax.judge import revoked_line
 from interlock.runtime.ax.passkeys import PasskeyDesk
-from interlock.runtime.budgets import is_limited
 from interlock.runtime.callers import ViewKey
 from interlock.runtime.catalog import EVERYTHING
 from interlock.runtime.clock import rfc3339
@@ -429,7 +428,7 @@ class NodeOperations:
             namespace=node.catalog.namespace,
             inbox=node.inbox,
             approvers=node.anchors,
-            budgets=node.budgets if is_limited(node.plan) else None,
+            budgets=node.budgets,
         )
 
     # The record, the configuration, access

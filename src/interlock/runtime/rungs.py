@@ -40,9 +40,8 @@ def rungs(
     namespace: Namespace,
     inbox: Inbox,
     approvers: Approvers,
-    budgets: Budgets | None,
+    budgets: Budgets,
 ) -> list[dict[str, Any]]:
-    """`budgets`: None where nothing is limited."""
     standing = route.link.standing
     usable = standing.state in USABLE
     met = [
@@ -54,7 +53,7 @@ def rungs(
             verdict="pass" if usable else "refuse",
             reason=standing.reason or standing.state.value,
         ),
-        *([] if budgets is None else [_budget(route, caller, budgets)]),
+        _budget(route, caller, budgets),
         _gate(route, caller, plan.gate, inbox, approvers),
         Verdict(
             rung=Rung.COMMIT,
