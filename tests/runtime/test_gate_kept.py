@@ -462,3 +462,16 @@ async def test_the_record_names_the_hold_and_the_decision(tmp_path: Path) -> Non
     (decided,) = [one for one in records if one["method"] == "approvals/approve"]
     assert (decided["anchor"], decided["digest"]) == ("ada", demand["call_digest"])
     assert "s3cr3t" not in json.dumps(records)
+
+
+async def test_nobody_is_asked_again_what_was_said_before_the_tool_is_listed_so(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        gate = here.node.dispatch.gate
+        assert gate is not None
+        gate.ruled = lambda tool, digest: "read_only" if tool == "plant.silent" else None
+        answer = await here.call("plant.silent").error()
+        assert (answer["message"], answer["data"]["reason"]) == ("unavailable", "relisting")
+        assert here.node.inbox.waiting() == []
+        gate.ruled = lambda tool, digest: None
+        await here.held("plant.silent")
+        assert len(here.node.inbox.waiting()) == 1

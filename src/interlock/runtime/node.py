@@ -312,6 +312,7 @@ class Node:
             aggregator_id=self.identity.aggregator_id,
             operator_url=self.passkeys.url,
         )
+        gate.ruled = self.definitions.get
         self.dispatch.gate = gate
         self.confirmations = ConfirmDesk(gate, self.deciding, self.dispatch, self.clock, self._find_tool)
         self.dispatch.confirmations = self.confirmations

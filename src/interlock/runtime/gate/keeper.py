@@ -94,6 +94,7 @@ class Gatekeeper:
             able=lambda tool: bool(approvers.approving(tool)),
         )
         self._work: set[asyncio.Task[Any]] = set()
+        self.ruled: Callable[[str, str], object | None] = lambda tool, digest: None  # what was said of a definition
 
     async def open(self, kv: KeyValue) -> None:
         """The key of the states outlives the node, as approvals do. Raises StoreError."""
@@ -171,6 +172,10 @@ class Gatekeeper:
         waiting: Waiting = call.gate
         if self._may_go_on(call, waiting):
             return self._taken_up(call, waiting, link)
+        route = waiting.route
+        if _is_open(route) and self.ruled(route.qualified, route.digest) is not None:
+            call.on_failed(_RELISTING, Outcome.REFUSED)  # said meanwhile: nobody is asked a second time
+            return None
         for _ in range(LOOKS_MAX):
             found = self._find(call, waiting) or await self.inbox.raise_(self._asked(call, waiting))
             if call.done:

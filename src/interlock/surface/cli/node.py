@@ -172,18 +172,20 @@ def checked_url(url: str) -> str:
 
 def unreachable(url: str | None, error: Exception) -> CommandFailed:
     where = f"the node at {url}" if url else "the node"
+    hint = "is it running, and is the URL right?"
     match error:
         case TimeoutError():
             what = "did not answer in time"
         case ssl.SSLError():
             what = "has no certificate that this machine trusts"
+            hint = "SSL_CERT_FILE=ca.pem names the CA; --url must be a name that is in the certificate"
         case socket.gaierror():
             what = "has a host name that nobody knows"
         case ConnectionRefusedError():
             what = "does not listen"
         case _:
             what = "broke off the connection"
-    return Unreachable("unreachable", f"{where} {what}", hint="is it running, and is the URL right?")
+    return Unreachable("unreachable", f"{where} {what}", hint=hint)
 
 
 class _ErrorBody(msgspec.Struct):
