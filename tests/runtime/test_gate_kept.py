@@ -25,6 +25,7 @@ from tests.servers.minting import mint
 from interlock.config.load import load
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.ax.gating import Gate
+from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.callers import Principal
 from interlock.runtime.gate.rounds import Relayed
 from interlock.runtime.guard import HELD, Refuse, Rung
@@ -475,3 +476,17 @@ async def test_nobody_is_asked_again_what_was_said_before_the_tool_is_listed_so(
         gate.ruled = lambda tool, digest: None
         await here.held("plant.silent")
         assert len(here.node.inbox.waiting()) == 1
+
+
+async def test_what_was_shown_of_another_definition_is_void_when_it_is_approved(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        demand = await here.held()
+        approval = here.node.inbox.get(demand["confirmation_id"])
+        assert approval is not None
+        assert here.node.deciding.is_current(approval)
+        assert not here.node.deciding.is_current(msgspec.structs.replace(approval, tool_digest="0" * 64))
+        here.node.deciding.is_current = lambda approval: False
+        refused = await here.node.deciding.approve(approval.id, None, by="operator:ada")
+        assert isinstance(refused, Fault)
+        assert (refused.code, here.status(demand)) == (32124, Status.VOID)
+        assert here.diary.read("fire") == []

@@ -20,7 +20,7 @@ from msgspec import Raw
 
 from interlock.config.load import Loaded
 from interlock.config.plan import Address, Plan
-from interlock.protocol.approvals.messages import Approval
+from interlock.protocol.approvals.messages import Approval, Kind
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.mcp.eras import Era
@@ -313,11 +313,17 @@ class Node:
             operator_url=self.passkeys.url,
         )
         gate.ruled = self.definitions.get
+        self.deciding.is_current = self._is_current
         self.dispatch.gate = gate
         self.confirmations = ConfirmDesk(gate, self.deciding, self.dispatch, self.clock, self._find_tool)
         self.dispatch.confirmations = self.confirmations
         self.catalog.on_redefined.append(gate.definitions_changed)
         return gate
+
+    def _is_current(self, approval: Approval) -> bool:
+        """A tool that is not listed now may come back as it was."""
+        route = self._find_tool(approval.tool) if approval.kind is Kind.CALL else None
+        return route is None or route.digest == approval.tool_digest
 
     def _find_tool(self, qualified: str) -> Route | None:
         return self.catalog.namespace.view(EVERYTHING).find_tool(qualified)

@@ -5,7 +5,8 @@ sure of the role. To approve anything else takes a proof, which is judged agains
 that fails leaves everything as it was. Definitions that were decided are handed on, so that they are remembered.
 """
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from interlock.protocol.approvals.answers import answers, binding
 from interlock.protocol.approvals.errors import UNKNOWN, refusal_of
@@ -16,6 +17,8 @@ from interlock.protocol.ax.confirm_proof import Asked, Verified, invalid
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault
 from interlock.runtime.approvals.inbox import Inbox
 from interlock.runtime.clock import Clock
+
+REDEFINED: Final = "the tool is defined otherwise than it was when the call was made"
 
 
 class Judge(Protocol):
@@ -32,6 +35,7 @@ class Deciding:
     def __init__(self, inbox: Inbox, clock: Clock, aggregator_id: str) -> None:
         self.judge: Judge | None = None
         self.rulings: Rulings | None = None
+        self.is_current: Callable[[Approval], bool] = lambda approval: True  # what was shown is still what would run
         self._inbox = inbox
         self._clock = clock
         self._own_id = aggregator_id
@@ -44,6 +48,9 @@ class Deciding:
         if isinstance(open_, Fault):
             return open_
         approval, answer = open_
+        if not self.is_current(approval):
+            voided = await self._inbox.void(id, REDEFINED)
+            return voided if isinstance(voided, Fault) else refusal_of(voided)
         verified = None
         if approval.requires is not Requires.ROLE:
             judged = await self._judged(approval, answer, proof)

@@ -114,15 +114,10 @@ class ConfirmDesk:
             call.answer(encode_result(call.client_id, _CONFIRMED_MODERN if modern else CONFIRMED), Outcome.OK)
 
     async def _decide(self, read: Confirm, approval: Approval, by: str) -> Approval | Fault:
-        inbox = self._gate.inbox
         if approval.kind is not Kind.CALL:
             return refusal(CONFIRMATION_UNKNOWN, f"an operator answers this one: interlock approve {approval.id}")
         if approval.status is not Status.PENDING:
             return refusal_of(approval)
-        route = self._find(approval.tool)
-        if route is not None and route.digest != approval.tool_digest:
-            voided = await inbox.void(approval.id, "the definition of the tool has changed")
-            return voided if isinstance(voided, Fault) else refusal_of(voided)
         return await self._deciding.approve(approval.id, read.proof, by=by)
 
     def _make(self, call: Confirming, approval: Approval) -> None:
