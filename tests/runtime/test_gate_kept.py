@@ -343,10 +343,10 @@ async def test_what_was_held_leaves_nothing_in_memory(tmp_path: Path) -> None:
             await here.call("plant.fire", {"n": n}).result()
             await here.becomes(demand, Status.DONE)
         gate = here.node.gate
+        await here.until(lambda: not gate._work)  # the end of the last one is still being written
         assert (gate.rounds._passes, gate.rounds._relayed, here.node.dispatch.guard._underway) == ({}, {}, set())
         assert here.node.keepers["plant"].link.booked == 0
         assert not here.node.dispatch.in_flight
-        assert not gate._work
 
 
 async def test_a_question_nobody_answers_ends_the_call_it_was_for(tmp_path: Path) -> None:
