@@ -689,6 +689,12 @@ _STORE = _keys(
         example=365,
         help="How long audit records are kept, in days; 0 keeps them for ever.",
     ),
+    Key(
+        name="shared",
+        kind=FilePath(),
+        example="/srv/interlock-tree",
+        help="A folder that the aggregators of one tree on this machine share: a subserver is with one of them only.",
+    ),
 )
 
 SECTIONS: Final = {

@@ -240,6 +240,7 @@ class LimitsPlan(msgspec.Struct, frozen=True, kw_only=True):
 class StorePlan(msgspec.Struct, frozen=True, kw_only=True):
     backend: Literal["sqlite"] = "sqlite"
     audit_days: int = 0  # how long records are kept; 0: for ever
+    shared: Path | None = None  # a folder that the aggregators of one tree on this machine share (MCP-AX 13.4)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,7 +43,7 @@ from interlock.runtime.ax.members import Fittings
 from interlock.runtime.ax.passkeys import PasskeyDesk
 from interlock.runtime.ax.peers import Guest
 from interlock.runtime.ax.proofs import Proofs
-from interlock.runtime.ax.records import Owners
+from interlock.runtime.ax.records import Leases, Owners
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.budgets import Budgets, is_limited
 from interlock.runtime.callers import principal_for
@@ -124,6 +124,7 @@ class Node:
         self.operator_url = plan.node.operator_url or f"http://{plan.node.operator_listen}"
         self.identity = own_identity(plan.data)
         self.store = build_store(plan.store.backend, plan.data)
+        self.shared = build_store(plan.store.backend, plan.store.shared) if plan.store.shared is not None else None
         self.audit = build_audit(plan.store.backend, plan.data)
         self.recorder = Recorder(self.audit)
         self.tokens = TokenBook(TokenTable(self.store.kv), self.clock, plan.access, plan.auth.token_days)
@@ -198,7 +199,7 @@ class Node:
             recorder=self.recorder,
             budgets=self.budgets,
             refusals=self.refusals,
-            leases=None,  # a store in the data folder is nobody else's
+            leases=self._leases(),
         )
         proofs = Proofs(self.store.kv, self.clock, self.anchors, audiences=lambda: (f"{self.url}/ax", self.url, own_id))
         self.judge = self.deciding.judge = Judge(self.store.kv, self.clock, self.anchors, self.passkeys.maybe_party)
@@ -223,6 +224,9 @@ class Node:
         self._stack.push_async_callback(self.anchors.close)
         await self.store.open()
         self._stack.push_async_callback(self.store.close)
+        if self.shared is not None:
+            await self.shared.open()
+            self._stack.push_async_callback(self.shared.close)
         await self.judge.open()
         await self.audit.open()
         self._stack.push_async_callback(self.audit.close)
@@ -297,6 +301,12 @@ class Node:
         from interlock.store.signing import read_signing_key
 
         return read_signing_key(path)
+
+    def _leases(self) -> Leases | None:
+        """A store in the data folder is nobody else's: who has which subserver is settled where others look too."""
+        if self.shared is None:
+            return None
+        return Leases(self.shared.kv, self.clock, self.identity.aggregator_id, self.plan.ax.tree)
 
     async def void_unfounded(self) -> list[Approval]:
         """What somebody approved who may no longer do so, and nobody has used (MCP-AX 11.3)."""

@@ -89,6 +89,27 @@ async def test_a_subserver_of_one_aggregator_is_refused_by_the_other(tmp_path: P
         await shared.close()
 
 
+@pytest.mark.req("AX-13.4-2")
+async def test_nodes_that_share_a_folder_settle_which_of_them_has_a_subserver(tmp_path: Path) -> None:
+    share = f'[store]\nshared = "{tmp_path / "shared"}"\n'
+    with running_node(tmp_path / "a", {}, share) as a, running_node(tmp_path / "b", {}, share) as b:
+        first = await _register(a)
+        with pytest.raises(Refused) as refused:
+            await _register(b, subserver_id=first.subserver_id)
+        assert (refused.value.error["code"], refused.value.error["message"]) == (32113, "split_brain")
+        await first.request("mcpax/deregister", {"session_id": first.session["session_id"]})
+        await first.closed()
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    second = await _register(b, subserver_id=first.subserver_id)
+                    break
+                except Refused as still:
+                    assert still.error["message"] == "split_brain"
+        await first.stop()
+        await second.stop()
+
+
 @pytest.mark.req("AX-13.4-3")
 async def test_without_the_store_new_registrations_wait_and_old_ones_go_on(tmp_path: Path) -> None:
     shared = build_store("sqlite", tmp_path / "shared")
