@@ -65,10 +65,11 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
         turns = cells.take_turns(job, rounds, say)
         sections.append(Section(name="cells", title=title, job=job, figures=turns))
     if "hops" in options.only:
-        title, job = "calls through nodes below one another", Job(port=0, warmup=calls(500), count=calls(10000))
-        console.print(f"[bold]{title}[/bold]")
-        turns = hops.take_turns(job, rounds, say)
-        sections.append(Section(name="hops", title=title, job=job, figures=turns))
+        console.print("[bold]calls through nodes below one another[/bold]")
+        many = Job(port=0, connections=hops.CONNECTIONS, warmup=calls(1000), count=calls(10000))
+        few = msgspec.structs.replace(many, connections=Job(port=0).connections, count=calls(5000))
+        for title, job, turns in hops.take_turns(many, few, rounds, say):
+            sections.append(Section(name="hops", title=title, job=job, figures=turns))
     guard = None
     if "guard" in options.only:
         console.print("[bold]the guard[/bold]")

@@ -23,6 +23,9 @@ from bench.measure import Figures, Spread, fast_server, sample, spread
 from bench.processes import START_SECONDS, NotStarted, cores
 
 DEPTHS = (1, 2, 4, 8)
+CONNECTIONS = 64
+MANY = "calls through nodes below one another"
+FEW = "the same with few calls under way"
 FIRST = f"depth {DEPTHS[0]}"
 READS = '\ntools = { echo = "read_only" }'  # nothing that a gate would hold
 ADMITS = '[[access]]\nwho = ["subserver:*"]\nscope = "admin"\nauthority = "dns:bench.example"\n'
@@ -82,21 +85,25 @@ def wait_for_tool(node: Ready, tool: str) -> None:
     raise NotStarted(f"{tool} is answered with {answer[:200]!r}")
 
 
-def take_turns(job: Job, rounds: int, say: Any) -> list[Figures]:
-    figures = {f"depth {depth}": Figures(name=f"depth {depth}") for depth in DEPTHS}
+def take_turns(many: Job, few: Job, rounds: int, say: Any) -> list[tuple[str, Job, list[Figures]]]:
+    """Both loads on one chain: every depth with the one, then every depth with the other, round after round."""
+    jobs = {MANY: many, FEW: few}
+    figures = {title: {f"depth {depth}": Figures(name=f"depth {depth}") for depth in DEPTHS} for title in jobs}
     with contextlib.ExitStack() as stack:
         try:
             nodes = stack.enter_context(chain(stack.enter_context(fast_server("modern")), max(DEPTHS)))
             for number in range(1, rounds + 1):
-                for depth, one in zip(DEPTHS, figures.values(), strict=True):
-                    taken = sample(nodes[depth - 1], msgspec.structs.replace(job))
-                    one.samples.append(taken)
-                    say(f"  round {number}: {one.name:8} {taken.cpu_us:7.1f} us CPU   p50 {taken.p50_us:7.1f} us")
+                for title, job in jobs.items():
+                    for depth, one in zip(DEPTHS, figures[title].values(), strict=True):
+                        taken = sample(nodes[depth - 1], msgspec.structs.replace(job))
+                        one.samples.append(taken)
+                        what = f"{one.name}, {job.connections} connections"
+                        say(f"  round {number}: {what:26} {taken.cpu_us:7.1f} us CPU   p50 {taken.p50_us:7.1f} us")
         except NotStarted as reason:
             say(f"  failed: {reason}")
-            for one in figures.values():
+            for one in (one for turns in figures.values() for one in turns.values()):
                 one.absent, one.samples = "the nodes failed", []
-    return list(figures.values())
+    return [(title, jobs[title], list(turns.values())) for title, turns in figures.items()]
 
 
 def further(figures: Sequence[Figures], name: str, field: str = "cpu_us", *, of_first: bool = False) -> Spread | None:

@@ -10,7 +10,7 @@ from bench.cells import ACROSS, SAME, crossing
 from bench.crowds import Crowd
 from bench.forest import Planted, median_ms
 from bench.guards import CALLS, GUARDED, UNGUARDED, Guarding
-from bench.hops import DEPTHS, FIRST, further
+from bench.hops import DEPTHS, FEW, FIRST, MANY, further
 from bench.load import Job
 from bench.measure import Figures, Sample, Spread, added, ratio
 
@@ -28,12 +28,14 @@ NOTES = {
     "connected client it keeps that one.",
     "the four cells": "One node in front of a server of each era. A call across the eras is compared with the cheaper "
     "of the two cells of one era, in the same round.",
-    "calls through nodes below one another": "Depth is the number of nodes that a call passes. At depth 1 the node "
-    "that the client calls has the server itself, over HTTP; each further node is registered with the one above it, "
-    "over a WebSocket at `/ax`, and the server stands behind the last. CPU time is that of all nodes the call passes. "
-    "The first hop is a call at depth 1: all that a node does for a client, and for a server. A further hop is what a "
-    "call costs more at depth d than at depth 1 in the same round, divided by d - 1. All nodes share one core, so at "
-    "greater depth each finds the caches cold and fewer messages waiting when its turn comes.",
+    MANY: "Depth is the number of nodes that a call passes. At depth 1 the node that the client calls has the server "
+    "itself, over HTTP; each further node is registered with the one above it, over a WebSocket at `/ax`, and the "
+    "server stands behind the last. CPU time is that of all nodes the call passes. The first hop is a call at depth 1: "
+    "all that a node does for a client and for a server. A further hop is what a call costs more at depth d than at "
+    "depth 1 in the same round, divided by d - 1.",
+    FEW: "All nodes share one core here, which no tree does. Each finds its caches cold when its turn comes, and that "
+    "is paid once for all messages that wait for it by then: with fewer calls under way there are fewer of them, and a "
+    "call's share is larger. No promise is made for this.",
     "mcp-proxy 0.13.0, in front of the same server over stdio": "It serves stdio servers only, so the server is its "
     "child here; the child's CPU time is not counted. nginx is in front of the HTTP server as everywhere.",
 }
@@ -87,7 +89,7 @@ def limits(report: Report) -> list[Limit]:
             for cell in ACROSS:
                 promise = f"CPU time of a call at most {CROSSING_RATIO_MAX} times a call's within one era ({cell})"
                 found.append(limit(promise, crossing(section.figures, cell), CROSSING_RATIO_MAX, "times"))
-        if section.name == "hops":
+        if section.title == MANY:
             for depth in DEPTHS[1:]:
                 promise = f"CPU time of each further hop at most {HOP_RATIO_MAX} times the first's (depth {depth})"
                 cost = further(section.figures, f"depth {depth}", of_first=True)
