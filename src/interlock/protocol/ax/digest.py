@@ -6,9 +6,9 @@ so there such integers are written out, and a member that has no canonical form 
 """
 
 import hashlib
-import json
 import math
 from collections.abc import Mapping
+from json.encoder import encode_basestring
 from typing import Any, Final
 
 from msgspec import Raw
@@ -37,24 +37,23 @@ def tool_digest(item: Mapping[str, Raw], *, downstream_name: str, declared: obje
     `declared` is the capability annotation as its owner wrote it, decoded (None: there is none). Its availability comes
     and goes with the link and is left out.
     """
-    members: dict[str, Any] = {member: _whole(item[member]) for member in _MEMBERS if member in item}
+    members = {member: _whole(item[member]) for member in _MEMBERS if member in item}
     if isinstance(declared, Mapping):
         declared = {key: value for key, value in declared.items() if key != "availability"}
     if declared is not None:
         members["capability"] = _whole(declared)
     members["downstream_name"] = _whole(downstream_name)
-    return hashlib.sha256(_encoded(members, exact=True)).hexdigest()
+    text = b",".join(b'"%b":%b' % (key.encode(), members[key]) for key in sorted(members))
+    return hashlib.sha256(b"{%b}" % text).hexdigest()
 
 
-def _whole(value: object) -> object:
-    """The value, if it can be written; otherwise what stands for it."""
+def _whole(value: object) -> bytes:
+    """The text of the value, if it has one; otherwise of what stands for it."""
     try:
-        decoded = decode_value(value) if isinstance(value, Raw) else value
-        _encoded(decoded, exact=True)
+        return _encoded(decode_value(value) if isinstance(value, Raw) else value, exact=True)
     except (CodecError, NotCanonical):
         text = bytes(value) if isinstance(value, Raw) else repr(value).encode("utf-8", "backslashreplace")
-        return {"sha256": hashlib.sha256(text).hexdigest()}
-    return decoded
+        return b'{"sha256":"%b"}' % hashlib.sha256(text).hexdigest().encode()
 
 
 def _encoded(value: Any, *, exact: bool) -> bytes:
@@ -74,7 +73,7 @@ def _write(value: Any, parts: list[str], exact: bool) -> None:
     elif value is True or value is False:
         parts.append("true" if value else "false")
     elif isinstance(value, str):
-        parts.append(_string(value))
+        parts.append(encode_basestring(value))
     elif isinstance(value, int):
         parts.append(_integer(value, exact))
     elif isinstance(value, float):
@@ -93,17 +92,18 @@ def _write(value: Any, parts: list[str], exact: bool) -> None:
 def _write_object(value: Mapping[Any, Any], parts: list[str], exact: bool) -> None:
     if not all(isinstance(key, str) for key in value):
         raise NotCanonical("the keys of an object are strings")
-    # RFC 8785 3.2.3: keys are ordered by their UTF-16 code units.
-    for position, key in enumerate(sorted(value, key=lambda one: one.encode("utf-16-be", "surrogatepass"))):
+    # RFC 8785 3.2.3: keys are ordered by their UTF-16 code units. Of ASCII that is the usual order.
+    keys = sorted(value) if all(map(str.isascii, value)) else sorted(value, key=_utf_16)
+    for position, key in enumerate(keys):
         parts.append("," if position else "{")
-        parts.append(_string(key))
+        parts.append(encode_basestring(key))
         parts.append(":")
         _write(value[key], parts, exact)
     parts.append("}" if value else "{}")
 
 
-def _string(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+def _utf_16(key: str) -> bytes:
+    return key.encode("utf-16-be", "surrogatepass")
 
 
 def _integer(value: int, exact: bool) -> str:
