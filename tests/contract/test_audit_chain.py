@@ -98,7 +98,7 @@ def test_removed_records_are_counted_in_the_reason() -> None:
 def test_a_log_that_begins_late_is_found_unless_a_mark_was_kept(count: int) -> None:
     assert found(verify(LOG[count:], head=HEAD)) == (1, Flaw.START_REMOVED)
     mark = Mark(LOG[count - 1].sequence, LOG[count - 1].hash)
-    assert verify(LOG[count:], start=mark, head=HEAD) == Verdict(records=5 - count, last=HEAD)
+    assert verify(LOG[count:], start=mark, head=HEAD) == Verdict(records=5 - count, last=HEAD, start=mark)
     assert found(verify(LOG[count:], start=Mark(count, bytes(32)), head=HEAD)) == (count + 1, Flaw.CHANGED)
     if count > 1:
         assert found(verify(LOG[count - 1 :], start=mark)) == (count + 1, Flaw.REORDERED)

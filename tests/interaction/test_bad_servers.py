@@ -99,8 +99,13 @@ def test_servers_that_end_while_they_are_started_are_all_seen_to(tmp_path: Path)
     with running_node(tmp_path / "n", {"good": {"command": raw("echo")}, **quick}) as node:
         assert_unharmed(node)
         for segment in quick:
-            link = wait_for(lambda segment=segment: (link := node.link(segment))["restarts"] and link, 5)
-            assert (link["reason"], link["tools"]) == ("exited with code 0", 0)
+            link = wait_for(lambda segment=segment: _ended(node.link(segment)), 20)
+            assert link["tools"] == 0
+
+
+def _ended(link: dict[str, Any]) -> dict[str, Any] | None:
+    """A busy machine may take longer to start a program than the node waits; then it is tried again."""
+    return link if link["restarts"] and link["reason"] == "exited with code 0" else None
 
 
 def test_a_full_house_at_one_server_refuses_nobody_at_another(tmp_path: Path) -> None:

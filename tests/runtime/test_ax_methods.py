@@ -96,7 +96,9 @@ async def test_a_call_compares_no_ids_and_costs_the_same_however_many_aggregator
             await below.joined()
             ran, (answer,) = await _cost_of_a_call(node, "sub.x.read")
             assert "result" in answer
-            costs.append(ran)
+            # Definitions that were seen are written down in time of their own, and that may be now.
+            beside = ("store/", "runtime/approvals/definitions")
+            costs.append({one: times for one, times in ran.items() if not one.startswith(beside)})
             (first, second) = [one for one in below.heard if one.get("method") == "tools/call"]
             for call in (first, second):
                 assert "subtree" not in json.dumps(call)

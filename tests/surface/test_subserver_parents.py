@@ -144,13 +144,13 @@ async def test_a_dead_parent_is_left_for_the_backup_and_the_backup_is_kept(state
 
 
 async def test_a_frozen_parent_is_left_for_the_backup_in_less_than_three_intervals(state: Path) -> None:
-    async with aggregator(A) as first, aggregator(B) as second, serving(leaf(state, first, second, beat_ms=500)):
+    async with aggregator(A) as first, aggregator(B) as second, serving(leaf(state, first, second, beat_ms=1500)):
         old = await first.joined()
         await old.hears("mcpax/heartbeat")
         first.answers["mcpax/heartbeat"] = silent
         frozen_at = asyncio.get_running_loop().time()
         new = await second.joined()
-        assert asyncio.get_running_loop().time() - frozen_at < 1.5
+        assert asyncio.get_running_loop().time() - frozen_at < 4.5
         assert (await new.call("temperature", bench=0))["isError"] is False
         await old.closed()
 
