@@ -42,8 +42,11 @@ $(VENV)/.browser: $(VENV)/.dev
 		|| echo "NO BROWSER: chromium is not here and cannot be installed; the tests of pages in it are skipped"
 	@touch $@
 
+# Many tests start nodes and hold them to times. What fails beside others is run once more, alone: a fault fails again.
 test: $(VENV)/.browser
-	@$(BIN)/python -m pytest tests --ignore tests/conformance --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest tests --ignore tests/conformance --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS) || { \
+		test $$? = 1 && echo "ONCE MORE, ALONE: what has just failed beside other tests" && \
+		$(BIN)/python -m pytest tests --ignore tests/conformance --last-failed --last-failed-no-failures none $(ARGS); }
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check .

@@ -96,8 +96,8 @@ async def test_a_call_compares_no_ids_and_costs_the_same_however_many_aggregator
             await below.joined()
             ran, (answer,) = await _cost_of_a_call(node, "sub.x.read")
             assert "result" in answer
-            # Definitions that were seen are written down in time of their own, and that may be now.
-            beside = ("store/", "runtime/approvals/definitions")
+            # Definitions that were seen are settled in time of their own, and that may be now.
+            beside = ("store/", "runtime/approvals/")
             costs.append({one: times for one, times in ran.items() if not one.startswith(beside)})
             (first, second) = [one for one in below.heard if one.get("method") == "tools/call"]
             for call in (first, second):

@@ -133,12 +133,12 @@ async def _beat_with_subtree(session: Session, count: int) -> list[str]:
 
 
 async def test_heartbeats_never_leave_a_gap_of_an_interval_while_calls_run(tmp_path: Path) -> None:
-    async with joined(tmp_path, OPEN, heartbeat_deadline_ms=1500) as (_, session):
+    async with joined(tmp_path, OPEN, heartbeat_deadline_ms=4500) as (_, session):
         await listed(session, "bench.echo")
         at = [time.monotonic()]
 
         async def watch() -> None:
-            for count in range(len(session.all("mcpax/heartbeat")), 10):
+            for count in range(len(session.all("mcpax/heartbeat")), 5):
                 await session.hears("mcpax/heartbeat", count + 1)
                 at.append(time.monotonic())
 
@@ -146,7 +146,7 @@ async def test_heartbeats_never_leave_a_gap_of_an_interval_while_calls_run(tmp_p
         while not watching.done():
             await asyncio.gather(*(session.call("bench.echo", n=n) for n in range(20)))
         await watching
-        assert max(later - sooner for sooner, later in itertools.pairwise(at)) < 0.5
+        assert max(later - sooner for sooner, later in itertools.pairwise(at)) < 1.5
 
 
 async def test_the_query_for_the_parent_is_answered_before_and_after_the_registration(tmp_path: Path) -> None:
