@@ -5,12 +5,9 @@ Here, and only here, the parts meet. The node watches its links and passes on wh
 
 import asyncio
 import contextlib
-import gc
 import logging
-import signal
 import socket
-import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,12 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 from msgspec import Raw
 
-from interlock.config.load import Loaded
-from interlock.config.plan import Address, Plan
+from interlock.config.plan import Plan
 from interlock.protocol.approvals.messages import Approval, Kind
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.protocol.jsonrpc.messages import Request
-from interlock.protocol.mcp.eras import Era
 from interlock.protocol.oauth.resource import metadata_paths, resource_of
 from interlock.runtime import descriptors
 from interlock.runtime.access import TokenBook, credential_of
@@ -52,7 +47,7 @@ from interlock.runtime.clock import Clock, SystemClock
 from interlock.runtime.dispatch import Dispatch
 from interlock.runtime.extras import require_cryptography
 from interlock.runtime.fronts.ax import AxDoor
-from interlock.runtime.fronts.bridge import SOCKET, BridgedClient, bridge
+from interlock.runtime.fronts.bridge import SOCKET, BridgedClient
 from interlock.runtime.fronts.door import PublicDoor
 from interlock.runtime.fronts.health import public_app
 from interlock.runtime.fronts.http import McpProtocol
@@ -60,7 +55,7 @@ from interlock.runtime.fronts.legacy import LegacyDesk
 from interlock.runtime.fronts.modern import ModernDesk
 from interlock.runtime.fronts.refusals import Refusals
 from interlock.runtime.fronts.sessions import Session, Sessions
-from interlock.runtime.fronts.stdio import LineFront, stdio_front
+from interlock.runtime.fronts.stdio import LineFront
 from interlock.runtime.fronts.stock import Stock
 from interlock.runtime.gate.confirming import ConfirmDesk
 from interlock.runtime.gate.keeper import Gatekeeper
@@ -68,12 +63,14 @@ from interlock.runtime.grants.consents import Pending
 from interlock.runtime.grants.desk import GrantDesk
 from interlock.runtime.identity import NODE_KEY, own_identity
 from interlock.runtime.links.connecting import Workshop
+from interlock.runtime.links.era_memory import EraMemory
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.personal import PersonalLinks
 from interlock.runtime.links.pipes import Undelivered
 from interlock.runtime.links.state import AWAY
 from interlock.runtime.links.task_watcher import Asking
+from interlock.runtime.listening import DoorServer, answers, bind, reachable
 from interlock.runtime.loopback import Taken, maybe_twin
 from interlock.runtime.operations import NodeOperations
 from interlock.runtime.recorder import Recorder
@@ -108,10 +105,6 @@ OperatorApp = Callable[[NodeOperations, Authenticate | None], Any]
 
 class NodeRunning(Exception):
     """Another node uses this data folder."""
-
-
-class NodeGone(Exception):
-    """The node behind a bridge ended first."""
 
 
 class Node:
@@ -157,7 +150,7 @@ class Node:
         self.operations = NodeOperations(self)
         self._operator_app = operator_app
         self._warden = Warden()
-        self._eras = _EraMemory()
+        self._eras = EraMemory()
         self._workshop = Workshop(
             packages=plan.data / "packages",
             message_bytes=plan.limits.message_bytes,
@@ -211,7 +204,7 @@ class Node:
         self.configured = Servers(self, self.keepers, self.personal, self.catalog, self._workshop, self.desk)
         self.reload: Reload | None = None
         self.subservers: AxDoor | None = None
-        self._servers: list[_Server] = []
+        self._servers: list[DoorServer] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._bridged: set[BridgedClient] = set()
         self._stack = contextlib.AsyncExitStack()
@@ -365,12 +358,12 @@ class Node:
         run = self.plan.data / "run"
         run.mkdir(mode=0o700, parents=True, exist_ok=True)
         admin_path = run / "admin.sock"
-        if _answers(str(admin_path)):
+        if answers(str(admin_path)):
             raise NodeRunning("a node is already running for this data folder")
         admin_path.unlink(missing_ok=True)
-        public = _bind(node.listen)
+        public = bind(node.listen)
         self._stack.callback(public.close)
-        operator = _bind(node.operator_listen)
+        operator = bind(node.operator_listen)
         self._stack.callback(operator.close)
         people_at = (operator, *self._twin_of(operator))
         admin = socket.socket(socket.AF_UNIX)
@@ -380,9 +373,9 @@ class Node:
         admin_path.chmod(0o600)
         scheme = "https" if node.tls_cert is not None else "http"
         if node.public_url is None:
-            self.url = f"{scheme}://{_reachable(public, node.listen)}"
+            self.url = f"{scheme}://{reachable(public, node.listen)}"
         if node.operator_url is None:
-            self.operator_url = f"{scheme}://{_reachable(operator, node.operator_listen)}"
+            self.operator_url = f"{scheme}://{reachable(operator, node.operator_listen)}"
         protocol = type("PublicProtocol", (McpProtocol,), {"door": self.door})
         tls = listener_options(node, public=True)
         documents = self._open_to_oauth() | self.desk.settle(self.url, self.operator_url)
@@ -486,7 +479,7 @@ class Node:
             timeout_graceful_shutdown=DRAIN_S,
             **options,
         )
-        server = _Server(config)
+        server = DoorServer(config)
         self._servers.append(server)
         task = asyncio.get_running_loop().create_task(server.serve(sockets=list(socks)), name="http server")
         self._tasks.append(task)
@@ -627,166 +620,5 @@ class Node:
         self._asked_tasks.forget(session.caller)
 
 
-class _Server(uvicorn.Server):
-    """Signals are the node's business, not each listener's; and it says when it has begun."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.begun = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.begun.set()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-class _EraMemory:
-    """The era each server spoke last, so that the next start asks in the right tongue first."""
-
-    BUCKET: Final = "eras"
-
-    def __init__(self) -> None:
-        self._known: dict[str, Era] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    async def open(self, kv: Any, clock: Clock) -> None:
-        self._kv, self._clock = kv, clock
-        for entry in await kv.entries(self.BUCKET, clock.wall()):
-            with contextlib.suppress(ValueError):
-                self._known[entry.key] = Era(entry.value.decode())
-
-    def get(self, server: str) -> Era | None:
-        return self._known.get(server)
-
-    def put(self, server: str, era: Era) -> None:
-        if self._known.get(server) is not era:
-            self._known[server] = era
-            task = asyncio.get_running_loop().create_task(self._save(server, era))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _save(self, server: str, era: Era) -> None:
-        try:
-            await self._kv.put(self.BUCKET, server, era.value.encode(), self._clock.wall())
-        except Exception as error:
-            log.warning("the era of %s could not be remembered: %s", server, error)
-
-
-def _bind(address: Address) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    sock = socket.socket(family)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((address.host, address.port))
-        sock.listen(2048)
-        sock.setblocking(False)
-    except OSError as error:
-        sock.close()
-        raise OSError(error.errno, f"{address}: {error.strerror}") from None
-    return sock
-
-
-def _reachable(sock: socket.socket, address: Address) -> str:
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)  # noqa: S104
-    return str(Address(host, sock.getsockname()[1]))
-
-
-def _answers(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(path)
-        except OSError:
-            return False
-        return True
-
-
 def _because(reason: str | None) -> str:
     return f" ({reason})" if reason else ""
-
-
-def serve(
-    loaded: Loaded,
-    read: Read,
-    *,
-    stdio: bool,
-    only: str | None,
-    on_ready: Callable[[dict[str, Any]], None],
-    operator_app: OperatorApp,
-) -> None:
-    """Run a node until SIGTERM, SIGINT or, on stdio, the end of input. Blocks. `read`: when the files change."""
-    descriptors.raise_limit()
-    runner = _loop_runner()
-    runner(_run(loaded, read, stdio=stdio, only=only, on_ready=on_ready, operator_app=operator_app))
-
-
-def _tune_collector() -> None:
-    """Calls make no circles, so the collector need not look as often; and what the start made is here to stay."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(200_000, 20, 20)
-
-
-def _loop_runner() -> Callable[[Any], None]:
-    if sys.platform == "win32":
-        return asyncio.run
-    import uvloop
-
-    return uvloop.run
-
-
-async def _run(
-    loaded: Loaded,
-    read: Read,
-    *,
-    stdio: bool,
-    only: str | None,
-    on_ready: Callable[[dict[str, Any]], None],
-    operator_app: OperatorApp,
-) -> None:
-    loop = asyncio.get_running_loop()
-    plan = loaded.plan
-    socket_path = plan.data / "run" / SOCKET
-    if stdio and _answers(str(socket_path)):
-        if not await bridge(socket_path, only):
-            raise NodeGone("the node this client was connected to has stopped")
-        return
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    node = Node(plan, operator_app)
-    try:
-        await node.start(listen=not stdio)
-        node.watch(read, loaded.paths)
-        ends = [loop.create_task(stopping.wait())]
-        front = node.line_front(only) if stdio else None
-        reader = await stdio_front(front) if front is not None else None
-        if front is not None:
-            ends.append(loop.create_task(front.done.wait()))
-        ready = loop.create_task(_announce(node, on_ready))
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        for task in (ready, *ends):
-            task.cancel()
-        await asyncio.gather(ready, *ends, return_exceptions=True)
-        if front is not None and reader is not None:
-            if stopping.is_set():
-                await node.drain()
-            await node.stock.quiet()  # a greeting or a list that was asked for before the end of input
-            reader.close()
-            front.end()
-    finally:
-        await node.stop()
-
-
-async def _announce(node: Node, on_ready: Callable[[dict[str, Any]], None]) -> None:
-    """Say how the node stands soon, and once more when the last server had its first chance."""
-    await node.settle(READY_S)
-    late = not node.settled
-    on_ready(node.operations.status())
-    if late:
-        await node.settle(None)
-        on_ready(node.operations.status())
-    _tune_collector()

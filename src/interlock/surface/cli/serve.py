@@ -42,8 +42,9 @@ def serve(
     _warn(invocation, loaded.warnings)
     if only is not None:
         _known_segment(only, [server.segment for server in plan.servers])
-    from interlock.runtime.node import NodeGone, NodeRunning
-    from interlock.runtime.node import serve as run_node
+    from interlock.runtime.node import NodeRunning
+    from interlock.runtime.serving import NodeGone
+    from interlock.runtime.serving import serve as run_node
     from interlock.runtime.start_errors import CannotStart
     from interlock.store.ports import StoreError
     from interlock.surface.admin.app import operator_app

@@ -1,0 +1,42 @@
+"""The era each server spoke last, so that the next start asks in the right tongue first."""
+
+import asyncio
+import contextlib
+import logging
+from typing import Any, Final
+
+from interlock.protocol.mcp.eras import Era
+from interlock.runtime.clock import Clock
+from interlock.store.ports import KeyValue
+
+log = logging.getLogger("interlock.node")
+
+BUCKET: Final = "eras"
+
+
+class EraMemory:
+    def __init__(self) -> None:
+        self._known: dict[str, Era] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def open(self, kv: KeyValue, clock: Clock) -> None:
+        self._kv, self._clock = kv, clock
+        for entry in await kv.entries(BUCKET, clock.wall()):
+            with contextlib.suppress(ValueError):
+                self._known[entry.key] = Era(entry.value.decode())
+
+    def get(self, server: str) -> Era | None:
+        return self._known.get(server)
+
+    def put(self, server: str, era: Era) -> None:
+        if self._known.get(server) is not era:
+            self._known[server] = era
+            task = asyncio.get_running_loop().create_task(self._save(server, era))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _save(self, server: str, era: Era) -> None:
+        try:
+            await self._kv.put(BUCKET, server, era.value.encode(), self._clock.wall())
+        except Exception as error:
+            log.warning("the era of %s could not be remembered: %s", server, error)
