@@ -6,22 +6,26 @@ A subscriber that reads too slowly loses its oldest messages, counted; it never 
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 from interlock.store.ports import Unavailable
 
 QUEUE_MAX = 1024  # messages waiting for one subscriber
 
+T = TypeVar("T")
 
-class LocalSubscription:
-    def __init__(self, forget: Callable[["LocalSubscription"], None]) -> None:
+
+class LocalSubscription(Generic[T]):
+    """An async iterator of what is delivered; it ends, after what had already arrived, when it is closed."""
+
+    def __init__(self, forget: Callable[["LocalSubscription[T]"], None]) -> None:
         self.dropped = 0
-        self._waiting: deque[bytes] = deque(maxlen=QUEUE_MAX)
+        self._waiting: deque[T] = deque(maxlen=QUEUE_MAX)
         self._changed = asyncio.Event()
         self._closed = False
         self._forget = forget
 
-    def deliver(self, data: bytes) -> None:
+    def deliver(self, data: T) -> None:
         if len(self._waiting) == QUEUE_MAX:
             self.dropped += 1
         self._waiting.append(data)
@@ -35,7 +39,7 @@ class LocalSubscription:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> bytes:
+    async def __anext__(self) -> T:
         while not self._waiting:
             if self._closed:
                 raise StopAsyncIteration
@@ -46,7 +50,7 @@ class LocalSubscription:
 
 class LocalPubSub:
     def __init__(self) -> None:
-        self._subscriptions: dict[str, list[LocalSubscription]] = {}
+        self._subscriptions: dict[str, list[LocalSubscription[bytes]]] = {}
         self._closed = False
 
     async def publish(self, subject: str, data: bytes) -> None:
@@ -55,8 +59,8 @@ class LocalPubSub:
         for subscription in self._subscriptions.get(subject, ()):
             subscription.deliver(data)
 
-    def subscribe(self, subject: str) -> LocalSubscription:
-        subscription = LocalSubscription(lambda leaving: self._remove(subject, leaving))
+    def subscribe(self, subject: str) -> LocalSubscription[bytes]:
+        subscription = LocalSubscription[bytes](lambda leaving: self._remove(subject, leaving))
         if self._closed:
             subscription.close()
         else:
@@ -69,7 +73,7 @@ class LocalPubSub:
             for subscription in list(subscriptions):
                 subscription.close()
 
-    def _remove(self, subject: str, subscription: LocalSubscription) -> None:
+    def _remove(self, subject: str, subscription: LocalSubscription[bytes]) -> None:
         subscriptions = self._subscriptions.get(subject, [])
         if subscription in subscriptions:
             subscriptions.remove(subscription)

@@ -53,6 +53,16 @@ async def _register(at: Any, **options: Any) -> Bare:
     return leaf
 
 
+async def _once_free(at: Any, left: Bare) -> Bare:
+    """The lease of one that took leave is given up in time of its own."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                return await _register(at, subserver_id=left.subserver_id)
+            except Refused as still:
+                assert still.error["message"] == "split_brain"
+
+
 @pytest.mark.req("AX-13.4-2")
 async def test_a_subserver_of_one_aggregator_is_refused_by_the_other(tmp_path: Path) -> None:
     shared = build_store("sqlite", tmp_path / "shared")
@@ -73,13 +83,7 @@ async def test_a_subserver_of_one_aggregator_is_refused_by_the_other(tmp_path: P
             elsewhere = await _register(c, subserver_id=first.subserver_id)
             await first.request("mcpax/deregister", {"session_id": first.session["session_id"]})
             await first.closed()
-            async with asyncio.timeout(10):
-                while True:
-                    try:
-                        second = await _register(b, subserver_id=first.subserver_id)
-                        break
-                    except Refused as still:
-                        assert still.error["message"] == "split_brain"
+            second = await _once_free(b, first)
             moved = await _register(a, subserver_id=first.subserver_id, released_session=second.session["session_id"])
             await second.beat()
             assert (await second.closed())[1] == "split_brain"
@@ -99,13 +103,7 @@ async def test_nodes_that_share_a_folder_settle_which_of_them_has_a_subserver(tm
         assert (refused.value.error["code"], refused.value.error["message"]) == (32113, "split_brain")
         await first.request("mcpax/deregister", {"session_id": first.session["session_id"]})
         await first.closed()
-        async with asyncio.timeout(10):
-            while True:
-                try:
-                    second = await _register(b, subserver_id=first.subserver_id)
-                    break
-                except Refused as still:
-                    assert still.error["message"] == "split_brain"
+        second = await _once_free(b, first)
         await first.stop()
         await second.stop()
 

@@ -124,7 +124,7 @@ def unverified(reason: str, why: str) -> Fault:
     return refusal(AUTHORITY_UNVERIFIED, why, reason=reason)
 
 
-_WORDS: Final = {
+WORDS: Final = {  # of whatever is proved by a signed token
     Reason.MALFORMED: ("malformed", "the proof cannot be read as a JWT"),
     Reason.UNSUPPORTED: ("malformed", "the proof asks for an extension that is not supported"),
     Reason.TYPE: ("type", "the proof is a token of another kind; its typ must be JWT"),
@@ -136,7 +136,7 @@ _WORDS: Final = {
 
 
 def _refused(reason: Reason) -> Fault:
-    word, why = _WORDS.get(reason, ("malformed", reason.value))
+    word, why = WORDS.get(reason, ("malformed", reason.value))
     return unverified(word, why)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from interlock.protocol.ax.authority import KEY_UNKNOWN, Anchor
+from interlock.protocol.ax.authority import WORDS, Anchor
 from interlock.protocol.ax.confirm import Presented
 from interlock.protocol.ax.errors import CONFIRMATION_USED, PROOF_INVALID, refusal
 from interlock.protocol.ax.strict import Ambiguous, read_untrusted
@@ -123,13 +123,9 @@ def invalid(reason: str, why: str) -> Fault:
 
 
 _WORDS: Final = {
+    **WORDS,
     Reason.MALFORMED: ("malformed", "the proof cannot be read as a signed token"),
-    Reason.UNSUPPORTED: ("malformed", "the proof asks for an extension that is not supported"),
     Reason.TYPE: ("type", f"the proof is a token of another kind; its typ must be {TYP}"),
-    Reason.ALGORITHM: ("algorithm", "the proof must be signed with EdDSA, ES256 or RS256"),
-    Reason.KEY_UNKNOWN: (KEY_UNKNOWN, "the proof is signed with a key that no anchor has"),
-    Reason.KEY_UNFIT: ("key_unfit", "the key of the proof must not be used like this"),
-    Reason.SIGNATURE: ("signature", "the signature of the proof is wrong"),
 }
 
 

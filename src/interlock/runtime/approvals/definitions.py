@@ -19,12 +19,12 @@ import msgspec
 from msgspec import Raw
 
 from interlock.config.plan import ToolClass
-from interlock.protocol.approvals.answers import ACCEPT, CHANGED, CLASSES, UNCLASSIFIED
+from interlock.protocol.approvals.answers import ACCEPT, CHANGED, UNCLASSIFIED
 from interlock.protocol.approvals.messages import Approval, Decision, Kind, Source, What
 from interlock.protocol.approvals.state import Move, Status
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.approvals.inbox import Inbox
-from interlock.runtime.approvals.rulings import Ruling, Rulings
+from interlock.runtime.approvals.rulings import Ruling, Rulings, Says
 from interlock.runtime.approvals.sights import Look, Sight
 from interlock.runtime.clock import Clock
 from interlock.store.ports import Entry, KeyValue, StoreError
@@ -333,11 +333,11 @@ def _read(entry: Entry) -> dict[str, Kept]:
 
 
 def _ruling(approval: Approval, decision: Decision) -> Ruling:
-    said = decision.answer if decision.what is What.APPROVED else "denied"
+    said = decision.answer or ACCEPT if decision.what is What.APPROVED else "denied"
     return Ruling(
         tool=approval.tool,
         digest=approval.digest,
-        says=said if said in CLASSES or said == "denied" else ACCEPT,  # type: ignore[arg-type]
+        says=msgspec.convert(said, Says),
         by=decision.by,
         at=decision.at,
     )

@@ -8,7 +8,6 @@ from typing import Final, Literal
 import msgspec
 
 from interlock.config.plan import ToolClass
-from interlock.protocol.approvals.answers import ACCEPT
 from interlock.runtime.clock import Clock
 from interlock.store.ports import Damaged, KeyValue
 
@@ -46,7 +45,11 @@ class Rulings:
     def get(self, tool: str, digest: str) -> ToolClass | None:
         """What an operator said the tool is."""
         ruling = self._by_digest.get((tool, digest))
-        return None if ruling is None or ruling.says in (ACCEPT, "denied") else ruling.says  # type: ignore[return-value]
+        match ruling.says if ruling is not None else None:
+            case None | "accept" | "denied":
+                return None
+            case said:
+                return said
 
     def maybe(self, tool: str, digest: str) -> Ruling | None:
         return self._by_digest.get((tool, digest))
