@@ -1,0 +1,47 @@
+"""The seams between the parts that make a driver work: who has a server ready, and who calls through it.
+
+A provider is one driver (id@major) with everything that brings its server up; it lends a link for one call. Contract
+links take calls that the guard admitted, choose a provider and borrow a link from it. Neither knows the other's ways.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, Protocol
+
+from interlock.protocol.drivers.errors import DriverError
+from interlock.protocol.drivers.messages import Driver
+from interlock.runtime.callers import Caller
+from interlock.runtime.links.link import Link
+
+
+class DriverState(Enum):
+    """How a driver stands, as `interlock drivers list` says it."""
+
+    UNTRUSTED = "untrusted"  # nobody has accepted the folder as it is now: nothing of it is installed or started
+    REJECTED = "rejected"  # the file, or what the server offers, does not fit
+    UNAVAILABLE = "unavailable"  # install, version, requirement, sandbox or health failed; may come back
+    INSTALLING = "installing"
+    CHECKING = "checking"  # started, its lists are compared with the contracts
+    READY = "ready"
+    PARTIAL = "partial"  # drivers.on_mismatch = drop_binding
+    UNAUTHED = "unauthed"  # a secret is missing, or the server refused it
+    KIND_UNSUPPORTED = "kind_unsupported"
+
+
+class Lease(Protocol):
+    """A server's link lent for one call: while it is held the server is neither idle nor taken by another tenant."""
+
+    @property
+    def link(self) -> Link: ...
+
+    def release(self) -> None: ...
+
+
+class Provider(Protocol):
+    driver: Driver
+    state: DriverState
+    reason: str | None
+    bound: Mapping[str, Any]  # contract id -> the checked binding (`protocol.drivers.matching.Bound`)
+
+    async def acquire(self, caller: Caller) -> Lease | DriverError:
+        """The link of this caller's process, started where it sleeps. Nothing has been sent when it fails."""
