@@ -13,7 +13,7 @@ from bench import cells, contestants, crowds, forest, guards, hops
 from bench.load import Job
 from bench.measure import compete
 from bench.processes import CACHE, ROOT
-from bench.report import BUSY_LOAD, Report, Section, markdown, missed, tables
+from bench.report import BUSY_LOAD, ONE_CORE, TWO_CORES, Report, Section, markdown, missed, tables
 
 SECTIONS = ("calls", "legacy", "latency", "lists", "cells", "hops", "guard", "crowds", "subservers", "others")
 MANY_TOOLS = 10_000
@@ -46,12 +46,9 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
         fast if options.sketch is None else {name: fast[name] for name in ("nginx", "interlock")},
         Job(port=0, era="legacy", warmup=calls(2000), count=calls(20000)),
     )
-    section(
-        "latency",
-        "tools/call, one connection",
-        {"direct": contestants.direct, **fast},
-        Job(port=0, connections=1, warmup=calls(500), count=calls(5000)),
-    )
+    alone = Job(port=0, connections=1, warmup=calls(500), count=calls(5000))
+    section("latency", ONE_CORE, {"direct": contestants.direct, **fast}, alone, apart=False)
+    section("latency", TWO_CORES, {"direct": contestants.direct, **fast}, alone)
     section(
         "lists",
         f"tools/list of {MANY_TOOLS:,} tools",

@@ -122,15 +122,20 @@ def running_load(log: Path) -> Iterator[subprocess.Popen[bytes]]:
             process.wait()
 
 
-def compete(starts: dict[str, Start], job: Job, rounds: int, *, tools: int = 1, say: Any = print) -> dict[str, Figures]:
-    """Start everybody in front of one server, then let them take turns. Who cannot start is absent, with the reason."""
+def compete(
+    starts: dict[str, Start], job: Job, rounds: int, *, tools: int = 1, apart: bool = True, say: Any = print
+) -> dict[str, Figures]:
+    """Start everybody in front of one server, then let them take turns. Who cannot start is absent, with the reason.
+
+    `apart`: the contestant has a core to itself.
+    """
     figures = {name: Figures(name=name) for name in starts}
     ready: dict[str, Ready] = {}
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(fast_server(job.era, tools))
         for name, start in starts.items():
             try:
-                ready[name] = stack.enter_context(start(server, cores()[1]))
+                ready[name] = stack.enter_context(start(server, cores()[apart]))
             except Exception as reason:
                 figures[name].absent = str(reason) if isinstance(reason, NotInstalled) else "it did not start here"
                 say(f"  {name} does not take part: {reason}")
