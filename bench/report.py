@@ -27,9 +27,9 @@ TWO_CORES = "tools/call, one connection, the contestant on a core of its own"
 NOTES = {
     ONE_CORE: "Load, server and contestant take turns on one core, as `direct` does in both tables: what is added is "
     "the work of the contestant and four changes from one process to another.",
-    TWO_CORES: "The same with the contestant on the other core: each of the four messages of a call wakes a core that has "
-    "gone to sleep, which costs more than the work, nginx's included. How much is the machine's affair, so no promise "
-    "is made for this.",
+    TWO_CORES: "The same with the contestant on the other core: each of the four messages of a call wakes a core that "
+    "has gone to sleep, which costs more than the work, nginx's included. How much is the machine's affair, so no "
+    "promise is made for this.",
     "FastMCP 4.1.2": "Given a URL, `create_proxy` makes new HTTP clients for every call and reads the certificate "
     "store each time, though the connection is plain HTTP: about two thirds of its CPU time when profiled. Given a "
     "connected client it keeps that one.",
