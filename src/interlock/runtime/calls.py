@@ -144,17 +144,18 @@ class Call(msgspec.Struct, eq=False):
     started: float
     house: House
     target: str = ""  # the qualified name, for people and the audit log
+    timeout_s: float | None = None
+    head: bytes = b""  # the routing headers of a 2026-07-28 server
+    onward: dict[str, Raw] | None = None  # route and cursor (MCP-AX 7.2), where the server is an AX peer
+    price: Price | None = None  # what it counts for in budgets; None: nothing
     done: bool = False
     progressed: bool = False  # since the deadline was last set
     reason: str | None = None  # for the record: why it was refused or failed
     upstream_id: int = 0
     handle: object = None
-    head: bytes = b""  # the routing headers of a 2026-07-28 server
-    onward: dict[str, Raw] | None = None  # route and cursor (MCP-AX 7.2), where the server is an AX peer
     link: Carrier | None = None
     booked: Carrier | None = None  # the link whose room it takes
     ticket: Any = None  # the Admitted that let it through, should the link have to send it again
-    timeout_s: float | None = None
     deadline: float = inf
     asking: int = 0  # questions to the client under way: no deadline meanwhile
     unhurried: bool = False  # it waits for as long as it takes, and loses nothing when it is asked again
@@ -168,7 +169,6 @@ class Call(msgspec.Struct, eq=False):
     questions: tuple[bytes, ...] = ()  # of its server, open; by the server's ids
     after: asyncio.Future[Any] | None = None  # what its server must have heard before it
     forwarded: float | None = None  # when it was sent, where that was not at once
-    price: Price | None = None  # what it counts for in budgets; None: nothing
     charge: Charge | None = None  # what it was charged
     gate: Any = None  # what it waits for (`gate.Held`); the guard admits it no other way
 

@@ -128,7 +128,6 @@ class Dispatch:
             if isinstance(came, Call):
                 return came
             back = came
-        call = kind(caller, client_id, TOOLS_CALL, params, meta, sink, self._clock.now(), self)
         name = params.get("name")
         namespace = self._catalog.namespace
         if caller.seen is not namespace:
@@ -137,20 +136,28 @@ class Dispatch:
         route = view.tools.get(bytes(name)) if name is not None else None
         if route is None:
             text = maybe_string(name)
-            if text is None:
-                return self._invalid(call, "params.name must be a string")
-            call.target = text[:255]
-            route = view.find_tool(text)
+            route = view.find_tool(text) if text is not None else None
             if route is None:
-                return self.refuse(call, NOT_FOUND if caller.hop is None else self._unlisted(caller, text))
+                call = kind(caller, client_id, TOOLS_CALL, params, meta, sink, self._clock.now(), self)
+                return self._lead_nowhere(call, text)
+        call = kind(
+            caller,
+            client_id,
+            TOOLS_CALL,
+            params,
+            meta,
+            sink,
+            self._clock.now(),
+            self,
+            route.qualified,
+            route.timeout_s,
+            route.head,
+            route.onward,
+            route.price,
+        )
         arguments = params.get("arguments")
         if arguments is not None and bytes(arguments)[:1] != b"{":
             return self._invalid(call, "params.arguments must be an object")
-        call.target = route.qualified
-        call.timeout_s = route.timeout_s
-        call.head = route.head
-        call.onward = route.onward
-        call.price = route.price
         if caller.hop is not None:
             fault = self._enter(call, caller.hop, (*route.below, route.local))
             if fault is not None:
@@ -174,6 +181,12 @@ class Dispatch:
                 return self.refuse(call, fault)
         params["name"] = route.wire_name
         return self.go(call, link)
+
+    def _lead_nowhere(self, call: Call, name: str | None) -> Call:
+        if name is None:
+            return self._invalid(call, "params.name must be a string")
+        call.target = name[:255]
+        return self.refuse(call, NOT_FOUND if call.caller.hop is None else self._unlisted(call.caller, name))
 
     def get_prompt(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink

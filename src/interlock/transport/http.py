@@ -111,7 +111,13 @@ class HttpClient:
 
     def send(self, start: bytes, headers: bytes, body: bytes, sink: ResponseSink) -> Handle:
         """A request with a body, behind what `start` made."""
-        return self._send(Handle(sink), b"%b%bcontent-length: %d\r\n\r\n%b" % (start, headers, len(body), body))
+        data = b"%b%bcontent-length: %d\r\n\r\n%b" % (start, headers, len(body), body)
+        idle = self._idle
+        if idle and not idle[-1].is_closing():
+            call = Handle(sink)
+            idle.pop().send(call, data)
+            return call
+        return self._send(Handle(sink), data)
 
     def _send(self, call: Handle, data: bytes) -> Handle:
         idle = self._idle

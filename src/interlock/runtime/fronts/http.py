@@ -222,7 +222,9 @@ class McpProtocol(HttpToolsProtocol):
         end = -1 if self._mid_message else data.find(b"\r\n\r\n", 0, KNOWN_HEAD_BYTES_MAX)
         if end > 0:
             known = self.door.known_heads.get(data[:end])
-            if known is not None and len(data) == end + 4 + known[1] and self.is_idle:
+            # `cycle is None` is `is_idle` where nothing else has been served here, without asking for it.
+            idle = self.exchange is None if self.cycle is None else self.is_idle
+            if known is not None and len(data) == end + 4 + known[1] and idle:
                 self.busy_since = None
                 self.exchange = exchange = Exchange(self, known[0], data[end + 4 :], not self._draining)
                 self.door.serve(exchange)
