@@ -153,6 +153,21 @@ class ApprovalsPlan(msgspec.Struct, frozen=True, kw_only=True):
     webhook_secret: str | None = None  # never shown
 
 
+class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a spawned server may touch beside its runtime and its package. `deny` goes before `read` and `write`."""
+
+    home: Path  # its private home; made where it is missing
+    read: tuple[Path, ...] = ()
+    write: tuple[Path, ...] = ()
+    deny: tuple[Path, ...] = ()
+    egress: tuple[str, ...] = ()  # host names, "*.NAME" and "*"; empty: no network at all
+    programs: tuple[str, ...] = ()  # what it may start beside its own runtime
+    any_program: bool = False  # it may start whatever it can read
+    passed: tuple[str, ...] = ()  # variables of the node's own environment that it gets
+    memory_mb: int | None = None
+    cpu_ms: int | None = None
+
+
 class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn"):
     """A server that is a child process speaking over stdio. `package` is installed first when given."""
 
@@ -160,6 +175,7 @@ class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn"):
     env: dict[str, str] = {}  # may hold ${secrets.NAME}
     cwd: Path | None = None
     package: "Package | None" = None
+    sandbox: SandboxPlan | None = None  # None: it may do whatever the node may
 
 
 class Package(msgspec.Struct, frozen=True, kw_only=True):
