@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from interlock.config.effective import MASK, effective
-from interlock.config.keys import SECTIONS, TOP, Key, Section
+from interlock.config.entries import Key, Section
+from interlock.config.keys import SECTIONS, TOP
 from interlock.config.load import ConfigInvalid, load
 from interlock.config.plan import (
     AccessRule,

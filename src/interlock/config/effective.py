@@ -37,6 +37,7 @@ def effective(plan: Plan) -> dict[str, Any]:
         "gate": _plain(plan.gate),
         "approvals": _approvals(plan.approvals),
         "servers": {server.segment: _server(server) for server in plan.servers},
+        "drivers": {name: each for name, each in _plain(plan.drivers).items() if name != "own"},
         "tool": [_tool(rule) for rule in plan.tools],
         "budget": _plain(plan.budget),
         "limits": _plain(plan.limits),

@@ -4,13 +4,13 @@ The loader, the JSON Schema and the hints of error messages are all made from it
 """
 
 import enum
-from typing import Any, Final, Literal
-
-import msgspec
+from typing import Final
 
 from interlock.config.addresses import Listen, Network, Origin, Url
 from interlock.config.anchors import KEY_SOURCES, DnsName, KeySet, Passkey, PublicKey
 from interlock.config.budgets import AMOUNT, BUDGET, UNITS
+from interlock.config.drivers import DRIVERS, MONTH_S
+from interlock.config.entries import Key, Section, keyed
 from interlock.config.headers import Headers
 from interlock.config.issuers import ISSUER
 from interlock.config.kinds import (
@@ -18,7 +18,6 @@ from interlock.config.kinds import (
     Command,
     FilePath,
     Flag,
-    Kind,
     Many,
     Seconds,
     Segment,
@@ -32,7 +31,6 @@ from interlock.config.server_auth import SERVER_AUTH
 from interlock.config.tree import AUTHORITY, CHILD, ENVIRONMENT, GLOB_URLS, PARENT, TREE
 from interlock.protocol.ax.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass, Transport
 
-MONTH_S: Final = 31 * 24 * 3600
 # A leading "-" would be an option to the installer, so no package or image may start with one.
 NPM_PACKAGE: Final = r"(?:@[a-z0-9~][a-z0-9._~-]*/)?[a-z0-9~][a-z0-9._~-]*(?:@[0-9A-Za-z^~][0-9A-Za-z.+_-]*)?"
 PYPI_PACKAGE: Final = (
@@ -41,40 +39,17 @@ PYPI_PACKAGE: Final = (
 DOCKER_IMAGE: Final = r"[A-Za-z0-9][A-Za-z0-9._/:-]*(?:@sha256:[0-9a-f]{64})?"
 
 
-class Key(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    kind: Kind
-    help: str
-    example: Any
-    default: Any = None  # as it is written in the file; None: there is none
-    required: bool = False
-
-
-class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """`table`: [node]; `list`: [[tool]]; `segments`: [servers.SEGMENT]."""
-
-    name: str
-    shape: Literal["table", "list", "segments"]
-    help: str
-    keys: dict[str, Key]
-    one_of: tuple[str, ...] = ()  # keys of which an entry has exactly one
-
-
 _GLOBS = Many(item=Text())
 _TEXT = Text(references=True, empty=True)
 _TOOL_CLASS = Choice(values=("read_only", "reversible", "irreversible"))
 _NAME_FORM = Choice(values=("auto", "qualified", "safe"))
 
 
-def _keys(*keys: Key) -> dict[str, Key]:
-    return {key.name: key for key in keys}
-
-
 def _one_of(kind: type[enum.Enum]) -> Choice:
     return Choice(values=tuple(member.value for member in kind))
 
 
-TOP: Final = _keys(
+TOP: Final = keyed(
     Key(
         name="workspace",
         kind=FilePath(),
@@ -91,7 +66,7 @@ TOP: Final = _keys(
     ),
 )
 
-_NODE = _keys(
+_NODE = keyed(
     Key(
         name="name",
         kind=Text(pattern=r"[A-Za-z0-9_.-]{1,63}", what="1 to 63 of the characters A-Z a-z 0-9 _ . -"),
@@ -155,7 +130,7 @@ _NODE = _keys(
     ),
 )
 
-_AUTH = _keys(
+_AUTH = keyed(
     Key(
         name="anonymous",
         kind=Choice(values=("loopback", "never", "any")),
@@ -179,7 +154,7 @@ _AUTH = _keys(
     ),
 )
 
-_ACCESS = _keys(
+_ACCESS = keyed(
     Key(
         name="who",
         kind=Many(item=Text(), least=1),
@@ -229,7 +204,7 @@ _ACCESS = _keys(
     ),
 )
 
-_ANCHOR = _keys(
+_ANCHOR = keyed(
     Key(
         name="name",
         kind=ISSUER.fields["name"],
@@ -271,7 +246,7 @@ _ANCHOR = _keys(
     ),
 )
 
-_MCP = _keys(
+_MCP = keyed(
     Key(
         name="surface",
         kind=Choice(values=("flat",)),
@@ -309,7 +284,7 @@ _MCP = _keys(
     ),
 )
 
-_AX = _keys(
+_AX = keyed(
     Key(
         name="tree",
         kind=TREE,
@@ -388,7 +363,7 @@ _AX = _keys(
     ),
 )
 
-_DEGRADED = _keys(
+_DEGRADED = keyed(
     Key(
         name="enabled",
         kind=Flag(),
@@ -405,7 +380,7 @@ _DEGRADED = _keys(
     ),
 )
 
-_GATE = _keys(
+_GATE = keyed(
     Key(
         name="mode",
         kind=Choice(values=("gated", "defer", "open")),
@@ -429,7 +404,7 @@ _GATE = _keys(
     ),
 )
 
-_APPROVALS = _keys(
+_APPROVALS = keyed(
     Key(
         name="expiry_s",
         kind=Seconds(low=30, high=86_400),
@@ -479,7 +454,7 @@ _APPROVALS = _keys(
     ),
 )
 
-_SERVERS = _keys(
+_SERVERS = keyed(
     Key(
         name="command",
         kind=Command(),
@@ -554,7 +529,7 @@ _SERVERS = _keys(
     ),
 )
 
-CAPABILITY: Final = _keys(  # MCP-AX 9.1
+CAPABILITY: Final = keyed(  # MCP-AX 9.1
     Key(
         name="latency_class",
         kind=_one_of(LatencyClass),
@@ -603,7 +578,7 @@ CAPABILITY: Final = _keys(  # MCP-AX 9.1
 )
 
 _TOOL = (
-    _keys(
+    keyed(
         Key(
             name="match",
             kind=Text(),
@@ -635,7 +610,7 @@ _TOOL = (
     | CAPABILITY
 )
 
-_BUDGET = _keys(
+_BUDGET = keyed(
     Key(
         name="max_calls_per_minute",
         kind=AMOUNT,
@@ -663,7 +638,7 @@ _BUDGET = _keys(
     ),
 )
 
-_LIMITS = _keys(
+_LIMITS = keyed(
     Key(
         name="message_bytes",
         kind=Size(low=1024, high=1024**3),
@@ -680,7 +655,7 @@ _LIMITS = _keys(
     ),
 )
 
-_STORE = _keys(
+_STORE = keyed(
     Key(name="backend", kind=Choice(values=("sqlite",)), default="sqlite", example="sqlite", help="What remembers."),
     Key(
         name="audit_days",
@@ -718,6 +693,7 @@ SECTIONS: Final = {
             name="approvals", shape="table", keys=_APPROVALS, help="What waits for a decision, and who hears of it."
         ),
         Section(name="servers", shape="segments", keys=_SERVERS, help="The MCP servers, by segment."),
+        Section(name="drivers", shape="table", keys=DRIVERS, help="Servers that are declared as files."),
         Section(name="tool", shape="list", keys=_TOOL, help="What is known better than a server says about its tools."),
         Section(name="budget", shape="table", keys=_BUDGET, help="What a registered subserver may use."),
         Section(name="limits", shape="table", keys=_LIMITS, help="What is too much."),

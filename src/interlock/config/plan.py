@@ -216,6 +216,33 @@ class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
     secrets: tuple[str, ...] = ()  # what ${env:NAME} put into `reach`; never shown
 
 
+class PolicyPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Which drivers may serve, by their policy tags (AIP-30): one of `allow` when it names any, none of `deny`."""
+
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+
+class DriversPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Servers that are declared as files (AIP-32): where the files lie, and what the operator says beside them."""
+
+    paths: tuple[Path, ...] = ()  # searched after <workspace>/.drivers and `own`
+    own: Path | None = None  # <config>/interlock/drivers, the person's own for every workspace; not written by anybody
+    registration: Literal["eager", "lazy"] = "eager"
+    idle_timeout_s: float = 300
+    on_mismatch: Literal["reject", "drop_binding"] = "reject"
+    sandbox: dict[str, Literal["off"]] = {}  # by the driver's id
+    insecure_hosts: tuple[str, ...] = ()  # reached over plain http although they are not this machine
+    ca_file: Path | None = None
+    region: str | None = None  # where this node runs, and what "self-hosted" means
+    policy: PolicyPlan = PolicyPlan()
+    pins: dict[str, str] = {}  # contract id -> driver id
+    trust_workspace: bool = False
+    allow_unverified_install: bool = False
+    npx: bool = False
+    dev: bool = False  # a change that needs a new major version is a warning
+
+
 class ToolRule(msgspec.Struct, frozen=True, kw_only=True):
     """One [[tool]] entry; the first whose glob matches the qualified name applies."""
 
@@ -272,6 +299,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     gate: GatePlan = GatePlan()
     approvals: ApprovalsPlan = ApprovalsPlan()
     servers: tuple[ServerPlan, ...] = ()
+    drivers: DriversPlan = DriversPlan()
     tools: tuple[ToolRule, ...] = ()
     budget: BudgetPlan = BudgetPlan()
     limits: LimitsPlan = LimitsPlan()

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from interlock.config.anchors import anchor_plan
-from interlock.config.keys import CAPABILITY, SECTIONS, TOP, Key, Section
+from interlock.config.entries import Key, Section
+from interlock.config.keys import CAPABILITY, SECTIONS, TOP
 from interlock.config.kinds import Segment
 from interlock.config.nearest import nearest
 from interlock.config.place import At, Wrong, type_word

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from interlock.config.keys import SECTIONS, TOP, Key, Section
+from interlock.config.entries import Key, Section
+from interlock.config.keys import SECTIONS, TOP
 from interlock.config.kinds import Segment
 from interlock.config.servers import REACHES, TRANSPORTS
 
