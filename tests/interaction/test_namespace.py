@@ -222,6 +222,15 @@ async def test_an_alias_is_safe_and_leads_to_one_tool_only(node: RunningNode, tm
             assert {tool["_meta"]["x-mcpax-name"]: tool["name"] for tool in await listed(peer)} == aliases
 
 
+async def test_what_is_withheld_is_shown_with_the_reason_and_not_as_unknown(node: RunningNode) -> None:
+    withheld = node.link("beside")["withheld"][0]
+    shown = node.cli("tools", "show", f"beside.{withheld['name']}")
+    assert (shown.returncode, shown.stdout) == (1, "")
+    assert f"is withheld: {withheld['reason']}"[:60] in " ".join(shown.stderr.split())
+    unknown = node.cli("tools", "show", "beside.nothing_like_it")
+    assert "withheld" not in unknown.stderr
+
+
 async def test_two_names_with_one_alias_are_both_withheld_and_reported(node: RunningNode) -> None:
     async with client(node) as peer:
         assert [tool["name"] for tool in await listed(peer) if tool["name"].startswith("c__")] == ["c__other"]

@@ -155,6 +155,23 @@ def test_at_a_terminal_a_new_passphrase_is_typed_twice_and_not_shown(interlock: 
     assert private(keys / "ada.key", "s3cret")
 
 
+def test_whoever_ends_the_input_instead_of_typing_makes_nothing(interlock: Interlock, keys: Path) -> None:
+    code, said = typed(interlock, "access", "key", "ada", words=("\x04",))
+    assert (code, keys.exists()) == (1, False)
+    assert "no passphrase was typed" in said
+    assert "--passphrase-fd" in said
+    assert "Traceback" not in said
+
+
+def test_an_anchor_is_called_as_the_parent_calls_us(inline: Inline, interlock: Interlock) -> None:
+    parent = '[ax]\nparents = [{url = "wss://up.example/ax", segment = "plant", authority = "dns:plant.example"}]\n'
+    (interlock.folder / "interlock.toml").write_text(f'[node]\nname = "ours"\n\n{parent}')
+    named = inline("access", "anchor", "--json").json["anchor"]
+    assert (named["name"], named["speaks_for"]) == ("plant", ["plant.example"])
+    (interlock.folder / "interlock.toml").write_text('[node]\nname = "ours"\n')
+    assert inline("access", "anchor", "--speaks-for", "a.example", "--json").json["anchor"]["name"] == "ours"
+
+
 def test_a_key_is_never_written_over(inline: Inline, keys: Path) -> None:
     first = inline("access", "key", "ada", "--no-passphrase")
     before = (keys / "ada.key").read_bytes()

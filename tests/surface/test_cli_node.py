@@ -1,11 +1,13 @@
 """Do the verbs that ask a running node show what it says, to people and to programs?"""
 
+import contextlib
 import http.server
 import json
 import os
 import pty
 import re
 import select
+import ssl
 import subprocess
 import sys
 import threading
@@ -16,8 +18,9 @@ from typing import Any
 
 import pytest
 from fake_node import FakeOperations, link, serving, tcp_listener, tool, unix_listener, url_of
-from program import Inline, Interlock
+from program import PATIENCE_S, Inline, Interlock
 from starlette.requests import Request
+from tests.interaction.ax.certificates import Authority
 
 from interlock.surface.admin.app import operator_app
 
@@ -373,6 +376,25 @@ def test_a_url_where_nobody_listens_is_unreachable(interlock: Interlock) -> None
     done = interlock("status", "--url", url)
     assert (done.code, done.out) == (4, "")
     assert "does not listen" in done.err
+
+
+def test_a_certificate_that_nobody_here_trusts_is_said_with_the_way_to_trust_it(
+    interlock: Interlock, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    with authority.context().wrap_socket(tcp_listener(), server_side=True) as listener:
+        greeting = threading.Thread(target=_greet, args=(listener,))
+        greeting.start()
+        done = interlock("status", "--url", f"https://127.0.0.1:{listener.getsockname()[1]}")
+        greeting.join(PATIENCE_S)
+    assert (done.code, done.out) == (4, "")
+    assert "has no certificate that this machine trusts" in done.err
+    assert "SSL_CERT_FILE" in done.err
+
+
+def _greet(listener: ssl.SSLSocket) -> None:
+    with contextlib.suppress(ssl.SSLError, OSError):
+        listener.accept()[0].close()
 
 
 def test_the_public_door_is_told_from_the_operators(
