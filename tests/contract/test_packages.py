@@ -137,7 +137,10 @@ async def test_the_program_is_the_one_named_as_the_package_or_the_only_one(
 
 @pytest.mark.parametrize(
     ("scripts", "message"),
-    [((), "brings no program"), (("one", "two"), r"several programs \(one, two\).*declare the server with command")],
+    [
+        ((), "brings no program"),
+        (("one", "two"), r"several programs \(one, two\).*name one of them in entry.*declare the server with command"),
+    ],
 )
 async def test_a_package_without_one_clear_program_is_refused_with_advice(
     shelf: Shelf, tmp_path: Path, scripts: tuple[str, ...], message: str
@@ -179,7 +182,7 @@ async def test_an_installation_that_broke_later_is_made_again(shelf: Shelf, tmp_
             Path(command[0]).unlink()
             Path(command[0]).symlink_to(tmp_path / "no-such-python")
         case "another python":
-            marker.write_bytes(marker.read_bytes().replace(packages._python_version().encode(), b"2.7"))
+            marker.write_bytes(marker.read_bytes().replace(packages.python_version().encode(), b"2.7"))
         case _:
             marker.write_text('{"package": 1')
     said = Said()
@@ -292,10 +295,12 @@ async def test_a_root_that_cannot_be_written_is_named(shelf: Shelf, tmp_path: Pa
 
 def test_no_two_packages_share_a_folder() -> None:
     names = ["a", "a==1", "a[1]", "a-1", "a[b,c]", "a[b]", "a-b"]
-    folders = [packages._read(pypi(name)).folder for name in names]
-    folders += [packages._read(npm(name)).folder + "/npm" for name in ["a", "a@1", "@a/1", "@a/b", "@a/b@1", "a-b"]]
+    folders = [packages.read_reference(pypi(name)).folder for name in names]
+    folders += [
+        packages.read_reference(npm(name)).folder + "/npm" for name in ["a", "a@1", "@a/1", "@a/b", "@a/b@1", "a-b"]
+    ]
     assert len(set(folders)) == len(folders)
-    assert packages._read(pypi("A_b[D,c]")).folder == packages._read(pypi("a.B[c,d]")).folder
+    assert packages.read_reference(pypi("A_b[D,c]")).folder == packages.read_reference(pypi("a.B[c,d]")).folder
 
 
 class Registry:
