@@ -25,6 +25,7 @@ from interlock.runtime.drivers.table import ContractTable
 from interlock.runtime.links.link import Link
 from interlock.runtime.node import Node
 
+FEATURES = "driven,recorder,cancellations,prompts,resources,logs"
 ANY = {"type": "object"}
 
 
@@ -115,7 +116,9 @@ class ContractPlace(Place):
 async def contract_place(folder: Path, servers: Mapping[str, str], extra: str = "") -> AsyncIterator[ContractPlace]:
     """`servers`: segment -> its era."""
     config = folder / "interlock.toml"
-    tables = "".join(f"[servers.{one}]\ncommand = {json.dumps(raw('driven,recorder,cancellations,prompts,resources,logs', '--era', era))}\n" for one, era in servers.items())
+    tables = "".join(
+        f"[servers.{one}]\ncommand = {json.dumps(raw(FEATURES, '--era', era))}\n" for one, era in servers.items()
+    )
     config.write_text(f"{extra or OPEN}\n{tables}")
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
     clock = AheadClock()

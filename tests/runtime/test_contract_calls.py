@@ -5,11 +5,16 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.runtime.contracts_here import ContractPlace, Lending, binding, contract, contract_place, driver
+from tests.runtime.contracts_here import ContractPlace, contract, contract_place
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"], "additionalProperties": False}
+PATH = {
+    "type": "object",
+    "properties": {"path": {"type": "string"}},
+    "required": ["path"],
+    "additionalProperties": False,
+}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
