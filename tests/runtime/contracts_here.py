@@ -25,7 +25,7 @@ from interlock.runtime.drivers.table import ContractTable
 from interlock.runtime.links.link import Link
 from interlock.runtime.node import Node
 
-FEATURES = "driven,recorder,cancellations,prompts,resources,logs"
+FEATURES = "driven,recorder,cancellations,prompts,resources,logs,asks"
 ANY = {"type": "object"}
 
 

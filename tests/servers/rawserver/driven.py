@@ -27,7 +27,7 @@ def driven(server: Server, options: Namespace) -> None:
         given = json.loads(arguments)
         label = given.get("label", "")
         turn = times[label] = times.get(label, 0) + 1
-        acts = given.get("acts") or [given["act"]]
+        acts = given.get("acts") or [given.get("act", {})]
         act = acts[min(turn, len(acts)) - 1]
         if "progress" in act:
             token = exchange.message.meta.get("progressToken")
