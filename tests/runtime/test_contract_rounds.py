@@ -105,13 +105,13 @@ async def test_a_state_that_names_a_driver_without_this_contract_reaches_nobody(
 
 
 async def test_a_legacy_server_asks_a_modern_client_and_the_call_goes_on(here: ContractPlace) -> None:
-    made = contract("test.ask", inputs={"type": "object", "properties": {"method": {"type": "string"}, "params": ANY}})
-    lending = Lending(here.node, "old", driver("ask-mcp", binding("test.ask", "ask")), [made])
-    await here.offer([made], lending)
-    arguments = {"method": "elicitation/create", "params": FORM}
-    said = await here.call("test__ask", arguments).result()
+    lending = await here.serve("old", play(), "play")
+    arguments = {"act": ASK, "label": "parked"}
+    said = await here.call("test__play", arguments).result()
     assert said["resultType"] == "input_required"
-    result = await here.again("test__ask", arguments, said, filled(said)).result()
-    assert result["structuredContent"]["answers"] == [FILLED]
-    assert lending.lent == 0
-    assert here.held()["in flight"] == 0
+    assert lending.lent == 1
+    changed = await here.again("test__play", {**arguments, "label": "other"}, said, filled(said)).error()
+    assert changed["data"]["reason"] == "state_foreign"
+    result = await here.again("test__play", arguments, said, filled(said)).result()
+    assert result["structuredContent"] == {"done": "parked", "state": FILLED}
+    assert (lending.lent, here.held()["in flight"]) == (0, 0)

@@ -40,12 +40,14 @@ def driven(server: Server, options: Namespace) -> None:
             await asyncio.Event().wait()
         if "error" in act:
             raise Refusal(act["error"]["code"], act["error"]["message"])
-        if "ask" in act and "inputResponses" not in exchange.message.params:
+        state = exchange.message.params.get("requestState", "null")
+        if "ask" in act and exchange.era == "legacy":
+            state = await exchange.ask(act["ask"]["method"], json.dumps(act["ask"]["params"]))
+        elif "ask" in act and "inputResponses" not in exchange.message.params:
             asked = [("one", json.dumps(act["ask"]))]
             return InputRequired(obj([("inputRequests", obj(asked)), ("requestState", string(f"state of {label}"))]))
         if "kind" in act:
             return obj([("resultType", string(act["kind"])), ("content", "[]")])
-        state = exchange.message.params.get("requestState", "null")
         done = obj([("content", "[]"), ("structuredContent", obj([("done", string(label)), ("state", state)]))])
         return json.dumps(act["result"]) if "result" in act else done
 
