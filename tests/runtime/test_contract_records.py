@@ -127,7 +127,10 @@ async def test_no_route_tells_the_operator_every_candidate_and_the_client_none(
         answers.append(await here.call("test__keep", {"path": MARK}).result())
 
     (resolved,) = await rows_of(here, asked)
-    assert {each["provider_id"]: each["phase"] for each in resolved["rejected"]} == {"broken-mcp@1": 2, "locked-mcp@1": 2}
+    assert {each["provider_id"]: each["phase"] for each in resolved["rejected"]} == {
+        "broken-mcp@1": 2,
+        "locked-mcp@1": 2,
+    }
     assert (resolved["selected"], resolved["outcome"]) == (None, "no_route")
     said = json.dumps(answers)
     assert "broken-mcp" not in said
@@ -160,7 +163,10 @@ async def test_each_caller_is_named_to_the_server_and_cannot_name_another(here: 
     made = contract("test.keep", inputs=KEEP)
     await here.offer([made], Lending(here.node, "new", driver("only-mcp", bound_to_its_caller()), [made]))
     asked = [
-        (who, here.call("test__keep", {"path": f"of {who}"}, who=who, meta={"tenant": "client:eve", "tenant_id": "eve"}))
+        (
+            who,
+            here.call("test__keep", {"path": f"of {who}"}, who=who, meta={"tenant": "client:eve", "tenant_id": "eve"}),
+        )
         for _ in range(500)
         for who in ("client:ada", "client:bob")
     ]
