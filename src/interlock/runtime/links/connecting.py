@@ -6,6 +6,7 @@ ConnectFailed with a reason for people. Whether and when to try again is the kee
 
 import asyncio
 import os
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -18,7 +19,7 @@ from interlock.runtime.clock import Clock
 from interlock.runtime.grants.errors import Unobtainable
 from interlock.runtime.grants.holder import Holder
 from interlock.runtime.grants.revealing import Revealer
-from interlock.runtime.links.greeting import GreetingFailed, greet
+from interlock.runtime.links.greeting import USUAL, GreetingFailed, Manner, greet
 from interlock.runtime.links.link import Link, ServerFacts
 from interlock.runtime.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble, Undelivered
 from interlock.store.ports import StoreError
@@ -48,16 +49,25 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
     eras: Eras
     clock: Clock
     revealer: Revealer
+    manner: Manner = USUAL
 
 
 class ConnectFailed(Exception):
     """The server was not reached, or did not greet us; the message says why."""
 
-    def __init__(self, reason: str, *, refusal: Undelivered | None = None, unauthorised: bool = False) -> None:
+    def __init__(
+        self,
+        reason: str,
+        *,
+        refusal: Undelivered | None = None,
+        unauthorised: bool = False,
+        unsupported: bool = False,
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.refusal = refusal  # in which it refused our credential
         self.unauthorised = unauthorised or refusal is not None  # or we have none
+        self.unsupported = unsupported  # it speaks no version of MCP that both may
 
 
 class Loss:
@@ -102,11 +112,12 @@ class Connector:
                 facts = await self._dial(reach, remembered)
         except GreetingFailed as failed:
             unauthorised = failed.what is not None and failed.what.trouble is Trouble.UNAUTHORISED
-            raise ConnectFailed(failed.reason, refusal=failed.what if unauthorised else None) from failed
+            refusal = failed.what if unauthorised else None
+            raise ConnectFailed(failed.reason, refusal=refusal, unsupported=failed.unsupported) from failed
         except (Unobtainable, StoreError) as failed:  # a secret that is not set, or cannot be read
             raise ConnectFailed(str(failed), unauthorised=True) from failed
         except TimeoutError as failed:
-            raise ConnectFailed(f"it did not start within {LAUNCH_S:g} s") from failed
+            raise ConnectFailed(f"it did not start within {self._launch_s:g} s") from failed
         except (PackageUnavailable, ChildStartFailed, OSError) as failed:
             raise ConnectFailed(str(failed) or "it could not be started") from failed
         self._workshop.eras.put(link.segment, facts.era)
@@ -117,7 +128,7 @@ class Connector:
         pipe.forget_session()
         self._link.session = b""
         try:
-            self._welcome(await greet(self._link, Era.LEGACY, self._say_progress))
+            self._welcome(await greet(self._link, Era.LEGACY, self._say_progress, self._workshop.manner))
         except GreetingFailed as failed:
             raise ConnectFailed(failed.reason) from failed
 
@@ -154,9 +165,13 @@ class Connector:
             warden=self._workshop.warden,
         )
         # Not wait_for: in 3.11 it loses a cancellation that comes in the moment the child has started.
-        async with asyncio.timeout(LAUNCH_S):
+        async with asyncio.timeout(self._launch_s):
             await pipe.child.start()
         self._link.pid = pipe.child.pid
+
+    @property
+    def _launch_s(self) -> float:
+        return self._workshop.manner.within(LAUNCH_S)
 
     async def _install(self, package: Package) -> tuple[str, ...]:
         workshop = self._workshop
@@ -166,33 +181,62 @@ class Connector:
         self._link.stand(self._link.standing.state, text)
 
     async def _dial(self, reach: Dial, remembered: Era | None) -> ServerFacts:
-        link, size = self._link, self._workshop.message_bytes
         address = await self._maybe_address()
         headers = await self._workshop.revealer.headers(reach.headers)
         if self._holder is not None:
             await self._holder.ready()
-        if reach.transport != "sse":
-            link.session = b""
-            link.pipe = HttpPipe(link, reach.url, headers, size, address)
-            link.transport = "http"
-            self.show_credential()
-            try:
-                return await self._greet_or_lose(remembered)
-            except GreetingFailed as failed:
-                refused = failed.what is not None and failed.what.trouble in (Trouble.REFUSED, Trouble.MALFORMED)
-                if reach.transport == "http" or not refused:
-                    raise
-                await link.pipe.close()
-                reason = failed
-        else:
-            reason = None
-        pipe = SsePipe(link, reach.url, headers, size, address)
+        http = partial(self._over_http, reach, headers, address, remembered)
+        sse = partial(self._over_sse, reach, headers, address)
+        first, other = (sse, http) if reach.transport == "sse" else (http, sse)
+        try:
+            return await first()
+        except GreetingFailed as failed:
+            if not self._speaks_other(reach, failed.what):
+                raise
+            if self._link.pipe is not None:
+                await self._link.pipe.close()
+            return await other(failed)
+
+    async def _over_http(
+        self,
+        reach: Dial,
+        headers: dict[str, str],
+        address: str | None,
+        remembered: Era | None,
+        before: GreetingFailed | None = None,
+    ) -> ServerFacts:
+        """`before`: what the other transport failed with, if this one is only tried for it."""
+        link = self._link
+        link.session = b""
+        link.pipe = HttpPipe(link, reach.url, headers, self._workshop.message_bytes, address)
+        link.transport = "http"
+        self.show_credential()
+        try:
+            return await self._greet_or_lose(remembered)
+        except GreetingFailed as failed:
+            if before is None:
+                raise
+            raise before from failed
+
+    async def _over_sse(
+        self, reach: Dial, headers: dict[str, str], address: str | None, before: GreetingFailed | None = None
+    ) -> ServerFacts:
+        link = self._link
+        pipe = SsePipe(link, reach.url, headers, self._workshop.message_bytes, address)
         link.pipe, link.transport = pipe, "sse"
         self.show_credential()
-        trouble = await pipe.open(LAUNCH_S)
+        trouble = await pipe.open(self._launch_s)
         if trouble is not None:
-            raise reason or GreetingFailed(trouble.detail, trouble)
+            raise before or GreetingFailed(trouble.detail, trouble)
         return await self._greet_or_lose(Era.LEGACY)
+
+    def _speaks_other(self, reach: Dial, what: Undelivered | None) -> bool:
+        """Whether it refuses the transport it was met with, and another may be tried."""
+        if what is None or what.trouble not in (Trouble.REFUSED, Trouble.MALFORMED):
+            return False
+        # AIP-transport-10: only what says plainly that there is no such thing here.
+        plainly = what.trouble is Trouble.MALFORMED or what.status in (200, 404, 405)
+        return reach.transport == "auto" or (self._workshop.manner.either_transport and plainly)
 
     async def _maybe_address(self) -> str | None:
         """The one address to dial; None: wherever the host's name leads. Raises ConnectFailed."""
@@ -200,7 +244,7 @@ class Connector:
 
     async def _greet_or_lose(self, remembered: Era | None) -> ServerFacts:
         """Greet, unless the connection goes first: then its own words say why."""
-        greeting = asyncio.ensure_future(greet(self._link, remembered, self._say_progress))
+        greeting = asyncio.ensure_future(greet(self._link, remembered, self._say_progress, self._workshop.manner))
         lost = asyncio.ensure_future(self._loss.wait())
         try:
             await asyncio.wait((greeting, lost), return_when=asyncio.FIRST_COMPLETED)
