@@ -171,7 +171,7 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
 class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn"):
     """A server that is a child process speaking over stdio. `package` is installed first when given."""
 
-    command: tuple[str, ...]
+    command: tuple[str, ...]  # a driver's may hold ${secrets.NAME}
     env: dict[str, str] = {}  # may hold ${secrets.NAME}
     cwd: Path | None = None
     package: "Package | None" = None
@@ -202,6 +202,7 @@ class Dial(msgspec.Struct, frozen=True, kw_only=True, tag="dial"):
 
     url: str
     headers: dict[str, str] = {}  # may hold ${secrets.NAME}
+    query: dict[str, str] = {}  # joins the url when it is dialled; may hold ${secrets.NAME}
     transport: Literal["auto", "http", "sse"] = "auto"
     auth: OAuthPlan | None = None
 

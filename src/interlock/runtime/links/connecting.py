@@ -9,6 +9,7 @@ import os
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -61,13 +62,13 @@ class ConnectFailed(Exception):
         *,
         refusal: Undelivered | None = None,
         unauthorised: bool = False,
-        unsupported: bool = False,
+        code: str | None = None,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.refusal = refusal  # in which it refused our credential
         self.unauthorised = unauthorised or refusal is not None  # or we have none
-        self.unsupported = unsupported  # it speaks no version of MCP that both may
+        self.code = code  # of the one cause that has a name
 
 
 class Loss:
@@ -113,7 +114,7 @@ class Connector:
         except GreetingFailed as failed:
             unauthorised = failed.what is not None and failed.what.trouble is Trouble.UNAUTHORISED
             refusal = failed.what if unauthorised else None
-            raise ConnectFailed(failed.reason, refusal=refusal, unsupported=failed.unsupported) from failed
+            raise ConnectFailed(failed.reason, refusal=refusal, code=failed.code) from failed
         except (Unobtainable, StoreError) as failed:  # a secret that is not set, or cannot be read
             raise ConnectFailed(str(failed), unauthorised=True) from failed
         except TimeoutError as failed:
@@ -152,6 +153,7 @@ class Connector:
         argv: tuple[str, ...] = reach.command
         if reach.package is not None:
             argv = (*await self._install(reach.package), *argv)
+        argv = tuple([await self._workshop.revealer.text(each) for each in argv])
         env = await self._workshop.revealer.table(reach.env)
         pipe = StdioPipe(self._link)
         self._link.pipe = pipe
@@ -183,6 +185,9 @@ class Connector:
     async def _dial(self, reach: Dial, remembered: Era | None) -> ServerFacts:
         address = await self._maybe_address()
         headers = await self._workshop.revealer.headers(reach.headers)
+        if reach.query:
+            query = urlencode(await self._workshop.revealer.table(reach.query))
+            reach = msgspec.structs.replace(reach, url=f"{reach.url}{'&' if '?' in reach.url else '?'}{query}")
         if self._holder is not None:
             await self._holder.ready()
         http = partial(self._over_http, reach, headers, address, remembered)

@@ -31,6 +31,7 @@ from interlock.runtime.links.pipes import Trouble, Undelivered
 
 PROBE_S: Final = 3.0  # how long a server may think about `server/discover` before it is also asked the older way
 GREET_S: Final = 30.0
+UNSUPPORTED: Final = "protocol_unsupported"  # it speaks MCP, but no version that both may
 
 OUR_INFO: Final = {"name": "interlock", "title": "Interlock", "version": __version__}
 MODERN_META: Final[dict[str, Any]] = {
@@ -79,13 +80,13 @@ USUAL: Final = Manner()
 
 class GreetingFailed(Exception):
     def __init__(
-        self, reason: str, what: Undelivered | None = None, *, again: bool = False, unsupported: bool = False
+        self, reason: str, what: Undelivered | None = None, *, again: bool = False, code: str | None = None
     ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.what = what
         self.again = again  # asking the same once more may help
-        self.unsupported = unsupported  # it speaks MCP, but no version that both may
+        self.code = code
 
 
 def modern_head(method: str) -> bytes:
@@ -100,7 +101,7 @@ async def greet(link: Link, remembered: Era | None, say: Callable[[str], None], 
     deadline = asyncio.get_running_loop().time() + greet_s
     reasons: list[str] = []
     last: Undelivered | None = None
-    unsupported = False
+    code: str | None = None
     insisted = False
     try:
         for step, era in enumerate(order):
@@ -127,12 +128,12 @@ async def greet(link: Link, remembered: Era | None, say: Callable[[str], None], 
                         continue
                     reasons.append(facts.reason)
                     last = facts.what or last
-                    unsupported = unsupported or facts.unsupported
+                    code = code or facts.code
                     if _hopeless(facts.what):
                         raise facts
                 if era not in asked:
                     break
-        raise GreetingFailed(reasons[-1] if reasons else "it did not answer", last, unsupported=unsupported)
+        raise GreetingFailed(reasons[-1] if reasons else "it did not answer", last, code=code)
     finally:
         for inquiry in asked.values():
             link.in_flight.pop(inquiry.upstream_id, None)
@@ -164,7 +165,7 @@ def _read(era: Era, reply: Response | Fault, manner: Manner) -> ServerFacts | Gr
         return GreetingFailed("its greeting is not an object")
     facts = _modern_facts(result) if era is Era.MODERN else _legacy_facts(result)
     if isinstance(facts, ServerFacts) and not manner.allows(facts.version):
-        return GreetingFailed(f"it speaks MCP {facts.version}, which it is not to", unsupported=True)
+        return GreetingFailed(f"it speaks MCP {facts.version}, which it is not to", code=UNSUPPORTED)
     return facts
 
 
@@ -197,7 +198,7 @@ def _modern_facts(result: dict[str, Raw]) -> ServerFacts | GreetingFailed:
         next((v for v in reversed(MODERN_VERSIONS) if v in versions), None) if isinstance(versions, list) else None
     )
     if version is None:
-        return GreetingFailed("it speaks no modern MCP version of ours", unsupported=True)
+        return GreetingFailed("it speaks no modern MCP version of ours", code=UNSUPPORTED)
     meta = decode_object(result["_meta"]) if "_meta" in result else None
     info = decode_object((meta or {}).get(META_SERVER, Raw(b"{}"))) or {}
     return ServerFacts(
@@ -213,7 +214,7 @@ def _modern_facts(result: dict[str, Raw]) -> ServerFacts | GreetingFailed:
 def _legacy_facts(result: dict[str, Raw]) -> ServerFacts | GreetingFailed:
     version = maybe_string(result.get("protocolVersion"))
     if version not in LEGACY_VERSIONS:
-        return GreetingFailed(f"it speaks MCP {str(version)[:40]}, which we do not", unsupported=True)
+        return GreetingFailed(f"it speaks MCP {str(version)[:40]}, which we do not", code=UNSUPPORTED)
     info = decode_object(result.get("serverInfo", Raw(b"{}"))) or {}
     return ServerFacts(
         era=Era.LEGACY,

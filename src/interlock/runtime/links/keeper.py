@@ -10,6 +10,7 @@ import random
 import secrets
 import weakref
 from collections.abc import Awaitable, Callable, Iterable
+from math import isfinite
 from typing import Final
 
 import msgspec
@@ -68,6 +69,7 @@ LISTS_OF: Final = {
 
 class Keeper:
     is_offered = True  # what its server lists is offered to clients as it is
+    reads: tuple[str, ...] = (TOOLS_LIST, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST)  # which of its lists
 
     def __init__(
         self,
@@ -155,6 +157,7 @@ class Keeper:
         """End the connection, and the process with it, until somebody wakes it. Nobody's call may be under way."""
         self._falls_asleep = True
         self._wake.clear()
+        self._usable.clear()
         self.lose(IDLE)
 
     @property
@@ -238,6 +241,7 @@ class Keeper:
                 ref = secrets.token_hex(6)
                 log.exception("link %s: internal error %s", self.link.segment, ref)
                 reason = f"internal error {ref}"
+                self.failure = ConnectFailed(reason)
             self._usable.clear()
             await self._hang_up(reason)
             if self._workshop.clock.now() - began > STEADY_S:
@@ -262,7 +266,8 @@ class Keeper:
         return backoff_s(self._attempts)
 
     def _stand_lost(self, reason: str, wait_s: float, *, unauthorised: bool) -> None:
-        log.warning("link %s: %s; next attempt in %.1f s", self.link.segment, reason, wait_s)
+        again = f"next attempt in {wait_s:.1f} s" if isfinite(wait_s) else "it is not tried again"
+        log.warning("link %s: %s; %s", self.link.segment, reason, again)
         if unauthorised:
             self.link.stand(LinkState.UNAUTHORISED, reason)
         elif self.listing is not None:
@@ -300,7 +305,7 @@ class Keeper:
     async def _pause(self, wait_s: float) -> None:
         """Wait for the next attempt; a degraded link's tools leave when their grace is over."""
         try:
-            async with asyncio.timeout(wait_s):
+            async with asyncio.timeout(wait_s if isfinite(wait_s) else None):
                 await self._wake.wait()
         except TimeoutError:
             pass
@@ -356,7 +361,7 @@ class Keeper:
 
     async def _stock(self) -> None:
         """Read all lists. A list that does not come leaves the link usable but slow."""
-        methods = (TOOLS_LIST, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST)
+        methods = self.reads
         outcomes = await asyncio.gather(*(self._read(method) for method in methods))
         refusal = next((failed.what for _, failed in outcomes if failed is not None and failed.unauthorised), None)
         if refusal is not None:
@@ -389,7 +394,7 @@ class Keeper:
         listing = self.listing
         if listing is None or not self._usable.is_set():
             return
-        for method in LISTS_OF[kind]:
+        for method in (method for method in LISTS_OF[kind] if method in self.reads):
             items, trouble = await self._read(method)
             self._troubles.pop(method, None)
             if items is not None:
