@@ -9,13 +9,25 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench import cells, contestants, crowds, forest, guards, hops
+from bench import cells, contestants, crowds, forest, guards, hops, inbox
 from bench.load import Job
 from bench.measure import compete
 from bench.processes import CACHE, ROOT
 from bench.report import BUSY_LOAD, ONE_CORE, TWO_CORES, Report, Section, markdown, missed, tables
 
-SECTIONS = ("calls", "legacy", "latency", "lists", "cells", "hops", "guard", "crowds", "subservers", "others")
+SECTIONS = (
+    "calls",
+    "legacy",
+    "latency",
+    "lists",
+    "cells",
+    "hops",
+    "guard",
+    "approvals",
+    "crowds",
+    "subservers",
+    "others",
+)
 MANY_TOOLS = 10_000
 
 
@@ -71,6 +83,10 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
     if "guard" in options.only:
         console.print("[bold]the guard[/bold]")
         guard = guards.measure(options.quick, say)
+    approvals: dict[str, float] = {}
+    if "approvals" in options.only:
+        console.print("[bold]approvals[/bold]")
+        approvals = inbox.in_a_folder(*((500, 5_000) if options.quick else (inbox.PENDING, inbox.RECORDS)))
     stayed = crowds.measure(options.quick, say) if "crowds" in options.only else []
     planted = forest.measure(options.quick, say) if "subservers" in options.only else []
     slow = {
@@ -89,6 +105,7 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
         sections=sections,
         crowds=stayed,
         guard=guard,
+        approvals=approvals,
         forest=planted,
     )
 

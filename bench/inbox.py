@@ -23,6 +23,7 @@ from interlock.runtime.clock import SystemClock
 from interlock.runtime.recorder import Recorder
 from interlock.store.registry import build_audit, build_store
 
+PENDING, RECORDS = 10_000, 100_000
 AT_ONCE = 20
 DECIDED = 1000
 ARGUMENTS = Raw(b'{"path":"/srv/reports/2025","recursive":true}')
@@ -90,14 +91,17 @@ async def measure(folder: Path, pending: int, records: int) -> dict[str, float]:
     return figures
 
 
+def in_a_folder(pending: int, records: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(measure(Path(folder), pending, records))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pending", type=int, default=10_000)
-    parser.add_argument("--records", type=int, default=100_000)
+    parser.add_argument("--pending", type=int, default=PENDING)
+    parser.add_argument("--records", type=int, default=RECORDS)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        figures = asyncio.run(measure(Path(folder), options.pending, options.records))
-    for name, figure in figures.items():
+    for name, figure in in_a_folder(options.pending, options.records).items():
         print(f"{name:<60} {figure:10.2f}")
 
 

@@ -11,6 +11,7 @@ from bench.crowds import Crowd
 from bench.forest import Planted, median_ms
 from bench.guards import CALLS, GUARDED, UNGUARDED, Guarding
 from bench.hops import DEPTHS, FEW, FIRST, MANY, further
+from bench.inbox import AT_ONCE
 from bench.load import Job
 from bench.measure import Figures, Sample, Spread, added, ratio
 
@@ -66,6 +67,7 @@ class Report(msgspec.Struct, kw_only=True):
     sections: list[Section]
     crowds: list[Crowd] = []
     guard: Guarding | None = None
+    approvals: dict[str, float] = {}
     forest: list[Planted] = []
 
 
@@ -319,6 +321,10 @@ def crowd_rows(crowds: list[Crowd]) -> Iterator[list[str]]:
             yield [*head, str(number), *memory, cycle.open.said, cycle.ended.said]
 
 
+ABOUT_APPROVALS = (
+    f"The inbox of a node on its own store, {AT_ONCE} at once; each step is on disk before it counts. Disks differ, "
+    "so no promise is made."
+)
 GUARD_COLUMNS = ("way", "CPU per call", "more than without a guard")
 ABOUT_GUARD = (
     "From the desk's request to the client's answer, in one process and without a network: the route is found, the "
@@ -354,6 +360,9 @@ def parts(report: Report) -> list[Part]:
             found.append(Part(section.title, words, COLUMNS, list(rows(section))))
     if report.guard is not None and report.guard.turns:
         found.append(Part("the guard", [ABOUT_GUARD], GUARD_COLUMNS, list(guard_rows(report.guard))))
+    if report.approvals:
+        listed = [[name, f"{figure:,.{0 if figure > 10 else 2}f}"] for name, figure in report.approvals.items()]
+        found.append(Part("approvals", [ABOUT_APPROVALS], ("what", "figure"), listed))
     if report.crowds:
         listed = list(crowd_rows(report.crowds))
         found.append(Part("clients that stay", [ABOUT_CROWDS, ON_MEMORY], CROWD_COLUMNS, listed))

@@ -133,3 +133,9 @@ def test_one_change_that_was_seen_too_late_breaks_the_promise(seconds: list[floa
     page = markdown(report(forest=(planted,)))
     assert ("1024 KB" in page) is (kept is not None)
     assert ("not measured here" in page) is (kept is None)
+
+
+def test_what_approvals_cost_is_on_the_page_without_a_promise() -> None:
+    page = markdown(Report(machine="m", python="3", pinned=True, sections=[], approvals={"raised per second": 1234.5}))
+    assert "| raised per second | 1,234 |" in page
+    assert "no promise" in page
