@@ -30,7 +30,7 @@ class Server:
         self.out = sys.stdout.buffer
 
     def note(self, **what):
-        with open(self.options.log, "a") as log:
+        with Path(self.options.log).open("a") as log:
             log.write(json.dumps({"pid": os.getpid(), **what}) + "\n")
 
     def say(self, message):
@@ -78,7 +78,9 @@ class Server:
     async def call(self, name, arguments):
         if self.options.dies_on_call:
             os._exit(7)
-        while name == "wait" and not os.path.exists(arguments["until"]):
+        while True:
+            if name != "wait" or Path(arguments["until"]).exists():
+                break
             await asyncio.sleep(0.01)
         value = {**arguments, "pid": os.getpid()}
         return {"resultType": "complete", "content": [], "structuredContent": value}
@@ -104,8 +106,8 @@ async def main(options):
         task = asyncio.create_task(server.on(json.loads(line)))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
-    while options.ignores_term:
-        await asyncio.sleep(1)
+    if options.ignores_term:
+        await asyncio.Event().wait()
 
 
 def arguments():

@@ -536,7 +536,7 @@ class Node:
     async def restock(self, segment: str) -> None:
         """An operator said something new of its tools: they are listed anew."""
         keeper = self.keepers.get(segment)
-        if keeper is not None and keeper.listing is not None:
+        if keeper is not None and keeper.is_offered and keeper.listing is not None:
             self.catalog.reconsider(segment)
             await self.catalog.stock_again(keeper.link, keeper.listing)
 

@@ -43,9 +43,10 @@ def alive(pid: int) -> bool:
 async def until(check: Callable[[], Any], seconds: float = SECONDS) -> Any:
     """Until `check()` is true; gives what it gave."""
     async with asyncio.timeout(seconds):
-        while not (got := check()):
+        while True:
+            if got := check():
+                return got
             await asyncio.sleep(0.01)
-    return got
 
 
 class AheadClock(SystemClock):

@@ -1,6 +1,5 @@
 """A driver's server from its file to a call: is it started, checked, kept, put to sleep and woken as AIP-32 says?"""
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -23,10 +22,13 @@ async def test_a_driver_whose_server_keeps_its_contract_is_ready_and_lends_its_l
     provider = await settled(stage.provider())
     assert (provider.state, provider.reason) == (DriverState.READY, None)
     assert provider.contract_ids == {"echoes"}
-    lease = provider.maybe_ready(caller())
-    assert lease is not None
+    lease = await lent(provider)
     assert (await asked(lease, text="hello"))["text"] == "hello"
     lease.release()
+    again = provider.maybe_ready(caller())
+    assert again is not None
+    assert again.link is lease.link
+    again.release()
 
 
 async def test_it_stands_among_the_links_under_its_id_and_major_version(stage: Stage) -> None:

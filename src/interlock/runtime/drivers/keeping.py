@@ -50,13 +50,16 @@ class DriverKeeper(Keeper):
         *,
         driver: Driver,
         starts: asyncio.Semaphore,
+        on_up: Callable[[], None],
         on_fallen: Callable[[], None],
     ) -> None:
-        """`starts`: how many servers may be starting at one time. `on_fallen`: a series of attempts was in vain."""
+        """`starts`: how many servers may be starting at one time. `on_up`: it is there, and its lists were looked at.
+        `on_fallen`: a series of attempts was in vain."""
         super().__init__(link, workshop, stock, holder)
         self.reads = lists_of(driver)
         self.fell = asyncio.Event()
         self._starts = starts
+        self._on_up = on_up
         self._on_fallen = on_fallen
         self._retries_max = driver.connection.max_retries
         self._failed = 0  # attempts of this series
@@ -124,6 +127,7 @@ class DriverKeeper(Keeper):
             await super()._connect()
         self.fell.clear()
         self._failed = 0
+        self._on_up()
 
     async def _stock(self) -> None:
         """One list after the other (AIP-proto-4), and none that does not come."""

@@ -165,6 +165,7 @@ class DriverProvider:
             holder,
             driver=driver,
             starts=shop.starts,
+            on_up=self.settled.set,
             on_fallen=lambda: self._fell(who),
         )
 
@@ -199,7 +200,6 @@ class DriverProvider:
         self.listing = listing
         self.contract_ids = frozenset(verdict.bound)
         self.state, self.code, self.reason = verdict.state, verdict.code, verdict.reason
-        self.settled.set()
         self._on_changed(self)
 
     def _fell(self, who: str | None) -> None:
