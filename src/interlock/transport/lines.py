@@ -31,6 +31,11 @@ class LineSplitter:
         """Bytes of an unfinished line held back."""
         return len(self._rest)
 
+    @property
+    def unfinished(self) -> bytes:
+        """The line held back, for whoever knows that nothing follows."""
+        return bytes(self._rest)
+
     def feed(self, data: bytes) -> list[bytes]:
         if self._broken:
             raise LineTooLong(self._max_bytes, [])

@@ -22,16 +22,13 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from interlock.transport.launch import RESERVED_PREFIX, ChildStartFailed
+from interlock.transport.errands import OUTPUT_LINE_BYTES, OUTPUT_LINES, ChildStartFailed, output_of, run
+from interlock.transport.launch import RESERVED_PREFIX
 from interlock.transport.stderr import StderrRing, terminal_safe
-from interlock.transport.stdio import Child
 from interlock.transport.warden import Warden
 
 INSTALL_LIMIT_S = 300.0
 REFERENCE_CHARS_MAX = 214  # npm's limit for a name; a folder's name has to hold it too
-OUTPUT_LINES = 20  # of the installer, kept for an error
-OUTPUT_LINE_BYTES = 500
-INSTALLER_LINE_BYTES = 1024 * 1024
 LOCK_POLL_S = 0.1
 MARKER = "interlock-package.json"
 
@@ -46,7 +43,6 @@ _NPM = re.compile(
 )
 # Both installers take a name that ends so for a file in the current folder.
 _ARCHIVE = re.compile(r"\.(?:tgz|tar|tar\.[a-z0-9]+|tbz|txz|zip|whl|egg)(?:@|$)", re.IGNORECASE)
-_CREDENTIALS = re.compile(r"//[^/@\s]+@")
 
 
 class Package(Protocol):
@@ -66,7 +62,7 @@ class PackageUnavailable(Exception):
         self.output = output
 
 
-class _Reference(msgspec.Struct, frozen=True, kw_only=True):
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
     registry: str
     text: str  # what the installer is told
     name: str
@@ -92,14 +88,14 @@ async def ensure(
 
     `progress` hears one short line for each step; what the installer says meanwhile is kept for an error.
     """
-    reference = _read(package)
-    env = _installer_environment(os.environ if environment is None else environment)
+    reference = read_reference(package)
+    env = installer_environment(os.environ if environment is None else environment)
     folder = root / reference.registry / reference.folder
     installer = _Installer(reference, folder.absolute(), env, progress, warden)
     try:
         async with asyncio.timeout(limit_s):
             if not installer.is_complete():
-                async with _locked(folder.with_name(folder.name + ".lock"), lambda: progress(installer.waiting)):
+                async with locked(folder.with_name(folder.name + ".lock"), lambda: progress(installer.waiting)):
                     if not installer.is_complete():
                         await installer.install()
             return installer.command()
@@ -114,7 +110,7 @@ async def ensure(
         ) from error
 
 
-def _read(package: Package) -> _Reference:
+def read_reference(package: Package) -> Reference:
     text = package.name
     pattern = {"pypi": _PYPI, "npm": _NPM}.get(package.registry)
     if pattern is None:
@@ -124,21 +120,21 @@ def _read(package: Package) -> _Reference:
         form = "NAME or NAME==VERSION" if package.registry == "pypi" else "NAME, @SCOPE/NAME or either with @VERSION"
         raise PackageUnavailable(f"{text[:80]!r} is not the name of a package; write {form}")
     parts = found.groupdict()
-    name = _normalised(parts["name"]) if package.registry == "pypi" else parts["name"]
+    name = normalised(parts["name"]) if package.registry == "pypi" else parts["name"]
     # "+" and a second "@" are in no name, so two packages never share a folder.
     folder = name.replace("/", "+")
     if parts.get("extras"):
-        folder += "+" + "+".join(sorted(_normalised(extra) for extra in parts["extras"].split(",")))
+        folder += "+" + "+".join(sorted(normalised(extra) for extra in parts["extras"].split(",")))
     if parts["version"]:
         folder += "@" + parts["version"]
-    return _Reference(registry=package.registry, text=text, name=name, folder=folder)
+    return Reference(registry=package.registry, text=text, name=name, folder=folder)
 
 
-def _normalised(name: str) -> str:
+def normalised(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()  # PEP 503
 
 
-def _installer_environment(environment: Mapping[str, str]) -> dict[str, str]:
+def installer_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environment.items()
@@ -148,7 +144,7 @@ def _installer_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def _locked(path: Path, waiting: Callable[[], None]) -> AsyncIterator[None]:
+async def locked(path: Path, waiting: Callable[[], None]) -> AsyncIterator[None]:
     """Held by one process at a time and let go by the kernel if that one dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
@@ -173,7 +169,7 @@ class _Installer:
 
     def __init__(
         self,
-        reference: _Reference,
+        reference: Reference,
         folder: Path,
         env: dict[str, str],
         progress: Callable[[str], None],
@@ -191,7 +187,7 @@ class _Installer:
         return f"waiting for another node that installs {self._reference.text}"
 
     def output(self) -> tuple[str, ...]:
-        return tuple(_without_credentials(line.text) for line in self._said.tail())
+        return output_of(self._said)
 
     def is_complete(self) -> bool:
         try:
@@ -199,8 +195,8 @@ class _Installer:
         except (FileNotFoundError, msgspec.DecodeError):
             return False
         if self._reference.registry == "npm":
-            return (self._package_folder() / "package.json").is_file()
-        return marker.python == _python_version() and (self._folder / "bin" / "python").exists()
+            return (npm_folder(self._folder, self._reference.name) / "package.json").is_file()
+        return marker.python == python_version() and (self._folder / "bin" / "python").exists()
 
     async def install(self) -> None:
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
@@ -209,7 +205,7 @@ class _Installer:
             version = await self._install_npm()
         else:
             version = await self._install_pypi()
-        marker = _Marker(package=self._reference.text, version=version, python=_python_version())
+        marker = _Marker(package=self._reference.text, version=version, python=python_version())
         half = self._folder / f"{MARKER}.half"
         half.write_bytes(msgspec.json.encode(marker))
         half.replace(self._folder / MARKER)
@@ -232,7 +228,7 @@ class _Installer:
         self._progress(f"installing {self._reference.text} from PyPI")
         options = ("--no-input", "--disable-pip-version-check", "--progress-bar", "off")
         await self._run(*pip, "install", *options, "--", self._reference.text)
-        return self._distribution().version
+        return distribution(self._folder, self._reference.name).version
 
     async def _install_npm(self) -> str:
         npm = self._tool("npm")
@@ -243,121 +239,97 @@ class _Installer:
         # Scripts of a package would run with the environment of the node.
         options = ("--no-audit", "--no-fund", "--ignore-scripts", "--no-update-notifier", "--no-global")
         await self._run(npm, "install", "--prefix", str(self._folder), *options, "--", self._reference.text)
-        return str(self._npm_manifest().get("version", ""))
+        return str(npm_manifest(self._folder, self._reference.name).get("version", ""))
 
     def _pypi_command(self) -> tuple[str, ...]:
-        scripts = {
-            point.name: self._folder / "bin" / point.name
-            for point in self._distribution().entry_points.select(group="console_scripts")
-        }
-        # Through the interpreter: a path with a space, or a long one, cannot stand in the first line of a script.
-        return (str(self._folder / "bin" / "python"), str(self._chosen(scripts)))
+        return pypi_command(self._folder, self._reference.name, None)
 
     def _npm_command(self) -> tuple[str, ...]:
-        declared = self._npm_manifest().get("bin", {})
-        short = self._reference.name.rpartition("/")[2]
-        named = {short: declared} if isinstance(declared, str) else declared if isinstance(declared, dict) else {}
-        package = self._package_folder().resolve()
-        scripts = {}
-        for name, script in named.items():
-            path = (package / str(script)).resolve()
-            if path.is_relative_to(package):
-                scripts[name] = path
-        return (self._tool("node"), str(self._chosen(scripts)))
-
-    def _chosen(self, scripts: Mapping[str, Path]) -> Path:
-        """The program named as the package, else the only one."""
-        text = self._reference.text
-        wanted = _normalised(self._reference.name.rpartition("/")[2])
-        chosen = next((path for name, path in sorted(scripts.items()) if _normalised(name) == wanted), None)
-        if chosen is None and len(set(scripts.values())) == 1:
-            chosen = next(iter(scripts.values()))
-        if chosen is not None and chosen.is_file():
-            return chosen
-        if not scripts or chosen is not None:
-            raise PackageUnavailable(f"{text} brings no program to run; name the package that holds the server")
-        names = ", ".join(terminal_safe(name) for name in sorted(scripts)[:10])
-        raise PackageUnavailable(
-            f"{text} brings several programs ({names}) and none has its name; "
-            f"declare the server with command, giving the path of one of them below {self._folder}"
-        )
-
-    def _distribution(self) -> importlib.metadata.Distribution:
-        folders = [str(path) for path in self._folder.glob("lib/python*/site-packages")]
-        for found in importlib.metadata.distributions(name=self._reference.name, path=folders):
-            return found
-        raise PackageUnavailable(f"{self._reference.text} was installed under another name; use that name")
-
-    def _package_folder(self) -> Path:
-        return self._folder / "node_modules" / self._reference.name
-
-    def _npm_manifest(self) -> dict[str, object]:
-        try:
-            return msgspec.json.decode((self._package_folder() / "package.json").read_bytes(), type=dict[str, object])
-        except msgspec.DecodeError as error:
-            raise PackageUnavailable(f"{self._reference.text} has a broken package.json; tell its makers") from error
+        return (self._tool("node"), str(npm_program(self._folder, self._reference.name, None)))
 
     def _tool(self, name: str) -> str:
-        found = shutil.which(name, path=self._env.get("PATH", os.defpath))
-        if found is None:
-            raise PackageUnavailable(
-                f"{name} is not on the PATH, and {self._reference.text} needs it; "
-                "install Node.js 20 or newer (nodejs.org), which brings node and npm"
-            )
-        return found
+        return node_tool(name, self._env, self._reference.text)
 
     async def _run(self, *argv: str) -> None:
-        ended = _Ended(self._said)
-        child = Child(
-            argv,
-            self._env,
-            self._folder,
-            max_message_bytes=INSTALLER_LINE_BYTES,
-            sink=ended,
-            stderr=self._said,
-            warden=self._warden,
-        )
         try:
-            await child.start()
-            reason = await ended.reason
+            ran = await run(argv, self._env, self._folder, warden=self._warden, said=self._said)
         except ChildStartFailed as error:
             raise PackageUnavailable(f"{self._reference.text} cannot be installed: {error}") from error
-        finally:
-            await child.stop(grace_s=0)
-        if child.returncode != 0:
-            output = self.output()
+        if ran.returncode != 0:
             raise PackageUnavailable(
-                f"{self._reference.text} cannot be installed: the installer {reason}{_gist(output)}", output
+                f"{self._reference.text} cannot be installed: the installer {ran.reason}{ran.gist}", ran.output
             )
 
 
-class _Ended:
-    """Hears an installer: keeps what it says for the case that it fails, waits for its end."""
-
-    def __init__(self, said: StderrRing) -> None:
-        self.reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._said = said
-
-    def on_line(self, data: bytes) -> None:
-        self._said.feed(data + b"\n")
-
-    def on_gone(self, reason: str) -> None:
-        if not self.reason.done():
-            self.reason.set_result(reason)
-
-    def on_stalled(self) -> None:
-        pass
+def pypi_command(folder: Path, name: str, entry: str | None) -> tuple[str, ...]:
+    """How the package installed in the virtual environment `folder` is run. `entry`: a script, or "-m module"."""
+    python = str(folder / "bin" / "python")
+    if entry is not None and entry.startswith("-m "):
+        return (python, "-m", entry.removeprefix("-m "))
+    points = distribution(folder, name).entry_points.select(group="console_scripts")
+    scripts = {point.name: folder / "bin" / point.name for point in points}
+    # Through the interpreter: a path with a space, or a long one, cannot stand in the first line of a script.
+    return (python, str(_chosen(scripts, name, entry, folder)))
 
 
-def _gist(output: tuple[str, ...]) -> str:
-    """Installers say the reason first and advice after it."""
-    errors = [line for line in output if "error" in line.lower()] or list(output[-1:])
-    return "".join(f"; {line}" for line in errors[:2])
+def npm_program(folder: Path, name: str, entry: str | None) -> Path:
+    """The script to run with node, of the package installed below the prefix `folder`."""
+    declared = npm_manifest(folder, name).get("bin", {})
+    short = name.rpartition("/")[2]
+    named = {short: declared} if isinstance(declared, str) else declared if isinstance(declared, dict) else {}
+    package = npm_folder(folder, name).resolve()
+    scripts = {}
+    for script_name, script in named.items():
+        path = (package / str(script)).resolve()
+        if path.is_relative_to(package):
+            scripts[script_name] = path
+    return _chosen(scripts, name, entry, folder)
 
 
-def _without_credentials(text: str) -> str:
-    return _CREDENTIALS.sub("//***@", text)
+def _chosen(scripts: Mapping[str, Path], name: str, entry: str | None, folder: Path) -> Path:
+    """The program asked for, else the one named as the package, else the only one."""
+    wanted = normalised(entry or name.rpartition("/")[2])
+    chosen = next((path for script, path in sorted(scripts.items()) if normalised(script) == wanted), None)
+    if chosen is None and len(set(scripts.values())) == 1:
+        chosen = next(iter(scripts.values()))
+    if chosen is not None and chosen.is_file():
+        return chosen
+    if not scripts or chosen is not None:
+        raise PackageUnavailable(f"{name} brings no program to run; name the package that holds the server")
+    names = ", ".join(terminal_safe(script) for script in sorted(scripts)[:10])
+    raise PackageUnavailable(
+        f"{name} brings several programs ({names}) and none has its name; "
+        f"name one of them in entry, or declare the server with command, giving its path below {folder}"
+    )
 
 
-def _python_version() -> str:
+def distribution(folder: Path, name: str) -> importlib.metadata.Distribution:
+    folders = [str(path) for path in folder.glob("lib/python*/site-packages")]
+    for found in importlib.metadata.distributions(name=name, path=folders):
+        return found
+    raise PackageUnavailable(f"{name} was installed under another name; use that name")
+
+
+def npm_folder(folder: Path, name: str) -> Path:
+    return folder / "node_modules" / name
+
+
+def npm_manifest(folder: Path, name: str) -> dict[str, object]:
+    try:
+        return msgspec.json.decode((npm_folder(folder, name) / "package.json").read_bytes(), type=dict[str, object])
+    except msgspec.DecodeError as error:
+        raise PackageUnavailable(f"{name} has a broken package.json; tell its makers") from error
+
+
+def node_tool(tool: str, env: Mapping[str, str], package: str) -> str:
+    found = shutil.which(tool, path=env.get("PATH", os.defpath))
+    if found is None:
+        raise PackageUnavailable(
+            f"{tool} is not on the PATH, and {package} needs it; "
+            "install Node.js 20 or newer (nodejs.org), which brings node and npm"
+        )
+    return found
+
+
+def python_version() -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor}"

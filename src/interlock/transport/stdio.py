@@ -104,6 +104,11 @@ class Child:
         """Negative: the number of the signal that killed it."""
         return self._returncode
 
+    @property
+    def unfinished(self) -> bytes:
+        """What it printed after its last newline: no message, but a word that a program ended on."""
+        return self._splitter.unfinished
+
     async def start(self) -> None:
         if self._started:
             raise ChildStartFailed("a child is started once and not after it was stopped; make a new one")

@@ -1,24 +1,67 @@
 """Is a changed driver still the same one? What changes its server, transport, MCP version or inputs needs a new major.
 
-Only what the two files declare is compared (AIP-identity-1 to -3, AIP-30.implements-4); who keeps the older one, and
-how a developer gets past this, is the registry's.
+Only what the two files declare is compared (AIP-identity-1 to -3, AIP-30.implements-4). What is compared of a driver is
+its Manifest, small enough to be kept (`history`).
 """
 
 import re
-from typing import Any
+from typing import Final
 from urllib.parse import urlsplit
 
-from interlock.protocol.drivers.messages import Docker, Driver, Npm, Problem, Pypi, Remote, Severity
+import msgspec
+
+from interlock.protocol.drivers.messages import (
+    Binary,
+    Docker,
+    Driver,
+    Narrowing,
+    Npm,
+    Problem,
+    Pypi,
+    Remote,
+    Server,
+    Severity,
+)
 from interlock.protocol.drivers.versions import CALENDAR_MAJOR_MIN
 
 CODE = "major_bump_required"
 
 _MAJOR = re.compile(r"[^0-9]*([0-9]{1,9})(?![0-9])")
+_SOURCE_FIELDS: Final = {"npm": "package", "pypi": "package", "docker": "image", "remote": "url"}
 
 
-def changes_of_identity(registered: Driver, changed: Driver) -> tuple[Problem, ...]:
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes a driver the one it is."""
+
+    key: str  # id@major
+    version: str
+    protocol_version: str | None
+    transport: str
+    kind: str
+    source: str | None  # the package, the image without its tag, the host of the url; of a program nothing
+    pinned: str | None  # the package's version as written
+    narrowing: dict[str, Narrowing]  # by the contract as the binding names it
+
+
+def manifest_of(driver: Driver) -> Manifest:
+    kind, source, pinned = _source(driver.server)
+    return Manifest(
+        key=driver.key,
+        version=driver.version,
+        protocol_version=driver.protocol_version,
+        transport=driver.transport,
+        kind=kind,
+        source=source,
+        pinned=pinned,
+        narrowing={_reference(each.tool): each.schema_narrowing for each in driver.implements},
+    )
+
+
+def changes_of_identity(registered: Driver | Manifest, changed: Driver) -> tuple[Problem, ...]:
     """Nothing for drivers of another id or major: those are distinct."""
-    if registered.key != changed.key:
+    before = manifest_of(registered) if isinstance(registered, Driver) else registered
+    now = manifest_of(changed)
+    if before.key != now.key:
         return ()
     found: list[Problem] = []
 
@@ -26,37 +69,41 @@ def changes_of_identity(registered: Driver, changed: Driver) -> tuple[Problem, .
         major = int(changed.version.partition(".")[0]) + 1
         found.append(
             changed.places.problem(
-                pointer, CODE, f"{what} changed since {registered.version}", f"make this {major}.0.0", severity=severity
+                pointer, CODE, f"{what} changed since {before.version}", f"make this {major}.0.0", severity=severity
             )
         )
 
-    if registered.protocol_version != changed.protocol_version:
+    if before.protocol_version != now.protocol_version:
         refuse("/protocol_version", "protocol_version")
-    if registered.transport != changed.transport:
+    if before.transport != now.transport:
         refuse("/transport", "transport")
-    if (field := _other_source(registered.server, changed.server)) is not None:
+    if before.kind != now.kind:
+        refuse("/server/kind", "server.kind")
+    elif before.source != now.source:
+        field = _SOURCE_FIELDS[now.kind]
         refuse(f"/server/{field}", f"server.{field}")
-    elif (majors := _pinned_majors(registered.server, changed.server)) is not None and majors[0] != majors[1]:
+    elif (majors := _pinned_majors(before, now)) is not None and majors[0] != majors[1]:
         calendar = min(majors) >= CALENDAR_MAJOR_MIN
         refuse("/server/package", "the major version of server.package", "warning" if calendar else "error")
-    before = {binding.tool: binding.schema_narrowing for binding in registered.implements}
     for binding in changed.implements:
-        if binding.tool in before and before[binding.tool] != binding.schema_narrowing:
+        was = before.narrowing.get(_reference(binding.tool))
+        if was is not None and was != binding.schema_narrowing:
             refuse(f"{binding.pointer}/schema_narrowing", "schema_narrowing")
     return tuple(found)
 
 
-def _other_source(before: Any, now: Any) -> str | None:
-    if type(before) is not type(now):
-        return "kind"
-    match now:
-        case Npm() | Pypi():
-            return "package" if before.package != now.package else None
+def _source(server: Server) -> tuple[str, str | None, str | None]:
+    match server:
+        case Npm():
+            return "npm", server.package, server.version
+        case Pypi():
+            return "pypi", server.package, server.version
         case Docker():
-            return "image" if _image_name(before.image) != _image_name(now.image) else None
+            return "docker", _image_name(server.image), None
         case Remote():
-            return "url" if urlsplit(before.url).hostname != urlsplit(now.url).hostname else None
-    return None
+            return "remote", urlsplit(server.url).hostname, None
+        case Binary():
+            return "binary", None, None
 
 
 def _image_name(image: str) -> str:
@@ -65,9 +112,13 @@ def _image_name(image: str) -> str:
     return folder + slash + last.partition(":")[0]
 
 
-def _pinned_majors(before: Any, now: Any) -> tuple[int, int] | None:
+def _reference(tool: str) -> str:
+    return "/".join(part for part in tool.split("/") if part not in {"", "."})
+
+
+def _pinned_majors(before: Manifest, now: Manifest) -> tuple[int, int] | None:
     """None where one of the two is not pinned."""
-    found = [_MAJOR.match(getattr(each, "version", None) or "") for each in (before, now)]
+    found = [_MAJOR.match(each.pinned or "") for each in (before, now)]
     if found[0] is None or found[1] is None:
         return None
     return int(found[0][1]), int(found[1][1])

@@ -19,10 +19,10 @@ class Locked(msgspec.Struct, frozen=True, kw_only=True):
 
     asked: str  # what server and install said: when the file asks for something else, the lock counts no more
     method: Method
+    package: str = ""  # the name alone
     version: str | None = None
     integrity: str | None = None  # npm's sha512-…, sha256:… of a wheel, an image or a file
-    pins: str = ""  # package-lock.json, or requirements with hashes: every byte below the package as well
-    folder: str = ""  # below the driver's own folder of packages
+    pins: str = ""  # package-lock.json, requirements with hashes, or name@digest: every byte below it as well
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):

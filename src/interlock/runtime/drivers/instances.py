@@ -163,6 +163,13 @@ class Instances:
         self._ending.discard(task)
         self._free()
 
+    async def unlent(self, seconds: float) -> None:
+        """Until nobody has borrowed any of them, at most so long."""
+        deadline = self._clock.now() + seconds
+        while any(one.leases for one in self._of.values()):
+            if not await self._room(deadline - self._clock.now()):
+                return
+
     async def stop(self) -> None:
         instances, self._of = list(self._of.values()), {}
         await asyncio.gather(*(self._stop(one) for one in instances), *self._ending)

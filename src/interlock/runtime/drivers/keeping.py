@@ -91,8 +91,8 @@ class DriverKeeper(Keeper):
         calls = any(isinstance(pending, Call) for pending in link.in_flight.values())
         return calls or bool(link.booked or link.aside or self.subscriptions.uris)
 
-    async def come_up(self, seconds: float) -> bool:
-        """Until it can be used, or it is plain that it cannot."""
+    async def come_up(self) -> bool:
+        """Until it can be used, or a series of attempts was in vain."""
         if self.is_usable:
             return True
         if self.is_barred:
@@ -103,7 +103,7 @@ class DriverKeeper(Keeper):
             self.wake()
         waits = [asyncio.ensure_future(event.wait()) for event in (self._usable, self.fell)]
         try:
-            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()

@@ -45,13 +45,16 @@ class Provider(Protocol):
     code: str | None  # of the reason
     reason: str | None
     problems: tuple[Problem, ...]  # of the last check of what the server offers, errors first
-    bindings: Mapping[str, Binding]  # contract id -> its entry of implements[]
+    bindings: Mapping[str, Binding]  # contract id -> its entry of implements[], also before anything was checked
     contract_ids: frozenset[str]  # what it serves now, also asleep, before `bound` is made
     bound: Mapping[str, Bound]  # contract id -> the checked binding; complete while a lease is held
-    listing: Listing | None  # what its server lists; None before the first check
+    listing: Listing | None  # what its server listed when it was last checked; None before
 
     def maybe_ready(self, caller: Caller) -> Lease | None:
-        """The link of this caller's process where it can be used at once, which is the usual case."""
+        """The link of this caller's process where it can be used at once; None: `acquire` it."""
 
-    async def acquire(self, caller: Caller, timeout_s: float = ...) -> Lease | DriverError:
-        """The same, started where it sleeps. Nothing has been sent when it fails."""
+    async def acquire(self, caller: Caller, timeout_s: float = 30.0) -> Lease | DriverError:
+        """The link of this caller's process, started where it sleeps. Nothing has been sent when it fails.
+
+        `timeout_s`: how long to wait where all processes are taken by others.
+        """

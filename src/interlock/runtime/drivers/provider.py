@@ -26,6 +26,7 @@ from interlock.runtime.drivers.instances import Instance, InstanceLease, Instanc
 from interlock.runtime.drivers.keeping import DriverKeeper
 from interlock.runtime.drivers.ports import DriverState
 from interlock.runtime.drivers.shop import Shop
+from interlock.runtime.drivers.watching import Watching
 from interlock.runtime.links.greeting import UNSUPPORTED
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
@@ -58,7 +59,6 @@ class DriverProvider:
         *,
         digest: str,
         folder: Path,
-        on_changed: "Callable[[DriverProvider], None]" = lambda provider: None,
     ) -> None:
         """`contracts`: of each binding, by its place in implements[]. `digest`: of the folder as it is trusted."""
         self.driver = driver
@@ -76,7 +76,7 @@ class DriverProvider:
         self._shop = shop
         self._digest = digest
         self._folder = folder
-        self._on_changed = on_changed
+        self.on_changed: Callable[[DriverProvider], None] | None = None  # how it stands, or what it offers
         self._snapshot: Snapshot | None = None
         self._task: asyncio.Task[None] | None = None
         self._instances: Instances | None = None  # once it is installed
@@ -90,11 +90,15 @@ class DriverProvider:
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._begin(), name=f"driver {self.driver.key}")
 
-    async def stop(self) -> None:
+    async def stop(self, *, at_once: bool = False) -> None:
+        """When the calls it lent a link for have ended, which their time bounds, unless `at_once`."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
         if self._instances is not None:
+            if not at_once:
+                longest_ms = max(contract.timeout_ms for contract in self._contracts.values())
+                await self._instances.unlent(longest_ms / 1000)
             await self._instances.stop()
 
     async def _begin(self) -> None:
@@ -156,9 +160,10 @@ class DriverProvider:
             who=who,
             is_sandboxed=shop.plan.sandbox.get(driver.id) != "off",
         )
-        link = Link(plan, shop.watcher, shop.workshop.clock, vendor_meta=shop.vendor_meta)
+        watching = Watching(shop.watcher, may_ask=bool(driver.interlock.client_capabilities))
+        link = Link(plan, watching, shop.workshop.clock, vendor_meta=shop.vendor_meta)
         holder = shop.holder_for(plan.segment, plan.reach) if isinstance(plan.reach, Dial) else None
-        return DriverKeeper(
+        keeper = watching.keeper = DriverKeeper(
             link,
             self._workshop,
             lambda link, listing: self._take(link, who, listing),
@@ -168,6 +173,7 @@ class DriverProvider:
             on_up=self.settled.set,
             on_fallen=lambda: self._fell(who),
         )
+        return keeper
 
     # What its server says
 
@@ -200,7 +206,7 @@ class DriverProvider:
         self.listing = listing
         self.contract_ids = frozenset(verdict.bound)
         self.state, self.code, self.reason = verdict.state, verdict.code, verdict.reason
-        self._on_changed(self)
+        self._tell()
 
     def _fell(self, who: str | None) -> None:
         """A series of attempts was in vain. A tenant's own trouble is nobody else's."""
@@ -221,7 +227,11 @@ class DriverProvider:
     def _stand(self, state: DriverState, code: str | None, reason: str | None) -> None:
         if (state, code, reason) != (self.state, self.code, self.reason):
             self.state, self.code, self.reason = state, code, reason
-            self._on_changed(self)
+            self._tell()
+
+    def _tell(self) -> None:
+        if self.on_changed is not None:
+            self.on_changed(self)
 
     # Lending
 
@@ -233,8 +243,6 @@ class DriverProvider:
         return None if instance is None or not self._is_ready(instance) else instances.lend(instance)
 
     async def acquire(self, caller: Caller, timeout_s: float = ACQUIRE_S) -> InstanceLease | DriverError:
-        clock = self._shop.workshop.clock
-        deadline = clock.now() + timeout_s
         instances = self._instances
         if instances is None or self.state is DriverState.REJECTED:
             return self._refusal()
@@ -251,7 +259,7 @@ class DriverProvider:
             )
         keeper = lease.instance.keeper
         try:
-            if not await keeper.come_up(deadline - clock.now()):
+            if not await keeper.come_up():
                 return self._away(keeper)
             if not keeper.is_current:
                 await keeper.read_again()

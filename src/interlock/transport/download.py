@@ -1,0 +1,161 @@
+"""Fetches one file over HTTPS, checks its hash, and takes the program out of it. POSIX only.
+
+In: an address, the SHA-256 it must have, a file to make. Out: the hash it has. Nothing is left of a file that is too
+large, incomplete, or has another hash. It goes through the proxies of the node's environment and follows redirects,
+never from https to http. What an archive holds beside the wanted program is not unpacked.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import ipaddress
+import os
+import stat
+import tarfile
+import threading
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO, Final
+from urllib.parse import urlsplit
+
+FILE_BYTES_MAX: Final = 512 * 1024 * 1024
+MEMBERS_MAX: Final = 100_000  # of an archive
+DOWNLOAD_LIMIT_S: Final = 300.0
+SILENCE_S: Final = 30.0
+_CHUNK: Final = 256 * 1024
+_PROGRAM_MODE: Final = 0o755
+
+
+class DownloadFailed(Exception):
+    """The file cannot be had; the message says why and what to do."""
+
+
+async def download(url: str, sha256: str | None, into: Path, *, limit_s: float = DOWNLOAD_LIMIT_S) -> str:
+    """Write what `url` answers to `into` and return its SHA-256 in hex. Raises DownloadFailed."""
+    check_address(url)
+    stop = threading.Event()
+    try:
+        async with asyncio.timeout(limit_s):
+            # The thread looks at `stop` after every piece, so a cancelled download ends with its next one.
+            return await asyncio.to_thread(_fetch, url, sha256, into, stop)
+    except TimeoutError as error:
+        raise DownloadFailed(f"the download took longer than {limit_s:g} s and was ended; check the network") from error
+    finally:
+        stop.set()
+
+
+def check_address(url: str) -> None:
+    """Raises DownloadFailed unless the way to `url` is encrypted, or does not leave this machine."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError as error:
+        raise DownloadFailed("this is not the address of a file; write https://host/path") from error
+    if not (host and (parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host)))):
+        raise DownloadFailed("files are only fetched over https; write https://host/path")
+
+
+def _is_loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: object, newurl: str
+    ) -> urllib.request.Request | None:
+        check_address(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
+
+
+def _fetch(url: str, sha256: str | None, into: Path, stop: threading.Event) -> str:
+    into.parent.mkdir(parents=True, exist_ok=True)
+    half = into.with_name(f"{into.name}.half")
+    request = urllib.request.Request(url, headers={"User-Agent": "interlock"})  # noqa: S310 - checked above
+    opener = urllib.request.build_opener(_Redirects)
+    try:
+        with opener.open(request, timeout=SILENCE_S) as answer, half.open("wb") as file:
+            digest, size = hashlib.sha256(), 0
+            while piece := answer.read(_CHUNK):
+                size += len(piece)
+                if stop.is_set() or size > FILE_BYTES_MAX:
+                    raise DownloadFailed(f"the file is larger than {FILE_BYTES_MAX} bytes, or nobody waits for it")
+                digest.update(piece)
+                file.write(piece)
+            declared = answer.headers.get("Content-Length")
+            if declared is not None and declared.isdigit() and int(declared) != size:
+                raise DownloadFailed("the connection ended before the whole file had come; try again")
+        found = digest.hexdigest()
+        if sha256 is not None and found != sha256:
+            raise DownloadFailed(
+                f"the file has SHA-256 {found}, not the one in verify_sha256; do not use it before you know why"
+            )
+        half.replace(into)
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise DownloadFailed(f"the server answered {error.code}; check the address") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise DownloadFailed(f"the file cannot be fetched: {reason}; check address and network") from error
+    finally:
+        half.unlink(missing_ok=True)
+    return found
+
+
+def take_program(archive: Path, wanted: str, into: Path) -> None:
+    """Make `into` the executable `wanted` of a tar or zip file, or `archive` itself if it is neither."""
+    half = into.with_name(f"{into.name}.half")
+    try:
+        with _member(archive, wanted) as source, half.open("wb") as target:
+            size = 0
+            while piece := source.read(_CHUNK):
+                size += len(piece)
+                if size > FILE_BYTES_MAX:
+                    raise DownloadFailed(f"{wanted} is larger than {FILE_BYTES_MAX} bytes")
+                target.write(piece)
+        half.chmod(_PROGRAM_MODE)
+        half.replace(into)
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, RuntimeError, NotImplementedError, OSError) as error:
+        raise DownloadFailed(f"the archive cannot be unpacked: {error}; check the address") from error
+    finally:
+        half.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _member(archive: Path, wanted: str) -> Iterator[IO[bytes]]:
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as packed:
+            names = [each.filename for each in packed.infolist()[:MEMBERS_MAX] if _is_plain(each)]
+            with packed.open(_chosen(names, wanted)) as source:
+                yield source
+    elif tarfile.is_tarfile(archive):
+        with tarfile.open(archive) as unpacked:
+            names = [each.name for _, each in zip(range(MEMBERS_MAX), unpacked, strict=False) if each.isreg()]
+            member = unpacked.extractfile(_chosen(names, wanted))
+            if member is None:
+                raise DownloadFailed(f"{wanted} is no file in the archive; correct extract_bin")
+            with member as source:
+                yield source
+    else:
+        with archive.open("rb") as source:
+            yield source
+
+
+def _is_plain(entry: zipfile.ZipInfo) -> bool:
+    mode = entry.external_attr >> 16
+    return not entry.is_dir() and (not mode or not stat.S_IFMT(mode) or stat.S_ISREG(mode))
+
+
+def _chosen(names: list[str], wanted: str) -> str:
+    """The member at that path, else the only one of that name."""
+    path = PurePosixPath(os.path.normpath(wanted))
+    exact = [name for name in names if PurePosixPath(os.path.normpath(name)) == path]
+    found = exact or [name for name in names if PurePosixPath(name).name == path.name]
+    if len(found) != 1:
+        how = "holds no" if not found else "holds more than one"
+        raise DownloadFailed(f"the archive {how} {wanted}; name its path inside the archive in extract_bin")
+    return found[0]
