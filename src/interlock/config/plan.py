@@ -160,6 +160,9 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
     read: tuple[Path, ...] = ()
     write: tuple[Path, ...] = ()
     deny: tuple[Path, ...] = ()
+    from_arguments: bool = (
+        False  # existing absolute paths among the arguments are read and written too (AIP-security-5)
+    )
     egress: tuple[str, ...] = ()  # host names, "*.NAME" and "*"; empty: no network at all
     programs: tuple[str, ...] = ()  # what it may start beside its own runtime
     any_program: bool = False  # it may start whatever it can read

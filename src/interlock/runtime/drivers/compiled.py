@@ -125,6 +125,7 @@ def _sandbox(driver: Driver, installed: Installed, home: Path, place: Callable[[
     states = tuple(place(path) for path in driver.auth.state.paths) if driver.auth is not None else ()
     return SandboxPlan(
         home=home,
+        from_arguments=driver.sandbox is None,
         read=(*installed.reads, *map(place, fs.read)),
         write=(*installed.writes, *map(place, fs.write), *states),
         deny=tuple(map(place, fs.deny)),

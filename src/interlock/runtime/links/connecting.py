@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from interlock.config.plan import Dial, Package, Spawn
+from interlock.config.plan import Dial, Package, SandboxPlan, Spawn
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import INITIALIZED
 from interlock.runtime.clock import Clock
@@ -23,6 +23,8 @@ from interlock.runtime.grants.revealing import Revealer
 from interlock.runtime.links.greeting import USUAL, GreetingFailed, Manner, greet
 from interlock.runtime.links.link import Link, ServerFacts
 from interlock.runtime.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble, Undelivered
+from interlock.runtime.sandbox.cells import Cell, Command, Sandboxes
+from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.store.ports import StoreError
 from interlock.transport.launch import ChildStartFailed, child_environment
 from interlock.transport.packages import PackageUnavailable, ensure
@@ -51,24 +53,20 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     revealer: Revealer
     manner: Manner = USUAL
+    sandboxes: Sandboxes | None = None  # None: no server can be started in one
 
 
 class ConnectFailed(Exception):
     """The server was not reached, or did not greet us; the message says why."""
 
     def __init__(
-        self,
-        reason: str,
-        *,
-        refusal: Undelivered | None = None,
-        unauthorised: bool = False,
-        code: str | None = None,
+        self, reason: str, *, refusal: Undelivered | None = None, unauthorised: bool = False, code: str | None = None
     ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.refusal = refusal  # in which it refused our credential
         self.unauthorised = unauthorised or refusal is not None  # or we have none
-        self.code = code  # of the one cause that has a name
+        self.code = code  # sandbox_unavailable, sandbox_invalid: nothing was started; protocol_unsupported
 
 
 class Loss:
@@ -113,8 +111,11 @@ class Connector:
                 facts = await self._dial(reach, remembered)
         except GreetingFailed as failed:
             unauthorised = failed.what is not None and failed.what.trouble is Trouble.UNAUTHORISED
+            reason = failed.reason + self._remark()
             refusal = failed.what if unauthorised else None
-            raise ConnectFailed(failed.reason, refusal=refusal, code=failed.code) from failed
+            raise ConnectFailed(reason, refusal=refusal, code=failed.code) from failed
+        except SandboxFailed as failed:
+            raise ConnectFailed(str(failed), code=failed.code) from failed
         except (Unobtainable, StoreError) as failed:  # a secret that is not set, or cannot be read
             raise ConnectFailed(str(failed), unauthorised=True) from failed
         except TimeoutError as failed:
@@ -157,19 +158,35 @@ class Connector:
         env = await self._workshop.revealer.table(reach.env)
         pipe = StdioPipe(self._link)
         self._link.pipe = pipe
-        pipe.child = Child(
-            argv,
-            child_environment(env, os.environ),
-            reach.cwd,
+        child = partial(
+            Child,
             max_message_bytes=self._workshop.message_bytes,
             sink=pipe,
             stderr=self._stderr,
             warden=self._workshop.warden,
         )
+        if reach.sandbox is None:
+            pipe.child = child(argv, child_environment(env, os.environ), reach.cwd)
+        else:
+            cell = pipe.cell = await self._cell(reach.sandbox, argv, env, reach.cwd)
+            pipe.child = child(cell.argv, cell.env, cell.cwd, handed=cell.handed, terminate=cell.terminate)
         # Not wait_for: in 3.11 it loses a cancellation that comes in the moment the child has started.
         async with asyncio.timeout(self._launch_s):
             await pipe.child.start()
         self._link.pid = pipe.child.pid
+        if pipe.cell is not None:
+            await pipe.cell.open(pipe.child)
+
+    async def _cell(self, plan: SandboxPlan, argv: tuple[str, ...], env: dict[str, str], cwd: Path | None) -> Cell:
+        sandboxes = self._workshop.sandboxes
+        if sandboxes is None:
+            raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
+        command = Command(argv=argv, env=env, cwd=cwd or plan.home)
+        return await sandboxes.cell(self._link.segment, plan, command, self._stderr)
+
+    def _remark(self) -> str:
+        pipe = self._link.pipe
+        return pipe.cell.remark if isinstance(pipe, StdioPipe) and pipe.cell is not None else ""
 
     @property
     def _launch_s(self) -> float:
