@@ -143,7 +143,7 @@ class Stage:
             assert read.value is not None, read.problems
             made[each.index] = read.value
         settings = {"sandbox": {reading.value.id: "off"}, **(plan or {})}
-        shop = msgspec.structs.replace(self.shop, plan=msgspec.structs.replace(self.shop.plan, **settings))
+        shop = self.shop.with_plan(msgspec.structs.replace(self.shop.plan, **settings))
         provider = DriverProvider(reading.value, made, shop, digest="d", folder=self.folder)
         self.providers.append(provider)
         if started:

@@ -107,9 +107,10 @@ class DriverProvider:
             self._instances = self._make_instances(self.installed)
             primary = self._instances.make(None)
             snapshot = await self._maybe_snapshot() if self._shop.plan.registration == "lazy" else None
-        except Exception:
+        except Exception as error:
             log.exception("driver %s cannot be registered", self.driver.key)
-            self._stand(DriverState.UNAVAILABLE, "internal", "internal error; the log says more")
+            words = str(error) if isinstance(error, StoreError) else "internal error; the log says more"
+            self._stand(DriverState.UNAVAILABLE, "internal", words)
             self.settled.set()
             return
         if snapshot is not None:

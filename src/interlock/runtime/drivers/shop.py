@@ -10,6 +10,7 @@ import msgspec
 from interlock.config.plan import Dial, DriversPlan
 from interlock.protocol.drivers.messages import Driver
 from interlock.runtime.callers import Caller
+from interlock.runtime.drivers.context import tenant_of, user_of
 from interlock.runtime.drivers.installed import Installed, InstallFailed
 from interlock.runtime.grants.holder import Holder
 from interlock.runtime.links.connecting import Workshop
@@ -23,10 +24,6 @@ STARTS_MAX: Final = 8  # at one time: two hundred interpreters at once would lea
 Installer = Callable[[Driver, Path, Callable[[str], None]], Awaitable[Installed | InstallFailed]]
 
 
-def principal_of(caller: Caller) -> str:
-    return caller.principal.name
-
-
 class Shop(msgspec.Struct, frozen=True, kw_only=True):
     plan: DriversPlan
     data: Path
@@ -36,8 +33,11 @@ class Shop(msgspec.Struct, frozen=True, kw_only=True):
     kv: KeyValue
     install: Installer
     holder_for: Callable[[str, Dial], Holder | None]
-    tenant_of: Callable[[Caller], str] = principal_of
-    user_of: Callable[[Caller], str] = principal_of
+    tenant_of: Callable[[Caller], str] = tenant_of
+    user_of: Callable[[Caller], str] = user_of
     vendor_meta: bool = True
     installs: asyncio.Semaphore = msgspec.field(default_factory=lambda: asyncio.Semaphore(INSTALLS_MAX))
     starts: asyncio.Semaphore = msgspec.field(default_factory=lambda: asyncio.Semaphore(STARTS_MAX))
+
+    def with_plan(self, plan: DriversPlan) -> "Shop":
+        return msgspec.structs.replace(self, plan=plan)
