@@ -46,6 +46,7 @@ from interlock.runtime.drivers import call_records
 from interlock.runtime.drivers.context import context_of
 from interlock.runtime.drivers.lent_calls import LentCall
 from interlock.runtime.drivers.ports import Lease, Provider
+from interlock.runtime.drivers.reaching import maybe_denied
 from interlock.runtime.drivers.served import Prepared, Served
 from interlock.runtime.guard import Admitted
 
@@ -115,6 +116,27 @@ class ContractCall(LentCall, eq=False, kw_only=True):
             self.fail(arguments)
             return
         self.prepared = prepared
+        named = prepared.uris(self.given, arguments)
+        if named:
+            self.lender.begin(self._sent_if_permitted(named, provider, lease, arguments))
+        else:
+            self._forward(provider, lease, arguments)
+
+    async def _sent_if_permitted(
+        self, uris: list[str], provider: Provider, lease: Lease, arguments: dict[str, Any]
+    ) -> None:
+        denied = await asyncio.to_thread(maybe_denied, uris, lease.link.plan, provider.driver)
+        if self.done:
+            lease.release()
+        elif denied is not None:
+            lease.release()
+            self.fail(denied)
+        else:
+            self._forward(provider, lease, arguments)
+
+    def _forward(self, provider: Provider, lease: Lease, arguments: dict[str, Any]) -> None:
+        prepared = self.prepared
+        assert prepared is not None  # noqa: S101  (set where the link was lent)
         self.timeout_s = prepared.timeout_s
         head = prepared.head
         if prepared.mirrored:
