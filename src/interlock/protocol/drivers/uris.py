@@ -7,7 +7,6 @@ its egress. Any other scheme is one that the driver's resources declare. Whateve
 is a path, and paths are left to the sandbox.
 """
 
-import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -112,11 +111,21 @@ def _file_reason(rest: str, reach: Reach, resolve: Resolve) -> str | None:
     if "\\" in path or any(ord(each) < 0x20 or ord(each) == 0x7F for each in path):
         return "its path holds a backslash or a control character"
     # Where a symlink stands before the dots the two differ, and which one the server opens is not ours to know.
-    for each in (path, posixpath.normpath(path)):
+    for each in (path, _without_dots(path)):
         resolved = resolve(each)
         if resolved is None or not _is_within(resolved, reach.roots) or _is_within(resolved, reach.denied):
             return "its path is outside of the sandbox"
     return None
+
+
+def _without_dots(path: str) -> str:
+    steps: list[str] = []
+    for each in path.split("/"):
+        if each == "..":
+            del steps[-1:]
+        elif each not in {"", "."}:
+            steps.append(each)
+    return "/" + "/".join(steps)
 
 
 def _is_within(path: str, roots: Iterable[str]) -> bool:
