@@ -19,6 +19,7 @@ from interlock.protocol.drivers.drafting import (
     proposed_renames,
 )
 from interlock.protocol.drivers.effects import effects_of, proposed_class
+from interlock.protocol.drivers.matching import Bound, match
 from interlock.protocol.drivers.messages import Problem
 from interlock.protocol.drivers.tool_file import read_contract
 
@@ -293,6 +294,33 @@ def test_a_driver_is_written_that_reads_back_without_a_warning() -> None:
     assert found.driver.implements[0].tool_name == "read_graph"
     assert found.text.startswith("---\nname: Memory\nid: memory-mcp\n")
     assert found.text.endswith("---\n\n# Memory\n\nA graph.\n")
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        READ_GRAPH,
+        tool(
+            "convert",
+            inputSchema={
+                "$schema": DRAFT_07,
+                "type": "object",
+                "properties": {"pair": {"$ref": "#/definitions/pair"}, "mode": {"enum": ["a", "b"]}},
+                "required": ["pair"],
+                "definitions": {"pair": {"type": "array", "items": {"type": ["string", "null"]}}},
+                "additionalProperties": False,
+            },
+            outputSchema={"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
+        ),
+    ],
+)
+def test_a_drafted_contract_binds_to_its_tool_without_a_warning(item: dict[str, Any]) -> None:
+    made = drafted(item, "memory-mcp")
+    found = draft_driver(driver(id="memory-mcp", implements=[made.binding()]))
+    assert isinstance(found, DraftedDriver)
+    bound = match(found.driver, found.driver.implements[0], made.contract, item)
+    assert isinstance(bound, Bound), bound
+    assert bound.warnings == ()
 
 
 def test_a_driver_that_would_not_load_is_not_written() -> None:
