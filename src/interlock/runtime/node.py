@@ -78,6 +78,7 @@ from interlock.runtime.recorder import Recorder
 from interlock.runtime.reload import Read, Reload
 from interlock.runtime.replanning import takes
 from interlock.runtime.retention import Retention
+from interlock.runtime.sandbox.cells import Sandboxes
 from interlock.runtime.servers import Servers
 from interlock.runtime.shelves import Route, Shelf
 from interlock.runtime.task_desk import TaskDesk
@@ -159,6 +160,13 @@ class Node:
             eras=self._eras,
             clock=self.clock,
             revealer=self.desk.revealer,
+            sandboxes=Sandboxes(
+                state=plan.data,
+                workspace=plan.workspace,
+                user_home=Path.home(),
+                clock=self.clock,
+                record=self.recorder.add,
+            ),
         )
         own_id = self.identity.aggregator_id
         drawer, record = Drawer(self.store.kv, self.clock), Record(self.recorder)
@@ -546,7 +554,7 @@ class Node:
     async def restock(self, segment: str) -> None:
         """An operator said something new of its tools: they are listed anew."""
         keeper = self.keepers.get(segment)
-        if keeper is not None and keeper.listing is not None:
+        if keeper is not None and keeper.is_offered and keeper.listing is not None:
             self.catalog.reconsider(segment)
             await self.catalog.stock_again(keeper.link, keeper.listing)
         await self.contracts.restock(segment)

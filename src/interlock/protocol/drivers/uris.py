@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from interlock.protocol.drivers.driver_checks import matches
+from interlock.protocol.drivers.egress import permits
 from interlock.protocol.drivers.errors import DriverError
 
 URI_CHARS_MAX: Final = 8192
@@ -167,7 +167,7 @@ def _host_reason(uri: str, reach: Reach) -> str | None:
         return "its host cannot be read"
     if parts.username is not None or parts.password is not None:
         return "it holds a user or a password"
-    if not any(matches(host.rstrip("."), each) for each in reach.egress):
+    if permits(host, reach.egress) is None:
         return "its host is not in network.egress"
     return None
 

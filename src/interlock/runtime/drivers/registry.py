@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.protocol.drivers.messages import Contract, Problem
+from interlock.protocol.drivers.messages import Contract
 from interlock.protocol.drivers.premises import Machine
 from interlock.runtime.drivers.declared import Declaration, Declared
 from interlock.runtime.drivers.looking import Sight, look
@@ -31,11 +31,6 @@ class Running(Provider, Protocol):
     """A provider with its life: `stop` ends when the calls it lent a link for have ended."""
 
     on_changed: Callable[[Any], None] | None
-    problems: tuple[Problem, ...]
-
-    @property
-    def contract_ids(self) -> frozenset[str]:
-        """What it serves now, also while it sleeps."""
 
     def start(self) -> None: ...
 
