@@ -90,13 +90,17 @@ def test_what_is_inside_passes(uri: str) -> None:
         "file:///workspace/out/passwd",
         "file:///workspace/in/../../x/../../etc/passwd",
         "file:///workspace/out/../a",
+        "file:///workspace/in/../../x",
         "file:///workspace/secret/key",
         "file:///workspace/hidden/key",
         "file:///workspace/unreadable",
         "file:///workspacex/a",
         "file:///workspace/a?/../../../etc/passwd",
         "file:///workspace/a#/../../../etc/passwd",
+        "file:///workspace/a#part",
         "file:///workspace/%ff",
+        "https://api.foo.com/a b",
+        "demo://a\\b",
         "file:///etc/passwd",
         "file:///workspace/" + "a" * 9000,
         "http://api.bar.org/",
@@ -121,6 +125,12 @@ def test_what_is_inside_passes(uri: str) -> None:
 )
 def test_what_leads_out_or_can_be_read_in_two_ways_is_refused(uri: str) -> None:
     assert refused(uri)
+
+
+def test_a_host_that_two_readers_read_differently_is_refused_even_where_all_are_open() -> None:
+    anywhere = Reach(egress=("*",))
+    assert denial("https://api.foo.com/", anywhere, resolve) is None
+    assert denial("https://%61pi.foo.com/", anywhere, resolve) is not None
 
 
 def test_a_server_without_a_sandbox_of_files_gets_no_file() -> None:
