@@ -133,6 +133,30 @@ def test_a_host_that_two_readers_read_differently_is_refused_even_where_all_are_
     assert denial("https://%61pi.foo.com/", anywhere, resolve) is not None
 
 
+@pytest.mark.parametrize(
+    ("host", "passes"),
+    [
+        ("8.8.8.8", True),
+        ("[2606:4700::1111]", True),
+        ("name.example", True),
+        ("127.0.0.1", False),
+        ("10.0.0.1.", False),
+        ("169.254.169.254", False),
+        ("[::1]", False),
+        ("[::ffff:127.0.0.1]", False),
+        ("2130706433", False),
+        ("0x7f.1", False),
+        ("0x7f000001", False),
+        ("localhost", False),
+        ("a.localhost", False),
+    ],
+)
+def test_a_wildcard_reaches_no_private_address_and_a_name_does(host: str, passes: bool) -> None:
+    uri = f"http://{host}/x"
+    assert (denial(uri, Reach(egress=("*",)), resolve) is None) is passes
+    assert denial(uri, Reach(egress=("*", host.strip("[].").lower())), resolve) is None
+
+
 def test_a_server_without_a_sandbox_of_files_gets_no_file() -> None:
     assert denial("file:///workspace/a", Reach(), resolve) is not None
 
