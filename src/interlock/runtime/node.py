@@ -46,6 +46,7 @@ from interlock.runtime.catalog import EVERYTHING, Catalog
 from interlock.runtime.clock import Clock, SystemClock
 from interlock.runtime.dispatch import Dispatch
 from interlock.runtime.drivers.contracts import Contracts
+from interlock.runtime.drivers.house import Drivers
 from interlock.runtime.extras import require_cryptography
 from interlock.runtime.fronts.ax import AxDoor
 from interlock.runtime.fronts.bridge import SOCKET, BridgedClient
@@ -91,6 +92,8 @@ from interlock.transport.warden import Warden
 if TYPE_CHECKING:
     from interlock.runtime.ax.certificates import Certificates
     from interlock.runtime.ax.forest import Forest
+    from interlock.runtime.drivers.desk import DriverDesk
+    from interlock.runtime.drivers.registry import Registry
     from interlock.store.signing import SigningKey
 
 log = logging.getLogger("interlock.node")
@@ -220,6 +223,7 @@ class Node:
             guard=self.dispatch.guard,
             recorder=self.recorder,
         )
+        self.drivers = Drivers(plan, self._open_drivers)
         self.reload: Reload | None = None
         self.subservers: AxDoor | None = None
         self._servers: list[DoorServer] = []
@@ -268,6 +272,8 @@ class Node:
         self._stack.push_async_callback(self._warden.stop)
         self.configured.start(self.plan)
         self._stack.push_async_callback(self.configured.stop)
+        self.drivers.start()
+        self._stack.push_async_callback(self.drivers.stop)
         self._stack.push_async_callback(self.registrar.stop)
         self.children.start()
         self._stack.push_async_callback(self.children.stop)
@@ -279,6 +285,11 @@ class Node:
         self.reload = Reload(read, paths, self.plan, takes(self), self.clock)
         self.reload.start()
         self._stack.push_async_callback(self.reload.stop)
+
+    def _open_drivers(self, plan: Plan) -> "tuple[Registry, DriverDesk]":
+        from interlock.runtime.drivers.opening import open_drivers  # here, because reading their files takes 20 MiB
+
+        return open_drivers(self, plan)
 
     def make_parents(self) -> "Forest | None":
         if not self.plan.ax.parents:

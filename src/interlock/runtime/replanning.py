@@ -19,6 +19,7 @@ def takes(node: "Node") -> Mapping[str, Take]:
     made = _Takes(node)
     return {
         "servers": made.servers,
+        "drivers": made.drivers,
         "tools": made.tools,
         "gate": made.tools,
         "approvals": made.approvals,
@@ -40,6 +41,10 @@ class _Takes:
         node.registrar.keep_segments(new)
         node.door.replan(new)
         await node.configured.take(old, new)
+
+    async def drivers(self, old: Plan, new: Plan) -> None:
+        self._node.plan = new
+        await self._node.drivers.replan(new)
 
     async def budget(self, old: Plan, new: Plan) -> None:
         """For whoever registers from now on (MCP-AX 11.4). What a tool costs is written where it is listed."""
