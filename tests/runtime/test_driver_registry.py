@@ -10,7 +10,7 @@ from driver_workspace import MACHINE, Workspace, binding, contract, driver
 
 from interlock.config.plan import DriversPlan, Plan
 from interlock.protocol.drivers.errors import DriverError
-from interlock.protocol.drivers.messages import Problem
+from interlock.protocol.drivers.messages import Binding, Problem
 from interlock.runtime.callers import Caller
 from interlock.runtime.clock import SystemClock
 from interlock.runtime.drivers.declared import Declared
@@ -18,6 +18,7 @@ from interlock.runtime.drivers.ports import DriverState, Lease
 from interlock.runtime.drivers.registry import Registry
 from interlock.runtime.drivers.remembered import Memory, Trusted
 from interlock.runtime.drivers.table import ContractTable
+from interlock.runtime.links.listing import Listing
 from interlock.store.ports import KeyValue, Unavailable
 from interlock.store.registry import build_store
 
@@ -31,7 +32,9 @@ class Fake:
         self.driver = declared.driver
         self.state = DriverState.READY
         self.reason: str | None = None
+        self.bindings: Mapping[str, Binding] = {}
         self.bound: Mapping[str, Any] = {}
+        self.listing: Listing | None = None
         self.problems: tuple[Problem, ...] = ()
         self.on_changed: Callable[[Any], None] | None = None
         self.contract_ids = frozenset(one.id for one in declared.contracts.values())
@@ -40,7 +43,10 @@ class Fake:
         self.calls.set()
         self.ended = asyncio.Event()
 
-    async def acquire(self, caller: Caller) -> Lease | DriverError:
+    def maybe_ready(self, caller: Caller) -> Lease | None:
+        return None
+
+    async def acquire(self, caller: Caller, timeout_s: float = 30.0) -> Lease | DriverError:
         raise AssertionError("nobody calls here")
 
     def start(self) -> None:

@@ -43,8 +43,11 @@ class _Takes:
         await node.configured.take(old, new)
 
     async def drivers(self, old: Plan, new: Plan) -> None:
-        self._node.plan = new
-        await self._node.drivers.replan(new)
+        node = self._node
+        node.plan = new
+        if node.has_contracts:
+            node.contracts.replan(new)
+        await node.drivers.replan(new)
 
     async def budget(self, old: Plan, new: Plan) -> None:
         """For whoever registers from now on (MCP-AX 11.4). What a tool costs is written where it is listed."""
@@ -64,8 +67,9 @@ class _Takes:
         self._limit(new)
         node.catalog.replan(new)
         await node.configured.restock()
-        node.contracts.replan(new)
-        await node.contracts.restock_all()
+        if node.has_contracts:
+            node.contracts.replan(new)
+            await node.contracts.restock_all()
 
     async def approvals(self, old: Plan, new: Plan) -> None:
         """For what is raised from now on; what waits keeps its time."""

@@ -57,6 +57,7 @@ class Drivers:
         if self.registry is not None:
             self.registry.replan(plan)
             await self.registry.refresh()
+            await self.registry.publish()
         self._again.set()
 
     async def desk(self) -> "DriverDesk":

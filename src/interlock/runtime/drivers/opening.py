@@ -15,4 +15,5 @@ if TYPE_CHECKING:
 def open_drivers(node: "Node", plan: Plan) -> tuple[Registry, DriverDesk]:
     memory = Memory(node.store.kv, node.clock)
     registry = Registry(plan, memory, this_machine(plan.data / "packages"))
+    registry.take = node.contracts.take
     return registry, DriverDesk(registry, node.clock, node.recorder.append_now)

@@ -106,7 +106,7 @@ class Registry:
             provider.on_changed = self._on_changed
             self._kept[key] = _Kept(provider, made_of)
             provider.start()
-        await self._publish()
+        await self.publish(anyway=False)
         if trouble is not None:
             raise trouble
 
@@ -145,16 +145,14 @@ class Registry:
         while self._stale:
             self._stale = False
             try:
-                await self._publish(anyway=True)
+                await self.publish()
             except Exception:
                 log.exception("what drivers offer could not be taken up")
 
-    async def _publish(self, *, anyway: bool = False) -> None:
-        """`anyway`: what a provider offers may differ although the table looks the same."""
-        if self.take is None:
-            return
+    async def publish(self, *, anyway: bool = True) -> None:
+        """`anyway`: what a provider offers, or how one is chosen, may differ although the table looks the same."""
         table = self.table()
-        if anyway or table != self._published:
+        if self.take is not None and (anyway or table != self._published):
             self._published = table
             await self.take(table)
 
