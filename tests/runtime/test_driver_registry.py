@@ -98,7 +98,7 @@ class House:
         return found
 
     def states(self) -> dict[str, DriverState]:
-        return {one.key: self.registry.state_of(one)[0] for one in self.registry.declaration.drivers}
+        return {one.key: DriverState(self.registry.state_of(one)[0]) for one in self.registry.declaration.drivers}
 
 
 @pytest.fixture

@@ -157,7 +157,7 @@ class DriverDesk:
             "key": one.key,
             "version": driver.version if driver is not None else None,
             "name": driver.name if driver is not None else None,
-            "state": state.value,
+            "state": state,
             "reason": reason,
             "trusted": one.trusted,
             "server_kind": _kind(driver) if driver is not None else None,

@@ -9,7 +9,7 @@ it is now.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -23,6 +23,8 @@ from interlock.runtime.drivers.remembered import Memory
 from interlock.runtime.drivers.survey import Surveyor
 from interlock.runtime.drivers.table import ContractTable
 from interlock.store.ports import StoreError
+
+STOPPED: Final = "stopped"
 
 log = logging.getLogger("interlock.drivers")
 
@@ -73,8 +75,9 @@ class Registry:
                 sight = await asyncio.to_thread(look, self.plan, self.declaration.others)
             new = await asyncio.to_thread(self._surveyor.survey, sight, self.memory.all)
             old, self.declaration, self.sight = self.declaration, new, sight
-            _tell(old, new)
-            await self._put_into_effect(new)
+            if self._factory is not None:
+                _tell(old, new)
+                await self._put_into_effect(new, self._factory)
             return new
 
     def replan(self, plan: Plan) -> None:
@@ -82,9 +85,7 @@ class Registry:
         self.plan = plan
         self._surveyor = Surveyor(plan, self._machine)
 
-    async def _put_into_effect(self, declaration: Declaration) -> None:
-        if self._factory is None:
-            return
+    async def _put_into_effect(self, declaration: Declaration, factory: Factory) -> None:
         wanted = {one.key: one for one in declaration.drivers if one.is_fit and one.trusted}
         for key in self._kept.keys() - wanted.keys():
             self._leave(key)
@@ -102,7 +103,7 @@ class Registry:
                 continue
             if kept is not None:
                 self._leave(key)
-            provider = self._factory(declared)
+            provider = factory(declared)
             provider.on_changed = self._on_changed
             self._kept[key] = _Kept(provider, made_of)
             provider.start()
@@ -175,16 +176,16 @@ class Registry:
     def providers(self) -> Mapping[str, Running]:
         return {key: kept.provider for key, kept in self._kept.items()}
 
-    def state_of(self, declared: Declared) -> tuple[DriverState, str | None]:
-        """With the reason."""
+    def state_of(self, declared: Declared) -> tuple[str, str | None]:
+        """With the reason. A driver that nobody runs is stopped."""
         if declared.state is not None:
-            return declared.state, declared.reason
+            return declared.state.value, declared.reason
         if not declared.trusted:
-            return DriverState.UNTRUSTED, "nobody has accepted the folder as it is now"
+            return DriverState.UNTRUSTED.value, "nobody has accepted the folder as it is now"
         kept = self._kept.get(declared.key)
         if kept is None:
-            return DriverState.UNAVAILABLE, "no node is running"
-        return kept.provider.state, kept.provider.reason
+            return STOPPED, None
+        return kept.provider.state.value, kept.provider.reason
 
 
 def _made_of(declared: Declared, plan: Plan) -> tuple[object, ...]:
