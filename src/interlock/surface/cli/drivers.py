@@ -33,7 +33,7 @@ app = verb_app(
     "list",
     examples="""
     interlock drivers list
-    interlock drivers list --json | jq -r '.drivers[] | select(.state != "ready") | .id'
+    interlock drivers list --json | jq -r '.drivers[].id'
     """,
 )
 def list_drivers(invocation: Invocation) -> None:
@@ -60,7 +60,10 @@ def list_drivers(invocation: Invocation) -> None:
     """,
 )
 def show(invocation: Invocation, name: Name) -> None:
-    """Show a driver: what it starts, may reach and knows, what is wrong with it, what changed since it was trusted."""
+    """Show what a driver starts, may reach and knows.
+
+    And what is wrong with it, and what changed since it was trusted.
+    """
     answer = _shown(invocation, name)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
@@ -79,9 +82,9 @@ def show(invocation: Invocation, name: Name) -> None:
     """,
 )
 def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
-    """Accept a driver's files as they are now, so that its server is installed and started.
+    """Accept a driver's files as they are now.
 
-    It shows what the server is, may reach and knows, or what changed, and asks first. When a file changes, the driver
+    Its server is then installed and started. It shows what the server is, may reach and knows, or what changed, and asks first. When a file changes, the driver
     has to be trusted again.
     """
     from interlock.surface.cli.driver_detail import Driver, draw
@@ -127,7 +130,10 @@ def allow(
     host: Annotated[str, typer.Argument(metavar="HOST", help="api.example.com or *.example.com.")],
     revoke: Annotated[bool, typer.Option("--revoke", help="No longer.")] = False,
 ) -> None:
-    """Let a driver's server reach a host that its file does not name. No file is changed."""
+    """Let a driver reach a host that its file does not name.
+
+    No file is changed.
+    """
     try:
         body = {"host": host, "revoke": revoke}
         answer = invocation.node.post("drivers", name, "allow", body=body, timeout=CHANGE_TIMEOUT_S)
