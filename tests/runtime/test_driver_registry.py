@@ -52,8 +52,9 @@ class Fake:
     def start(self) -> None:
         self.started += 1
 
-    async def stop(self) -> None:
-        await self.calls.wait()
+    async def stop(self, *, at_once: bool = False) -> None:
+        if not at_once:
+            await self.calls.wait()
         self.ended.set()
 
 
@@ -64,7 +65,8 @@ class House:
         self.made: list[Fake] = []
         self.tables: list[ContractTable] = []
         self.told = asyncio.Event()
-        self.registry = Registry(workspace.plan, self.memory, MACHINE, self._make)
+        self.registry = Registry(workspace.plan, self.memory, MACHINE)
+        self.registry.factory = self._make
         self.registry.take = self._take
 
     def _make(self, declared: Declared) -> Fake:

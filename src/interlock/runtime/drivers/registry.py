@@ -30,13 +30,13 @@ log = logging.getLogger("interlock.drivers")
 
 
 class Running(Provider, Protocol):
-    """A provider with its life: `stop` ends when the calls it lent a link for have ended."""
+    """A provider with its life: `stop` ends when the calls it lent a link for have ended, unless `at_once`."""
 
     on_changed: Callable[[Any], None] | None
 
     def start(self) -> None: ...
 
-    async def stop(self) -> None: ...
+    async def stop(self, *, at_once: bool = False) -> None: ...
 
 
 Factory = Callable[[Declared], Running]
@@ -49,15 +49,14 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class Registry:
-    def __init__(self, plan: Plan, memory: Memory, machine: Machine, factory: Factory | None = None) -> None:
-        """Without a `factory` it only knows, and starts nothing."""
+    def __init__(self, plan: Plan, memory: Memory, machine: Machine) -> None:
         self.plan = plan
         self.memory = memory
         self.declaration = Declaration()
         self.sight = Sight()
+        self.factory: Factory | None = None  # without one it only knows, and starts nothing
         self.take: Take | None = None
         self._machine = machine
-        self._factory = factory
         self._surveyor = Surveyor(plan, machine)
         self._kept: dict[str, _Kept] = {}
         self._leaving: set[asyncio.Task[None]] = set()
@@ -75,9 +74,9 @@ class Registry:
                 sight = await asyncio.to_thread(look, self.plan, self.declaration.others)
             new = await asyncio.to_thread(self._surveyor.survey, sight, self.memory.all)
             old, self.declaration, self.sight = self.declaration, new, sight
-            if self._factory is not None:
+            if self.factory is not None:
                 _tell(old, new)
-                await self._put_into_effect(new, self._factory)
+                await self._put_into_effect(new, self.factory)
             return new
 
     def replan(self, plan: Plan) -> None:
@@ -111,10 +110,10 @@ class Registry:
         if trouble is not None:
             raise trouble
 
-    def _leave(self, key: str) -> None:
+    def _leave(self, key: str, *, at_once: bool = False) -> None:
         provider = self._kept.pop(key).provider
         provider.on_changed = None
-        task = asyncio.get_running_loop().create_task(provider.stop(), name=f"driver {key} leaves")
+        task = asyncio.get_running_loop().create_task(provider.stop(at_once=at_once), name=f"driver {key} leaves")
         self._leaving.add(task)
         task.add_done_callback(self._left)
 
@@ -126,7 +125,7 @@ class Registry:
     async def stop(self) -> None:
         async with self._refreshing:
             for key in list(self._kept):
-                self._leave(key)
+                self._leave(key, at_once=True)
             if self._publishing is not None:
                 self._publishing.cancel()
                 await asyncio.gather(self._publishing, return_exceptions=True)

@@ -84,8 +84,8 @@ def show(invocation: Invocation, name: Name) -> None:
 def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
     """Accept a driver's files as they are now.
 
-    Its server is then installed and started. It shows what the server is, may reach and knows, or what changed, and asks first. When a file changes, the driver
-    has to be trusted again.
+    Its server is then installed and started. It shows what the server is, may reach and knows, or what changed, and
+    asks first. When a file changes, the driver has to be trusted again.
     """
     from interlock.surface.cli.driver_detail import Driver, draw
 
