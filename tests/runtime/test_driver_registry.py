@@ -42,6 +42,8 @@ class Fake:
         self.calls = asyncio.Event()
         self.calls.set()
         self.ended = asyncio.Event()
+        self.settled = asyncio.Event()
+        self.settled.set()
 
     def maybe_ready(self, caller: Caller) -> Lease | None:
         return None

@@ -39,8 +39,8 @@ class DriverDesk:
 
     # Looking
 
-    def listed(self) -> JsonObject:
-        declaration = self.registry.declaration
+    async def listed(self) -> JsonObject:
+        declaration = await self.registry.refresh()
         return {
             "drivers": [self._gist(one) for one in declaration.drivers],
             "drafts": [{"id": path.name, "folder": str(path)} for path in self.registry.sight.drafts],
@@ -48,7 +48,8 @@ class DriverDesk:
         }
 
     async def shown(self, name: str) -> JsonObject:
-        """A driver, by its id, id@major or folder; with what changed since it was accepted."""
+        """A driver, by its id, id@major or folder, and what changed since it was accepted. Raises NotFound, Refused."""
+        await self.registry.refresh()
         one = self._find(name)
         accepted = self.registry.memory.maybe_trusted(one.folder)
         now = await asyncio.to_thread(_texts, one)
@@ -92,6 +93,7 @@ class DriverDesk:
 
     async def allow(self, name: str, host: str, by: str, *, revoke: bool = False) -> JsonObject:
         """A host the server may reach besides those of its file. Raises NotFound, Refused, StoreError."""
+        await self.registry.refresh()
         one = self._find(name)
         if one.driver is None:
             raise Refused("rejected", f"{one.id} cannot be used: {one.reason}", {"driver": one.key})
@@ -112,6 +114,7 @@ class DriverDesk:
     async def remove(self, name: str, by: str, *, forget: bool) -> JsonObject:
         """The folder, and what was accepted of it. `forget`: also what was registered, which the next one of its major
         version is compared with (AIP-identity-4). Raises NotFound, StoreError."""
+        await self.registry.refresh()
         try:
             one = self._find(name)
         except NotFound:

@@ -7,7 +7,8 @@ first imported when a DRIVER.md is seen or an operator asks.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from interlock.config.plan import Plan
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("interlock.drivers")
 
 LOOK_S: Final = 1.0
-SHARE: Final = 50  # a look that takes long is followed by a pause of so many times its length
+SHARE: Final = 20  # a look that costs much is followed by a pause of so many times its time on the processor
 
 LOOK_MAX_S: Final = 60.0
 
@@ -60,12 +61,19 @@ class Drivers:
             await self.registry.publish()
         self._again.set()
 
+    async def settle(self, seconds: float) -> None:
+        """Until every driver that was there at the start had its first chance, at most so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.settled.wait()
+                for provider in self.registry.providers.values() if self.registry is not None else ():
+                    await provider.settled.wait()
+        except TimeoutError:
+            return
+
     async def desk(self) -> "DriverDesk":
-        """For an operator; with what is on disk taken up. Raises StoreError, ExtraMissing."""
-        registry, desk = await self._opened()
-        if not self.settled.is_set():
-            await registry.refresh()
-        return desk
+        """For an operator. Raises StoreError, ModuleNotFoundError."""
+        return (await self._opened())[1]
 
     async def _opened(self) -> "tuple[Registry, DriverDesk]":
         async with self._opening:
@@ -92,13 +100,11 @@ class Drivers:
             self._again.clear()
 
     async def _look(self) -> float:
-        """How long a look takes. Raises StoreError, and then the same is tried at the next look."""
+        """What a look costs, in seconds. Raises StoreError, and then the same is tried at the next look."""
         if self.registry is None and not is_any(roots_of(self.plan)):
             return 0.0
         others = self.registry.declaration.others if self.registry is not None else ()
-        began = time.perf_counter()
-        seen = await asyncio.to_thread(look, self.plan, others)
-        took = time.perf_counter() - began
+        seen, took = await asyncio.to_thread(_timed_look, self.plan, others)
         if seen == self._seen:
             return took
         registry = await self._maybe_opened() if seen.folders or seen.problems else self.registry
@@ -123,3 +129,8 @@ class Drivers:
             return None
         self.problem = None
         return registry
+
+
+def _timed_look(plan: Plan, others: Iterable[Path]) -> tuple[Sight, float]:
+    began = time.thread_time()
+    return look(plan, others), time.thread_time() - began

@@ -25,7 +25,7 @@ class Allow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 def driver_routes(operations: Operations) -> list[Route]:
     async def drivers(request: Request) -> Response:
         refuse_unknown_parameters(request, ())
-        return json_answer((await operations.drivers()).listed())
+        return json_answer(await (await operations.drivers()).listed())
 
     async def driver(request: Request) -> Response:
         refuse_unknown_parameters(request, ())

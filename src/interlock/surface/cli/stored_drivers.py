@@ -28,10 +28,7 @@ class StoredDrivers:
         self._folder = folder
 
     def list(self) -> Answer:
-        async def listed(desk: DriverDesk) -> dict[str, Any]:
-            return desk.listed()
-
-        return self._with_desk(listed)
+        return self._with_desk(lambda desk: desk.listed())
 
     def show(self, name: str) -> Answer:
         return self._with_desk(lambda desk: desk.shown(name))
@@ -60,7 +57,6 @@ class StoredDrivers:
                 memory = Memory(store.kv, clock)
                 await memory.open()
                 registry = Registry(self._plan, memory, this_machine(self._folder / "packages"))
-                await registry.refresh()
                 return Answer(msgspec.json.encode(await job(DriverDesk(registry, clock, record))))
             finally:
                 await store.close()
