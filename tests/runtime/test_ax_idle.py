@@ -17,7 +17,8 @@ def test_what_speaks_websocket_is_not_loaded_before_somebody_asks() -> None:
 def test_what_reads_driver_files_is_not_loaded_before_there_is_one() -> None:
     program = (
         "import sys; sys.path[:0] = " + repr(sys.path) + "; import interlock.runtime.node; "
-        "ours = 'interlock.runtime.drivers.'; heavy = ('ruamel', 'jsonschema_rs', ours + 'registry', ours + 'contract'); "
+        "ours = 'interlock.runtime.drivers.'; "
+        "heavy = ('ruamel', 'jsonschema_rs', ours + 'registry', ours + 'contract'); "
         "print([name for name in sys.modules if name.startswith(heavy)])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

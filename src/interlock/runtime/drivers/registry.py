@@ -33,6 +33,7 @@ class Running(Provider, Protocol):
     """A provider with its life: `stop` ends when the calls it lent a link for have ended, unless `at_once`."""
 
     on_changed: Callable[[Any], None] | None
+    settled: asyncio.Event  # the first verdict is there
 
     def start(self) -> None: ...
 
