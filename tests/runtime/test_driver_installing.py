@@ -110,7 +110,7 @@ async def test_a_restart_runs_the_recorded_python_package_also_when_a_newer_one_
 @needs_node
 @pytest.mark.req("AIP-30.install-3")
 async def test_other_bytes_for_a_recorded_npm_package_are_refused(registry: Registry, tmp_path: Path) -> None:
-    place = Place(tmp_path, registry.env)
+    place = Place(tmp_path, registry.env | {"npm_config_fetch_retries": "0"})
     registry.put("tool", "1.0.0", bin="main.js")
     wanted = npm_driver()
     lock = (await place.done(wanted)).lock
