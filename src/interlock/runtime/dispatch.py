@@ -16,7 +16,6 @@ from msgspec import Raw
 from interlock.protocol.ax.capability import TIMEOUT_S, LatencyClass
 from interlock.protocol.ax.latency import with_latency
 from interlock.protocol.ax.messages import CONFIRM
-from interlock.protocol.drivers import refs
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_fault, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import (
     HEADER_MISMATCH,
@@ -74,6 +73,7 @@ log = logging.getLogger("interlock.dispatch")
 
 RESPAWN_WAIT_S: Final = 5.0  # how long a call waits for a server that is being started again
 STANDARD_S: Final = TIMEOUT_S[LatencyClass.STANDARD]
+REF_PREFIX: Final = "mcp_"  # of every kind of reference to a driver's resource (AIP-resources-2)
 
 
 class Dispatch:
@@ -659,7 +659,7 @@ def resource_not_found(uri: str, candidates: list[str], era: Era) -> Fault:
     if candidates:
         data = {"reason": "ambiguous_uri", "uri": uri, "candidates": candidates}
         return Fault(INVALID_PARAMS, "several servers have this URI; name one of the candidates", data)
-    if uri.startswith(refs.PREFIX):
+    if uri.startswith(REF_PREFIX):
         data = {"reason": "ref_invalid", "uri": uri}
         return Fault(INVALID_PARAMS, "ref_invalid: no driver has this kind of reference", data)
     return Fault(RESOURCE_NOT_FOUND if era is Era.LEGACY else INVALID_PARAMS, "Resource not found", {"uri": uri})

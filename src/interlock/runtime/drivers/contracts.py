@@ -55,6 +55,7 @@ class Contracts:
         self._links: dict[str, ContractLink] = {}
         self._listings: dict[str, Listing] = {}
         self._items: dict[tuple[bool, bytes], Item] = {}  # an item that is as before is the same object again
+        self._serving: dict[str, tuple[tuple[object, ...], Served]] = {}  # by the contracts' ids, with what each is of
         self._taking = asyncio.Lock()
         self.problems: tuple[Problem, ...] = ()
 
@@ -97,6 +98,7 @@ class Contracts:
         for segment in self._links.keys() - contracts.keys() - segments.keys():
             self._catalog.drop(self._links.pop(segment))
             del self._listings[segment]
+        self._serving = {one: known for one, known in self._serving.items() if one in table.contracts}
         before, self._items = self._items, {}
         for segment in sorted(contracts.keys() | segments.keys()):
             offers, shown = contracts.get(segment, []), segments.get(segment, Shown())
@@ -135,14 +137,16 @@ class Contracts:
         link.contracts = served
 
     def _served(self, offered: Offered, table: ContractTable) -> Served:
-        drivers = self._plan.drivers
-        return Served(
-            offered,
-            table.providers[offered.contract.id],
-            policy=Policy(allow=drivers.policy.allow, deny=drivers.policy.deny, region=drivers.region),
-            pinned=drivers.pins.get(offered.contract.id),
-            workspace=str(self._plan.workspace),
-        )
+        """The same again where nothing it is made of has changed: compiling schemas takes its time."""
+        drivers, contract = self._plan.drivers, offered.contract
+        policy = Policy(allow=drivers.policy.allow, deny=drivers.policy.deny, region=drivers.region)
+        made_of = (contract, table.providers[contract.id], policy, drivers.pins.get(contract.id), self._plan.workspace)
+        known = self._serving.get(contract.id)
+        if known is None or known[0] != made_of:
+            _, providers, _, pinned, workspace = made_of
+            served = Served(offered, providers, policy=policy, pinned=pinned, workspace=str(workspace))
+            known = self._serving[contract.id] = (made_of, served)
+        return known[1]
 
     def _listed(
         self, things: list[tuple[str, dict[str, Any], bool]], before: Mapping[tuple[bool, bytes], Item]
