@@ -78,10 +78,18 @@ class Lending:
             assert isinstance(bound, Bound), bound
             self.bound[ident] = bound
         self.contract_ids = frozenset(self.bound)
+        self.passed_at: float | None = None
+        self.failed_at: float | None = None
+        self.illness: str | None = None
+        self.looked = 0
         self.lent = 0
         self.asleep = False
         self.woken = 0
         self.refusal: DriverError | None = None
+
+    async def look(self) -> str | None:
+        self.looked += 1
+        return self.illness
 
     def maybe_ready(self, caller: Caller) -> Lent | None:
         return None if self.asleep or self.refusal is not None else Lent(self, self.link)

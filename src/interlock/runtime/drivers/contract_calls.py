@@ -96,7 +96,24 @@ class ContractCall(LentCall, eq=False, kw_only=True):
 
     def _try(self) -> None:
         self.tries += 1
-        self.borrow(self.provider)
+        if self.choices[self.at].check_first:
+            self.lender.begin(self._tried_if_healthy(self.provider))
+        else:
+            self.borrow(self.provider)
+
+    async def _tried_if_healthy(self, provider: Provider) -> None:
+        """AIP-30.resolve-2: a failed check that no longer counts is made anew before the driver is used."""
+        why = await provider.look()
+        if self.done:
+            return
+        if why is None:
+            self.borrow(provider)
+        else:
+            cause = {"reason": why}
+            self.on_unlent(
+                provider,
+                DriverError(code="tool_unavailable", message="its health check fails", retryable=True, cause=cause),
+            )
 
     def on_lent(self, provider: Provider, lease: Lease) -> None:
         prepared = self.served.prepared(provider)

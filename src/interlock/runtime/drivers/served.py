@@ -109,7 +109,8 @@ class Served:
         dropped = self._dropped.intersection(given) if self._dropped else ()
         ident = self.contract.id
         standing: tuple[object, ...] = tuple(
-            (one.state, one.code, one.reason, ident in one.contract_ids) for one in self._providers.values()
+            (one.state, one.code, one.reason, ident in one.contract_ids, one.passed_at, one.failed_at)
+            for one in self._providers.values()
         )
         key = (pinned, *standing, *sorted(dropped))
         known = self._decisions.get(key)
@@ -143,7 +144,12 @@ class Served:
             fault = Fault(code="contract_mismatch", reason="its server does not fit this contract")
         unauthed = provider.state is DriverState.UNAUTHED
         return Candidate(
-            driver=provider.driver, binding=binding, fault=fault, auth="unauthed" if unauthed else "unknown"
+            driver=provider.driver,
+            binding=binding,
+            fault=fault,
+            auth="unauthed" if unauthed else "unknown",
+            passed_at=provider.passed_at,
+            failed_at=provider.failed_at,
         )
 
     def provider(self, choice: Choice) -> Provider:
