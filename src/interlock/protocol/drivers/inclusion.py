@@ -3,7 +3,8 @@
 Compared are types, enum and const, properties, required and additionalProperties, items, and alternatives. Lengths,
 bounds, patterns and formats are yes where they are plainly the same or narrower, and otherwise never a no: a server
 that wants at least one character is not refused for a contract that does not say so. Everything else is unknown. A
-missing additionalProperties is read as closed on the narrow side and as neither on the wide side.
+missing additionalProperties is read as closed on the narrow side; on the wide side the caller says what a property is
+that is neither named nor excluded.
 """
 
 from collections.abc import Iterable, Mapping
@@ -87,14 +88,22 @@ def differs(verdict: Verdict, path: str, narrow: str, wide: str) -> Outcome:
     return Outcome(verdict=verdict, differences=(Difference(path=path, narrow=narrow, wide=wide),))
 
 
-def includes(wide_side: Side, wide: Any, narrow_side: Side, *narrow: Any, path: str = "") -> Outcome:
-    """Is every value for which all of `narrow` hold one that `wide` allows?"""
-    return _Comparison(narrow_side, wide_side).compare(narrow, wide, path, 0)
+def includes(
+    wide_side: Side,
+    wide: Any,
+    narrow_side: Side,
+    *narrow: Any,
+    path: str = "",
+    unnamed: Verdict = Verdict.UNKNOWN,
+) -> Outcome:
+    """Is every value for which all of `narrow` hold one that `wide` allows? `unnamed`: what a property is that the wide
+    side neither names nor excludes; one that is sent may be lost, one that is received does no harm."""
+    return _Comparison(narrow_side, wide_side, unnamed).compare(narrow, wide, path, 0)
 
 
 class _Comparison:
-    def __init__(self, narrow: Side, wide: Side) -> None:
-        self._narrow, self._wide = narrow, wide
+    def __init__(self, narrow: Side, wide: Side, unnamed: Verdict) -> None:
+        self._narrow, self._wide, self._unnamed = narrow, wide, unnamed
         self._left = COMPARISONS_MAX
 
     def compare(self, narrow: tuple[Any, ...], wide: Any, path: str, depth: int) -> Outcome:
@@ -225,8 +234,8 @@ class _Comparison:
             return differs(Verdict.NO, place, "a property", "not accepted")
         if isinstance(rest, Mapping):
             return self.compare(schemas, rest, place, depth + 1)
-        if rest is None and "properties" in part:
-            return differs(Verdict.UNKNOWN, place, "a property", "not named")
+        if rest is None and "properties" in part and self._unnamed is not Verdict.YES:
+            return differs(self._unnamed, place, "a property", "not named")
         return YES
 
     def _more(self, ours: Shape, part: Mapping[str, Any], known: Mapping[str, Any], path: str, depth: int) -> Outcome:

@@ -134,12 +134,12 @@ class _Matching:
         outputs = compiled(self._contract.outputs)
         if outputs is None:
             self._mismatch("output", "", "a schema that does not compile", "whatever it has")
-        if accepted is None or outputs is None or self._found:
+        if accepted is None or outputs is None or self._is_refused():
             return (*before, *self._found)
         fed = self._input(schema)
         self._effect()
         reader = self._output(offered, outputs)
-        if any(each.severity == "error" for each in self._found) or reader is None:
+        if reader is None or self._is_refused():
             return (*before, *self._found)
         return Bound(
             contract=self._contract,
@@ -152,6 +152,9 @@ class _Matching:
             reader=reader,
             accepted=accepted,
         )
+
+    def _is_refused(self) -> bool:
+        return any(each.severity == "error" for each in self._found)
 
     def _input(self, schema: Any) -> Feeding:
         """AIP-tools-4 and -5."""
