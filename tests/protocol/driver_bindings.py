@@ -7,6 +7,7 @@ from typing import Any
 from driver_texts import as_contract, as_driver, binding, contract, driver
 
 from interlock.protocol.drivers.binding_checks import check_binding
+from interlock.protocol.drivers.fitting import unfit
 from interlock.protocol.drivers.matching import Bound, match
 from interlock.protocol.drivers.messages import Binding, Contract, Driver, Problem
 
@@ -103,7 +104,8 @@ def files(
 
 def checked(one: dict[str, Any], promise: dict[str, Any] | None = None, **options: Any) -> list[tuple[str, str]]:
     """Code and message of what is wrong before any server is asked."""
-    problems = check_binding(*files(one, promise), **options)
+    these = files(one, promise)
+    problems = (*check_binding(*these, **options), *unfit(*these))
     assert all(each.severity == "error" and each.hint and each.line for each in problems)
     return [(each.code, each.message) for each in problems]
 

@@ -104,7 +104,7 @@ def feeding(binding: Binding, contract: Contract, required: Collection[str] = ()
     """Of a binding that `check_mapping` found nothing wrong with."""
     side = Side(contract.inputs)
     shape = side.shape(contract.inputs)
-    declared = declared_inputs(side, shape)
+    declared = declared_names(side, shape)
     dropped = frozenset(binding.schema_narrowing.drop_inputs)
     first = _first(binding)
     names = shape.names()
@@ -139,11 +139,11 @@ def _first(binding: Binding) -> dict[str, tuple[str, str | None]]:
     return found
 
 
-def declared_inputs(side: Side, shape: Shape, depth: int = 0) -> tuple[str, ...]:
-    """Every input the contract names, in whatever alternative."""
+def declared_names(side: Side, shape: Shape, depth: int = 0) -> tuple[str, ...]:
+    """Every property of an object that is named, in whatever alternative."""
     found = dict.fromkeys([*shape.names(), *shape.required()])
     for branch in _branches(shape) if depth < BRANCHES_DEPTH_MAX else ():
-        found.update(dict.fromkeys(declared_inputs(side, side.shape(branch), depth + 1)))
+        found.update(dict.fromkeys(declared_names(side, side.shape(branch), depth + 1)))
     return tuple(found)
 
 
@@ -178,7 +178,7 @@ class _Check:
         self._places, self._binding = driver.places, binding
         side = Side(contract.inputs)
         shape = side.shape(contract.inputs)
-        self._declared = declared_inputs(side, shape)
+        self._declared = declared_names(side, shape)
         self._found: list[Problem] = []
 
     def _say(self, where: str, code: str, message: str, hint: str) -> None:

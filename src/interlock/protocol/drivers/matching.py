@@ -14,6 +14,7 @@ import msgspec
 from interlock.protocol.drivers.binding_checks import check_binding, maybe_pattern
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.extract import Path, read_path
+from interlock.protocol.drivers.fitting import unfit
 from interlock.protocol.drivers.frontmatter import escaped, shown
 from interlock.protocol.drivers.inclusion import Outcome, Verdict, differs, includes, together
 from interlock.protocol.drivers.mapping import Fed, Feeding, feeding
@@ -108,7 +109,7 @@ def match(
 ) -> Bound | tuple[Problem, ...]:
     """`tool`: the decoded item of tools/list. `transforms`: those of driver.py; None: there is none. `strict`: what
     would be read as text for want of the member named is refused."""
-    found = check_binding(driver, binding, contract, transforms=transforms)
+    found = (*check_binding(driver, binding, contract, transforms=transforms), *unfit(driver, binding, contract))
     if any(each.severity == "error" for each in found):
         return found
     return _Matching(driver, binding, contract, tool, strict).outcome(found)
