@@ -119,7 +119,7 @@ async def running(wanted: Driver, done: Installed) -> AsyncIterator[Talk]:
     talk = Talk()
     talk.child = Child(
         (*done.command, *wanted.server.args),  # type: ignore[union-attr]
-        {"PATH": os.environ["PATH"], "HOME": str(HOME)},
+        {"PATH": os.environ["PATH"], "HOME": str(HOME), **done.env},
         HOME,
         max_message_bytes=4_000_000,
         sink=talk,
@@ -205,3 +205,24 @@ async def test_the_specifications_own_check_passes_for_its_own_example(tmp_path:
     assert verdict.version == "2026.8.31"
     assert verdict.note is not None
     assert verdict.note.code == "version_from_package"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.req("AIP-server-11")
+@pytest.mark.parametrize(("runner", "package"), [("uvx", "uv==0.13.7"), ("pipx", "pipx==1.18.4")])
+async def test_a_runner_that_is_asked_for_keeps_the_package_and_runs_it_without_the_registry(
+    runner: str, package: str
+) -> None:
+    home = toolbox.environment(f"runner-{runner}", package).parent
+    server = {"kind": "pypi", "package": "mcp-server-time==2026.10.19", "runner": runner}
+    wanted = declared(f"time-{runner}-mcp", server)
+    path = {"PATH": f"{home}:{os.environ['PATH']}"}
+    await installed(wanted, path)
+    again = await installed(wanted, path | NO_REGISTRY | {"UV_INDEX_URL": "http://127.0.0.1:9"})
+    if runner == "uvx":
+        words = ("--offline", "--from", "mcp-server-time==2026.10.19", "mcp-server-time")
+        assert again.command == (str(home / "uvx"), *words)
+    else:
+        assert [Path(word).name for word in again.command] == ["python", "mcp-server-time"]
+    async with running(wanted, again) as talk:
+        assert len((await talk.ask("tools/list", {}))["tools"]) == 2

@@ -54,9 +54,12 @@ async def keep_with_uvx(
     cache.mkdir(parents=True, exist_ok=True)
     env = {"UV_CACHE_DIR": str(cache)}
     source = ("--from", f"{package}=={pins.version}", *(word for each in beside for word in ("--with", each)))
-    progress(f"filling the cache of uvx with {package} {pins.version}")
-    # The interpreter of the new environment ends at once: the server itself is not started to fill a cache.
-    await _run((uvx, *source, "python", "-c", ""), environment, env, root, pins, warden)
+    filled = root.absolute() / f"uv-{Path(pins.folder).name}"
+    if not filled.exists():
+        progress(f"filling the cache of uvx with {package} {pins.version}")
+        # The interpreter of the new environment ends at once: the server itself is not started to fill a cache.
+        await _run((uvx, *source, "python", "-c", ""), environment, env, root, pins, warden)
+        filled.touch()
     program = ("python", "-m", entry.removeprefix("-m ")) if entry.startswith("-m ") else (entry,)
     return Runner(command=(uvx, "--offline", *source, *program), env=env, reads=(Path(uvx).resolve(),), writes=(cache,))
 
