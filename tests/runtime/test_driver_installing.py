@@ -396,7 +396,7 @@ async def test_vendored_programs_come_from_the_folder_and_nowhere_else(tmp_path:
 
 
 ARGUMENTS = [
-    "/work space",
+    "/folder with space",
     "two words",
     "'quoted' \"twice\"",
     "$(x)",
