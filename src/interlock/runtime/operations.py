@@ -262,6 +262,7 @@ class NodeOperations:
             "errors": sum(one.errors for one in links),
             "restarts": link.restarts,
             "stray": link.stray,  # answers nobody waited for
+            "stdout_noise": link.noise,  # what it sent that is no message
             "unsent": link.unsent,  # answers, cancellations and notices of ours that did not arrive
             "pid": link.pid,
             "stderr_lines": keeper.stderr.count,
