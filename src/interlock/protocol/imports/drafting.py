@@ -13,8 +13,9 @@ import msgspec
 
 from interlock.protocol.drivers.driver_file import read_driver
 from interlock.protocol.drivers.plaintext import holds_token
+from interlock.protocol.drivers.writing import frontmatter_text
 from interlock.protocol.imports.commands import Classified, classified
-from interlock.protocol.imports.driver_text import PENDING, driver_text
+from interlock.protocol.imports.driver_text import PENDING
 from interlock.protocol.imports.messages import Draft, Entry, Note
 from interlock.protocol.imports.opening import Sandboxing
 from interlock.protocol.imports.secret_names import Secrets
@@ -184,7 +185,7 @@ def _hints(entry: Entry) -> dict[str, Any]:
 
 def _refusal(data: Mapping[str, Any]) -> Note | None:
     """What the driver's own reader says to it, with one binding in the place of those to come."""
-    reading = read_driver(driver_text({**data, "implements": [PENDING]}).encode(), "DRIVER.md")
+    reading = read_driver(frontmatter_text({**data, "implements": [PENDING]}).encode(), "DRIVER.md")
     if not reading.errors:
         return None
     first = reading.errors[0]

@@ -14,7 +14,8 @@ from interlock.protocol.drivers.driver_file import read_driver
 from interlock.protocol.drivers.frontmatter import escaped
 from interlock.protocol.drivers.identity import changes_of_identity
 from interlock.protocol.drivers.messages import Driver
-from interlock.protocol.imports.driver_text import PENDING, driver_text
+from interlock.protocol.drivers.writing import frontmatter_text
+from interlock.protocol.imports.driver_text import PENDING
 
 NOT_MERGED: Final = frozenset({"id", "version", "implements"})  # the folder's, ours, and the tools'
 _ABSENT: Final = object()
@@ -89,4 +90,4 @@ def next_version(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
 
 
 def _as_driver(data: Mapping[str, Any]) -> Driver | None:
-    return read_driver(driver_text({**data, "implements": [PENDING]}).encode(), "DRIVER.md").value
+    return read_driver(frontmatter_text({**data, "implements": [PENDING]}).encode(), "DRIVER.md").value

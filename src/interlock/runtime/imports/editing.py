@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from interlock.protocol.drivers.frontmatter import FENCE, read_frontmatter
-from interlock.protocol.imports.driver_text import driver_text, secret_entries, secrets_text
+from interlock.protocol.drivers.writing import frontmatter_text
+from interlock.protocol.imports.driver_text import secret_entries, secrets_text
 from interlock.protocol.imports.messages import Finding
 
 
@@ -19,7 +20,7 @@ def with_fields(text: str, data: Mapping[str, Any], changed: Sequence[str]) -> s
         front = read_frontmatter(whole.encode(), "").value
         if front is not None and front.data == data:
             return whole
-    return driver_text(data, body)
+    return frontmatter_text(data, body)
 
 
 def with_secrets(text: str, added: Sequence[Finding]) -> str:

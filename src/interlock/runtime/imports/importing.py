@@ -13,9 +13,10 @@ import msgspec
 
 from interlock.protocol.drivers.driver_file import DRIVER_FILE
 from interlock.protocol.drivers.secrets_file import SECRETS_FILE
+from interlock.protocol.drivers.writing import frontmatter_text
 from interlock.protocol.imports.batches import Batch, Planned, Skipped, Sourced, batch
 from interlock.protocol.imports.drafting import Wishes
-from interlock.protocol.imports.driver_text import driver_text, secrets_text
+from interlock.protocol.imports.driver_text import secrets_text
 from interlock.protocol.imports.merging import merged, next_version, with_old
 from interlock.protocol.imports.messages import Note
 from interlock.protocol.imports.translating import Surroundings
@@ -142,7 +143,7 @@ class _Work:
         if draft.secrets:
             self.files.append((self._path / SECRETS_FILE, secrets_text(draft.secrets)))
         self.files.append((self._path / RECORD_FILE, record_text(record)))
-        self.files.append((self._path / DRAFT_FILE, driver_text(draft.data, _body(self._planned))))
+        self.files.append((self._path / DRAFT_FILE, frontmatter_text(draft.data, _body(self._planned))))
 
     def _update(self, folder: Folder, record: Record) -> None:
         draft = self._planned.draft
