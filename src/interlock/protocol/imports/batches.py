@@ -99,6 +99,17 @@ def batch(
     return Batch(planned=tuple(planned.values()), skipped=tuple(skipped))
 
 
+def asks_for_hosts(planned: Planned) -> bool:
+    """A new program, of which nobody said what it may reach."""
+    data = planned.draft.data
+    return planned.standing is None and data["server"]["kind"] != "remote" and not data["network"]["egress"]
+
+
+def with_hosts(planned: Planned, hosts: Sequence[str]) -> Planned:
+    data = {**planned.draft.data, "network": {"egress": list(hosts)}}
+    return msgspec.structs.replace(planned, draft=msgspec.structs.replace(planned.draft, data=data))
+
+
 def _judged(
     sourced: Sourced, around: Surroundings, wishes: Wishes, *, everything: bool, own_addresses: Collection[str]
 ) -> Draft | Note:

@@ -6,7 +6,7 @@ does not name.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -46,7 +46,7 @@ def drafted(entry: Entry, around: Surroundings, wishes: Wishes, *, identifier: s
         return msgspec.structs.replace(entry.refused, server=entry.name)
     identifier = identifier or driver_id(entry.name)
     work = Translator(entry, around, Secrets(identifier), wishes.not_secret)
-    sandboxing = Sandboxing(around.home)
+    sandboxing = Sandboxing(around.home, around.folder)
     try:
         server, transport = _server(entry, work, sandboxing)
     except Cannot as cannot:
@@ -114,7 +114,7 @@ def _spawned(
         if key in block:
             block[key] = work.fixed(block[key], key)
     args = work.arguments(tuple(block.pop("args", ())))
-    volumes = [work.fixed(each, "volumes") for each in block.pop("volumes", ())]
+    volumes = _volumes(block.pop("volumes", ()), work)
     values = work.environment(env)
     for name in passed:
         if (placeholder := work.passed(name)) is not None:
@@ -128,6 +128,16 @@ def _spawned(
     block |= {"args": args} if args else {}
     block |= {"env": values} if values else {}
     return block | ({"cwd": cwd} if cwd else {})
+
+
+def _volumes(written: Iterable[str], work: Translator) -> list[str]:
+    found = []
+    for each in written:
+        try:
+            found.append(work.fixed(each, "volumes"))
+        except Cannot:
+            work.say("volume_unset", "a volume that has still to be named is left out; add it to server.volumes")
+    return found
 
 
 def _remote(url: str, headers: Mapping[str, str], work: Translator) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import msgspec
 
 Transport = Literal["stdio", "http", "sse"]
 Style = Literal[
-    "common", "gemini", "opencode", "continue", "registry", "bundle", "none"
+    "common", "gemini", "opencode", "continue", "registry", "bundle", "docker", "driver"
 ]  # how placeholders are written
 
 ENTRIES_MAX: Final = 1000  # servers of one file

@@ -11,8 +11,9 @@ _NEVER: Final = frozenset(f"/{each}" for each in _SYSTEM)  # AIP-security-5, and
 
 
 class Sandboxing:
-    def __init__(self, home: str) -> None:
+    def __init__(self, home: str, folder: str | None = None) -> None:
         self._home = home.rstrip("/\\")
+        self._folder = folder  # of an unpacked bundle, which nobody changes
         self._read: dict[str, None] = {}
         self._write: dict[str, None] = {}
         self.withheld: list[str] = []
@@ -35,7 +36,9 @@ class Sandboxing:
         else:
             below = f"{plain.rstrip('/')}/"
             wide = plain in _NEVER or (bool(self._home) and f"{self._home}/".startswith(below))
-        if not wide:
+        if self._folder is not None and f"{plain}/".startswith(f"{self._folder}/"):
+            self._read[self._folder] = None
+        elif not wide:
             where[plain] = None
         elif plain not in self.withheld:
             self.withheld.append(plain)

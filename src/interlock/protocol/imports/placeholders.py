@@ -21,7 +21,8 @@ _FORMS: Final[dict[Style, re.Pattern[str]]] = {
     "continue": re.compile(rf"\$\{{\{{\s*(?P<double>[^{{}}]{{1,300}}?)\s*\}}\}}|{_BRACED}"),
     "registry": re.compile(r"\{(?P<curly>[A-Za-z0-9_.-]{1,100})\}"),
     "bundle": re.compile(_BRACED),
-    "none": re.compile(r"(?!)"),
+    "docker": re.compile(r"\{\{\s*(?P<template>[^{}]{1,300}?)\s*\}\}"),
+    "driver": re.compile(r"\$\{secrets\.(?P<ours>[A-Z][A-Z0-9_]*)\}", re.ASCII),
 }
 _VARIABLE: Final = re.compile(rf"(?:env:)?(?P<name>{_NAME})(?::-(?P<default>.*))?", re.DOTALL | re.ASCII)
 _BUNDLE_FOLDERS: Final = {"DESKTOP": "Desktop", "DOCUMENTS": "Documents", "DOWNLOADS": "Downloads"}
@@ -53,8 +54,10 @@ def _ref(found: re.Match[str], style: Style) -> Part:
         return Ref(kind="env", name=body)
     if style == "bundle":
         return _of_bundle(body)
-    if style == "registry":
+    if style in {"registry", "driver"}:
         return Ref(kind="input", name=body)
+    if style == "docker":  # {{server.parameter|volume|into}}
+        return Ref(kind="input", name=body.partition("|")[0].strip())
     if groups.get("double") is not None:  # ${{ secrets.NAME }}, ${{ inputs.NAME }}
         place, dot, name = body.partition(".")
         return (

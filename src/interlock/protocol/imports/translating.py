@@ -87,15 +87,17 @@ class Translator:
         """With folders in place of their placeholders, and neighbouring literals joined."""
         parts: list[Part] = []
         for part in parted(text, self._entry.style):
-            known = part if isinstance(part, str) else self._folder(part)
+            known = part if isinstance(part, str) else self._known(part)
             if isinstance(known, str) and parts and isinstance(parts[-1], str):
                 parts[-1] += known
             else:
                 parts.append(known)
         return parts
 
-    def _folder(self, ref: Ref) -> Part:
+    def _known(self, ref: Ref) -> Part:
         match ref.kind:
+            case "input" if self._entry.style == "registry" and ref.name not in self._entry.inputs:
+                return f"{{{ref.name}}}"  # a registry's unknown {curly} part is text
             case "home":
                 return f"{self._around.home}/{ref.name}" if ref.name else self._around.home
             case "workspace":

@@ -17,6 +17,7 @@ from interlock.protocol.imports.client_files import read_client_file
 from interlock.protocol.imports.clients import CLIENTS, Base, Client, Place, System
 from interlock.protocol.imports.messages import FileReading
 from interlock.protocol.imports.reading import BYTES_MAX
+from interlock.runtime.imports.bundles import Bundle
 
 State = Literal["read", "absent", "unreadable"]
 ENV_FILE_BYTES_MAX: Final = 256 * 1024
@@ -42,6 +43,7 @@ class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     reason: str | None = None
     reading: FileReading = FileReading()
+    bundle: Bundle | None = None
 
 
 def places(machine: Machine, clients: Sequence[Client] = CLIENTS) -> Iterator[tuple[Client, Place, Path]]:

@@ -91,6 +91,7 @@ def plan(entries: Sequence[Sourced], files: Sequence[SourceFile], asked: Importi
         workspace=str(asked.machine.project),
         env=asked.machine.env,
         env_files=env_files(files, asked.machine),
+        folder=next((str(file.bundle.target) for file in files if file.bundle is not None), None),
     )
     folders = read_folders(asked.workspace)
     return batch(
@@ -211,6 +212,6 @@ def started(server: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _body(planned: Planned) -> str:
     return (
-        f"\n# {planned.draft.data['name']}\n\nImported from {', '.join(dict.fromkeys(planned.told))}. Its tools are not "
-        f"known yet: `interlock add {planned.draft.id}` asks the server for them.\n"
+        f"\n# {planned.draft.data['name']}\n\nImported from {', '.join(dict.fromkeys(planned.told))}. Its tools are "
+        f"not known yet: `interlock add {planned.draft.id}` asks the server for them.\n"
     )
