@@ -1,35 +1,25 @@
 """Packages, with the real installers; the registries are small ones of our own, except where a test says so."""
 
 import asyncio
-import base64
 import fcntl
-import hashlib
-import http.server
-import io
-import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-import tarfile
-import threading
-import urllib.parse
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 import pytest
+from tests.contract.package_sources import Registry, Said, Shelf, needs_node, registry, shelf
 
 from interlock.config.plan import Package
 from interlock.transport import packages
 from interlock.transport.packages import PackageUnavailable, ensure
 
-needs_node = pytest.mark.skipif(
-    shutil.which("npm") is None or shutil.which("node") is None, reason="Node.js is not installed: npm is not shown"
-)
+__all__ = ["registry", "shelf"]  # fixtures
 
 
 def pypi(name: str) -> Package:
@@ -54,44 +44,6 @@ def processes_naming(text: str) -> list[int]:
             except OSError:
                 pass
     return found
-
-
-class Shelf:
-    """Wheels in a folder, and the environment in which pip knows nothing else."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-        self.env = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")} | {
-            "PIP_CONFIG_FILE": os.devnull,
-            "PIP_NO_INDEX": "1",
-            "PIP_FIND_LINKS": str(folder),
-        }
-
-    def put(self, name: str, version: str = "1.0", scripts: tuple[str, ...] = ()) -> None:
-        module = name.replace("-", "_")
-        info = f"{module}-{version}.dist-info"
-        files = {
-            f"{module}_program.py": f"import sys\ndef main():\n    print('{name} {version}', *sys.argv[1:])\n",
-            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-            f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-            f"{info}/entry_points.txt": "[console_scripts]\n"
-            + "".join(f"{script} = {module}_program:main\n" for script in scripts),
-        }
-        files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"])
-        with zipfile.ZipFile(self.folder / f"{module}-{version}-py3-none-any.whl", "w") as wheel:
-            for path, text in files.items():
-                wheel.writestr(path, text)
-
-
-@pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path / "shelf")
-
-
-class Said(list[str]):
-    def __call__(self, text: str) -> None:
-        self.append(text)
 
 
 async def test_a_pypi_package_is_installed_once_and_runs(shelf: Shelf, tmp_path: Path) -> None:
@@ -301,66 +253,6 @@ def test_no_two_packages_share_a_folder() -> None:
     ]
     assert len(set(folders)) == len(folders)
     assert packages.read_reference(pypi("A_b[D,c]")).folder == packages.read_reference(pypi("a.B[c,d]")).folder
-
-
-class Registry:
-    """A small npm registry on the loopback."""
-
-    def __init__(self, port: int, home: Path) -> None:
-        self.url = f"http://127.0.0.1:{port}"
-        self.packages: dict[str, dict[str, Any]] = {}
-        self.tarballs: dict[str, bytes] = {}
-        drop = ("npm_config_", "PIP_")
-        self.env = {name: value for name, value in os.environ.items() if not name.lower().startswith(drop)} | {
-            "npm_config_registry": self.url,
-            "npm_config_cache": str(home / "npm-cache"),
-            "npm_config_userconfig": str(home / "no-npmrc"),
-            "npm_config_globalconfig": str(home / "no-global-npmrc"),
-            "NO_PROXY": "127.0.0.1",
-            "no_proxy": "127.0.0.1",
-        }
-
-    def put(self, name: str, version: str = "1.0.0", **manifest: Any) -> None:
-        manifest = {"name": name, "version": version} | manifest
-        program = f"console.log({json.dumps(f'{name} {version}')}, ...process.argv.slice(2))\n"
-        raw = io.BytesIO()
-        with tarfile.open(fileobj=raw, mode="w:gz") as archive:
-            for path, text in {"package.json": json.dumps(manifest), "main.js": program, "other.js": program}.items():
-                entry = tarfile.TarInfo(f"package/{path}")
-                entry.size = len(text)
-                archive.addfile(entry, io.BytesIO(text.encode()))
-        tarball = f"/tarballs/{len(self.tarballs)}.tgz"
-        self.tarballs[tarball] = raw.getvalue()
-        integrity = "sha512-" + base64.b64encode(hashlib.sha512(raw.getvalue()).digest()).decode()
-        known = self.packages.setdefault(name, {"name": name, "versions": {}, "dist-tags": {}})
-        known["versions"][version] = manifest | {"dist": {"tarball": self.url + tarball, "integrity": integrity}}
-        known["dist-tags"]["latest"] = version
-
-
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Registry]:
-    class Answer(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            path = urllib.parse.unquote(self.path)
-            body = serving.tarballs.get(path)
-            if body is None and path[1:] in serving.packages:
-                body = json.dumps(serving.packages[path[1:]]).encode()
-            self.send_response(404 if body is None else 200)
-            body = body or b"{}"
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        serving = Registry(server.server_port, tmp_path)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield serving
-        server.shutdown()
-        thread.join()
 
 
 @needs_node

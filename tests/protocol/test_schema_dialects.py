@@ -52,6 +52,7 @@ SAMPLES: list[Any] = [
 ]
 
 
+@pytest.mark.req("AIP-author-4")
 @pytest.mark.parametrize(
     ("dialect", "schema"),
     [

@@ -39,7 +39,7 @@ from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.protocol.mcp.eras import MODERN, Era
 from interlock.protocol.mcp.ladder import HTTP_STATUS
 from interlock.protocol.mcp.meta import PROGRESS_TOKEN
-from interlock.protocol.mcp.methods import LOG_MESSAGE, LOG_RANK, META_LOG_LEVEL, PROGRESS
+from interlock.protocol.mcp.methods import LOG_MESSAGE, LOG_RANK, META_LOG_LEVEL, NAMED_BY, PROGRESS
 from interlock.protocol.mcp.results import error_to_legacy, error_to_modern, result_to_legacy, result_to_modern
 from interlock.runtime.budgets import Charge
 from interlock.runtime.callers import Asked, Caller, Sink
@@ -295,6 +295,10 @@ class Call(msgspec.Struct, eq=False):
         else:
             self.asking += 1
             asker.ask(link, request.id, request.method, request.params, self.sink)
+
+    def as_wished(self) -> dict[str, Any]:
+        """The params as its client wrote them, where `wished` is kept."""
+        return {**self.params, NAMED_BY[self.method]: self.wished}
 
     def return_to(self, client_id: bytes, meta: dict[str, Raw], sink: Sink) -> None:
         """The client came back to a parked call with another request; the time it took is not the server's."""

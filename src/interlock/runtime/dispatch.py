@@ -64,7 +64,7 @@ from interlock.runtime.links.renewal import unauthorised
 from interlock.runtime.parking import Parking
 from interlock.runtime.recorder import Recorder
 from interlock.runtime.shelves import Route
-from interlock.runtime.task_calls import Taskless, TaskMaking
+from interlock.runtime.task_calls import TaskMaking
 from interlock.runtime.tasks import Tasks
 from interlock.runtime.timeouts import SWEEP_S, next_sweep_s, timed_out
 from interlock.store.ports import StoreError
@@ -173,8 +173,10 @@ class Dispatch:
                 return self.refuse(call, fault)
         elif link.tasks:
             call = TaskMaking.instead_of(call, self.tasks, route)
-        elif link.personal is not None:
-            call = Taskless.instead_of(call)
+        elif link.enters is not None:
+            call = link.enters(call, route)
+            if call.done:
+                return call
         if route.gate is not None:
             fault = HELD.fault if self.gate is None else self.gate.enter(call, route, back)
             if fault is not None:
@@ -484,7 +486,8 @@ class Dispatch:
     def _tell_level(self, call: Call, link: Carrier) -> Heard | None:
         """Over HTTP a level and what follows it are two requests, and nobody keeps them in order but who waits."""
         level = maybe_string(call.meta.get(META_LOG_LEVEL))
-        return self._keepers[link.segment].want_log_level(level) if level in LOG_RANK else None
+        keeper = self._keepers.get(link.segment) if level in LOG_RANK else None
+        return keeper.want_log_level(level) if keeper is not None and level is not None else None
 
     def returned(self, call: Call) -> Heard | None:
         return None if call.link is None else self._tell_level(call, call.link)

@@ -100,6 +100,11 @@ class Guard:
             return HELD
         return _maybe_away(link.standing) or self._maybe_over(call, link) or Admitted(call, _KEY)
 
+    def derive(self, admitted: "Admitted[Call]", link: "Link") -> "Admitted[Call] | Refuse":
+        """A command admitted to a link that only chooses, for the link it chose: every rung is passed and charged, and
+        only whether that one is there is asked anew. Nothing that was not admitted comes this way."""
+        return _maybe_away(link.standing) or Admitted(admitted.command, _KEY)
+
     def over(self, approval_id: str) -> None:
         """The call has its answer, or will never have one."""
         self._underway.discard(approval_id)

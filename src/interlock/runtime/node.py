@@ -45,6 +45,7 @@ from interlock.runtime.callers import principal_for
 from interlock.runtime.catalog import EVERYTHING, Catalog
 from interlock.runtime.clock import Clock, SystemClock
 from interlock.runtime.dispatch import Dispatch
+from interlock.runtime.drivers.contracts import Contracts
 from interlock.runtime.extras import require_cryptography
 from interlock.runtime.fronts.ax import AxDoor
 from interlock.runtime.fronts.bridge import SOCKET, BridgedClient
@@ -202,6 +203,15 @@ class Node:
         self.door.also_dismiss = lambda: self.registrar.dismiss_unwelcome(self._stands)
         self.parents = self.make_parents()
         self.configured = Servers(self, self.keepers, self.personal, self.catalog, self._workshop, self.desk)
+        self.contracts = Contracts(
+            plan,
+            catalog=self.catalog,
+            taken=self.keepers,
+            watcher=self,
+            clock=self.clock,
+            guard=self.dispatch.guard,
+            recorder=self.recorder,
+        )
         self.reload: Reload | None = None
         self.subservers: AxDoor | None = None
         self._servers: list[DoorServer] = []
@@ -539,6 +549,7 @@ class Node:
         if keeper is not None and keeper.listing is not None:
             self.catalog.reconsider(segment)
             await self.catalog.stock_again(keeper.link, keeper.listing)
+        await self.contracts.restock(segment)
 
     def _definitions_seen(self, shelf: Shelf) -> None:
         self.definitions.took(shelf.link.segment, shelf.seen, {route.qualified: route for route in shelf.tools})

@@ -39,7 +39,7 @@ from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.protocol.mcp.capabilities import declares, may_be_asked, needed_to_be_asked
 from interlock.protocol.mcp.ladder import HTTP_STATUS
 from interlock.protocol.mcp.meta import RAW_EMPTY
-from interlock.protocol.mcp.methods import ELICIT, META_CAPABILITIES, NAMED_BY
+from interlock.protocol.mcp.methods import ELICIT, META_CAPABILITIES
 from interlock.protocol.mcp.mrtr import (
     QUESTIONS_MAX,
     RESUMABLE,
@@ -356,7 +356,7 @@ def _digest(call: Call) -> bytes:
     """What a retry must repeat: the request as its client wrote it."""
     if call.request_digest or call.wished is None:
         return call.request_digest
-    return request_digest(call.method, {**call.params, NAMED_BY[call.method]: call.wished})
+    return request_digest(call.method, call.as_wished())
 
 
 def _lighten(call: Call) -> None:

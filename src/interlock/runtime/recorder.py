@@ -8,6 +8,7 @@ import asyncio
 import functools
 import hashlib
 import logging
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -30,6 +31,7 @@ class Digest(str):
 
 # at, who, via, method, tool, arguments, verdict, outcome, seconds, reason
 Entry = tuple[float, str, str, str, str, Raw | Digest | None, str, str, float, str | None]
+Made = Callable[[], bytes]  # a record of another form, encoded when it is written
 
 _encode = msgspec.json.Encoder().encode
 
@@ -37,7 +39,7 @@ _encode = msgspec.json.Encoder().encode
 class Recorder:
     def __init__(self, audit: AuditLog) -> None:
         self._audit = audit
-        self._waiting: list[Entry | bytes] = []
+        self._waiting: list[Entry | bytes | Made] = []
         self._task: asyncio.Task[None] | None = None
         self._flushing = asyncio.Lock()  # one batch at a time, in order
         self.trouble: str | None = None
@@ -49,6 +51,10 @@ class Recorder:
     def add_line(self, line: bytes) -> None:
         """A record that is encoded already, in its turn."""
         self._waiting.append(line)
+
+    def add_made(self, make: Made) -> None:
+        """A record that is encoded later, on another thread, of values that do not change."""
+        self._waiting.append(make)
 
     async def append_now(self, line: bytes) -> None:
         """On disk when it returns, after everything added before. Raises StoreError; then nothing was recorded."""
@@ -96,8 +102,11 @@ class Recorder:
             await asyncio.shield(self.flush())
 
 
-def _encode_all(batch: list[Entry | bytes]) -> list[bytes]:
-    return [entry if isinstance(entry, bytes) else _encode_one(entry) for entry in batch]
+def _encode_all(batch: list[Entry | bytes | Made]) -> list[bytes]:
+    return [
+        _encode_one(entry) if isinstance(entry, tuple) else entry if isinstance(entry, bytes) else entry()
+        for entry in batch
+    ]
 
 
 def digest_of(arguments: Raw | None) -> Digest:

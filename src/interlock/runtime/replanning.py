@@ -59,6 +59,8 @@ class _Takes:
         self._limit(new)
         node.catalog.replan(new)
         await node.configured.restock()
+        node.contracts.replan(new)
+        await node.contracts.restock_all()
 
     async def approvals(self, old: Plan, new: Plan) -> None:
         """For what is raised from now on; what waits keeps its time."""

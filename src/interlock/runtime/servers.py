@@ -15,6 +15,7 @@ from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link, LinkWatcher
 from interlock.runtime.links.listing import Listing
 from interlock.runtime.links.personal import PersonalLinks
+from interlock.runtime.task_calls import taskless
 
 
 class Servers:
@@ -74,6 +75,7 @@ class Servers:
             holder_for = functools.partial(self._desk.holder_for, holder, reach)
             personal = PersonalLinks(server, self._workshop, self._watcher, holder_for, vendor_meta=vendor_meta)
             link.personal = self._personal[server.segment] = personal
+            link.enters = taskless
         return keeper
 
     async def _remove(self, segment: str) -> None:

@@ -396,7 +396,8 @@ class _Stock:
         if isinstance(mirrored, str):
             return Withheld(name=original, reason=mirrored)
         irreversible = judged.irreversible
-        hold = self._hold(qualified, told, irreversible=irreversible, is_open=is_open)
+        asked = original in self._link.asks
+        hold = self._hold(qualified, told, irreversible=irreversible, is_open=is_open, asked=asked)
         gated = told.gated or hold is not None
         return Route(
             link=self._link,
@@ -418,7 +419,7 @@ class _Stock:
             hops=told.hops,
             irreversible=irreversible,
             gated=gated,
-            gate=gate_of(hold, relays=self._offer.is_aggregator and (told.gated or irreversible)),
+            gate=gate_of(hold, relays=self._offer.is_aggregator and (told.gated or irreversible), by_contract=asked),
             is_open=is_open,
             timeout_s=timeout_s(capability, told.hops),
             scope=scope.value,
@@ -443,7 +444,7 @@ class _Stock:
             return Withheld(name=sight.original, reason=PINNED, code=CHANGED)
         return None
 
-    def _hold(self, qualified: str, told: Below, *, irreversible: bool, is_open: bool) -> Hold | None:
+    def _hold(self, qualified: str, told: Below, *, irreversible: bool, is_open: bool, asked: bool) -> Hold | None:
         gate = self._plan.gate
         return hold_of(
             mode=gate.mode,
@@ -452,6 +453,7 @@ class _Stock:
             irreversible=irreversible,
             is_open=is_open,
             gated_below=told.gated and self._offer.is_aggregator and self._offer.proved,
+            asked=asked,
         )
 
     def _judge(

@@ -98,6 +98,10 @@ class Taskless(Call, eq=False, kw_only=True):
         self.on_failed(bad_task("a task that nobody asked for"), Outcome.ERROR)
 
 
+def taskless(call: Call, route: Route) -> Call:
+    return Taskless.instead_of(call)
+
+
 class TaskAsking(Call, eq=False, kw_only=True):
     """A request about a task."""
 

@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable
 
 from . import cases
+from .driven import driven
 from .server import Exchange, InputRequired, Refusal, Server
 from .tasks import tasks
 from .text import array, header_text, members, obj, string
@@ -347,7 +348,8 @@ FEATURES: dict[str, Callable[[Server, Namespace], None]] = {
     "odd-names": odd_names,
     "many-tools": many_tools,
     "tasks": tasks,
+    "driven": driven,
 }
 # What a server offers when only faults were named, and what `all` stands for.
 USUAL = ("echo",)
-ALL = tuple(name for name in FEATURES if name not in ("odd-names", "many-tools", "header-params", "tasks"))
+ALL = tuple(name for name in FEATURES if name not in ("odd-names", "many-tools", "header-params", "tasks", "driven"))

@@ -28,6 +28,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
 
     hold: Hold | None
     relays: bool  # a hop below may answer confirmation_required, which is carried up
+    by_contract: bool = False  # the contract of the tool asks for it
 
 
 def says_its_effect(declared: object, annotations: object) -> bool:
@@ -39,12 +40,20 @@ def says_its_effect(declared: object, annotations: object) -> bool:
 
 
 def hold_of(
-    *, mode: Mode, unannotated: Unannotated, also: bool, irreversible: bool, is_open: bool, gated_below: bool
+    *,
+    mode: Mode,
+    unannotated: Unannotated,
+    also: bool,
+    irreversible: bool,
+    is_open: bool,
+    gated_below: bool,
+    asked: bool = False,
 ) -> Hold | None:
-    """`is_open`: nobody said what it does. `gated_below`: by a hop that is taken at its word."""
+    """`is_open`: nobody said what it does. `gated_below`: by a hop that is taken at its word. `asked`: by the tool's
+    contract, which no mode lifts (AIP-14.rules-1)."""
     if mode == "defer" and gated_below:
         return None
-    if also:
+    if also or asked:
         return Hold.CALL
     if mode == "open":
         return None
@@ -53,5 +62,5 @@ def hold_of(
     return Hold.CALL if irreversible else None
 
 
-def gate_of(hold: Hold | None, *, relays: bool) -> Gate | None:
-    return Gate(hold=hold, relays=relays) if hold is not None or relays else None
+def gate_of(hold: Hold | None, *, relays: bool, by_contract: bool = False) -> Gate | None:
+    return Gate(hold=hold, relays=relays, by_contract=by_contract) if hold is not None or relays else None

@@ -217,7 +217,7 @@ def _egress(driver: Driver, found: Found) -> None:
     """AIP-security-3 and -4, as far as the file shows them."""
     listed = driver.network.egress if driver.network is not None else ()
     for index, host in enumerate(listed):
-        if not _EGRESS.fullmatch(host):
+        if not is_egress(host):
             found.say(
                 f"/network/egress/{index}",
                 "schema_invalid",
@@ -237,6 +237,11 @@ def _egress(driver: Driver, found: Found) -> None:
         )
     elif not any(matches(host, each) for each in listed):
         found.say("/server/url", "egress_denied", f"{host} is not in network.egress", "add it there")
+
+
+def is_egress(entry: str) -> bool:
+    """A host, *.suffix or *; no port, path or network mask."""
+    return _EGRESS.fullmatch(entry) is not None
 
 
 def matches(host: str, entry: str) -> bool:

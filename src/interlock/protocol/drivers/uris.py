@@ -7,7 +7,6 @@ its egress. Any other scheme is one that the driver's resources declare. Whateve
 is a path, and paths are left to the sandbox.
 """
 
-import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -56,22 +55,47 @@ def denial(uri_untrusted: str, reach: Reach, resolve: Resolve) -> DriverError | 
     )
 
 
+class Watch:
+    """Which strings of a value are checked: where the schema says uri, and whatever begins with file:. Made once for a
+    schema and asked for every call."""
+
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
+        self._start: tuple[Any, ...] = (schema,) if _says_uri(schema) else ()
+
+    def uris(self, value: Any) -> Iterator[str]:
+        # Every branch a schema could take counts: one more string checked does no harm. No recursion: a caller nests.
+        todo: list[tuple[Any, tuple[Any, ...]]] = [(value, self._start)]
+        while todo:
+            value, schemas = todo.pop()
+            said = tuple(_spread(schemas, self._schema)) if schemas else ()
+            if isinstance(value, str):
+                if _begins_with_file(value) or any(each.get("format") in _URI_FORMATS for each in said):
+                    yield value
+            elif isinstance(value, Mapping):
+                members = [(each, tuple(_of_member(said, key)) if said else ()) for key, each in value.items()]
+                todo += reversed(members)
+            elif isinstance(value, list | tuple):
+                elements = [(each, tuple(_of_element(said, at)) if said else ()) for at, each in enumerate(value)]
+                todo += reversed(elements)
+
+
 def uris_in(value: Any, schema: Any) -> Iterator[str]:
-    """The strings of `value` that are checked: where the schema says uri, and whatever begins with file:."""
-    # Every branch a schema could take counts: one more string checked does no harm. No recursion: a caller nests.
-    todo: list[tuple[Any, tuple[Any, ...]]] = [(value, (schema,))]
+    """What `Watch` finds, for a schema that is used once."""
+    return Watch(schema).uris(value)
+
+
+def _says_uri(schema: Any) -> bool:
+    todo = [schema]
     while todo:
-        value, schemas = todo.pop()
-        said = tuple(_spread(schemas, schema))
-        if isinstance(value, str):
-            if _begins_with_file(value) or any(each.get("format") in _URI_FORMATS for each in said):
-                yield value
-        elif isinstance(value, Mapping):
-            members = [(member, tuple(_of_member(said, key))) for key, member in value.items()]
-            todo += reversed(members)
-        elif isinstance(value, list | tuple):
-            elements = [(element, tuple(_of_element(said, index))) for index, element in enumerate(value)]
-            todo += reversed(elements)
+        at = todo.pop()
+        if isinstance(at, Mapping):
+            if at.get("format") in _URI_FORMATS:
+                return True
+            todo += at.values()
+        elif isinstance(at, list | tuple):
+            todo += at
+    return False
 
 
 def _reason(uri: str, reach: Reach, resolve: Resolve) -> str | None:
@@ -112,11 +136,21 @@ def _file_reason(rest: str, reach: Reach, resolve: Resolve) -> str | None:
     if "\\" in path or any(ord(each) < 0x20 or ord(each) == 0x7F for each in path):
         return "its path holds a backslash or a control character"
     # Where a symlink stands before the dots the two differ, and which one the server opens is not ours to know.
-    for each in (path, posixpath.normpath(path)):
+    for each in (path, _without_dots(path)):
         resolved = resolve(each)
         if resolved is None or not _is_within(resolved, reach.roots) or _is_within(resolved, reach.denied):
             return "its path is outside of the sandbox"
     return None
+
+
+def _without_dots(path: str) -> str:
+    steps: list[str] = []
+    for each in path.split("/"):
+        if each == "..":
+            del steps[-1:]
+        elif each not in {"", "."}:
+            steps.append(each)
+    return "/" + "/".join(steps)
 
 
 def _is_within(path: str, roots: Iterable[str]) -> bool:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from interlock.protocol.drivers.frontmatter import FENCE
+from interlock.protocol.drivers.frontmatter import DEPTH_MAX, FENCE
 
 FLOW_CHARS_MAX: Final = 80  # a list of words longer than this stands on lines of its own
 INDENT: Final = "  "
@@ -44,6 +44,8 @@ def _sequence(data: Sequence[Any], indent: str) -> list[str]:
 
 
 def _entry(head: str, value: Any, indent: str) -> list[str]:
+    if len(indent) > DEPTH_MAX * len(INDENT):
+        return [f"{head} {_scalar(value)}"]  # no reader goes this deep, and neither does the writer
     if isinstance(value, Mapping) and value:
         return [head, *_mapping(value, indent + INDENT)]
     if isinstance(value, list | tuple) and value:

@@ -9,9 +9,10 @@ from enum import Enum
 from typing import Any, Protocol
 
 from interlock.protocol.drivers.errors import DriverError
-from interlock.protocol.drivers.messages import Driver
+from interlock.protocol.drivers.messages import Binding, Driver
 from interlock.runtime.callers import Caller
 from interlock.runtime.links.link import Link
+from interlock.runtime.links.listing import Listing
 
 
 class DriverState(Enum):
@@ -41,7 +42,18 @@ class Provider(Protocol):
     driver: Driver
     state: DriverState
     reason: str | None
+    bindings: Mapping[str, Binding]  # contract id -> its entry of implements[], also before anything was checked
     bound: Mapping[str, Any]  # contract id -> the checked binding (`protocol.drivers.matching.Bound`)
 
-    async def acquire(self, caller: Caller) -> Lease | DriverError:
-        """The link of this caller's process, started where it sleeps. Nothing has been sent when it fails."""
+    @property
+    def listing(self) -> Listing | None:
+        """What its server listed when it was last checked; None before."""
+
+    def maybe_ready(self, caller: Caller) -> Lease | None:
+        """The link of this caller's process where it can be used at once; None: `acquire` it."""
+
+    async def acquire(self, caller: Caller, timeout_s: float = 30.0) -> Lease | DriverError:
+        """The link of this caller's process, started where it sleeps. Nothing has been sent when it fails.
+
+        `timeout_s`: how long to wait where all processes are taken by others.
+        """

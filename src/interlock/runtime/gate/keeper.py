@@ -216,7 +216,7 @@ class Gatekeeper:
         sight = Sight(route.qualified, route.original, route.item, route.said, route.meta.get(DECLARED, {}))
         return self.inbox.draft(
             Kind.DEFINITION if definition else Kind.CALL,
-            Source.AX,
+            Source.DRIVERS if route.gate is not None and route.gate.by_contract else Source.AX,
             requested_by=call.caller.principal.name,
             tool=route.qualified,
             digest=route.digest if definition else waiting.digest,
@@ -397,7 +397,13 @@ def _is_open(route: Route) -> bool:
 def _why(route: Route) -> str:
     if _is_open(route):
         return "its server does not say whether the tool changes anything"
-    return "it cannot be undone" if route.irreversible else "gate.also names it"
+    if route.irreversible:
+        return "it cannot be undone"
+    return (
+        "its contract asks for every call"
+        if route.gate is not None and route.gate.by_contract
+        else "gate.also names it"
+    )
 
 
 def result_of(message: bytes) -> Raw:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import re
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -144,6 +145,9 @@ class Personal(Protocol):
     def links(self) -> "list[Link]": ...
 
 
+Enters = Callable[[Call, Any], Call]  # with its route (`shelves.Route`); a call that is done was answered
+
+
 class Link:
     def __init__(
         self, plan: ServerPlan, watcher: LinkWatcher, clock: Clock, *, vendor_meta: bool, offer: Offer = ADOPTED
@@ -185,6 +189,10 @@ class Link:
         self.refused: list[tuple[Call, Undelivered]] = []
         self.doubled: dict[bytes, dict[int, int]] | None = None  # resource -> updates told by each of two subscriptions
         self.personal: Personal | None = None  # each user's own link to the same server, where they have their own
+        self.enters: Enters | None = (
+            None  # what a tool's call becomes before it meets the gate, where it is no plain one
+        )
+        self.asks: frozenset[str] = frozenset()  # tools of which a person confirms every call, by their own names
 
     # What goes out
 

@@ -1,0 +1,35 @@
+"""What a client hears of a call through a contract: its value, or how it failed, as a tools/call result of 2026-07-28.
+
+Bringing it to the client's own era is done where every result is brought there.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Raw
+
+from interlock.protocol.drivers.errors import DriverError
+from interlock.protocol.jsonrpc.codec import encode_value
+
+ERROR_KEY: Final = "dev.interlock/error"
+_HEAD: Final = b'{"resultType":"complete",'
+
+
+def value_result(value: Any) -> bytes:
+    """The value as structured content, and as text for those who read only that."""
+    structured = encode_value(value)
+    text = value if isinstance(value, str) else structured.decode()
+    content = encode_value([{"type": "text", "text": text}])
+    return _HEAD + b'"content":%b,"structuredContent":%b,"isError":false}' % (content, structured)
+
+
+def with_structured(result: bytes, value: Any) -> bytes:
+    """The server's result, which begins with a member and has no structured content, with the value as such."""
+    return b'{"structuredContent":%b,%b' % (encode_value(value), result.lstrip()[1:].lstrip())
+
+
+def error_result(error: DriverError, ref: str, content: Sequence[Raw] = ()) -> bytes:
+    """AIP-tools-13: the text begins with the code; the server's own blocks are kept after it. The cause stays here."""
+    said = [{"type": "text", "text": f"{error.code}: {error.message}"}, *content]
+    meta: Mapping[str, Any] = {ERROR_KEY: {"code": error.code, "retryable": error.retryable, "ref": ref}}
+    return _HEAD + b'"content":%b,"isError":true,"_meta":%b}' % (encode_value(said), encode_value(meta))

@@ -1,0 +1,133 @@
+"""A call whose server is chosen when it leaves, and that goes over a link lent to it for as long as it takes.
+
+It is a client's call like any other: its answer, its end, its cancellation and its questions come over the lent link.
+What its client wrote is kept apart from what the server is sent.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from math import inf
+from typing import Any, Protocol
+
+from interlock.protocol.drivers.errors import DriverError
+from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.methods import META_CAPABILITIES, NAMED_BY
+from interlock.protocol.mcp.tasks import declares_tasks, undeclared
+from interlock.runtime.calls import Call
+from interlock.runtime.clock import Clock
+from interlock.runtime.drivers.ports import Lease, Provider
+from interlock.runtime.guard import Admitted, Guard, Refuse
+from interlock.runtime.links.link import Link
+
+
+class Lender(Protocol):
+    """What a call needs of whoever offers it."""
+
+    @property
+    def guard(self) -> Guard: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run it in a task that is kept until it ends."""
+
+
+class LentCall(Call, eq=False, kw_only=True):
+    lender: Any  # a Lender
+    asked: dict[str, Any]  # its params as its client wrote them: what a retry repeats, and what is recorded
+    lease: Lease | None = None
+    admitted: Any = None  # what let it through, for as long as it may have to be sent
+    since: float | None = None  # when it was first sent: its time began
+
+    def depart(self, admitted: Admitted[Call]) -> None:
+        """It was admitted: find a server and send it."""
+        raise NotImplementedError
+
+    def on_lent(self, provider: Provider, lease: Lease) -> None:
+        """Send it over this link."""
+        raise NotImplementedError
+
+    def on_unlent(self, provider: Provider, error: DriverError) -> None:
+        """There is no link to be had. Nothing was sent."""
+        raise NotImplementedError
+
+    def borrow(self, provider: Provider) -> None:
+        """At once where the provider is ready, else as soon as it is."""
+        lease = provider.maybe_ready(self.caller)
+        if lease is not None:
+            self.on_lent(provider, lease)
+            return
+        if self.since is None:
+            self.deadline = inf  # what it takes to start a server is bounded by the provider
+        self.lender.begin(self._acquired(provider))
+
+    async def _acquired(self, provider: Provider) -> None:
+        found = await provider.acquire(self.caller, self.timeout_s or 0.0)
+        if isinstance(found, DriverError):
+            if not self.done:
+                self.on_unlent(provider, found)
+        elif self.done:  # its client left meanwhile; what was started for it stays
+            found.release()
+        else:
+            self.on_lent(provider, found)
+
+    def send_over(self, lease: Lease, params: dict[str, Any], head: bytes) -> Refuse | None:
+        """What the server is sent, over the link lent for it. The refusal where that link is gone again."""
+        link = lease.link
+        verdict = self.lender.guard.derive(self.admitted, link)
+        if isinstance(verdict, Refuse):
+            lease.release()
+            return verdict
+        self.lease = lease
+        self.params = params
+        self.head = head
+        self._set_deadline()
+        if link.modern:
+            if link.tasks:
+                self._take_no_task()
+        elif self.caller.era is Era.MODERN:
+            params.pop("inputResponses", None)  # of no round that this server knows
+            params.pop("requestState", None)
+            self.link = link
+            self.wished = self.asked.get(NAMED_BY[self.method])
+            first = self.house.returned(self)
+            if first is not None:
+                self.lender.begin(self._sent_after(first, link, verdict))
+                return None
+        link.send(verdict)
+        return None
+
+    async def _sent_after(self, first: asyncio.Future[Any], link: Link, verdict: Admitted[Call]) -> None:
+        await asyncio.wait((first,))
+        if not self.done:
+            link.send(verdict)
+
+    def _take_no_task(self) -> None:
+        """One request, one result: nobody could ask about a task."""
+        said = self.meta.get(META_CAPABILITIES)
+        if said is not None and declares_tasks(said):
+            self.meta = {**self.meta, META_CAPABILITIES: undeclared(said)}
+            self.params["_meta"] = self.meta
+
+    def _set_deadline(self) -> None:
+        if self.since is None:
+            self.since = self.started if self.forwarded is None else self.forwarded
+            if self.deadline == inf:
+                self.since = self.forwarded = self.lender.clock.now()
+        if self.timeout_s is not None:
+            self.deadline = self.since + self.timeout_s
+
+    def give_back(self) -> None:
+        lease, self.lease = self.lease, None
+        if lease is not None:
+            lease.release()
+
+    def as_wished(self) -> dict[str, Any]:
+        return self.asked
+
+    def _let_go(self) -> None:
+        super()._let_go()
+        self.admitted = None
+        self.params = self.asked
+        self.give_back()

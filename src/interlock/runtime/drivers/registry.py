@@ -1,0 +1,236 @@
+"""The drivers of a node: what lies on disk, what of it is accepted, and one provider for each that may run.
+
+A look at the folders becomes a declaration (`survey`, off the loop); the declaration becomes providers. One whose
+files, contracts and settings are as before is not touched. A changed one is replaced: the new provider takes calls at
+once, the old one ends when its calls have. Nothing is made, installed or started for a folder that nobody accepted as
+it is now.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.protocol.drivers.messages import Contract, Problem
+from interlock.protocol.drivers.premises import Machine
+from interlock.runtime.drivers.declared import Declaration, Declared
+from interlock.runtime.drivers.looking import Sight, look
+from interlock.runtime.drivers.ports import DriverState, Provider
+from interlock.runtime.drivers.remembered import Memory
+from interlock.runtime.drivers.survey import Surveyor
+from interlock.runtime.drivers.table import ContractTable
+from interlock.store.ports import StoreError
+
+log = logging.getLogger("interlock.drivers")
+
+
+class Running(Provider, Protocol):
+    """A provider with its life: `stop` ends when the calls it lent a link for have ended."""
+
+    on_changed: Callable[[Any], None] | None
+    problems: tuple[Problem, ...]
+
+    @property
+    def contract_ids(self) -> frozenset[str]:
+        """What it serves now, also while it sleeps."""
+
+    def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+Factory = Callable[[Declared], Running]
+Take = Callable[[ContractTable], Awaitable[None]]
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    provider: Running
+    made_of: tuple[object, ...]
+
+
+class Registry:
+    def __init__(self, plan: Plan, memory: Memory, machine: Machine, factory: Factory | None = None) -> None:
+        """Without a `factory` it only knows, and starts nothing."""
+        self.plan = plan
+        self.memory = memory
+        self.declaration = Declaration()
+        self.sight = Sight()
+        self.take: Take | None = None
+        self._machine = machine
+        self._factory = factory
+        self._surveyor = Surveyor(plan, machine)
+        self._kept: dict[str, _Kept] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._refreshing = asyncio.Lock()
+        self._publishing: asyncio.Task[None] | None = None
+        self._published = ContractTable()
+        self._stale = False
+
+    # Looking
+
+    async def refresh(self, sight: Sight | None = None) -> Declaration:
+        """Everything as it is on disk now, taken up. Raises StoreError where what was registered cannot be kept."""
+        async with self._refreshing:
+            if sight is None:
+                sight = await asyncio.to_thread(look, self.plan, self.declaration.others)
+            new = await asyncio.to_thread(self._surveyor.survey, sight, self.memory.all)
+            old, self.declaration, self.sight = self.declaration, new, sight
+            _tell(old, new)
+            await self._put_into_effect(new)
+            return new
+
+    def replan(self, plan: Plan) -> None:
+        """For the next look."""
+        self.plan = plan
+        self._surveyor = Surveyor(plan, self._machine)
+
+    async def _put_into_effect(self, declaration: Declaration) -> None:
+        if self._factory is None:
+            return
+        wanted = {one.key: one for one in declaration.drivers if one.is_fit and one.trusted}
+        for key in self._kept.keys() - wanted.keys():
+            self._leave(key)
+        trouble: StoreError | None = None
+        for key, declared in wanted.items():
+            assert declared.driver is not None  # noqa: S101  (it is fit)
+            made_of = _made_of(declared, self.plan)
+            kept = self._kept.get(key)
+            if kept is not None and kept.made_of == made_of:
+                continue
+            try:
+                await self.memory.register(declared.driver)
+            except StoreError as refused:
+                trouble = refused
+                continue
+            if kept is not None:
+                self._leave(key)
+            provider = self._factory(declared)
+            provider.on_changed = self._on_changed
+            self._kept[key] = _Kept(provider, made_of)
+            provider.start()
+        await self._publish()
+        if trouble is not None:
+            raise trouble
+
+    def _leave(self, key: str) -> None:
+        provider = self._kept.pop(key).provider
+        provider.on_changed = None
+        task = asyncio.get_running_loop().create_task(provider.stop(), name=f"driver {key} leaves")
+        self._leaving.add(task)
+        task.add_done_callback(self._left)
+
+    def _left(self, task: asyncio.Task[None]) -> None:
+        self._leaving.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("%s: it could not be stopped", task.get_name(), exc_info=task.exception())
+
+    async def stop(self) -> None:
+        async with self._refreshing:
+            for key in list(self._kept):
+                self._leave(key)
+            if self._publishing is not None:
+                self._publishing.cancel()
+                await asyncio.gather(self._publishing, return_exceptions=True)
+            if self._leaving:
+                await asyncio.gather(*self._leaving, return_exceptions=True)
+
+    # What the contract side is told
+
+    def _on_changed(self, provider: Running) -> None:
+        """Several changes that come together are told once."""
+        self._stale = True
+        if self._publishing is None or self._publishing.done():
+            loop = asyncio.get_running_loop()
+            self._publishing = loop.create_task(self._publish_again(), name="drivers changed")
+
+    async def _publish_again(self) -> None:
+        while self._stale:
+            self._stale = False
+            try:
+                await self._publish(anyway=True)
+            except Exception:
+                log.exception("what drivers offer could not be taken up")
+
+    async def _publish(self, *, anyway: bool = False) -> None:
+        """`anyway`: what a provider offers may differ although the table looks the same."""
+        if self.take is None:
+            return
+        table = self.table()
+        if anyway or table != self._published:
+            self._published = table
+            await self.take(table)
+
+    def table(self) -> ContractTable:
+        contracts: dict[str, Contract] = {}
+        providers: dict[str, tuple[Provider, ...]] = {}
+        declared = {one.key: one for one in self.declaration.drivers}
+        for key in sorted(self._kept):
+            provider = self._kept[key].provider
+            for contract in declared[key].contracts.values():
+                if contract.id in provider.contract_ids:
+                    contracts.setdefault(contract.id, contract)
+                    providers[contract.id] = (*providers.get(contract.id, ()), provider)
+        drivers = tuple(self._kept[key].provider for key in sorted(self._kept))
+        return ContractTable(contracts=contracts, providers=providers, drivers=drivers)
+
+    # Asking
+
+    @property
+    def providers(self) -> Mapping[str, Running]:
+        return {key: kept.provider for key, kept in self._kept.items()}
+
+    def state_of(self, declared: Declared) -> tuple[DriverState, str | None]:
+        """With the reason."""
+        if declared.state is not None:
+            return declared.state, declared.reason
+        if not declared.trusted:
+            return DriverState.UNTRUSTED, "nobody has accepted the folder as it is now"
+        kept = self._kept.get(declared.key)
+        if kept is None:
+            return DriverState.UNAVAILABLE, "no node is running"
+        return kept.provider.state, kept.provider.reason
+
+
+def _made_of(declared: Declared, plan: Plan) -> tuple[object, ...]:
+    """What a provider has to be made anew for."""
+    drivers = plan.drivers
+    return (
+        declared.digest,
+        declared.driver,
+        dict(declared.contracts),
+        dict(declared.secrets),
+        declared.own_secrets,
+        drivers.sandbox.get(declared.id),
+        drivers.registration,
+        drivers.idle_timeout_s,
+        drivers.on_mismatch,
+        drivers.ca_file,
+        drivers.npx,
+        drivers.allow_unverified_install,
+    )
+
+
+def _tell(old: Declaration, new: Declaration) -> None:
+    """What changed, before anything is done about it."""
+    before = {(one.key, one.folder): one for one in old.drivers}
+    now = {(one.key, one.folder): one for one in new.drivers}
+    for (key, _), one in before.items():
+        if (key, one.folder) not in now:
+            log.info("driver %s is gone", key)
+    for (key, folder), one in now.items():
+        was = before.get((key, folder))
+        if was is not None and (was.digest, was.trusted, was.state) == (one.digest, one.trusted, one.state):
+            continue
+        if was is not None and was.digest != one.digest:
+            names = sorted({name for name in {**was.files, **one.files} if was.files.get(name) != one.files.get(name)})
+            log.info("driver %s changed: %s", key, ", ".join(names[:10]))
+        if one.reason is not None:
+            log.warning("driver %s cannot be used: %s", key, one.reason)
+        elif not one.trusted:
+            log.warning("driver %s is not trusted yet: interlock drivers trust %s shows it", key, one.id)
+        for problem in one.problems:
+            if problem.severity == "warning":
+                log.warning("driver %s: %s", key, problem)

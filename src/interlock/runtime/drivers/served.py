@@ -1,0 +1,184 @@
+"""One contract as it is called: its schemas compiled, its providers, and who of them serves a call.
+
+Made once when the registry changes. What the resolver decides depends on how the providers stand and on which inputs a
+call uses that some driver lacks; while neither changes the last decision is good again.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.protocol.drivers.errors import DriverError
+from interlock.protocol.drivers.messages import Binding, Contract, Retry
+from interlock.protocol.drivers.offering import Offered
+from interlock.protocol.drivers.resolver import (
+    Candidate,
+    Choice,
+    Fault,
+    Policy,
+    Request,
+    Resolution,
+    resolve,
+    resolved_row,
+)
+from interlock.protocol.drivers.validators import Compiled, compiled
+from interlock.protocol.jsonrpc.codec import encode_value
+from interlock.protocol.mcp.headers import Mirrored, encode_header, mirrored_arguments
+from interlock.protocol.mcp.items import maybe_value
+from interlock.protocol.mcp.methods import TOOLS_CALL
+from interlock.runtime.drivers.ports import DriverState, Provider
+from interlock.runtime.links.greeting import modern_head
+
+DECISIONS_MAX: Final = 64  # remembered of one contract
+CONTEXT: Final = "context"
+_UNUSABLE: Final = frozenset(
+    (DriverState.UNTRUSTED, DriverState.REJECTED, DriverState.UNAVAILABLE, DriverState.KIND_UNSUPPORTED)
+)
+
+
+class Decision(msgspec.Struct, frozen=True):
+    resolution: Resolution
+    row: bytes  # of the audit log, without who and when
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """What each call of one binding needs, made once."""
+
+    bound: Any  # protocol.drivers.matching.Bound
+    wire_name: Raw
+    head: bytes
+    mirrored: tuple[Mirrored, ...]
+    timeout_s: float
+    retry: Retry | None
+    keeps_result: bool  # the value is the whole of what the server says: its own blocks are passed on
+
+
+class Served:
+    def __init__(
+        self,
+        offered: Offered,
+        providers: tuple[Provider, ...],
+        *,
+        policy: Policy,
+        pinned: str | None,
+        workspace: str,
+    ) -> None:
+        contract = offered.contract
+        self.offered = offered
+        self.contract: Contract = contract
+        self.timeout_s = contract.timeout_ms / 1000
+        self.workspace = workspace
+        self._providers = {provider.driver.key: provider for provider in providers}
+        self._policy = policy
+        self._pinned = pinned
+        self._inputs = _compiled({"type": "object", **contract.inputs})
+        self._context = None if contract.context_schema is None else _compiled(contract.context_schema)
+        bindings = [provider.bindings[contract.id] for provider in providers if contract.id in provider.bindings]
+        self._dropped = frozenset(name for each in bindings for name in each.schema_narrowing.drop_inputs)
+        self._decisions: dict[tuple[object, ...], Decision] = {}
+        self._prepared: dict[str, Prepared] = {}
+
+    # Rung 7
+
+    def maybe_fault(self, given: Any, context: Mapping[str, str]) -> DriverError | None:
+        """AIP-14.rules-4: the host checks input and context before anything is chosen."""
+        fault = self._inputs.maybe_fault(given)
+        if fault is not None:
+            return DriverError(code="input_invalid", message=str(fault))
+        if self._context is not None:
+            fault = self._context.maybe_fault(context)
+            if fault is not None:
+                return DriverError(code="input_invalid", message=f"{CONTEXT}: {fault}")
+        return None
+
+    # Rung 8
+
+    def decide(self, given: Mapping[str, Any], pinned: str | None, now: float) -> Decision:
+        dropped = self._dropped.intersection(given) if self._dropped else ()
+        standing: tuple[object, ...] = tuple((provider.state, provider.reason) for provider in self._providers.values())
+        key = (pinned, *standing, *sorted(dropped))
+        known = self._decisions.get(key)
+        if known is not None:
+            return known
+        found = [self._candidate(provider) for provider in self._providers.values()]
+        candidates = [each for each in found if each is not None]
+        request = Request(
+            contract=self.contract,
+            inputs=frozenset(given),
+            now=now,
+            pinned=pinned or self._pinned,
+            region=self._policy.region,
+        )
+        resolution = resolve(request, candidates, self._policy)
+        made = Decision(resolution, encode_value(resolved_row(request, resolution)))
+        if not any(each.failed_at is not None for each in candidates):  # how old a failure is changes by itself
+            if len(self._decisions) >= DECISIONS_MAX:
+                self._decisions.clear()
+            self._decisions[key] = made
+        return made
+
+    def _candidate(self, provider: Provider) -> Candidate | None:
+        binding = provider.bindings.get(self.contract.id)
+        if binding is None:
+            return None
+        fault = None
+        if provider.state in _UNUSABLE:
+            fault = Fault(code=provider.state.value, reason=provider.reason or provider.state.value)
+        elif provider.state is DriverState.PARTIAL and self.contract.id not in provider.bound:
+            fault = Fault(code="contract_mismatch", reason="its server does not fit this contract")
+        unauthed = provider.state is DriverState.UNAUTHED
+        return Candidate(
+            driver=provider.driver, binding=binding, fault=fault, auth="unauthed" if unauthed else "unknown"
+        )
+
+    def provider(self, choice: Choice) -> Provider:
+        return self._providers[choice.candidate.key]
+
+    # Sending
+
+    def prepared(self, provider: Provider) -> Prepared | None:
+        """None where the server, once it was looked at, turned out not to serve this contract."""
+        bound = provider.bound.get(self.contract.id)
+        known = self._prepared.get(provider.driver.key)
+        if known is not None and known.bound is bound:
+            return known
+        if bound is None:
+            return None
+        binding: Binding = bound.binding
+        made = self._prepared[provider.driver.key] = Prepared(
+            bound=bound,
+            wire_name=Raw(encode_value(bound.tool_name)),
+            head=modern_head(TOOLS_CALL) + b"mcp-name: %b\r\n" % encode_header(bound.tool_name),
+            mirrored=_mirrored(provider, bound.tool_name),
+            timeout_s=_narrowed(self.contract, binding, provider) / 1000,
+            retry=binding.retry or provider.driver.retry or self.contract.retry,
+            keeps_result=binding.result_extract == "$"
+            and binding.result_parse is None
+            and binding.result_wrap is None
+            and not binding.schema_narrowing.drop_outputs,
+        )
+        return made
+
+
+def _narrowed(contract: Contract, binding: Binding, provider: Provider) -> int:
+    """AIP-30.implements-5: a driver can make the contract's time shorter, never longer."""
+    own = binding.timeout_ms if binding.timeout_ms is not None else provider.driver.timeout_ms
+    return contract.timeout_ms if own is None else min(contract.timeout_ms, own)
+
+
+def _mirrored(provider: Provider, tool_name: str) -> tuple[Mirrored, ...]:
+    """Arguments that a 2026-07-28 server wants repeated as headers."""
+    if provider.listing is None:
+        return ()
+    item = dict(provider.listing.tools.items).get(tool_name)
+    found = mirrored_arguments(maybe_value(item, "inputSchema")) if item is not None else ()
+    return () if isinstance(found, str) else found
+
+
+def _compiled(schema: Mapping[str, Any]) -> Compiled:
+    made = compiled(dict(schema))
+    if made is None:
+        raise ValueError("a contract's schema was checked when its file was read")
+    return made

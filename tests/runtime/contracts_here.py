@@ -1,0 +1,134 @@
+"""A node in this process with contracts over real servers: the registry's table written by a test, and providers that
+lend the links of configured servers. Everything else is the product's own.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import AsyncIterator, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.protocol import driver_texts
+from tests.runtime.parked import SECONDS, AheadClock, Place
+from tests.servers.start import raw
+
+from interlock.config.load import load
+from interlock.protocol.drivers.errors import DriverError
+from interlock.protocol.drivers.matching import Bound, match
+from interlock.protocol.drivers.messages import Contract, Driver
+from interlock.protocol.jsonrpc.codec import encode_value
+from interlock.runtime.callers import Caller
+from interlock.runtime.drivers.ports import DriverState
+from interlock.runtime.drivers.table import ContractTable
+from interlock.runtime.links.link import Link
+from interlock.runtime.node import Node
+
+FEATURES = "driven,recorder,cancellations,prompts,resources,logs"
+ANY = {"type": "object"}
+
+
+def contract(ident: str, **changed: Any) -> Contract:
+    whole = {"inputs": ANY, "outputs": ANY, "description": f"What {ident} does."}
+    reading = driver_texts.as_contract(driver_texts.contract(**{**whole, "id": ident, **changed}))
+    assert reading.value is not None, reading.problems
+    return reading.value
+
+
+def binding(tool: str, tool_name: str, **changed: Any) -> dict[str, Any]:
+    metadata = {"mcp": {"tool_name": tool_name, **changed.pop("mcp", {})}, **changed.pop("metadata", {})}
+    return driver_texts.binding(tool=tool, metadata=metadata, **changed)
+
+
+def driver(ident: str, *bindings: dict[str, Any], **changed: Any) -> Driver:
+    reading = driver_texts.as_driver(driver_texts.driver(id=ident, implements=list(bindings), **changed))
+    assert reading.value is not None, reading.problems
+    return reading.value
+
+
+class Lent:
+    def __init__(self, provider: "Lending", link: Link) -> None:
+        self.provider, self.link = provider, link
+        provider.lent += 1
+
+    def release(self) -> None:
+        assert self.provider is not None, "given back twice"
+        self.provider.lent -= 1
+        self.provider = None  # type: ignore[assignment]
+
+
+class Lending:
+    """A provider whose server is a configured one of the node."""
+
+    def __init__(self, node: Node, segment: str, declared: Driver, contracts: Iterable[Contract]) -> None:
+        self.driver = declared
+        self.state, self.reason = DriverState.READY, None
+        keeper = node.keepers[segment]
+        self.link, self.listing = keeper.link, keeper.listing
+        known = {each.id: each for each in contracts}
+        self.bindings = {each.tool: each for each in declared.implements}
+        self.bound: dict[str, Bound] = {}
+        tools = dict(self.listing.tools.items) if self.listing is not None else {}
+        for ident, each in self.bindings.items():
+            bound = match(declared, each, known[ident], json.loads(encode_value(tools[each.tool_name])))
+            assert isinstance(bound, Bound), bound
+            self.bound[ident] = bound
+        self.lent = 0
+        self.asleep = False
+        self.woken = 0
+        self.refusal: DriverError | None = None
+
+    def maybe_ready(self, caller: Caller) -> Lent | None:
+        return None if self.asleep or self.refusal is not None else Lent(self, self.link)
+
+    async def acquire(self, caller: Caller, timeout_s: float = 30.0) -> Lent | DriverError:
+        self.woken += 1
+        await asyncio.sleep(0)
+        return self.refusal if self.refusal is not None else Lent(self, self.link)
+
+
+class ContractPlace(Place):
+    async def offer(self, contracts: Iterable[Contract], *providers: Lending) -> None:
+        known = {each.id: each for each in contracts}
+        serving = {ident: tuple(one for one in providers if ident in one.bindings) for ident in known}
+        await self.node.contracts.take(ContractTable(contracts=known, providers=serving, drivers=providers))
+
+    async def serve(self, segment: str, made: Contract, tool_name: str, **changed: Any) -> Lending:
+        """One contract, one driver."""
+        lending = Lending(self.node, segment, driver("only-mcp", binding(made.id, tool_name, **changed)), [made])
+        await self.offer([made], lending)
+        return lending
+
+    async def seen(self, segment: str) -> list[Any]:
+        """What the server was asked for by tools/call, as it came."""
+        told = (await self.call(f"{segment}__seen").result())["structuredContent"]
+        asked = [json.loads(each["text"]) for each in told["messages"]]
+        return [each["params"] for each in asked if each.get("method") == "tools/call"]
+
+    async def rows(self, after: int = 0) -> list[Any]:
+        """The audit log."""
+        await self.node.recorder.flush()
+        return [json.loads(one.data) for one in await self.node.audit.read(after, 1000)]
+
+
+@contextlib.asynccontextmanager
+async def contract_place(folder: Path, servers: Mapping[str, str], extra: str = "") -> AsyncIterator[ContractPlace]:
+    """`servers`: segment -> its era."""
+    config = folder / "interlock.toml"
+    tables = "".join(
+        f"[servers.{one}]\ncommand = {json.dumps(raw(FEATURES, '--era', era))}\n" for one, era in servers.items()
+    )
+    config.write_text(f"{extra or OPEN}\n{tables}")
+    plan = load(config, os.environ, {"data": str(folder / "data")}).plan
+    clock = AheadClock()
+    node = Node(plan, lambda operations, authenticate: None, clock)
+    await node.start(listen=False)
+    try:
+        await node.settle(SECONDS)
+        yield ContractPlace(node, clock)
+    finally:
+        await node.stop()
+
+
+OPEN = '[gate]\nmode = "open"\n'
