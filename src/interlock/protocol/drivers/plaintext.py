@@ -58,7 +58,7 @@ _SPEAKING: Final = frozenset(
 )
 _SPEAKING_PAIRS: Final = frozenset([("api", "key"), ("access", "key"), ("private", "key"), ("connection", "string")])
 _PIECE: Final = re.compile(r"[A-Za-z0-9_+=-]{20,4096}", re.ASCII)
-_MIXED_CHARS_MIN: Final = 8
+_MIXED_CHARS_MIN: Final = 10
 _CASE_CHANGES_MIN: Final = 0.42  # per character; camelCase has a third
 _BITS_MIN: Final = 2.8  # a UUID has about 3.3, a word repeated far less
 _ADDRESS: Final = re.compile(r"https?://[\w.:-]{1,300}(?:/[\w./~-]{0,500})?", re.ASCII)
@@ -106,7 +106,7 @@ def looks_random(text: str) -> bool:
     """20 or more characters in one piece, letters mixed with digits, spread as in a key. Words joined by dashes, as in
     the names of models and packages, are not."""
     return any(
-        any(len(part) >= _MIXED_CHARS_MIN and _is_mixed(part) for part in re.split("[-_]", piece))
+        sum(len(part) for part in re.split("[-_]", piece) if _is_mixed(part)) >= _MIXED_CHARS_MIN
         and _bits_per_character(piece) >= _BITS_MIN
         for piece in _PIECE.findall(text)
     )

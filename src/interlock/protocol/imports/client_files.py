@@ -33,7 +33,9 @@ URL_KEYS: Final = ("url", "serverUrl", "httpUrl", "uri")
 HELPERS: Final = ("headersHelper", "commandFunction")  # code or commands that would have to be run
 RELAXING: Final = ("trust", "alwaysAllow", "autoApprove")
 BUILT_IN: Final = frozenset({"builtin", "platform", "frontend", "inline_python"})
-SILENT: Final = frozenset({"name", "display_name", "description", "alwaysLoad", "bundled", "source", "dev", "$schema"})
+SILENT: Final = frozenset(
+    {"name", "display_name", "description", "alwaysLoad", "bundled", "source", "dev", "$schema", "enabled", "disabled"}
+)
 
 _STYLES: Final[dict[str, Style]] = {"gemini": "gemini", "opencode": "opencode", "continue": "continue"}
 

@@ -53,7 +53,7 @@ def docker_run(args: list[str]) -> DockerRun | None:
         if flag in FLAGS:
             dropped.append(flag)
             continue
-        if flag not in WITH_VALUE and not equals and flag[:2] in {"-e", "-v", "-p", "-u", "-w"} and len(flag) > 2:
+        if flag not in WITH_VALUE and flag[:2] in {"-e", "-v", "-p", "-u", "-w"} and len(flag) > 2:
             flag, equals, value = args[at - 1][:2], "=", args[at - 1][2:]  # -eKEY, -v/a:/b
         if flag not in WITH_VALUE:
             return None

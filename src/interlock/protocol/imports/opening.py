@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-_ABSOLUTE: Final = re.compile(r"(?:/[^\s\x00,;:*?\"<>|]+|[A-Za-z]:[\\/][^\x00*?\"<>|]*)")
+_ABSOLUTE: Final = re.compile(r"(?:/[^\s\x00,;:*?\"<>|]*|[A-Za-z]:[\\/][^\x00*?\"<>|]*)")
 _ASSIGNED: Final = re.compile(r"-{0,2}[A-Za-z][\w-]*=(?P<value>.*)", re.DOTALL)
 _SYSTEM: Final = ("", "etc", "home", "root", "Users", "usr", "var", "proc", "sys", "dev", "tmp")
 _NEVER: Final = frozenset(f"/{each}" for each in _SYSTEM)  # AIP-security-5, and what everybody shares
