@@ -46,12 +46,11 @@ def merged(base: Mapping[str, Any], mine: Mapping[str, Any], theirs: Mapping[str
     def field(place: str, base: Any, mine: Any, theirs: Any) -> Any:
         if theirs in (base, mine):
             return mine
+        if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
+            return fields(place, base if isinstance(base, Mapping) else {}, mine, theirs)
         if mine == base:
             changed.append(place)
             return theirs
-        both = [each for each in (mine, theirs) if isinstance(each, Mapping)]
-        if len(both) == 2 and (base is _ABSENT or isinstance(base, Mapping)):
-            return fields(place, {} if base is _ABSENT else base, mine, theirs)
         conflicts.append(place)
         return mine
 
