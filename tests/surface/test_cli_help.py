@@ -32,6 +32,8 @@ COMMANDS = [
     ("secrets", "list"),
     ("secrets", "set"),
     ("secrets", "remove"),
+    ("import",),
+    ("export",),
     ("access",),
     ("access", "token"),
     ("access", "list"),
