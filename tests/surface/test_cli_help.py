@@ -38,6 +38,8 @@ COMMANDS = [
     ("secrets", "list"),
     ("secrets", "set"),
     ("secrets", "remove"),
+    ("import",),
+    ("export",),
     ("access",),
     ("access", "token"),
     ("access", "list"),
