@@ -22,7 +22,6 @@ from interlock.protocol.mcp.headers import encode_header
 from interlock.protocol.mcp.meta import RAW_EMPTY
 from interlock.runtime.calls import Call
 from interlock.runtime.clock import Clock
-from interlock.runtime.drivers.context import context_of
 from interlock.runtime.drivers.contract_calls import ContractCall
 from interlock.runtime.drivers.exposing import Exposed, Shown
 from interlock.runtime.drivers.lent_calls import LentCall
@@ -107,7 +106,7 @@ class ContractLink(Link):
             if opened is None:
                 return _refused(made, _STATE_INVALID)
             made.pinned, made.state = opened
-        fault = served.maybe_fault(given, context_of(call.caller, served.workspace))
+        fault = served.maybe_fault(given, call.caller)
         if fault is not None:
             made.fail(fault)
         return made
