@@ -31,7 +31,7 @@ from interlock.runtime.drivers.served import Served
 from interlock.runtime.guard import RELISTED, Admitted, Guard
 from interlock.runtime.links.greeting import modern_head
 from interlock.runtime.links.link import Link, LinkWatcher, ServerFacts
-from interlock.runtime.links.state import LinkState
+from interlock.runtime.links.state import LinkState, Outlook
 from interlock.runtime.recorder import Recorder
 from interlock.runtime.shelves import Route
 
@@ -76,6 +76,10 @@ class ContractLink(Link):
             call.depart(admitted)
         else:
             super().send(admitted)
+
+    def maybe_outlook(self, tool: str) -> Outlook | None:
+        served = self.contracts.get(tool)
+        return None if served is None else served.outlook(self.clock.now())
 
     def _entered(self, call: Call, route: Route) -> Call:
         """Guard rung 7. A call that is not as its contract wants it is answered here."""

@@ -32,6 +32,7 @@ from interlock.runtime.callers import Caller
 from interlock.runtime.drivers.context import context_of
 from interlock.runtime.drivers.ports import DriverState, Provider
 from interlock.runtime.links.greeting import modern_head
+from interlock.runtime.links.state import Outlook
 
 DECISIONS_MAX: Final = 64  # remembered of one contract
 CONTEXT: Final = "context"
@@ -163,6 +164,17 @@ class Served:
             passed_at=provider.passed_at,
             failed_at=provider.failed_at,
         )
+
+    def outlook(self, now: float) -> Outlook:
+        """For an operator: who would serve a call without optional inputs, and why."""
+        resolution = self.decide({}, None, now).resolution
+        if resolution.chosen is None:
+            why = [f"{each.driver}: {each.reason}" for each in resolution.rejected]
+            code = resolution.error.code if resolution.error is not None else "no_route"
+            return Outlook(False, f"{code}; {'; '.join(why)}" if why else code, self.timeout_s)
+        others = len(resolution.ranked) - 1
+        reason = f"{resolution.chosen.key} would serve it ({resolution.decided_by})"
+        return Outlook(True, reason + (f", {others} more could" if others else ""), self.timeout_s)
 
     # Sending
 
