@@ -108,7 +108,7 @@ DRIVERS: Final = (
         description="Fetches a page of the web and returns it as Markdown.",
         server=_pypi("fetch", "2026.10.24"),
         rest={"network": {"egress": ["*"]}},
-        body="The reference server for web pages. It reaches any public host, unless you name some in `network.egress`.",
+        body="The reference server for web pages. It reaches any public host unless you name some in `network.egress`.",
     ),
     Shipped(
         id="sqlite-mcp",
