@@ -220,6 +220,11 @@ class Link:
         message = encode_request(b"%d" % uid, call.method.encode(), encode_value(call.params))
         call.handle = pipe.send(message, call.head if modern else b"", call)
 
+    def entered(self, call: Call, what: str) -> Call:
+        """What a request for a prompt or a resource becomes; `what` is its name or URI here. One that is done was
+        answered."""
+        return call
+
     def _rewrite_meta(self, call: Call, uid: int) -> None:
         if not call.meta:
             if self.modern:
