@@ -34,6 +34,8 @@ COMMANDS = [
     ("secrets", "remove"),
     ("import",),
     ("export",),
+    ("export", "client"),
+    ("export", "driver"),
     ("access",),
     ("access", "token"),
     ("access", "list"),
@@ -48,7 +50,7 @@ COMMANDS = [
     ("explain",),
     ("version",),
 ]
-GROUPS = {("tools",), ("links",), ("secrets",), ("access",), ("audit",)}
+GROUPS = {("tools",), ("links",), ("secrets",), ("export",), ("access",), ("audit",)}
 
 
 def test_the_list_above_holds_every_verb() -> None:
