@@ -57,6 +57,6 @@ def test_a_contract_named_with_and_without_a_dot_is_one() -> None:
     ]
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"\xff", b'{"key": 1}', b"[" * 100_000])
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"\xff", b'{"key": 1}', b"[" * 100_000, b'{"x":' + b"[" * 100_000])
 def test_bytes_that_nobody_kept_are_recalled_as_nothing(data: bytes) -> None:
     assert recall(data) is None

@@ -207,6 +207,16 @@ def test_a_pin_never_brings_back_what_an_earlier_phase_removed(
     assert (found.error.cause["phase"], found.error.cause["code"]) == (phase, code)
 
 
+def test_a_pin_to_an_id_takes_one_of_its_majors_and_tells_of_the_one_that_came_furthest() -> None:
+    first, second = candidate("p-mcp"), candidate("p-mcp", version="2.0.0", standing={"auth": "unauthed"})
+    assert [each.candidate.key for each in ask(first, second, pinned="p-mcp").ranked] == ["p-mcp@1"]
+    both = ask(first, candidate("p-mcp", version="2.0.0"), pinned="p-mcp")
+    assert [each.candidate.key for each in both.ranked] == ["p-mcp@2"]
+    error = ask(candidate("p-mcp", entry={"version": "^3.0.0"}), second, pinned="p-mcp").error
+    assert error is not None
+    assert (error.cause["phase"], error.cause["code"]) == (2, "auth_required")
+
+
 def test_a_pin_to_a_driver_that_does_not_serve_the_contract_says_so() -> None:
     error = ask(candidate(), pinned="absent-mcp").error
     assert error is not None

@@ -90,13 +90,17 @@ def test_what_is_inside_passes(uri: str) -> None:
         "file:///workspace/out/passwd",
         "file:///workspace/in/../../x/../../etc/passwd",
         "file:///workspace/out/../a",
+        "file:///workspace/in/../../x",
         "file:///workspace/secret/key",
         "file:///workspace/hidden/key",
         "file:///workspace/unreadable",
         "file:///workspacex/a",
         "file:///workspace/a?/../../../etc/passwd",
         "file:///workspace/a#/../../../etc/passwd",
+        "file:///workspace/a#part",
         "file:///workspace/%ff",
+        "https://api.foo.com/a b",
+        "demo://a\\b",
         "file:///etc/passwd",
         "file:///workspace/" + "a" * 9000,
         "http://api.bar.org/",
@@ -121,6 +125,36 @@ def test_what_is_inside_passes(uri: str) -> None:
 )
 def test_what_leads_out_or_can_be_read_in_two_ways_is_refused(uri: str) -> None:
     assert refused(uri)
+
+
+def test_a_host_that_two_readers_read_differently_is_refused_even_where_all_are_open() -> None:
+    anywhere = Reach(egress=("*",))
+    assert denial("https://api.foo.com/", anywhere, resolve) is None
+    assert denial("https://%61pi.foo.com/", anywhere, resolve) is not None
+
+
+@pytest.mark.parametrize(
+    ("host", "passes"),
+    [
+        ("8.8.8.8", True),
+        ("[2606:4700::1111]", True),
+        ("name.example", True),
+        ("127.0.0.1", False),
+        ("10.0.0.1.", False),
+        ("169.254.169.254", False),
+        ("[::1]", False),
+        ("[::ffff:127.0.0.1]", False),
+        ("2130706433", False),
+        ("0x7f.1", False),
+        ("0x7f000001", False),
+        ("localhost", False),
+        ("a.localhost", False),
+    ],
+)
+def test_a_wildcard_reaches_no_private_address_and_a_name_does(host: str, passes: bool) -> None:
+    uri = f"http://{host}/x"
+    assert (denial(uri, Reach(egress=("*",)), resolve) is None) is passes
+    assert denial(uri, Reach(egress=("*", host.strip("[].").lower())), resolve) is None
 
 
 def test_a_server_without_a_sandbox_of_files_gets_no_file() -> None:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.interaction.harness import _toml
 from tests.protocol import driver_texts
 from tests.runtime.parked import SECONDS, AheadClock, Place
 from tests.servers.start import raw
@@ -25,7 +26,7 @@ from interlock.runtime.drivers.table import ContractTable
 from interlock.runtime.links.link import Link
 from interlock.runtime.node import Node
 
-FEATURES = "driven,recorder,cancellations,prompts,resources,logs"
+FEATURES = "driven,recorder,cancellations,prompts,resources,logs,asks"
 ANY = {"type": "object"}
 
 
@@ -113,12 +114,13 @@ class ContractPlace(Place):
 
 
 @contextlib.asynccontextmanager
-async def contract_place(folder: Path, servers: Mapping[str, str], extra: str = "") -> AsyncIterator[ContractPlace]:
-    """`servers`: segment -> its era."""
+async def contract_place(folder: Path, servers: Mapping[str, Any], extra: str = "") -> AsyncIterator[ContractPlace]:
+    """`servers`: segment -> its era, or its table."""
     config = folder / "interlock.toml"
-    tables = "".join(
-        f"[servers.{one}]\ncommand = {json.dumps(raw(FEATURES, '--era', era))}\n" for one, era in servers.items()
-    )
+    tables = ""
+    for segment, said in servers.items():
+        table = {"command": raw(FEATURES, "--era", said)} if isinstance(said, str) else said
+        tables += f"[servers.{segment}]\n{_toml(table)}\n"
     config.write_text(f"{extra or OPEN}\n{tables}")
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
     clock = AheadClock()

@@ -28,6 +28,12 @@ COMMANDS = [
     ("links", "list"),
     ("links", "logs"),
     ("links", "restart"),
+    ("drivers",),
+    ("drivers", "list"),
+    ("drivers", "show"),
+    ("drivers", "trust"),
+    ("drivers", "allow"),
+    ("drivers", "remove"),
     ("secrets",),
     ("secrets", "list"),
     ("secrets", "set"),
@@ -50,7 +56,7 @@ COMMANDS = [
     ("explain",),
     ("version",),
 ]
-GROUPS = {("tools",), ("links",), ("secrets",), ("export",), ("access",), ("audit",)}
+GROUPS = {("tools",), ("links",), ("drivers",), ("secrets",), ("export",), ("access",), ("audit",)}
 
 
 def test_the_list_above_holds_every_verb() -> None:

@@ -87,6 +87,9 @@ def _server(server: ServerPlan) -> dict[str, Any]:
                 made = {reach.package.registry: reach.package.name, "args": made["command"]}
             made |= {"env": dict.fromkeys(reach.env, MASK), "cwd": None if reach.cwd is None else str(reach.cwd)}
             made["transport"] = "stdio"
+            if reach.sandbox is not None:
+                files = [masked(str(path), server.secrets) for path in reach.sandbox.write]
+                made |= {"egress": list(reach.sandbox.egress), "files": files}
         case Dial():
             made["url"] = _masked_url(reach.url, server.secrets)
             made |= {"headers": dict.fromkeys(reach.headers, MASK), "transport": reach.transport}

@@ -30,6 +30,7 @@ from interlock.config.kinds import (
 from interlock.config.server_auth import SERVER_AUTH
 from interlock.config.tree import AUTHORITY, CHILD, ENVIRONMENT, GLOB_URLS, PARENT, TREE
 from interlock.protocol.ax.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass, Transport
+from interlock.protocol.drivers.egress import ENTRY
 
 # A leading "-" would be an option to the installer, so no package or image may start with one.
 NPM_PACKAGE: Final = r"(?:@[a-z0-9~][a-z0-9._~-]*/)?[a-z0-9~][a-z0-9._~-]*(?:@[0-9A-Za-z^~][0-9A-Za-z.+_-]*)?"
@@ -512,6 +513,24 @@ _SERVERS = keyed(
         kind=SERVER_AUTH,
         example={"grant": "client_credentials", "client_id": "node", "client_secret": "${secrets.CRM}"},
         help="How OAuth tokens for the server are had. Default: a person agrees on the page the server names.",
+    ),
+    Key(
+        name="egress",
+        kind=Many(
+            item=Text(
+                pattern=ENTRY.pattern,
+                what="the name of a host, *.NAME or *",
+                hint="without port, path or network mask",
+            )
+        ),
+        example=["api.example.com"],
+        help="Start it in a sandbox, from which it reaches these hosts and no other. Empty: none.",
+    ),
+    Key(
+        name="files",
+        kind=Many(item=FilePath()),
+        example=["~/notes"],
+        help="Start it in a sandbox, in which it reads and writes these files and folders beside its own.",
     ),
     Key(
         name="transport",

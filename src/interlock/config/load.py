@@ -96,7 +96,7 @@ def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, str], *,
         degraded=DegradedPlan(**tables.get("degraded", {})),
         gate=GatePlan(**tables.get("gate", {})),
         approvals=ApprovalsPlan(**tables.get("approvals", {})),
-        servers=tuple(_placed(server, workspace) for server in settings.servers.values()),
+        servers=tuple(_placed(server, workspace, data) for server in settings.servers.values()),
         drivers=DriversPlan(own=config_folder(env) / "drivers", **tables.get("drivers", {})),
         tools=settings.tools,
         budget=BudgetPlan(**tables.get("budget", {})),
@@ -125,8 +125,14 @@ def _files(path: Path | None, around: Surroundings) -> tuple[Problem | None, lis
     return missing, [path]
 
 
-def _placed(server: ServerPlan, workspace: Path) -> ServerPlan:
+def _placed(server: ServerPlan, workspace: Path, data: Path) -> ServerPlan:
     """A program without a folder of its own starts in the workspace, wherever the node was started."""
-    if isinstance(server.reach, Spawn) and server.reach.cwd is None:
-        return msgspec.structs.replace(server, reach=msgspec.structs.replace(server.reach, cwd=workspace))
-    return server
+    reach = server.reach
+    if not isinstance(reach, Spawn):
+        return server
+    sandbox = reach.sandbox
+    if sandbox is not None:
+        sandbox = msgspec.structs.replace(sandbox, home=data / sandbox.home)
+    return msgspec.structs.replace(
+        server, reach=msgspec.structs.replace(reach, cwd=reach.cwd or workspace, sandbox=sandbox)
+    )

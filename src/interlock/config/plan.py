@@ -160,6 +160,9 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
     read: tuple[Path, ...] = ()
     write: tuple[Path, ...] = ()
     deny: tuple[Path, ...] = ()
+    from_arguments: bool = (
+        False  # existing absolute paths among the arguments are read and written too (AIP-security-5)
+    )
     egress: tuple[str, ...] = ()  # host names, "*.NAME" and "*"; empty: no network at all
     programs: tuple[str, ...] = ()  # what it may start beside its own runtime
     any_program: bool = False  # it may start whatever it can read
@@ -171,7 +174,7 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
 class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn"):
     """A server that is a child process speaking over stdio. `package` is installed first when given."""
 
-    command: tuple[str, ...]
+    command: tuple[str, ...]  # a driver's may hold ${secrets.NAME}
     env: dict[str, str] = {}  # may hold ${secrets.NAME}
     cwd: Path | None = None
     package: "Package | None" = None
@@ -202,6 +205,7 @@ class Dial(msgspec.Struct, frozen=True, kw_only=True, tag="dial"):
 
     url: str
     headers: dict[str, str] = {}  # may hold ${secrets.NAME}
+    query: dict[str, str] = {}  # joins the url when it is dialled; may hold ${secrets.NAME}
     transport: Literal["auto", "http", "sse"] = "auto"
     auth: OAuthPlan | None = None
 

@@ -1,18 +1,20 @@
 """[servers.SEGMENT] -> ServerPlan: exactly one way to reach a server, with only the keys that fit it."""
 
+from pathlib import Path
 from typing import Any, Final
 
 from interlock.config.keys import SECTIONS
 from interlock.config.place import WRONG, At, Wrong
-from interlock.config.plan import Dial, OAuthPlan, Package, ServerPlan, Spawn
+from interlock.config.plan import Dial, OAuthPlan, Package, SandboxPlan, ServerPlan, Spawn
 from interlock.protocol.oauth.resource import is_protected
 
-_PROGRAM: Final = ("args", "env", "cwd", "transport", "tools")
+HOMES: Final = "homes"  # below the data folder: the private homes of sandboxed servers
+_PROGRAM: Final = ("args", "env", "cwd", "transport", "tools", "egress", "files")
 REACHES: Final = {  # the key that says how a server is reached -> the keys that may stand beside it
     "command": _PROGRAM,
     "npm": _PROGRAM,
     "pypi": _PROGRAM,
-    "docker": ("args", "env", "transport", "tools"),
+    "docker": ("args", "env", "transport", "tools", "egress", "files"),
     "url": ("headers", "transport", "tools", "auth"),
 }
 TRANSPORTS: Final = {reach: ("auto", "http", "sse") if reach == "url" else ("auto", "stdio") for reach in REACHES}
@@ -24,12 +26,12 @@ def server_plan(segment: str, written: dict[str, Any], values: dict[str, Any], a
     if isinstance(reach, Wrong):
         return WRONG
     faults = [_misfit(reach, name, at) for name in written if name != reach]
-    faults += (_transport_fault(reach, values, at), _auth_fault(values, at))
+    faults += (_transport_fault(reach, values, at), _auth_fault(values, at), _egress_fault(reach, values, at))
     if any(faults) or len(values) < len(written):
         return WRONG
     return ServerPlan(
         segment=segment,
-        reach=_dial(values) if reach == "url" else _spawn(reach, values),
+        reach=_dial(values) if reach == "url" else _spawn(segment, reach, values),
         classes=values.get("tools", {}),
         secrets=tuple(dict.fromkeys(at.substituted)),
     )
@@ -80,12 +82,23 @@ def _auth_fault(values: dict[str, Any], at: At) -> bool:
     return False
 
 
+def _egress_fault(reach: str, values: dict[str, Any], at: At) -> bool:
+    hosts: tuple[str, ...] = values.get("egress", ())
+    inside = at.inside("egress")
+    if hosts and reach == "docker":
+        inside.wrong(f"'egress' in {at.title} can only be [] beside 'docker'", "no host, or leave it out for all")
+        return True
+    if "*" in hosts:
+        inside.warn(f"'egress' in {at.title} lets the server reach any public host", "name the hosts it needs")
+    return False
+
+
 def _dial(values: dict[str, Any]) -> Dial:
     given = {name: values[name] for name in ("headers", "transport", "auth") if name in values}
     return Dial(url=values["url"], **given)
 
 
-def _spawn(reach: str, values: dict[str, Any]) -> Spawn:
+def _spawn(segment: str, reach: str, values: dict[str, Any]) -> Spawn:
     env: dict[str, str] = values.get("env", {})
     command: tuple[str, ...] = values.get("args", ())
     package: Package | None = None
@@ -99,5 +112,26 @@ def _spawn(reach: str, values: dict[str, Any]) -> Spawn:
         case "docker":
             # Only the names stand in the arguments, where other users of the machine could read values.
             handed_on = (word for name in env for word in ("-e", name))
-            command = ("docker", "run", "-i", "--rm", *handed_on, values["docker"], *command)
-    return Spawn(command=command, env=env, cwd=values.get("cwd"), package=package)
+            command = ("docker", "run", "-i", "--rm", *_confined(values), *handed_on, values["docker"], *command)
+            return Spawn(command=command, env=env)
+    return Spawn(
+        command=command, env=env, cwd=values.get("cwd"), package=package, sandbox=_maybe_sandbox(segment, values)
+    )
+
+
+def _confined(values: dict[str, Any]) -> tuple[str, ...]:
+    """A container is a sandbox already; it is told what else it may have."""
+    mounts = tuple(word for path in values.get("files", ()) for word in ("-v", f"{path}:{path}"))
+    return ("--network", "none", *mounts) if "egress" in values or "files" in values else ()
+
+
+def _maybe_sandbox(segment: str, values: dict[str, Any]) -> SandboxPlan | None:
+    if "egress" not in values and "files" not in values:
+        return None
+    return SandboxPlan(
+        home=Path(HOMES) / segment,
+        write=values.get("files", ()),
+        from_arguments="files" not in values,
+        egress=values.get("egress", ()),
+        any_program=True,
+    )

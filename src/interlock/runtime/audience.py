@@ -187,5 +187,5 @@ class Audience:
         """A client's roots changed: servers that care will ask again, and `roots` decides whom."""
         for keeper in self._keepers.values():
             facts = keeper.link.facts
-            if facts is not None and facts.era is Era.LEGACY:
+            if keeper.is_offered and facts is not None and facts.era is Era.LEGACY:
                 keeper.link.notify(ROOTS_CHANGED)

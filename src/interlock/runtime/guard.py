@@ -118,7 +118,9 @@ def _maybe_away(standing: Standing) -> Refuse | None:
     match standing.state:
         case LinkState.READY | LinkState.SLOW:
             return None
-        case LinkState.CONNECTING | LinkState.DEGRADED | LinkState.UNAUTHORISED | LinkState.FAILED | LinkState.STOPPED:
+        case LinkState.CONNECTING | LinkState.DEGRADED | LinkState.UNAUTHORISED | LinkState.FAILED:
+            return Refuse(Rung.AVAILABILITY, degraded(standing))
+        case LinkState.STOPPED | LinkState.ASLEEP:
             return Refuse(Rung.AVAILABILITY, degraded(standing))
         case _:
             assert_never(standing.state)

@@ -47,7 +47,7 @@ class Servers:
     async def restock(self) -> None:
         """The rules for tools changed: what every server offers is looked at again."""
         for keeper in list(self._keepers.values()):
-            if keeper.listing is not None:
+            if keeper.is_offered and keeper.listing is not None:
                 await self._catalog.stock_again(keeper.link, keeper.listing)
 
     async def stop(self) -> None:

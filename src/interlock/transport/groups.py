@@ -4,7 +4,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 _PR_SET_PDEATHSIG = 1
 _CLOSE_RANGE_CLOEXEC = 4
@@ -37,8 +37,9 @@ def checked_group(pgid: int) -> int:
     return pgid
 
 
-def between_fork_and_exec() -> Callable[[], None] | None:
-    """The child's first steps: die when the thread that spawned it ends (prctl(2)), and keep no file but its pipes."""
+def between_fork_and_exec(handed: Sequence[int] = ()) -> Callable[[], None] | None:
+    """The child's first steps: die when the thread that spawned it ends (prctl(2)), and keep no file but its pipes and
+    what it is handed."""
     if _LIBC is None:
         return None
     prctl, kill, node = _LIBC.prctl, int(signal.SIGKILL), os.getpid()
@@ -51,6 +52,8 @@ def between_fork_and_exec() -> Callable[[], None] | None:
         # uvloop leaves a second copy of each pipe open, so a child that closes its output would not be noticed.
         if close_range is not None:
             close_range(3, _LAST_FD, _CLOSE_RANGE_CLOEXEC)
+        for descriptor in handed:
+            os.set_inheritable(descriptor, True)
 
     return first_steps
 

@@ -61,8 +61,14 @@ class Child:
         sink: ChildSink,
         stderr: StderrRing,
         warden: Warden | None,
+        handed: Sequence[int] = (),
+        terminate: Callable[[], None] | None = None,
     ) -> None:
-        """`env` is the whole environment; `child_environment` makes it. After a failed start the sink hears nothing."""
+        """`env` is the whole environment; `child_environment` makes it. After a failed start the sink hears nothing.
+
+        `handed`: descriptors the child inherits under their numbers. `terminate`: how it is asked to end, where a
+        signal to its group would not reach the program itself.
+        """
         self._argv = tuple(argv)
         self._env = dict(env)
         self._cwd = cwd
@@ -70,6 +76,8 @@ class Child:
         self._sink = sink
         self._stderr = stderr
         self._warden = warden
+        self._handed = tuple(handed)
+        self._ask_to_end = terminate
         self._splitter = LineSplitter(max_message_bytes)
         self._lines: deque[bytes] = deque()
         self._transport: asyncio.SubprocessTransport | None = None
@@ -137,7 +145,8 @@ class Child:
                 env=self._env,
                 cwd=self._cwd,
                 start_new_session=True,
-                preexec_fn=between_fork_and_exec(),
+                pass_fds=self._handed,
+                preexec_fn=between_fork_and_exec(self._handed),
             )
             if self._announced:
                 self._kill()
@@ -163,6 +172,11 @@ class Child:
             self._drain = asyncio.get_running_loop().call_later(DRAIN_S, self._drained)
         if self._turn is None:
             self._turn = asyncio.get_running_loop().call_soon(self._deliver)
+
+    def end(self, reason: str) -> None:
+        """Kill it at once; `reason` is what the sink hears."""
+        if self._transport is not None and self._verdict is None and not self._exited:
+            self._condemn(reason)
 
     async def stop(self, grace_s: float = 2.0) -> None:
         """Close its input, after `grace_s` SIGTERM its group, then SIGKILL it. Returns when nothing is left of it."""
@@ -265,7 +279,10 @@ class Child:
         self._next_step = asyncio.get_running_loop().call_later(delay_s, step)
 
     def _terminate(self) -> None:
-        signal_group(self._pgid, signal.SIGTERM)
+        if self._ask_to_end is not None:
+            self._ask_to_end()
+        else:
+            signal_group(self._pgid, signal.SIGTERM)
         self._then(TERM_GRACE_S, self._kill)
 
     def _kill(self) -> None:

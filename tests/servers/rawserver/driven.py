@@ -27,7 +27,7 @@ def driven(server: Server, options: Namespace) -> None:
         given = json.loads(arguments)
         label = given.get("label", "")
         turn = times[label] = times.get(label, 0) + 1
-        acts = given.get("acts") or [given["act"]]
+        acts = given.get("acts") or [given.get("act", {})]
         act = acts[min(turn, len(acts)) - 1]
         if "progress" in act:
             token = exchange.message.meta.get("progressToken")
@@ -40,12 +40,14 @@ def driven(server: Server, options: Namespace) -> None:
             await asyncio.Event().wait()
         if "error" in act:
             raise Refusal(act["error"]["code"], act["error"]["message"])
-        if "ask" in act and "inputResponses" not in exchange.message.params:
+        state = exchange.message.params.get("requestState", "null")
+        if "ask" in act and exchange.era == "legacy":
+            state = await exchange.ask(act["ask"]["method"], json.dumps(act["ask"]["params"]))
+        elif "ask" in act and "inputResponses" not in exchange.message.params:
             asked = [("one", json.dumps(act["ask"]))]
             return InputRequired(obj([("inputRequests", obj(asked)), ("requestState", string(f"state of {label}"))]))
         if "kind" in act:
             return obj([("resultType", string(act["kind"])), ("content", "[]")])
-        state = exchange.message.params.get("requestState", "null")
         done = obj([("content", "[]"), ("structuredContent", obj([("done", string(label)), ("state", state)]))])
         return json.dumps(act["result"]) if "result" in act else done
 

@@ -131,7 +131,7 @@ def draft_contract(
     }
     text = frontmatter_text(data)
     reading = read_contract(text.encode("utf-8", "replace"), TOOL_FILE)
-    if reading.value is None or reading.problems:
+    if reading.value is None:
         return tuple(
             msgspec.structs.replace(each, message=f"the tool {shown(name)} makes no contract: {each.message}")
             for each in reading.problems

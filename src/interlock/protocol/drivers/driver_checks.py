@@ -4,6 +4,8 @@ import re
 from typing import Final
 from urllib.parse import urlsplit
 
+from interlock.protocol.drivers.binding_checks import check_reading
+from interlock.protocol.drivers.egress import ENTRY, permits
 from interlock.protocol.drivers.frontmatter import shown
 from interlock.protocol.drivers.messages import Driver, Install, Remote
 from interlock.protocol.drivers.server_block import Found
@@ -20,9 +22,6 @@ DETECTS: Final = ("http_status:", "exit_code:", "exception:", "header:")
 PATTERN_CHARS_MAX: Final = 1000
 
 _SHELL = re.compile(r"[;&|<>`$\n\r(){}*?!#~\\]")
-_EGRESS = re.compile(
-    r"\*|(?:\*\.)?[a-z0-9](?:[a-z0-9_-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9_-]*[a-z0-9])?)*", re.I | re.ASCII
-)
 
 
 def check_driver(driver: Driver, found: Found) -> None:
@@ -38,9 +37,10 @@ def check_driver(driver: Driver, found: Found) -> None:
 
 
 def _bindings(driver: Driver, found: Found) -> None:
-    """AIP-30.implements-2 and -3, as far as the file itself shows them."""
+    """AIP-30.implements-2 and -3, and how results are read, as far as the file itself shows them."""
     seen: dict[str, int] = {}
     for binding in driver.implements:
+        found.problems.extend(check_reading(driver.places, binding))
         place = f"{binding.pointer}/tool"
         if escapes(binding.tool):
             found.say(
@@ -235,19 +235,13 @@ def _egress(driver: Driver, found: Found) -> None:
         found.say(
             "/server/url", "egress_implied", f"{host} is reached because the url says so", "nothing to do", "note"
         )
-    elif not any(matches(host, each) for each in listed):
+    elif permits(host, listed) is None:
         found.say("/server/url", "egress_denied", f"{host} is not in network.egress", "add it there")
 
 
 def is_egress(entry: str) -> bool:
     """A host, *.suffix or *; no port, path or network mask."""
-    return _EGRESS.fullmatch(entry) is not None
-
-
-def matches(host: str, entry: str) -> bool:
-    """*.foo.com is a.foo.com and a.b.foo.com, not foo.com."""
-    host, entry = host.lower(), entry.lower()
-    return entry in {"*", host} or (entry.startswith("*.") and host.endswith(entry[1:]))
+    return ENTRY.fullmatch(entry) is not None
 
 
 def _host(url: str) -> str:

@@ -21,7 +21,6 @@ BASE_KINDS: Final = frozenset(
 REF_CHARS_MAX: Final = templates.URI_CHARS_MAX
 
 _REF = re.compile(r"([a-z][a-z0-9_]*):(.+)", re.DOTALL)
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _ENCODED_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*%3[Aa]")
 _RESERVED = re.compile(r"%(?:3[Aa]|40|23|25)")
 _CHECK = re.compile(r"#sha256=([0-9a-fA-F]{64})\Z")
@@ -93,7 +92,7 @@ def parse(text_untrusted: str, kinds: Mapping[str, Kind]) -> Ref | DriverError:
     sha256 = None
     if check := _CHECK.search(body):
         body, sha256 = body[: check.start()], check[1].lower()
-    if not _SCHEME.match(body) and _ENCODED_SCHEME.match(body):
+    if _ENCODED_SCHEME.match(body):
         body = _RESERVED.sub(lambda escape: chr(int(escape[0][1:], 16)), body)
     if not any(matches(each, body) for each in kind.templates):
         return _invalid("the URI is none of those that this kind names")

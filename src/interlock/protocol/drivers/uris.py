@@ -7,6 +7,7 @@ its egress. Any other scheme is one that the driver's resources declare. Whateve
 is a path, and paths are left to the sandbox.
 """
 
+import ipaddress
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -14,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from interlock.protocol.drivers.driver_checks import matches
+from interlock.protocol.drivers.egress import Permit, permits
 from interlock.protocol.drivers.errors import DriverError
 
 URI_CHARS_MAX: Final = 8192
@@ -24,6 +25,7 @@ Resolve = Callable[[str], str | None]  # an absolute path -> the same without sy
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _DROPPED = re.compile("[\x00-\x20\x7f-\xa0\ud800-\udfff]")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
 _WEB: Final = ("http", "https")
 _URI_FORMATS: Final = ("uri", "uri-reference", "iri", "iri-reference")
@@ -167,9 +169,26 @@ def _host_reason(uri: str, reach: Reach) -> str | None:
         return "its host cannot be read"
     if parts.username is not None or parts.password is not None:
         return "it holds a user or a password"
-    if not any(matches(host.rstrip("."), each) for each in reach.egress):
+    host = host.rstrip(".")
+    permit = permits(host, reach.egress)
+    if permit is None:
         return "its host is not in network.egress"
+    if permit is not Permit.NAMED and _is_private(host):
+        return "a private address is reached only where network.egress names it"
     return None
+
+
+def _is_private(host: str) -> bool:
+    """As far as the name itself shows it; what it resolves to is the egress proxy's question."""
+    last = host.rpartition(".")[2]
+    if last == "localhost":
+        return True
+    if ":" not in host and not _NUMBER.fullmatch(last):
+        return False
+    try:
+        return not ipaddress.ip_address(host).is_global
+    except ValueError:
+        return True  # one of the older spellings of an address
 
 
 def _begins_with_file(text: str) -> bool:

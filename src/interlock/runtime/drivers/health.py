@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from interlock.protocol.drivers.driver_checks import matches
+from interlock.protocol.drivers.egress import permits
 from interlock.protocol.drivers.messages import Driver, HealthCheck, HttpProbe, Remote
 from interlock.protocol.drivers.server_block import is_loopback
 from interlock.protocol.oauth.places import Place, place_of
@@ -99,7 +99,7 @@ def _entry(driver: Driver, host: str) -> str | None:
     """The entry of network.egress that lets `host` be reached; the server's own address needs none (AIP-security-4)."""
     host = host.lower()
     listed = driver.network.egress if driver.network is not None else ()
-    entries = [each.lower() for each in listed if matches(host, each)]
+    entries = [each.lower() for each in listed if permits(host, (each,)) is not None]
     if host in entries:
         return host
     if driver.network is None and isinstance(driver.server, Remote) and urlsplit(driver.server.url).hostname == host:

@@ -49,7 +49,8 @@ class MethodFailed(Exception):
 
 class Brought(msgspec.Struct, frozen=True, kw_only=True):
     lock: Locked
-    pins: Pins | None = None  # packages: what to run, and
+    pins: Pins | None = None  # packages: what to run,
+    beside: tuple[str, ...] = ()  # what has to hold of others, for a runner that asks again, and
     folder: Path | None = None  # where it is; None with npx, which keeps it itself
     programs: tuple[Path, ...] = ()  # files and folders that hold programs
     image: Image | None = None
@@ -144,7 +145,7 @@ class Methods:
                         integrity=lock.integrity,
                         text=lock.pins,
                     )
-                    return Brought(lock=lock, pins=pins)
+                    return Brought(lock=lock, pins=pins, beside=tuple(str(each) for each in options.get("with", ())))
                 case "docker":
                     engine = self.engine()
                     image = await engine.find(lock.pins) or await engine.pull(lock.pins, self._progress)
@@ -166,7 +167,8 @@ class Methods:
         server = self._driver.server
         if (isinstance(server, Npm) and method == "npm") or (isinstance(server, Pypi) and method == "pip"):
             text = _with_pin(text, server)
-        pins = await self.packages.find("npm" if method == "npm" else "pypi", text)
+        beside = tuple(str(each) for each in options.get("with", ())) if method == "pip" else ()
+        pins = await self.packages.find("npm" if method == "npm" else "pypi", text, beside)
         lock = Locked(
             asked=self._asked,
             method="npm" if method == "npm" else "pip",
@@ -175,7 +177,7 @@ class Methods:
             integrity=pins.integrity,
             pins=pins.text,
         )
-        return Brought(lock=lock, pins=pins)
+        return Brought(lock=lock, pins=pins, beside=beside)
 
     async def _image(self, reference: str) -> Brought:
         image = await self.engine().pull(reference, self._progress)
@@ -256,13 +258,9 @@ class Methods:
 
 
 def _maybe_hash(options: Mapping[str, Any]) -> str | None:
+    """64 hexadecimal digits: the reader has seen to that."""
     written = options.get("verify_sha256")
-    if written is None:
-        return None
-    text = str(written).lower()
-    if len(text) != 64 or not set(text) <= set("0123456789abcdef"):
-        raise MethodFailed("verify_sha256 is no SHA-256; write its 64 hexadecimal digits")
-    return text
+    return None if written is None else str(written)
 
 
 def _with_pin(text: str, server: Npm | Pypi) -> str:

@@ -6,10 +6,11 @@ links take calls that the guard admitted, choose a provider and borrow a link fr
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, Protocol
+from typing import Protocol
 
 from interlock.protocol.drivers.errors import DriverError
-from interlock.protocol.drivers.messages import Binding, Driver
+from interlock.protocol.drivers.matching import Bound
+from interlock.protocol.drivers.messages import Binding, Driver, Problem
 from interlock.runtime.callers import Caller
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
@@ -41,13 +42,13 @@ class Lease(Protocol):
 class Provider(Protocol):
     driver: Driver
     state: DriverState
+    code: str | None  # of the reason
     reason: str | None
+    problems: tuple[Problem, ...]  # of the last check of what the server offers, errors first
     bindings: Mapping[str, Binding]  # contract id -> its entry of implements[], also before anything was checked
-    bound: Mapping[str, Any]  # contract id -> the checked binding (`protocol.drivers.matching.Bound`)
-
-    @property
-    def listing(self) -> Listing | None:
-        """What its server listed when it was last checked; None before."""
+    contract_ids: frozenset[str]  # what it serves now, also asleep, before `bound` is made
+    bound: Mapping[str, Bound]  # contract id -> the checked binding; complete while a lease is held
+    listing: Listing | None  # what its server listed when it was last checked; None before
 
     def maybe_ready(self, caller: Caller) -> Lease | None:
         """The link of this caller's process where it can be used at once; None: `acquire` it."""

@@ -93,7 +93,9 @@ class Stock:
         old = [
             keeper
             for keeper in self._keepers.values()
-            if keeper.link.standing.state in _LISTS and now - keeper.listed_at[kind] >= self._life_s(keeper)
+            if keeper.is_offered
+            and keeper.link.standing.state in _LISTS
+            and now - keeper.listed_at[kind] >= self._life_s(keeper)
         ]
         if not old:
             return None
@@ -105,7 +107,8 @@ class Stock:
         return self._ttl_s if hint is None else min(self._ttl_s, max(LEAST_TTL_S, hint))
 
     def _ttl_ms(self, hint: float | None) -> int:
-        ages = [self._clock.now() - k.listed_at["tools"] for k in self._keepers.values() if k.listing is not None]
+        listed = (keeper for keeper in self._keepers.values() if keeper.is_offered and keeper.listing is not None)
+        ages = [self._clock.now() - keeper.listed_at["tools"] for keeper in listed]
         left = self._ttl_s - max(ages, default=0.0)
         return int(max(0.0, min(left, left if hint is None else hint)) * 1000)
 

@@ -25,10 +25,11 @@ def named_by(plan: ServerPlan) -> frozenset[str]:
     """The secrets that a server's configuration names."""
     match plan.reach:
         case Spawn():
-            return secrets_named(*plan.reach.env.values())
+            return secrets_named(*plan.reach.command, *plan.reach.env.values())
         case Dial():
             auth = plan.reach.auth
-            return secrets_named(*plan.reach.headers.values(), auth.client_secret or "" if auth is not None else "")
+            written = (*plan.reach.headers.values(), *plan.reach.query.values())
+            return secrets_named(*written, auth.client_secret or "" if auth is not None else "")
 
 
 class BadSecretName(ValueError):

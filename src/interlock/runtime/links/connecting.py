@@ -6,21 +6,25 @@ ConnectFailed with a reason for people. Whether and when to try again is the kee
 
 import asyncio
 import os
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
+from urllib.parse import urlencode
 
 import msgspec
 
-from interlock.config.plan import Dial, Package, Spawn
+from interlock.config.plan import Dial, Package, SandboxPlan, Spawn
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import INITIALIZED
 from interlock.runtime.clock import Clock
 from interlock.runtime.grants.errors import Unobtainable
 from interlock.runtime.grants.holder import Holder
 from interlock.runtime.grants.revealing import Revealer
-from interlock.runtime.links.greeting import GreetingFailed, greet
+from interlock.runtime.links.greeting import USUAL, GreetingFailed, Manner, greet
 from interlock.runtime.links.link import Link, ServerFacts
 from interlock.runtime.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble, Undelivered
+from interlock.runtime.sandbox.cells import Cell, Command, Sandboxes
+from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.store.ports import StoreError
 from interlock.transport.launch import ChildStartFailed, child_environment
 from interlock.transport.packages import PackageUnavailable, ensure
@@ -48,16 +52,21 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
     eras: Eras
     clock: Clock
     revealer: Revealer
+    manner: Manner = USUAL
+    sandboxes: Sandboxes | None = None  # None: no server can be started in one
 
 
 class ConnectFailed(Exception):
     """The server was not reached, or did not greet us; the message says why."""
 
-    def __init__(self, reason: str, *, refusal: Undelivered | None = None, unauthorised: bool = False) -> None:
+    def __init__(
+        self, reason: str, *, refusal: Undelivered | None = None, unauthorised: bool = False, code: str | None = None
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.refusal = refusal  # in which it refused our credential
         self.unauthorised = unauthorised or refusal is not None  # or we have none
+        self.code = code  # sandbox_unavailable, sandbox_invalid: nothing was started; protocol_unsupported
 
 
 class Loss:
@@ -102,11 +111,15 @@ class Connector:
                 facts = await self._dial(reach, remembered)
         except GreetingFailed as failed:
             unauthorised = failed.what is not None and failed.what.trouble is Trouble.UNAUTHORISED
-            raise ConnectFailed(failed.reason, refusal=failed.what if unauthorised else None) from failed
+            reason = failed.reason + self._remark()
+            refusal = failed.what if unauthorised else None
+            raise ConnectFailed(reason, refusal=refusal, code=failed.code) from failed
+        except SandboxFailed as failed:
+            raise ConnectFailed(str(failed), code=failed.code) from failed
         except (Unobtainable, StoreError) as failed:  # a secret that is not set, or cannot be read
             raise ConnectFailed(str(failed), unauthorised=True) from failed
         except TimeoutError as failed:
-            raise ConnectFailed(f"it did not start within {LAUNCH_S:g} s") from failed
+            raise ConnectFailed(f"it did not start within {self._launch_s:g} s") from failed
         except (PackageUnavailable, ChildStartFailed, OSError) as failed:
             raise ConnectFailed(str(failed) or "it could not be started") from failed
         self._workshop.eras.put(link.segment, facts.era)
@@ -117,7 +130,7 @@ class Connector:
         pipe.forget_session()
         self._link.session = b""
         try:
-            self._welcome(await greet(self._link, Era.LEGACY, self._say_progress))
+            self._welcome(await greet(self._link, Era.LEGACY, self._say_progress, self._workshop.manner))
         except GreetingFailed as failed:
             raise ConnectFailed(failed.reason) from failed
 
@@ -141,22 +154,43 @@ class Connector:
         argv: tuple[str, ...] = reach.command
         if reach.package is not None:
             argv = (*await self._install(reach.package), *argv)
+        argv = tuple([await self._workshop.revealer.text(each) for each in argv])
         env = await self._workshop.revealer.table(reach.env)
         pipe = StdioPipe(self._link)
         self._link.pipe = pipe
-        pipe.child = Child(
-            argv,
-            child_environment(env, os.environ),
-            reach.cwd,
+        child = partial(
+            Child,
             max_message_bytes=self._workshop.message_bytes,
             sink=pipe,
             stderr=self._stderr,
             warden=self._workshop.warden,
         )
+        if reach.sandbox is None:
+            pipe.child = child(argv, child_environment(env, os.environ), reach.cwd)
+        else:
+            cell = pipe.cell = await self._cell(reach.sandbox, argv, env, reach.cwd)
+            pipe.child = child(cell.argv, cell.env, cell.cwd, handed=cell.handed, terminate=cell.terminate)
         # Not wait_for: in 3.11 it loses a cancellation that comes in the moment the child has started.
-        async with asyncio.timeout(LAUNCH_S):
+        async with asyncio.timeout(self._launch_s):
             await pipe.child.start()
         self._link.pid = pipe.child.pid
+        if pipe.cell is not None:
+            await pipe.cell.open(pipe.child)
+
+    async def _cell(self, plan: SandboxPlan, argv: tuple[str, ...], env: dict[str, str], cwd: Path | None) -> Cell:
+        sandboxes = self._workshop.sandboxes
+        if sandboxes is None:
+            raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
+        command = Command(argv=argv, env=env, cwd=cwd or plan.home)
+        return await sandboxes.cell(self._link.segment, plan, command, self._stderr)
+
+    def _remark(self) -> str:
+        pipe = self._link.pipe
+        return pipe.cell.remark if isinstance(pipe, StdioPipe) and pipe.cell is not None else ""
+
+    @property
+    def _launch_s(self) -> float:
+        return self._workshop.manner.within(LAUNCH_S)
 
     async def _install(self, package: Package) -> tuple[str, ...]:
         workshop = self._workshop
@@ -166,33 +200,65 @@ class Connector:
         self._link.stand(self._link.standing.state, text)
 
     async def _dial(self, reach: Dial, remembered: Era | None) -> ServerFacts:
-        link, size = self._link, self._workshop.message_bytes
         address = await self._maybe_address()
         headers = await self._workshop.revealer.headers(reach.headers)
+        if reach.query:
+            query = urlencode(await self._workshop.revealer.table(reach.query))
+            reach = msgspec.structs.replace(reach, url=f"{reach.url}{'&' if '?' in reach.url else '?'}{query}")
         if self._holder is not None:
             await self._holder.ready()
-        if reach.transport != "sse":
-            link.session = b""
-            link.pipe = HttpPipe(link, reach.url, headers, size, address)
-            link.transport = "http"
-            self.show_credential()
-            try:
-                return await self._greet_or_lose(remembered)
-            except GreetingFailed as failed:
-                refused = failed.what is not None and failed.what.trouble in (Trouble.REFUSED, Trouble.MALFORMED)
-                if reach.transport == "http" or not refused:
-                    raise
-                await link.pipe.close()
-                reason = failed
-        else:
-            reason = None
-        pipe = SsePipe(link, reach.url, headers, size, address)
+        http = partial(self._over_http, reach, headers, address, remembered)
+        sse = partial(self._over_sse, reach, headers, address)
+        first, other = (sse, http) if reach.transport == "sse" else (http, sse)
+        try:
+            return await first()
+        except GreetingFailed as failed:
+            if not self._speaks_other(reach, failed.what):
+                raise
+            if self._link.pipe is not None:
+                await self._link.pipe.close()
+            return await other(failed)
+
+    async def _over_http(
+        self,
+        reach: Dial,
+        headers: dict[str, str],
+        address: str | None,
+        remembered: Era | None,
+        before: GreetingFailed | None = None,
+    ) -> ServerFacts:
+        """`before`: what the other transport failed with, if this one is only tried for it."""
+        link = self._link
+        link.session = b""
+        link.pipe = HttpPipe(link, reach.url, headers, self._workshop.message_bytes, address)
+        link.transport = "http"
+        self.show_credential()
+        try:
+            return await self._greet_or_lose(remembered)
+        except GreetingFailed as failed:
+            if before is None:
+                raise
+            raise before from failed
+
+    async def _over_sse(
+        self, reach: Dial, headers: dict[str, str], address: str | None, before: GreetingFailed | None = None
+    ) -> ServerFacts:
+        link = self._link
+        pipe = SsePipe(link, reach.url, headers, self._workshop.message_bytes, address)
         link.pipe, link.transport = pipe, "sse"
         self.show_credential()
-        trouble = await pipe.open(LAUNCH_S)
+        trouble = await pipe.open(self._launch_s)
         if trouble is not None:
-            raise reason or GreetingFailed(trouble.detail, trouble)
+            raise before or GreetingFailed(trouble.detail, trouble)
         return await self._greet_or_lose(Era.LEGACY)
+
+    def _speaks_other(self, reach: Dial, what: Undelivered | None) -> bool:
+        """Whether it refuses the transport it was met with, and another may be tried."""
+        if what is None or what.trouble not in (Trouble.REFUSED, Trouble.MALFORMED):
+            return False
+        # AIP-transport-10: only what says plainly that there is no such thing here.
+        plainly = what.trouble is Trouble.MALFORMED or what.status in (200, 404, 405)
+        return reach.transport == "auto" or (self._workshop.manner.either_transport and plainly)
 
     async def _maybe_address(self) -> str | None:
         """The one address to dial; None: wherever the host's name leads. Raises ConnectFailed."""
@@ -200,7 +266,7 @@ class Connector:
 
     async def _greet_or_lose(self, remembered: Era | None) -> ServerFacts:
         """Greet, unless the connection goes first: then its own words say why."""
-        greeting = asyncio.ensure_future(greet(self._link, remembered, self._say_progress))
+        greeting = asyncio.ensure_future(greet(self._link, remembered, self._say_progress, self._workshop.manner))
         lost = asyncio.ensure_future(self._loss.wait())
         try:
             await asyncio.wait((greeting, lost), return_when=asyncio.FIRST_COMPLETED)

@@ -4,16 +4,17 @@ Never keyed on one error code: servers refuse an unknown method in many ways, an
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import msgspec
 from msgspec import Raw
 
 from interlock import __version__
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import UNSUPPORTED_VERSION, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Response
-from interlock.protocol.mcp.eras import LATEST_LEGACY, LATEST_MODERN, LEGACY_VERSIONS, MODERN_VERSIONS, Era
+from interlock.protocol.mcp.eras import LATEST_MODERN, LEGACY_VERSIONS, MODERN_VERSIONS, Era
 from interlock.protocol.mcp.methods import (
     DISCOVER,
     INITIALIZE,
@@ -30,6 +31,7 @@ from interlock.runtime.links.pipes import Trouble, Undelivered
 
 PROBE_S: Final = 3.0  # how long a server may think about `server/discover` before it is also asked the older way
 GREET_S: Final = 30.0
+UNSUPPORTED: Final = "protocol_unsupported"  # it speaks MCP, but no version that both may
 
 OUR_INFO: Final = {"name": "interlock", "title": "Interlock", "version": __version__}
 MODERN_META: Final[dict[str, Any]] = {
@@ -48,56 +50,90 @@ LEGACY_CAPABILITIES: Final = {
 }
 
 
+class Manner(msgspec.Struct, frozen=True, kw_only=True):
+    """How one server is met, where that differs from how every server is."""
+
+    capabilities: Mapping[str, Any] = msgspec.field(default_factory=lambda: LEGACY_CAPABILITIES)
+    versions: tuple[str, ...] = ()  # the only ones it may speak; empty: whichever we know
+    patience_s: float | None = None  # for its start, its greeting and each list; None: what is usual for each
+    either_transport: bool = False  # the other one of HTTP is tried when it refuses the one that is written
+
+    def within(self, usual_s: float) -> float:
+        return usual_s if self.patience_s is None else self.patience_s
+
+    def allows(self, version: str) -> bool:
+        return not self.versions or version in self.versions
+
+    @property
+    def offered(self) -> str | None:
+        """The newest version for a handshake; None: there is to be none."""
+        return next(filter(self.allows, reversed(LEGACY_VERSIONS)), None)
+
+    def order(self, first: Era | None) -> list[Era]:
+        order = [Era.LEGACY, Era.MODERN] if first is Era.LEGACY else [Era.MODERN, Era.LEGACY]
+        speaks = {Era.LEGACY: self.offered is not None, Era.MODERN: any(map(self.allows, MODERN_VERSIONS))}
+        return [era for era in order if speaks[era]]
+
+
+USUAL: Final = Manner()
+
+
 class GreetingFailed(Exception):
-    def __init__(self, reason: str, what: Undelivered | None = None, *, again: bool = False) -> None:
+    def __init__(
+        self, reason: str, what: Undelivered | None = None, *, again: bool = False, code: str | None = None
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.what = what
         self.again = again  # asking the same once more may help
+        self.code = code
 
 
 def modern_head(method: str) -> bytes:
     return MODERN_HEAD + b"mcp-method: %b\r\n" % method.encode()
 
 
-async def greet(link: Link, remembered: Era | None, say: Callable[[str], None]) -> ServerFacts:
+async def greet(link: Link, remembered: Era | None, say: Callable[[str], None], manner: Manner = USUAL) -> ServerFacts:
     """What the server is. `say` hears what is being waited for. Raises GreetingFailed."""
     asked: dict[Era, Inquiry] = {}
-    order = [Era.LEGACY, Era.MODERN] if remembered is Era.LEGACY else [Era.MODERN, Era.LEGACY]
-    deadline = asyncio.get_running_loop().time() + GREET_S
+    order = manner.order(remembered)
+    greet_s = manner.within(GREET_S)
+    deadline = asyncio.get_running_loop().time() + greet_s
     reasons: list[str] = []
     last: Undelivered | None = None
+    code: str | None = None
     insisted = False
     try:
         for step, era in enumerate(order):
-            asked[era] = _ask(link, era)
-            patience = PROBE_S if step == 0 else GREET_S
+            asked[era] = _ask(link, era, manner)
+            patience = min(PROBE_S, greet_s) if step < len(order) - 1 else greet_s
             while pending := [inquiry.future for inquiry in asked.values() if not inquiry.future.done()]:
                 left = min(patience, deadline - asyncio.get_running_loop().time())
                 done, _ = await asyncio.wait(pending, timeout=max(left, 0), return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     reasons.append(f"no answer to {_METHOD[era]} within {patience:g} s")
-                    if step == 0:
+                    if step < len(order) - 1:
                         say(f"{reasons[-1]}; asking {_METHOD[order[1]]}")
                     break
                 for spoken, inquiry in list(asked.items()):
                     if not inquiry.future.done():
                         continue
-                    facts = _read(spoken, inquiry.future.result())
+                    facts = _read(spoken, inquiry.future.result(), manner)
                     if isinstance(facts, ServerFacts):
                         return facts
                     del asked[spoken]
                     if facts.again and not insisted:  # it refused the version it says it speaks: once more
                         insisted = True
-                        asked[spoken] = _ask(link, spoken)
+                        asked[spoken] = _ask(link, spoken, manner)
                         continue
                     reasons.append(facts.reason)
                     last = facts.what or last
+                    code = code or facts.code
                     if _hopeless(facts.what):
                         raise facts
                 if era not in asked:
                     break
-        raise GreetingFailed(reasons[-1] if reasons else "it did not answer", last)
+        raise GreetingFailed(reasons[-1] if reasons else "it did not answer", last, code=code)
     finally:
         for inquiry in asked.values():
             link.in_flight.pop(inquiry.upstream_id, None)
@@ -106,10 +142,10 @@ async def greet(link: Link, remembered: Era | None, say: Callable[[str], None]) 
 _METHOD: Final = {Era.MODERN: DISCOVER, Era.LEGACY: INITIALIZE}
 
 
-def _ask(link: Link, era: Era) -> Inquiry:
+def _ask(link: Link, era: Era, manner: Manner) -> Inquiry:
     if era is Era.MODERN:
         return link.ask(DISCOVER, {"_meta": MODERN_META}, modern_head(DISCOVER))
-    params = {"protocolVersion": LATEST_LEGACY, "capabilities": LEGACY_CAPABILITIES, "clientInfo": OUR_INFO}
+    params = {"protocolVersion": manner.offered, "capabilities": manner.capabilities, "clientInfo": OUR_INFO}
     return link.ask(INITIALIZE, params)
 
 
@@ -118,7 +154,7 @@ def _hopeless(what: Undelivered | None) -> bool:
     return what is not None and what.trouble in (Trouble.UNREACHABLE, Trouble.UNAUTHORISED)
 
 
-def _read(era: Era, reply: Response | Fault) -> ServerFacts | GreetingFailed:
+def _read(era: Era, reply: Response | Fault, manner: Manner) -> ServerFacts | GreetingFailed:
     if isinstance(reply, Fault):
         what = reply.what if isinstance(reply, LostFault) else None
         return GreetingFailed(reply.detail if isinstance(reply, LostFault) else reply.message, what)
@@ -127,7 +163,10 @@ def _read(era: Era, reply: Response | Fault) -> ServerFacts | GreetingFailed:
     result = decode_object(reply.result)
     if result is None:
         return GreetingFailed("its greeting is not an object")
-    return _modern_facts(result) if era is Era.MODERN else _legacy_facts(result)
+    facts = _modern_facts(result) if era is Era.MODERN else _legacy_facts(result)
+    if isinstance(facts, ServerFacts) and not manner.allows(facts.version):
+        return GreetingFailed(f"it speaks MCP {facts.version}, which it is not to", code=UNSUPPORTED)
+    return facts
 
 
 def _speaks_ours(error: Raw) -> bool:
@@ -159,7 +198,7 @@ def _modern_facts(result: dict[str, Raw]) -> ServerFacts | GreetingFailed:
         next((v for v in reversed(MODERN_VERSIONS) if v in versions), None) if isinstance(versions, list) else None
     )
     if version is None:
-        return GreetingFailed("it speaks no modern MCP version of ours")
+        return GreetingFailed("it speaks no modern MCP version of ours", code=UNSUPPORTED)
     meta = decode_object(result["_meta"]) if "_meta" in result else None
     info = decode_object((meta or {}).get(META_SERVER, Raw(b"{}"))) or {}
     return ServerFacts(
@@ -175,7 +214,7 @@ def _modern_facts(result: dict[str, Raw]) -> ServerFacts | GreetingFailed:
 def _legacy_facts(result: dict[str, Raw]) -> ServerFacts | GreetingFailed:
     version = maybe_string(result.get("protocolVersion"))
     if version not in LEGACY_VERSIONS:
-        return GreetingFailed(f"it speaks MCP {str(version)[:40]}, which we do not")
+        return GreetingFailed(f"it speaks MCP {str(version)[:40]}, which we do not", code=UNSUPPORTED)
     info = decode_object(result.get("serverInfo", Raw(b"{}"))) or {}
     return ServerFacts(
         era=Era.LEGACY,

@@ -10,6 +10,7 @@ import random
 import secrets
 import weakref
 from collections.abc import Awaitable, Callable, Iterable
+from math import isfinite
 from typing import Final
 
 import msgspec
@@ -33,7 +34,7 @@ from interlock.runtime.grants.holder import Denied, Holder
 from interlock.runtime.links.connecting import ConnectFailed, Connector, Loss, Workshop
 from interlock.runtime.links.greeting import MODERN_META, PROBE_S, modern_head
 from interlock.runtime.links.link import Link, LostFault
-from interlock.runtime.links.listing import FIELD, Items, ListFailed, Listing, read_list
+from interlock.runtime.links.listing import FIELD, LIST_S, Items, ListFailed, Listing, read_list
 from interlock.runtime.links.pipes import HttpPipe, Pipe, Undelivered
 from interlock.runtime.links.renewal import Renewal
 from interlock.runtime.links.state import LinkState
@@ -54,6 +55,7 @@ RENEWALS_MAX: Final = 3  # credentials in a row that the server refuses when gre
 REST_PER_ITEM_S: Final = 50e-6  # some ten times what reading one takes: a flood of changes gets a tenth of the node
 REST_ITEMS_MIN: Final = 100  # what is read in a few milliseconds needs no rest
 REST_MAX_S: Final = 1.0  # a fifth of the usual heartbeat interval, within which a change is to be seen above (6.3)
+IDLE: Final = "it was idle"
 LOG_LEVEL_S: Final = 2.0  # a log line is worth no longer wait
 
 Heard = asyncio.Future[Response | Fault]
@@ -66,6 +68,9 @@ LISTS_OF: Final = {
 
 
 class Keeper:
+    is_offered = True  # what its server lists is offered to clients as it is
+    reads: tuple[str, ...] = (TOOLS_LIST, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST)  # which of its lists
+
     def __init__(
         self,
         link: Link,
@@ -107,8 +112,15 @@ class Keeper:
             holder.on_line = self._on_credential
         self._attempts = 0
         self._stopping = False
+        self._falls_asleep = False
+        self.failure: ConnectFailed | None = None  # of the last attempt
 
     # Commands
+
+    def start_asleep(self) -> None:
+        """Nothing is begun until somebody wants the server."""
+        self._falls_asleep = True
+        self.start()
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._live(), name=f"link {self.link.segment}")
@@ -140,6 +152,13 @@ class Keeper:
     def wake(self) -> None:
         """Somebody wants this server now."""
         self._wake.set()
+
+    def sleep(self) -> None:
+        """End the connection, and the process with it, until somebody wakes it. Nobody's call may be under way."""
+        self._falls_asleep = True
+        self._wake.clear()
+        self._usable.clear()
+        self.lose(IDLE)
 
     @property
     def may_return_soon(self) -> bool:
@@ -192,6 +211,8 @@ class Keeper:
 
     async def _live(self) -> None:
         while not self._stopping:
+            if self._falls_asleep:
+                await self._sleep()
             self._loss.forget()
             self._wake.clear()
             began = self._workshop.clock.now()
@@ -201,8 +222,12 @@ class Keeper:
                 self.settled.set()
                 self._usable.set()
                 self._renewals = 0
+                self.failure = None
                 reason = await self._loss.wait()
+                if self._falls_asleep:
+                    continue
             except ConnectFailed as failed:
+                self.failure = failed
                 reason = failed.reason
                 if failed.refusal is not None:
                     denied = await self._another_credential(failed.refusal, began)
@@ -216,19 +241,33 @@ class Keeper:
                 ref = secrets.token_hex(6)
                 log.exception("link %s: internal error %s", self.link.segment, ref)
                 reason = f"internal error {ref}"
+                self.failure = ConnectFailed(reason)
             self._usable.clear()
             await self._hang_up(reason)
             if self._workshop.clock.now() - began > STEADY_S:
                 self._attempts = 0
             self._attempts += 1
             self.link.restarts += 1
-            wait_s = retry_s or backoff_s(self._attempts)
+            wait_s = retry_s or self._backoff_s()
             self._stand_lost(reason, wait_s, unauthorised=retry_s is not None)
             self.settled.set()
             await self._pause(wait_s)
 
+    async def _sleep(self) -> None:
+        self._usable.clear()
+        await self._hang_up(IDLE)
+        self.link.stand(LinkState.ASLEEP, None)
+        self.settled.set()
+        await self._wake.wait()
+        self._falls_asleep = False
+
+    def _backoff_s(self) -> float:
+        """How long after this loss, or failed attempt, the next attempt is made."""
+        return backoff_s(self._attempts)
+
     def _stand_lost(self, reason: str, wait_s: float, *, unauthorised: bool) -> None:
-        log.warning("link %s: %s; next attempt in %.1f s", self.link.segment, reason, wait_s)
+        again = f"next attempt in {wait_s:.1f} s" if isfinite(wait_s) else "it is not tried again"
+        log.warning("link %s: %s; %s", self.link.segment, reason, again)
         if unauthorised:
             self.link.stand(LinkState.UNAUTHORISED, reason)
         elif self.listing is not None:
@@ -266,7 +305,7 @@ class Keeper:
     async def _pause(self, wait_s: float) -> None:
         """Wait for the next attempt; a degraded link's tools leave when their grace is over."""
         try:
-            async with asyncio.timeout(wait_s):
+            async with asyncio.timeout(wait_s if isfinite(wait_s) else None):
                 await self._wake.wait()
         except TimeoutError:
             pass
@@ -277,7 +316,8 @@ class Keeper:
             await self._stock_catalog(self.link, None)
 
     async def _connect(self) -> None:
-        if self.listing is None and self.link.standing.state is not LinkState.CONNECTING:
+        state = self.link.standing.state
+        if state is LinkState.ASLEEP or (self.listing is None and state is not LinkState.CONNECTING):
             self.link.stand(LinkState.CONNECTING, self.link.standing.reason)
         await self._connector.connect()
         await self._stock()
@@ -321,7 +361,7 @@ class Keeper:
 
     async def _stock(self) -> None:
         """Read all lists. A list that does not come leaves the link usable but slow."""
-        methods = (TOOLS_LIST, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST)
+        methods = self.reads
         outcomes = await asyncio.gather(*(self._read(method) for method in methods))
         refusal = next((failed.what for _, failed in outcomes if failed is not None and failed.unauthorised), None)
         if refusal is not None:
@@ -354,7 +394,7 @@ class Keeper:
         listing = self.listing
         if listing is None or not self._usable.is_set():
             return
-        for method in LISTS_OF[kind]:
+        for method in (method for method in LISTS_OF[kind] if method in self.reads):
             items, trouble = await self._read(method)
             self._troubles.pop(method, None)
             if items is not None:
@@ -369,7 +409,7 @@ class Keeper:
     async def _read(self, method: str) -> tuple[Items | None, ListFailed | None]:
         try:
             known = getattr(self.listing, FIELD[method]) if self.listing is not None else None
-            return await read_list(self.link, method, known), None
+            return await read_list(self.link, method, known, self._workshop.manner.within(LIST_S)), None
         except ListFailed as failed:
             return None, failed
 
@@ -424,6 +464,6 @@ class Keeper:
             inquiry.on_failed(Fault(CALL_TIMEOUT, "call_timeout"), Outcome.TIMEOUT)
 
 
-def backoff_s(attempt: int) -> float:
-    exact = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(attempt - 1, 10))
+def backoff_s(attempt: int, first_s: float = BACKOFF_FIRST_S) -> float:
+    exact = min(BACKOFF_MAX_S, first_s * 2.0 ** min(attempt - 1, 10))
     return exact * random.uniform(0.8, 1.2)  # noqa: S311  (jitter, not a secret)

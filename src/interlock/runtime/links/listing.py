@@ -68,7 +68,7 @@ class ListFailed(Exception):
 FIELD: Final = {TOOLS_LIST: "tools", PROMPTS_LIST: "prompts", RESOURCES_LIST: "resources", TEMPLATES_LIST: "templates"}
 
 
-async def read_list(link: Link, method: str, known: Items | None = None) -> Items:
+async def read_list(link: Link, method: str, known: Items | None = None, page_s: float = LIST_S) -> Items:
     """Raises ListFailed. A server without the capability has an empty list and is not asked.
 
     An item that is in `known`, the list as it was last read, is the same object again where its bytes are.
@@ -85,7 +85,7 @@ async def read_list(link: Link, method: str, known: Items | None = None) -> Item
     private = facts.era is Era.LEGACY
     size = 0
     for _ in range(PAGES_MAX):
-        answer = await _read_page(link, method, cursor)
+        answer = await _read_page(link, method, cursor, page_s)
         if answer is None:
             return Items()
         page, page_size = answer
@@ -127,7 +127,7 @@ async def read_list(link: Link, method: str, known: Items | None = None) -> Item
     )
 
 
-async def _read_page(link: Link, method: str, cursor: Raw | None) -> tuple[dict[str, Raw], int] | None:
+async def _read_page(link: Link, method: str, cursor: Raw | None, page_s: float) -> tuple[dict[str, Raw], int] | None:
     """One page, and its size in bytes."""
     modern = link.facts is not None and link.facts.era is Era.MODERN
     params: dict[str, Any] = {"_meta": MODERN_META} if modern else {}
@@ -135,10 +135,10 @@ async def _read_page(link: Link, method: str, cursor: Raw | None) -> tuple[dict[
         params["cursor"] = cursor
     inquiry = link.ask(method, params, modern_head(method) if modern else b"")
     try:
-        reply = await asyncio.wait_for(inquiry.future, LIST_S)
+        reply = await asyncio.wait_for(inquiry.future, page_s)
     except TimeoutError:
         link.cancel(inquiry, "timeout")
-        raise ListFailed(f"{method} was not answered within {LIST_S:g} s") from None
+        raise ListFailed(f"{method} was not answered within {page_s:g} s") from None
     if isinstance(reply, LostFault):
         raise ListFailed(f"{method}: {reply.detail}", reply.what)
     if isinstance(reply, Fault):

@@ -15,6 +15,7 @@ from interlock.protocol.mcp.sse import SseMalformed, SseParser
 from interlock.runtime.calls import Inquiry, Pending
 from interlock.runtime.links.aside import Aside
 from interlock.runtime.parking import PARKED_MAX
+from interlock.runtime.sandbox.cells import Cell
 from interlock.transport.http import Failure, FailureKind, Handle, Headers, HttpClient, header
 from interlock.transport.stdio import Child
 
@@ -84,6 +85,7 @@ class StdioPipe:
     def __init__(self, owner: PipeOwner) -> None:
         self._owner = owner
         self.child: Child | None = None
+        self.cell: Cell | None = None  # the sandbox it runs in
 
     def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
         child = self.child
@@ -111,8 +113,12 @@ class StdioPipe:
         self._owner.on_pipe_lost("it stopped reading its input")
 
     async def close(self) -> None:
-        if self.child is not None:
-            await self.child.stop()
+        try:
+            if self.child is not None:
+                await self.child.stop()
+        finally:
+            if self.cell is not None:
+                self.cell.close()
 
 
 class HttpPipe:

@@ -16,6 +16,7 @@ class LinkState(Enum):
     DEGRADED = "degraded"  # was ready, is gone, may come back: tools stay listed (MCP-AX 13.2)
     FAILED = "failed"
     STOPPED = "stopped"
+    ASLEEP = "asleep"  # it was idle: there is no process, and whoever wants it wakes it
 
 
 class Standing(msgspec.Struct, frozen=True):

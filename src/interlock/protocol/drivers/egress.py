@@ -1,0 +1,110 @@
+"""Which hosts a sandboxed server may reach, and what it asks a forward proxy for (RFC 9110, 9.3.6; RFC 9112, 3.2).
+
+In: the head of a proxy request as bytes, and the entries of an egress list. Out: the place it wants to reach with what
+has to be sent there, or a refusal; and how an entry permits a host. Nothing is looked up here: whether a name leads to
+a private network is found out by whoever resolves it.
+"""
+
+import enum
+import ipaddress
+import re
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+HEAD_BYTES_MAX: Final = 32 * 1024  # cookies and tokens of one request; servers take 8 to 16 KiB
+
+ENTRY: Final = re.compile(
+    r"\*|(?:\*\.)?[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?)*", re.ASCII
+)
+_NAME = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,62})(?:\.[a-z0-9_][a-z0-9_-]{0,62})*\.?", re.ASCII)
+_AUTHORITY = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\s:/@\[\]]+))(?::([0-9]{1,5}))?", re.ASCII)
+_REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,40}) ([!-~]+) HTTP/1\.([01])")
+_FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\x00]*)")
+# The proxy's own matter, or (RFC 9110, 7.6.1) between two neighbours only.
+_DROPPED: Final = frozenset((b"host", b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"te"))
+
+
+class Permit(enum.Enum):
+    NAMED = "named"  # to the letter: wherever the name leads
+    WILD = "wild"  # by a wildcard: only a public address
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What the client wants: a tunnel, or one request sent on."""
+
+    host: str
+    port: int
+    head: bytes | None = None  # what is sent to the host first; None: a tunnel
+
+
+class Malformed(msgspec.Struct, frozen=True):
+    why: str
+
+
+def permits(host: str, entries: Iterable[str]) -> Permit | None:
+    """*.foo.com is a.foo.com and a.b.foo.com, not foo.com; no name with a wildcard stands for an IP address."""
+    host = host.lower().rstrip(".")
+    listed = {entry.lower() for entry in entries}
+    if host in listed:
+        return Permit.NAMED
+    if "*" in listed:
+        return Permit.WILD
+    if is_address(host):
+        return None
+    return Permit.WILD if any(each.startswith("*.") and host.endswith(each[1:]) for each in listed) else None
+
+
+def is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        # Resolvers also read 127.1, 0x7f.1 and 2130706433 as addresses.
+        return host.rpartition(".")[2][:1].isdecimal()
+    return True
+
+
+def read_head_untrusted(data: bytes) -> Asked | Malformed:
+    """`data` ends with the empty line that ends the head."""
+    line, *fields = data.removesuffix(b"\r\n\r\n").split(b"\r\n")
+    found = _REQUEST_LINE.fullmatch(line)
+    if found is None:
+        return Malformed("this is no request")
+    method, target = found[1], found[2].decode("ascii")
+    if method == b"CONNECT":
+        place = _place(target, None)
+        return place if isinstance(place, Malformed) else Asked(host=place[0], port=place[1])
+    scheme, separator, rest = target.partition("://")
+    if not separator or scheme.lower() != "http":
+        return Malformed("only http:// is asked for so; use CONNECT for everything else")
+    cut = next((index for index, letter in enumerate(rest) if letter in "/?#"), len(rest))
+    place = _place(rest[:cut], 80)
+    if isinstance(place, Malformed):
+        return place
+    path = rest[cut:].partition("#")[0]
+    origin_form = path if path.startswith("/") else "/" + path
+    head = [b"%b %b HTTP/1.1" % (method, origin_form.encode()), b"Host: " + rest[:cut].encode()]
+    for field in fields:
+        named = _FIELD.fullmatch(field)
+        if named is None:
+            return Malformed("a header that is none")
+        if named[1].lower() not in _DROPPED:
+            head.append(field)
+    head.append(b"Connection: close")  # one request each: the next may be for another host
+    return Asked(host=place[0], port=place[1], head=b"\r\n".join(head) + b"\r\n\r\n")
+
+
+def _place(authority: str, default_port: int | None) -> tuple[str, int] | Malformed:
+    found = _AUTHORITY.fullmatch(authority.lower())
+    if found is None:
+        return Malformed("this is no host and port")
+    six, name, written = found.groups()
+    port = int(written) if written else default_port
+    if port is None or not 0 < port < 65536:
+        return Malformed("no port, or one that is none")
+    if six is not None:
+        return (six, port) if is_address(six) else Malformed("this is no address")
+    if not _NAME.fullmatch(name):
+        return Malformed("this is no name of a host")
+    return name.rstrip("."), port

@@ -1,0 +1,389 @@
+"""One driver, from its file to a server that can be called: installed, started, compared with its contracts, lent.
+
+In: a trusted driver with the contracts it binds, and what the node gives every driver (`Shop`). Out: how it stands and
+why, and leases of its server's link. Whether it is the one to serve a call is not asked here.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from interlock.config.plan import Dial
+from interlock.protocol.drivers.errors import DriverError
+from interlock.protocol.drivers.matching import Bound
+from interlock.protocol.drivers.messages import Binding, Contract, Driver, Problem, Remote
+from interlock.runtime.callers import Caller
+from interlock.runtime.drivers.checking import Verdict, check, greeting_warnings
+from interlock.runtime.drivers.checkup import Checkup
+from interlock.runtime.drivers.compiled import DeclaredEras, compiled, manner_of
+from interlock.runtime.drivers.installed import Installed
+from interlock.runtime.drivers.instances import Instance, InstanceLease, Instances
+from interlock.runtime.drivers.keeping import DriverKeeper
+from interlock.runtime.drivers.ports import DriverState
+from interlock.runtime.drivers.shop import Shop
+from interlock.runtime.drivers.watching import Watching
+from interlock.runtime.links.greeting import UNSUPPORTED
+from interlock.runtime.links.link import Link
+from interlock.runtime.links.listing import Listing
+from interlock.store.ports import StoreError
+
+log = logging.getLogger("interlock.drivers")
+
+SNAPSHOTS: Final = "driver_snapshots"
+INSTALL_AGAIN_S: Final = 60.0
+INSTALL_AGAIN_MAX_S: Final = 3600.0
+ACQUIRE_S: Final = 30.0
+UNHEALTHY: Final = "health_check_failed"
+
+_SERVES: Final = frozenset((DriverState.READY, DriverState.PARTIAL))
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What an earlier check was made on and found: digests, so that no server's words are served from a cache."""
+
+    about: str  # the driver's folder, its contracts and what was installed
+    protocol: str
+    tools: dict[str, str]  # contract id -> digest of the tool's definition
+
+
+class DriverProvider:
+    def __init__(
+        self,
+        driver: Driver,
+        contracts: Mapping[int, Contract],
+        shop: Shop,
+        *,
+        digest: str,
+        folder: Path,
+    ) -> None:
+        """`contracts`: of each binding, by its place in implements[]. `digest`: of the folder as it is trusted."""
+        self.driver = driver
+        self.state = DriverState.INSTALLING
+        self.code: str | None = None
+        self.reason: str | None = None
+        self.bound: Mapping[str, Bound] = {}
+        self.bindings: Mapping[str, Binding] = {contracts[each.index].id: each for each in driver.implements}
+        self.contract_ids: frozenset[str] = frozenset()  # what it serves now; `bound` may still have to be made
+        self.problems: tuple[Problem, ...] = ()  # of the last check, errors first
+        self.listing: Listing | None = None
+        self.installed: Installed | None = None
+        self.settled = asyncio.Event()  # the first verdict is there
+        self._contracts = contracts
+        self._shop = shop
+        self._digest = digest
+        self._folder = folder
+        self.on_changed: Callable[[DriverProvider], None] | None = None  # how it stands, or what it offers
+        self._snapshot: Snapshot | None = None
+        self._judged: tuple[DriverState, str | None, str | None] = (DriverState.READY, None, None)
+        self._task: asyncio.Task[None] | None = None
+        self._instances: Instances | None = None  # once it is installed
+        self._checkup: Checkup | None = None
+        self._illness: str | None = None  # what its last health check found
+        # Nothing in it is the caller's: who called first is known to nobody down there (AIP-security-8).
+        self._workshop = msgspec.structs.replace(
+            shop.workshop, manner=manner_of(driver), eras=DeclaredEras(shop.workshop.eras, driver)
+        )
+
+    # Life
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._begin(), name=f"driver {self.driver.key}")
+
+    async def stop(self, *, at_once: bool = False) -> None:
+        """When the calls it lent a link for have ended, which their time bounds, unless `at_once`."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+        if self._checkup is not None:
+            await self._checkup.stop()
+        if self._instances is not None:
+            if not at_once:
+                longest_ms = max(contract.timeout_ms for contract in self._contracts.values())
+                await self._instances.unlent(longest_ms / 1000)
+            await self._instances.stop()
+
+    async def _begin(self) -> None:
+        try:
+            self.installed = await self._install()
+            self._instances = self._make_instances(self.installed)
+            primary = self._instances.make(None)
+            self._checkup = self._make_checkup(self.installed, primary.keeper)
+            snapshot = await self._maybe_snapshot() if self._shop.plan.registration == "lazy" else None
+        except Exception as error:
+            log.exception("driver %s cannot be registered", self.driver.key)
+            words = str(error) if isinstance(error, StoreError) else "internal error; the log says more"
+            self._stand(DriverState.UNAVAILABLE, "internal", words)
+            self.settled.set()
+            return
+        if snapshot is not None:
+            self._snapshot = snapshot
+            self.contract_ids = frozenset(snapshot.tools)
+            complete = len(self.contract_ids) == len(self.bindings)
+            self._judged = (DriverState.READY if complete else DriverState.PARTIAL, None, None)
+            self._stand(*self._judged)
+            self.settled.set()
+            primary.keeper.start_asleep()
+        else:
+            self._stand(DriverState.CHECKING, None, None)
+            primary.keeper.start()
+        self._checkup.start()
+
+    async def _install(self) -> Installed:
+        again_s = INSTALL_AGAIN_S
+        while True:
+            async with self._shop.installs:
+                outcome = await self._shop.install(self.driver, self._folder, self._say_progress)
+            if isinstance(outcome, Installed):
+                return outcome
+            self._stand(DriverState.UNAVAILABLE, outcome.code, outcome.reason)
+            self.settled.set()
+            await asyncio.sleep(again_s)
+            again_s = min(INSTALL_AGAIN_MAX_S, again_s * 2)
+
+    def _say_progress(self, text: str) -> None:
+        self._stand(DriverState.INSTALLING, None, text)
+
+    def _make_instances(self, installed: Installed) -> Instances:
+        driver, shop = self.driver, self._shop
+        idle_ms = driver.interlock.idle_timeout_ms
+        idle_s = shop.plan.idle_timeout_s if idle_ms is None else idle_ms / 1000
+        return Instances(
+            partial(self._keeper, installed),
+            shop.keepers,
+            shop.workshop.clock,
+            most=driver.interlock.max_processes,
+            idle_s=None if driver.connection.keepalive or isinstance(driver.server, Remote) else idle_s,
+            one_by_one=bool(driver.interlock.client_capabilities),
+        )
+
+    def _make_checkup(self, installed: Installed, keeper: DriverKeeper) -> Checkup:
+        shop = self._shop
+        return Checkup(
+            self.driver, installed, keeper, plan=shop.plan, workshop=shop.workshop, on_outcome=self._on_health
+        )
+
+    def _keeper(self, installed: Installed, who: str | None) -> DriverKeeper:
+        shop, driver = self._shop, self.driver
+        plan = compiled(
+            driver,
+            installed,
+            folder=self._folder,
+            data=shop.data,
+            who=who,
+            is_sandboxed=shop.plan.sandbox.get(driver.id) != "off",
+        )
+        watching = Watching(shop.watcher, may_ask=bool(driver.interlock.client_capabilities))
+        link = Link(plan, watching, shop.workshop.clock, vendor_meta=shop.vendor_meta)
+        holder = shop.holder_for(plan.segment, plan.reach) if isinstance(plan.reach, Dial) else None
+        keeper = watching.keeper = DriverKeeper(
+            link,
+            self._workshop,
+            lambda link, listing: self._take(link, who, listing),
+            holder,
+            driver=driver,
+            starts=shop.starts,
+            on_up=self.settled.set,
+            on_fallen=lambda: self._fell(who),
+        )
+        return keeper
+
+    # What its server says
+
+    async def _take(self, link: Link, who: str | None, listing: Listing | None) -> None:
+        """One of its processes listed its tools, for the first time or again."""
+        instances = self._instances
+        instance = instances.maybe(who) if instances is not None else None
+        if listing is None or instances is None or instance is None or instance.keeper.link is not link:
+            return
+        known = self.bound
+        verdict = check(self.driver, self._contracts, listing, self._shop.plan.on_mismatch, known)
+        instance.verdict = verdict
+        instance.used_at = self._shop.workshop.clock.now()
+        instances.watch(instance)
+        is_own = self.driver.interlock.isolation != "driver"
+        if who is not None and verdict.state not in _SERVES:
+            return  # that tenant's server alone does not fit
+        self._adopt(verdict, listing, link)
+        if verdict.state in _SERVES:
+            await self._save_snapshot(verdict, link)
+        if is_own and who is None:
+            # Nobody calls this one: it was started to be looked at (AIP-tenant-1).
+            asyncio.get_running_loop().call_soon(instances.rest, instance)
+
+    def _adopt(self, verdict: Verdict, listing: Listing, link: Link) -> None:
+        facts = link.facts
+        warnings = () if facts is None else greeting_warnings(self.driver, facts, link.transport)
+        self.bound = verdict.bound
+        self.problems = (*verdict.problems, *warnings)
+        self.listing = listing
+        self.contract_ids = frozenset(verdict.bound)
+        self._judged = (verdict.state, verdict.code, verdict.reason)
+        self._illness = None
+        self.state, self.code, self.reason = self._judged
+        self._tell()
+
+    def _on_health(self, reason: str | None) -> None:
+        if reason is not None and (self.state in _SERVES or self._illness is not None):
+            self._illness = reason
+            self._stand(DriverState.UNAVAILABLE, UNHEALTHY, reason)
+        elif reason is None and self._illness is not None:
+            self._illness = None
+            self._stand(*self._judged)
+
+    def _fell(self, who: str | None) -> None:
+        """A series of attempts was in vain. A tenant's own trouble is nobody else's."""
+        instance = self._instances.maybe(who) if self._instances is not None else None
+        if instance is None or who is not None:
+            return
+        failure = instance.keeper.failure
+        reason = instance.keeper.link.standing.reason
+        self._illness = None
+        if failure is not None and failure.unauthorised:
+            self._stand(DriverState.UNAUTHED, "auth_required", reason)
+        elif failure is not None and failure.code == UNSUPPORTED:
+            self._stand(DriverState.REJECTED, UNSUPPORTED, reason)
+        else:
+            code = failure.code if failure is not None else None
+            self._stand(DriverState.UNAVAILABLE, code or "tool_unavailable", reason)
+        self.settled.set()
+
+    def _stand(self, state: DriverState, code: str | None, reason: str | None) -> None:
+        if (state, code, reason) != (self.state, self.code, self.reason):
+            self.state, self.code, self.reason = state, code, reason
+            self._tell()
+
+    def _tell(self) -> None:
+        if self.on_changed is not None:
+            self.on_changed(self)
+
+    # Health
+
+    async def look(self) -> str | None:
+        """Its health check, now; None: it is well, or has none."""
+        return None if self._checkup is None else await self._checkup.look()
+
+    @property
+    def passed_at(self) -> float | None:
+        return None if self._checkup is None else self._checkup.passed_at
+
+    @property
+    def failed_at(self) -> float | None:
+        return None if self._checkup is None else self._checkup.failed_at
+
+    # Lending
+
+    def maybe_ready(self, caller: Caller) -> InstanceLease | None:
+        instances = self._instances
+        if instances is None or self.state not in _SERVES:
+            return None
+        instance = instances.maybe(self._who(caller))
+        return None if instance is None or not self._is_ready(instance) else instances.maybe_lend(instance)
+
+    async def acquire(self, caller: Caller, timeout_s: float = ACQUIRE_S) -> InstanceLease | DriverError:
+        instances = self._instances
+        if instances is None or self.state is DriverState.REJECTED:
+            return self._refusal()
+        who = self._who(caller)
+        if self.state is DriverState.UNAUTHED and who is None:  # it refused, or would: it is not asked again
+            return self._unauthed(self.reason)
+        lease = await instances.borrow(who, timeout_s)
+        if lease is None:
+            return DriverError(
+                code="rate_limited",
+                message="all processes of this tool's server are busy; try again later",
+                retryable=True,
+                cause={"driver": self.driver.key, "max_processes": self.driver.interlock.max_processes},
+            )
+        keeper = lease.instance.keeper
+        try:
+            if not await keeper.come_up():
+                return self._away(keeper)
+            if not keeper.is_current:
+                await keeper.read_again()
+            if self._is_fit(lease.instance):
+                lent, lease = lease, None
+                return lent
+            return self._refusal(lease.instance.verdict)
+        finally:
+            if lease is not None:
+                lease.release()
+
+    def _who(self, caller: Caller) -> str | None:
+        match self.driver.interlock.isolation:
+            case "tenant":
+                return self._shop.tenant_of(caller)
+            case "user":
+                return self._shop.user_of(caller)
+            case _:
+                return None
+
+    def _is_ready(self, instance: Instance) -> bool:
+        return instance.keeper.is_usable and instance.keeper.is_current and self._is_fit(instance)
+
+    def _is_fit(self, instance: Instance) -> bool:
+        return instance.verdict is not None and instance.verdict.state in _SERVES
+
+    def _refusal(self, verdict: Verdict | None = None) -> DriverError:
+        reason = self.reason if verdict is None else verdict.reason
+        cause = {"driver": self.driver.key, "code": self.code, "reason": reason}
+        if verdict is None and self.state is not DriverState.REJECTED:
+            message = "the server of this tool is not ready"
+            return DriverError(code="tool_unavailable", message=message, retryable=True, cause=cause)
+        message = "the server of this tool does not keep its contract"
+        return DriverError(code="contract_mismatch", message=message, cause=cause)
+
+    def _away(self, keeper: DriverKeeper) -> DriverError:
+        reason = keeper.link.standing.reason
+        if keeper.failure is not None and keeper.failure.unauthorised:
+            return self._unauthed(reason)
+        return DriverError(
+            code="tool_unavailable",
+            message="the server of this tool could not be reached",
+            retryable=True,
+            cause={"driver": self.driver.key, "reason": reason},
+        )
+
+    def _unauthed(self, reason: str | None) -> DriverError:
+        return DriverError(
+            code="auth_required",
+            message="the server of this tool needs a credential that an operator has to set",
+            cause={"driver": self.driver.key, "reason": reason},
+        )
+
+    # What an earlier check found
+
+    def _about(self) -> str:
+        installed = self.installed
+        package = "" if installed is None else f"{installed.version} {installed.lock.integrity}"
+        contracts = [self._contracts[each.index] for each in self.driver.implements]
+        said = msgspec.json.encode([self._digest, package, contracts])
+        return sha256(said).hexdigest()
+
+    async def _maybe_snapshot(self) -> Snapshot | None:
+        entry = await self._shop.kv.get(SNAPSHOTS, self.driver.key, self._shop.workshop.clock.wall())
+        try:
+            snapshot = None if entry is None else msgspec.json.decode(entry.value, type=Snapshot)
+        except msgspec.DecodeError:
+            return None
+        if snapshot is None or snapshot.about != self._about() or not snapshot.tools.keys() <= self.bindings.keys():
+            return None
+        return snapshot
+
+    async def _save_snapshot(self, verdict: Verdict, link: Link) -> None:
+        facts = link.facts
+        tools = {contract: bound.tool_digest for contract, bound in verdict.bound.items()}
+        snapshot = Snapshot(about=self._about(), protocol=facts.version if facts is not None else "", tools=tools)
+        if snapshot == self._snapshot:
+            return
+        self._snapshot = snapshot
+        try:
+            encoded = msgspec.json.encode(snapshot)
+            await self._shop.kv.put(SNAPSHOTS, self.driver.key, encoded, self._shop.workshop.clock.wall())
+        except StoreError as error:
+            log.warning("what %s was found to offer could not be kept: %s", self.driver.key, error)

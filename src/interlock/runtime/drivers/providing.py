@@ -1,0 +1,74 @@
+"""Makes the provider of each driver that may run, out of what a node has."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from interlock.config.plan import Plan
+from interlock.protocol.drivers.messages import Driver
+from interlock.runtime.drivers.declared import Declared
+from interlock.runtime.drivers.installed import Installed, InstallFailed
+from interlock.runtime.drivers.installing import install
+from interlock.runtime.drivers.locks import Locks
+from interlock.runtime.drivers.provider import DriverProvider
+from interlock.runtime.drivers.shop import Shop
+from interlock.runtime.drivers.version_check import install_checked
+from interlock.runtime.links.connecting import Workshop
+
+if TYPE_CHECKING:
+    from interlock.runtime.node import Node
+
+
+class Providing:
+    """A registry's factory. How many install or start at one time holds for all it makes."""
+
+    def __init__(self, node: "Node", workshop: Workshop, plan: Callable[[], Plan]) -> None:
+        """`plan`: as it is whenever a provider is made."""
+        self._plan = plan
+        self._locks = Locks(node.store.kv, node.clock)
+        self._workshop = workshop
+        first = plan()
+        self._shop = Shop(
+            plan=first.drivers,
+            data=first.data,
+            workshop=workshop,
+            watcher=node,
+            keepers=node.keepers,
+            kv=node.store.kv,
+            install=self._install,
+            holder_for=node.desk.holder,
+            vendor_meta=first.mcp.meta_pass == "vendor",  # noqa: S105  (a choice, not a password)
+        )
+
+    def __call__(self, declared: Declared) -> DriverProvider:
+        if declared.driver is None:
+            raise ValueError(f"{declared.key} is not fit to run")
+        shop = self._shop.with_plan(self._plan().drivers)
+        return DriverProvider(declared.driver, declared.contracts, shop, digest=declared.digest, folder=declared.folder)
+
+    async def _install(self, driver: Driver, folder: Path, say: Callable[[str], None]) -> Installed | InstallFailed:
+        """Raises StoreError: what was installed before is not known, and something newer is not taken for it."""
+        plan = self._plan()
+        lock = await self._locks.get(driver.key)
+
+        async def installer(anew: bool) -> Installed | InstallFailed:
+            return await install(
+                driver,
+                packages=self._workshop.packages,
+                folder=folder,
+                lock=None if anew else lock,
+                progress=say,
+                warden=self._workshop.warden,
+                settings=plan.drivers,
+                workspace=plan.workspace if folder.is_relative_to(plan.workspace) else folder,
+                node=plan.node.name,
+            )
+
+        outcome = await install_checked(driver, installer, warden=self._workshop.warden, cwd=folder)
+        if isinstance(outcome, Installed) and outcome.lock != lock:
+            await self._locks.put(driver.key, outcome.lock)
+        return outcome
+
+
+def make_factory(node: "Node") -> Callable[[Declared], DriverProvider]:
+    return Providing(node, node._workshop, lambda: node.plan)

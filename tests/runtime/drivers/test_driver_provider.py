@@ -1,0 +1,64 @@
+"""A driver's server from its file to a call: is it started, checked, kept, put to sleep and woken as AIP-32 says?"""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from tests.runtime.drivers.stage import Stage, alive, asked, caller, lent, settled, staged, until
+
+from interlock.protocol.drivers.errors import DriverError
+from interlock.runtime.drivers.ports import DriverState
+from interlock.runtime.links.state import LinkState
+
+
+@pytest_asyncio.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with staged(tmp_path) as stage:
+        yield stage
+
+
+async def test_a_driver_whose_server_keeps_its_contract_is_ready_and_lends_its_link(stage: Stage) -> None:
+    provider = await settled(stage.provider())
+    assert (provider.state, provider.reason) == (DriverState.READY, None)
+    assert provider.contract_ids == {"echoes"}
+    lease = await lent(provider)
+    assert (await asked(lease, text="hello"))["text"] == "hello"
+    lease.release()
+    again = provider.maybe_ready(caller())
+    assert again is not None
+    assert again.link is lease.link
+    again.release()
+
+
+async def test_it_stands_among_the_links_under_its_id_and_major_version(stage: Stage) -> None:
+    await settled(stage.provider())
+    shown = stage.node.operations.links()["links"]
+    assert [(link["segment"], link["state"]) for link in shown] == [("driven-mcp@1", "ready")]
+
+
+@pytest.mark.req("AIP-transport-3")
+async def test_an_idle_server_ends_and_the_next_call_starts_another(stage: Stage) -> None:
+    provider = await settled(stage.provider(metadata={"idle_timeout_ms": 1000}))
+    (pid,) = stage.log.pids
+    keeper = stage.node.keepers["driven-mcp@1"]
+    await until(lambda: keeper.link.standing.state is LinkState.ASLEEP, 3)
+    assert not alive(pid)
+    assert provider.state is DriverState.READY
+    assert provider.maybe_ready(caller()) is None
+    lease = await lent(provider)
+    assert (await asked(lease))["pid"] == stage.log.pids[1] != pid
+    lease.release()
+
+
+@pytest.mark.req("AIP-tools-1", "AIP-tools-3")
+async def test_a_tool_the_server_does_not_list_rejects_the_driver_and_the_nearest_name_is_said(stage: Stage) -> None:
+    provider = await settled(stage.provider(tools={"ecko": "echoes"}))
+    assert provider.state is DriverState.REJECTED
+    assert provider.code == "mcp_tool_missing"
+    assert "echo" in provider.problems[0].hint
+    assert provider.contract_ids == frozenset()
+    refused = await provider.acquire(caller())
+    assert isinstance(refused, DriverError)
+    assert refused.code == "contract_mismatch"
+    assert "tools/call" not in stage.log.methods

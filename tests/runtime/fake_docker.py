@@ -1,0 +1,57 @@
+"""A stand-in for the client of a container engine: records what it is told, keeps images in a file, and runs, for
+`run`, a real stdio server with the environment a container would get. No engine is needed, so composition, digests and
+the way of values can be seen where none runs.
+
+    state.json beside it: {"registry": {"name:tag": "sha256:…"}, "images": {"sha256:…": ["name", …]}, "server": [argv]}
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+def main() -> int:
+    words = sys.argv[1:]
+    with (HERE / "calls.jsonl").open("a") as calls:
+        calls.write(json.dumps({"argv": words, "env": dict(os.environ)}) + "\n")
+    state = json.loads((HERE / "state.json").read_text())
+    match words:
+        case ["pull", "--quiet", image]:
+            name, _, wanted = image.partition("@")
+            digest = wanted if wanted in state["registry"].values() else state["registry"].get(name)
+            if digest is None:
+                print(f"Error response from daemon: manifest for {image} not found", file=sys.stderr)
+                return 1
+            state["images"][digest] = name
+            (HERE / "state.json").write_text(json.dumps(state))
+            print(image)
+            return 0
+        case ["image", "inspect", image]:
+            for digest, name in reversed(state["images"].items()):
+                repository = name.rpartition(":")[0] or name
+                if image in {name, digest, f"{repository}@{digest}"}:
+                    known = [] if name in state.get("local", []) else [f"{repository}@{digest}"]
+                    print(json.dumps([{"Id": digest, "RepoDigests": known}]))
+                    return 0
+            print("Error: No such image", file=sys.stderr)
+            return 1
+        case ["ps", *_]:
+            print("\n".join(state.get("containers", [])))
+            return 0
+        case ["rm", "--force", *_]:
+            return 0
+        case ["run", *rest]:
+            names = [rest[place + 1] for place, word in enumerate(rest) if word == "-e"]
+            inside = {name: os.environ[name] for name in names if name in os.environ}
+            image = next(place for place, word in enumerate(rest) if "sha256:" in word)
+            server = state["server"]
+            os.execve(server[0], [*server, *rest[image + 1 :]], {"PATH": os.defpath} | inside)
+    print(f"unknown: {words}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
