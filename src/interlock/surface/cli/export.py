@@ -169,7 +169,8 @@ def _give(invocation: Invocation, client: "Client", name: str, entry: dict[str, 
 def _driver(invocation: Invocation, identifier: str) -> "tuple[Driver, dict[str, Any], Secrets | None]":
     from interlock.protocol.drivers.driver_file import DRIVER_FILE, read_driver
     from interlock.protocol.drivers.secrets_file import SECRETS_FILE, read_secrets
-    from interlock.runtime.imports.folders import DRIVERS, read_folder
+    from interlock.runtime.drivers.looking import DRIVERS
+    from interlock.runtime.imports.folders import read_folder
 
     path = invocation.loaded.plan.workspace / DRIVERS / identifier
     if Path(identifier).name != identifier or not path.is_dir():
