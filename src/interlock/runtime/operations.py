@@ -223,6 +223,14 @@ class NodeOperations:
             raise Refused("bad_secret_name", str(error)) from None
         return {"name": name, "restarted": await self._restart_users_of(name)}
 
+    async def keep_secret(self, name: str, value: str) -> JsonObject:
+        try:
+            state = await self._node.desk.keep_secret(name, value)
+        except BadSecretName as error:
+            raise Refused("bad_secret_name", str(error)) from None
+        restarted = await self._restart_users_of(name) if state == "new" else []
+        return {"name": name, "state": state, "restarted": restarted}
+
     async def remove_secret(self, kind: Kind, name: str) -> JsonObject:
         if not await self._node.desk.remove_secret(kind, name):
             known = [known for _, known in await self._node.desk.secret_names()]

@@ -30,12 +30,13 @@ VERBS = {
         "links",
         "drivers",
         "secrets",
+        "export",
         "access",
         "audit",
         "explain",
         "version",
     )
-}
+} | {"import": "interlock.surface.cli.import_"}  # a word of Python's own
 OTHER_NUMBER = {  # nouns, singular or plural
     "tool": "tools",
     "approval": "approvals",
