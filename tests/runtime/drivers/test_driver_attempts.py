@@ -1,0 +1,162 @@
+"""A driver's server that does not come, or goes: how often is it tried, who waits, and what is said?"""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import pytest_asyncio
+from tests.runtime.drivers.stage import AheadClock, Stage, asked, caller, lent, settled, staged, until
+
+from interlock.protocol.drivers.errors import DriverError
+from interlock.runtime.drivers import keeping
+from interlock.runtime.drivers import provider as provider_module
+from interlock.runtime.drivers.installed import Attempt, InstallFailed
+from interlock.runtime.drivers.ports import DriverState
+from interlock.runtime.links.keeper import backoff_s
+from interlock.runtime.links.link import LostFault
+
+
+@pytest.fixture
+def clock() -> AheadClock:
+    return AheadClock()
+
+
+@pytest_asyncio.fixture
+async def stage(tmp_path: Path, clock: AheadClock) -> AsyncIterator[Stage]:
+    async with staged(tmp_path, clock) as stage:
+        yield stage
+
+
+def test_the_pauses_between_attempts_start_at_a_quarter_second_double_and_end_at_half_a_minute() -> None:
+    pauses = [backoff_s(attempt, keeping.FIRST_S) for attempt in range(1, 12)]
+    for attempt, pause in enumerate(pauses):
+        exact = min(30.0, 0.25 * 2**attempt)
+        assert exact * 0.8 <= pause <= exact * 1.2
+
+
+@pytest.mark.req("AIP-transport-12")
+async def test_a_server_that_ends_at_once_is_tried_once_and_max_retries_more_times(stage: Stage) -> None:
+    provider = await settled(stage.provider("--exit", "3", connection_options={"max_retries": 2}))
+    assert provider.state is DriverState.UNAVAILABLE
+    assert "exited with code 3" in (provider.reason or "")
+    assert len(stage.log.starts) == 3
+
+
+@pytest.mark.req("AIP-transport-12")
+async def test_a_call_for_it_makes_one_more_series_and_ends_as_retryable(stage: Stage) -> None:
+    provider = await settled(stage.provider("--exit", "3", connection_options={"max_retries": 0}))
+    error = await provider.acquire(caller())
+    assert isinstance(error, DriverError)
+    assert (error.code, error.retryable) == ("tool_unavailable", True)
+    assert "exited with code 3" in error.cause["reason"]
+    assert "exited" not in error.message
+    assert len(stage.log.starts) == 2
+
+
+@pytest.mark.req("AIP-transport-12")
+async def test_five_exits_within_a_minute_leave_it_alone_for_a_minute(stage: Stage, clock: AheadClock) -> None:
+    provider = await settled(stage.provider("--exit", "3", connection_options={"max_retries": 10}))
+    assert provider.state is DriverState.UNAVAILABLE
+    assert len(stage.log.starts) == 5
+    error = await provider.acquire(caller())
+    assert isinstance(error, DriverError)
+    assert error.retryable
+    assert len(stage.log.starts) == 5
+    clock.ahead += keeping.BARRED_S + 1
+    waiting = asyncio.create_task(provider.acquire(caller()))
+    await until(lambda: len(stage.log.starts) > 5)
+    waiting.cancel()
+
+
+@pytest.mark.req("AIP-transport-13")
+async def test_a_server_that_dies_fails_its_open_calls_at_once_and_the_next_runs_on_another(stage: Stage) -> None:
+    provider = await settled(stage.provider())
+    leases = [await lent(provider) for _ in range(3)]
+    never = str(stage.folder / "never")
+    calls = [lease.link.ask("tools/call", {"name": "wait", "arguments": {"until": never}}) for lease in leases]
+    await until(lambda: stage.log.methods.count("tools/call") == 3)
+    os.kill(stage.log.pids[0], signal.SIGKILL)
+    async with asyncio.timeout(1):
+        replies = [await call.future for call in calls]
+    for reply in replies:
+        assert isinstance(reply, LostFault)
+        assert (reply.data or {})["outcome"] == "unknown"
+        assert "SIGKILL" in reply.detail
+    for lease in leases:
+        lease.release()
+    lease = await lent(provider)
+    assert (await asked(lease))["pid"] == stage.log.pids[1]
+    assert provider.state is DriverState.READY
+    lease.release()
+
+
+@pytest.mark.req("AIP-front-7")
+async def test_a_server_that_never_answers_fails_after_the_time_of_its_connection(stage: Stage) -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    options = {"timeout_ms": 300, "max_retries": 0}
+    provider = await settled(stage.provider("--mute", connection_options=options))
+    assert 0.3 <= loop.time() - began < 3
+    assert provider.state is DriverState.UNAVAILABLE
+    assert "no answer" in (provider.reason or "")
+
+
+async def test_the_first_caller_may_leave_without_ending_what_was_started_for_them(stage: Stage) -> None:
+    provider = await settled(stage.provider(metadata={"idle_timeout_ms": 1000}))
+    await until(lambda: stage.node.keepers["driven-mcp@1"].link.pid is None, 5)
+    leaving = asyncio.create_task(provider.acquire(caller()))
+    await until(lambda: len(stage.log.starts) == 2)
+    leaving.cancel()
+    lease = await lent(provider, "bob")
+    assert len(stage.log.starts) == 2
+    lease.release()
+
+
+async def test_what_cannot_be_installed_is_unavailable_with_every_reason_and_tried_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provider_module, "INSTALL_AGAIN_S", 0.05)
+    attempts = (Attempt(method="npm", reason="no registry"), Attempt(method="pip", reason="no index"))
+    stage.failing = InstallFailed(code="install_failed", attempts=attempts)
+    provider = await settled(stage.provider())
+    assert (provider.state, provider.code) == (DriverState.UNAVAILABLE, "install_failed")
+    assert provider.reason == "npm: no registry; pip: no index"
+    error = await provider.acquire(caller())
+    assert isinstance(error, DriverError)
+    assert error.code == "tool_unavailable"
+    stage.failing = None
+    await until(lambda: provider.state is DriverState.READY)
+
+
+async def test_an_operator_who_restarts_it_is_not_held_up_by_anything(stage: Stage) -> None:
+    provider = await settled(stage.provider("--exit", "3", connection_options={"max_retries": 10}))
+    assert provider.state is DriverState.UNAVAILABLE
+    await stage.node.operations.restart_link("driven-mcp@1")
+    await until(lambda: len(stage.log.starts) > 5)
+
+
+async def test_many_drivers_start_side_by_side_and_no_more_than_a_few_at_a_time(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = most = 0
+    connect = keeping.Keeper._connect
+
+    async def counted(self: keeping.Keeper) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        try:
+            await connect(self)
+        finally:
+            at_once -= 1
+
+    monkeypatch.setattr(keeping.Keeper, "_connect", counted)
+    stage.shop = msgspec.structs.replace(stage.shop, starts=asyncio.Semaphore(3))
+    providers = [stage.provider(id=f"driven-{number}") for number in range(8)]
+    for provider in providers:
+        assert (await settled(provider)).state is DriverState.READY
+    assert most == 3

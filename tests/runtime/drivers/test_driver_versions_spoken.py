@@ -1,0 +1,126 @@
+"""Which MCP version is spoken with a driver's server: what the file declares, what it restricts, what is only said."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from tests.runtime.drivers.stage import Stage, asked, lent, settled, staged, until
+
+from interlock.runtime.drivers.ports import DriverState
+from interlock.runtime.drivers.provider import DriverProvider
+
+KEY = "driven-mcp@1"
+
+
+@pytest_asyncio.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with staged(tmp_path) as stage:
+        yield stage
+
+
+def spoken(stage: Stage) -> str | None:
+    facts = stage.node.keepers[KEY].link.facts
+    return facts.version if facts is not None else None
+
+
+def warnings(provider: DriverProvider) -> list[str]:
+    return [problem.code for problem in provider.problems]
+
+
+@pytest.mark.req("AIP-front-4", "AIP-proto-1")
+async def test_without_a_declared_version_a_modern_server_is_met_with_the_newest(stage: Stage) -> None:
+    provider = await settled(stage.provider("--era", "modern"))
+    assert (provider.state, spoken(stage)) == (DriverState.READY, "2026-07-28")
+    assert stage.log.methods[0] == "server/discover"
+    lease = await lent(provider)
+    assert (await asked(lease, n=1))["n"] == 1
+    lease.release()
+
+
+@pytest.mark.req("AIP-proto-1")
+async def test_a_server_that_refuses_the_question_is_met_with_a_handshake(stage: Stage) -> None:
+    provider = await settled(stage.provider("--era", "legacy"))
+    assert (provider.state, spoken(stage)) == (DriverState.READY, "2025-11-25")
+    assert stage.log.methods[:2] == ["server/discover", "initialize"]
+
+
+@pytest.mark.req("AIP-proto-3")
+async def test_a_declared_handshake_version_goes_first_and_offers_the_newest(stage: Stage) -> None:
+    provider = await settled(stage.provider("--answers", "2024-11-05", protocol_version="2025-03"))
+    assert provider.state is DriverState.READY
+    assert stage.log.methods[0] == "initialize"
+    assert "server/discover" not in stage.log.methods
+    assert stage.log.params("initialize")[0]["protocolVersion"] == "2025-11-25"
+    assert warnings(provider) == ["protocol_below_target"]
+
+
+@pytest.mark.req("AIP-proto-3")
+async def test_a_server_that_only_speaks_the_newest_is_reached_whatever_is_declared(stage: Stage) -> None:
+    provider = await settled(stage.provider("--era", "modern", protocol_version="2025-03"))
+    assert (provider.state, spoken(stage)) == (DriverState.READY, "2026-07-28")
+    assert stage.log.methods[:2] == ["initialize", "server/discover"]
+    assert warnings(provider) == []
+
+
+@pytest.mark.req("AIP-proto-4")
+async def test_the_handshake_comes_in_order_and_undeclared_lists_are_not_asked_for(stage: Stage) -> None:
+    await settled(stage.provider(protocol_version="2025-11-25"))
+    await until(lambda: "tools/list" in stage.log.methods)
+    assert stage.log.methods == ["initialize", "notifications/initialized", "tools/list"]
+    assert set(stage.log.params("initialize")[0]) == {"protocolVersion", "capabilities", "clientInfo"}
+
+
+@pytest.mark.req("AIP-proto-4")
+async def test_declared_prompts_are_not_asked_of_a_server_that_has_none(stage: Stage) -> None:
+    prompts = [{"name": "simple", "integrate_as": "raw"}]
+    provider = await settled(stage.provider(protocol_version="2025-11-25", prompts=prompts))
+    assert provider.state is DriverState.READY
+    assert "prompts/list" not in stage.log.methods
+
+
+@pytest.mark.req("AIP-proto-4")
+async def test_an_answer_with_an_unknown_version_is_no_connection(stage: Stage) -> None:
+    options: dict[str, Any] = {"max_retries": 0}
+    provider = await settled(stage.provider("--answers", "2031-01-01", connection_options=options))
+    assert (provider.state, provider.code) == (DriverState.REJECTED, "protocol_unsupported")
+    assert "tools/list" not in stage.log.methods
+    assert len(stage.log.starts) == 1
+
+
+@pytest.mark.req("AIP-proto-5")
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_driver_may_support_both_eras_without_a_warning(stage: Stage, era: str) -> None:
+    both = {"protocol_versions": ["2025-11-25", "2026-07-28"]}
+    provider = await settled(stage.provider("--era", era, metadata=both))
+    assert (provider.state, warnings(provider)) == (DriverState.READY, [])
+
+
+@pytest.mark.req("AIP-proto-5")
+async def test_a_version_outside_the_drivers_list_is_refused(stage: Stage) -> None:
+    only = {"protocol_versions": ["2025-11-25"]}
+    provider = await settled(stage.provider("--answers", "2025-06-18", metadata=only))
+    assert (provider.state, provider.code) == (DriverState.REJECTED, "protocol_unsupported")
+    assert "server/discover" not in stage.log.methods
+
+
+@pytest.mark.req("AIP-proto-5")
+async def test_a_server_of_an_era_outside_the_list_is_not_reached(stage: Stage) -> None:
+    only = {"protocol_versions": ["2026-07-28"]}
+    options: dict[str, Any] = {"max_retries": 0}
+    provider = await settled(stage.provider("--era", "legacy", metadata=only, connection_options=options))
+    assert provider.state is not DriverState.READY
+    assert "initialize" not in stage.log.methods
+
+
+@pytest.mark.req("AIP-proto-6")
+async def test_a_shared_server_is_offered_none_of_its_callers_abilities(stage: Stage) -> None:
+    await settled(stage.provider())
+    assert stage.log.params("initialize")[0]["capabilities"] == {}
+
+
+@pytest.mark.req("AIP-proto-6")
+async def test_a_driver_may_ask_for_them(stage: Stage) -> None:
+    await settled(stage.provider(metadata={"client_capabilities": ["sampling", "elicitation"]}))
+    assert set(stage.log.params("initialize")[0]["capabilities"]) == {"sampling", "elicitation"}
