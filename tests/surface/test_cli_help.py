@@ -38,6 +38,7 @@ COMMANDS = [
     ("secrets", "list"),
     ("secrets", "set"),
     ("secrets", "remove"),
+    ("add",),
     ("import",),
     ("export",),
     ("export", "client"),

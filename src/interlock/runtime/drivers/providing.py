@@ -86,7 +86,3 @@ class Providing:
         if isinstance(outcome, Installed) and outcome.lock != lock:
             await self._locks.put(driver.key, outcome.lock)
         return outcome
-
-
-def make_factory(node: "Node") -> Callable[[Declared], DriverProvider]:
-    return Providing(node, node._workshop, lambda: node.plan)

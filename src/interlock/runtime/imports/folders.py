@@ -17,8 +17,7 @@ from interlock.protocol.drivers.driver_file import DRIVER_FILE
 from interlock.protocol.drivers.frontmatter import FILE_BYTES_MAX, read_frontmatter
 from interlock.protocol.drivers.secrets_file import SECRETS_FILE
 from interlock.protocol.imports.batches import Standing
-from interlock.runtime.drivers.looking import DRAFT_FILE as DRAFT_FILE
-from interlock.runtime.drivers.looking import DRIVERS as DRIVERS
+from interlock.runtime.drivers.looking import DRAFT_FILE, DRIVERS
 from interlock.runtime.imports.finding import read_bounded
 
 RECORD_FILE: Final = "import.json"
