@@ -17,6 +17,7 @@ from interlock.runtime.sandbox.places import Protected
 
 SYSTEM: Final = (Path("/usr"), Path("/bin"), Path("/sbin"), Path("/lib"), Path("/lib64"), Path("/nix/store"))
 LIBRARIES: Final = Path("/usr/lib")
+SHIMS: Final = "shims"  # ~/.pyenv/shims/python3 looks for the version to run in the folder above
 PACKAGE_MARKS: Final = ("package.json", "pyproject.toml", "setup.py")
 _MODULE = re.compile(r"\W")
 LINKS_MAX: Final = 40  # as the kernel (path_resolution(7))
@@ -89,7 +90,9 @@ class _Found:
             self.folders[LIBRARIES / path.relative_to(LIBRARIES).parts[0]] = None  # /usr/lib/jvm
         if any(path.is_relative_to(each) for each in SYSTEM):
             return
-        if self._protected.may_imply_folder(prefix):
+        if path.parent.name == SHIMS and self._protected.may_imply(path.parent.parent):
+            self._folder(path.parent.parent)
+        elif self._protected.may_imply_folder(prefix):
             self._folder(prefix)
         elif prefix != path.parent:
             for name in ("lib", "lib64", "libexec"):
