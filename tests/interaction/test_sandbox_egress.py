@@ -44,7 +44,9 @@ def test_a_named_host_is_reached_through_the_proxy_and_only_so(node: RunningNode
 
 
 @pytest.mark.req("AIP-security-3")
-@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "api.bar.com", "sub.localhost", "169.254.169.254", "2130706433"])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "[::1]", "api.bar.com", "sub.localhost", "169.254.169.254", "2130706433"]
+)
 def test_any_other_host_is_refused_and_on_record(node: RunningNode, there: Outside, host: str) -> None:
     there.heard.clear()
     tunnel = attempt(node, "caged", "tunnel", host, there.port)

@@ -24,7 +24,6 @@ def end(number: signal.Signals) -> Callable[[RunningNode], None]:
     return ended
 
 
-
 ENDINGS = {
     "SIGTERM": end(signal.SIGTERM),
     "SIGINT": end(signal.SIGINT),

@@ -130,8 +130,6 @@ def test_the_environment_holds_only_what_is_declared(scene: Scene) -> None:
     assert (home / "kept").read_text() == "for later"
 
 
-
-
 def test_listings_say_who_is_in_a_sandbox(scene: Scene) -> None:
     assert [scene.node.link(one)["sandbox"] for one in ("free", "caged")] == [False, True]
     assert "in a sandbox" in scene.node.cli("status", "caged").stdout

@@ -34,6 +34,9 @@ SETTINGS: Final = tuple(Path("/etc") / name for name in (  # of /etc: nothing th
 # fmt: on
 
 
+SOCKETS: Final = (Path("/run"), Path("/sys"))  # of services; who may read there may connect
+
+
 class Kind(enum.Enum):
     READ = "read"
     WRITE = "write"
@@ -54,7 +57,11 @@ class View:
 
     @property
     def mounts(self) -> list[Mount]:
-        return sorted(self._mounts.values(), key=lambda mount: len(mount.path.parts))
+        # A link below what is shown anyway is there already.
+        needed = (
+            each for each in self._mounts.values() if each.kind is not Kind.LINK or self._above(each.path) is None
+        )
+        return sorted(needed, key=lambda mount: len(mount.path.parts))
 
     def sees(self, path: Path) -> bool:
         mount = self._above(Path(os.path.realpath(path)))
@@ -122,7 +129,7 @@ class View:
                 writable += (path, real)
             self._put(kind, real)
             self._link(path, real)
-        self._hide_state(plan)
+        self._hide_unwritten(plan)
         for path in denied:
             self._deny(path)
 
@@ -150,12 +157,12 @@ class View:
             raise SandboxFailed("sandbox_invalid", f"{path} is a link to {real}; write that path itself if it is meant")
         return real
 
-    def _hide_state(self, plan: SandboxPlan) -> None:
-        """The data folder is shown only where somebody wrote it out, not with a folder around it."""
-        state = self._protected.state
-        written = any(path.is_relative_to(state) for path in (*plan.read, *plan.write))
-        if self._above(state) is not None and not written:
-            self._put(Kind.HIDDEN, state)
+    def _hide_unwritten(self, plan: SandboxPlan) -> None:
+        """Places that are shown only where somebody wrote them out, not with a folder around them."""
+        for place in (self._protected.state, *SOCKETS):
+            written = any(path.is_relative_to(place) for path in (*plan.read, *plan.write))
+            if self._above(place) is not None and not written and place.is_dir():
+                self._put(Kind.HIDDEN, place)
 
     def own(self, path: Path) -> None:
         """A folder of the server's own, whatever is denied."""
