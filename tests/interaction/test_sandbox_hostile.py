@@ -1,4 +1,4 @@
-"""Does a server that tries to get out of its sandbox stay in it? Each attempt is also made without one, and succeeds."""
+"""Does a server that tries to get out of its sandbox stay in it? Each attempt is made without one too, and succeeds."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interaction.harness import RunningNode, running_node, wait_for
+from tests.interaction.harness import RunningNode, running_node
 from tests.servers.caging import GREETING, Outside, attempt, hostile, needs_sandbox, outside
 
 pytestmark = needs_sandbox

@@ -14,6 +14,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 WAIT_S = 3.0
@@ -21,28 +22,22 @@ TOOL = {"name": "attempt", "description": "Try something.", "inputSchema": {"typ
 
 
 def read(path: str) -> str:
-    with open(path, "rb") as file:
+    with Path(path).open("rb") as file:
         return file.read(100).decode("utf-8", "replace")
 
 
 def write(path: str, text: str = "mine") -> str:
-    with open(path, "w") as file:
-        file.write(text)
+    Path(path).write_text(text)
     return path
 
 
 def entries(path: str) -> list[str]:
-    return sorted(os.listdir(path))
+    return sorted(each.name for each in Path(path).iterdir())
 
 
 def link(target: str, path: str) -> str:
-    os.symlink(target, path)
+    Path(path).symlink_to(target)
     return read(path)
-
-
-def rename(path: str, to: str) -> str:
-    os.rename(path, to)
-    return to
 
 
 def tcp(host: str, port: int) -> str:
@@ -137,7 +132,7 @@ def burn(milliseconds: int) -> str:
 ATTEMPTS: dict[str, Callable[..., Any]] = {
     each.__name__: each
     for each in (
-        *(read, write, entries, link, rename, tcp, udp, dns, look_up, fetch, tunnel, signal_to, command_line_of),
+        *(read, write, entries, link, tcp, udp, dns, look_up, fetch, tunnel, signal_to, command_line_of),
         *(run, environment, fork_away, allocate, burn),
     )
 }

@@ -18,7 +18,6 @@ from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.runtime.sandbox.places import ROOT
 from interlock.runtime.sandbox.view import Kind, Mount
 
-TEMPORARY: Final = ROOT / "tmp"
 TEMPORARY_BYTES: Final = 64 * 1024 * 1024  # in memory; TMPDIR is on disk
 CHECK_S: Final = 10.0
 SAFE_PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
@@ -60,7 +59,7 @@ class Bubblewrap:
         at_root = [mount for mount in mounts if mount.path == ROOT]
         for mount in at_root:
             words += _mounting(mount, nothing)
-        words += _special(mounts, nothing)
+        words += _special(nothing)
         for mount in mounts:
             if mount.path != ROOT:
                 words += _mounting(mount, None if _holds_others(mount, mounts) else nothing)
@@ -73,7 +72,7 @@ class Bubblewrap:
         return b"".join(os.fsencode(word) + b"\0" for word in words)
 
 
-def _special(mounts: list[Mount], nothing: Path) -> Iterator[str]:
+def _special(nothing: Path) -> Iterator[str]:
     yield from ("--proc", "/proc", "--dev", "/dev")
     for name in _KERNEL_READ:
         if (_PROC / name).exists():
@@ -82,8 +81,6 @@ def _special(mounts: list[Mount], nothing: Path) -> Iterator[str]:
         if (_PROC / name).exists():
             yield from _mounting(Mount(Kind.HIDDEN, _PROC / name, _PROC / name), nothing)
     yield from ("--size", str(TEMPORARY_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev")  # noqa: S108
-    if all(mount.path != TEMPORARY for mount in mounts):
-        yield from ("--size", str(TEMPORARY_BYTES), "--perms", "1777", "--tmpfs", str(TEMPORARY))
 
 
 def _holds_others(mount: Mount, mounts: list[Mount]) -> bool:
@@ -103,6 +100,8 @@ def _mounting(mount: Mount, nothing: Path | None) -> tuple[str, ...]:
                 return ("--tmpfs", path)
             # A device cannot be opened in there, so this is a file that nobody reads.
             return ("--ro-bind", str(nothing) if mount.path.is_dir() else os.devnull, path)
+        case Kind.TEMPORARY:
+            return ("--size", str(TEMPORARY_BYTES), "--perms", "1777", "--tmpfs", path)
         case Kind.LINK:
             return ("--symlink", source, path)
 

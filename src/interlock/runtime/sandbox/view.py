@@ -41,6 +41,7 @@ class Kind(enum.Enum):
     READ = "read"
     WRITE = "write"
     HIDDEN = "hidden"
+    TEMPORARY = "temporary"  # empty at first, and gone with the sandbox
     LINK = "link"
 
 
@@ -48,6 +49,10 @@ class Mount(msgspec.Struct, frozen=True):
     kind: Kind
     path: Path
     source: Path  # what is shown there; of a link: where it leads
+
+    @property
+    def shows(self) -> bool:
+        return self.kind in (Kind.READ, Kind.WRITE)
 
 
 class View:
@@ -58,14 +63,11 @@ class View:
     @property
     def mounts(self) -> list[Mount]:
         # A link below what is shown anyway is there already.
-        needed = (
-            each for each in self._mounts.values() if each.kind is not Kind.LINK or self._above(each.path) is None
-        )
+        needed = (each for each in self._mounts.values() if each.kind is not Kind.LINK or not self._is_shown(each.path))
         return sorted(needed, key=lambda mount: len(mount.path.parts))
 
     def sees(self, path: Path) -> bool:
-        mount = self._above(Path(os.path.realpath(path)))
-        return mount is not None and mount.kind is not Kind.HIDDEN
+        return self._is_shown(Path(os.path.realpath(path)))
 
     def hides(self, path: Path) -> bool:
         mount = self._above(Path(os.path.realpath(path)))
@@ -73,6 +75,7 @@ class View:
 
     def system(self, programs: Sequence[str], *, any_program: bool) -> None:
         """The system's libraries and data; its programs as well where any may be started."""
+        self._put(Kind.TEMPORARY, ROOT / "tmp")
         for name in (*LIBRARIES, *PROGRAMS):
             top = ROOT / name
             if top.is_symlink():
@@ -109,8 +112,7 @@ class View:
         real = Path(os.path.realpath(path))
         if not real.exists():
             return
-        above = self._above(real)
-        if above is None or above.kind is Kind.HIDDEN:
+        if not self._is_shown(real):
             self._put(Kind.READ, real)
         self._link(path, real)
 
@@ -135,7 +137,7 @@ class View:
 
     def _deny(self, path: Path) -> None:
         above = self._above(path)
-        if above is None or not path.exists():
+        if above is None or not above.shows or not path.exists():
             return
         if above.kind is Kind.WRITE:
             # A folder that is a mount cannot be renamed, so what is denied in it stays where it is.
@@ -161,7 +163,7 @@ class View:
         """Places that are shown only where somebody wrote them out, not with a folder around them."""
         for place in (self._protected.state, *SOCKETS):
             written = any(path.is_relative_to(place) for path in (*plan.read, *plan.write))
-            if self._above(place) is not None and not written and place.is_dir():
+            if self._is_shown(place) and not written and place.is_dir():
                 self._put(Kind.HIDDEN, place)
 
     def own(self, path: Path) -> None:
@@ -182,11 +184,17 @@ class View:
 
     def _link(self, path: Path, real: Path) -> None:
         path = Path(os.path.normpath(path))
-        if path != real and self._above(path) is None and not any(each in self._links() for each in path.parents):
+        around = (self._mounts.get(each) for each in path.parents)
+        if (
+            path != real
+            and not self._is_shown(path)
+            and all(each is None or each.kind is not Kind.LINK for each in around)
+        ):
             self._put(Kind.LINK, path, real)
 
-    def _links(self) -> set[Path]:
-        return {mount.path for mount in self._mounts.values() if mount.kind is Kind.LINK}
+    def _is_shown(self, path: Path) -> bool:
+        mount = self._above(path)
+        return mount is not None and mount.shows
 
 
 def implied_by(arguments: Iterable[str], protected: Protected) -> Iterator[Path]:
