@@ -36,6 +36,8 @@ SETTINGS: Final = tuple(Path("/etc") / name for name in (  # of /etc: nothing th
 
 SOCKETS: Final = (Path("/run"), Path("/sys"))  # of services; who may read there may connect
 
+STEPS_MAX: Final = 400  # on the way to one path, with the links on it
+
 
 class Kind(enum.Enum):
     READ = "read"
@@ -114,7 +116,7 @@ class View:
             return
         if not self._is_shown(real):
             self._put(Kind.READ, real)
-        self._link(path, real)
+        self._link(path)
 
     def declare(self, plan: SandboxPlan, implied: Iterable[Path]) -> None:
         """Raises SandboxFailed for what cannot be granted."""
@@ -130,7 +132,7 @@ class View:
             if kind is Kind.WRITE:
                 writable += (path, real)
             self._put(kind, real)
-            self._link(path, real)
+            self._link(path)
         self._hide_unwritten(plan)
         for path in denied:
             self._deny(path)
@@ -182,15 +184,21 @@ class View:
         around = (self._mounts.get(each) for each in (path, *path.parents))
         return next((mount for mount in around if mount is not None and mount.kind is not Kind.LINK), None)
 
-    def _link(self, path: Path, real: Path) -> None:
-        path = Path(os.path.normpath(path))
-        around = (self._mounts.get(each) for each in path.parents)
-        if (
-            path != real
-            and not self._is_shown(path)
-            and all(each is None or each.kind is not Kind.LINK for each in around)
-        ):
-            self._put(Kind.LINK, path, real)
+    def _link(self, path: Path) -> None:
+        """Every link on the way there, as it is outside."""
+        at, ahead = ROOT, list(path.absolute().parts[1:])
+        for _ in range(STEPS_MAX):
+            if not ahead:
+                return
+            name = ahead.pop(0)
+            here = at.parent if name == ".." else at / name
+            if not here.is_symlink():
+                at = here
+                continue
+            target = here.readlink()
+            if not self._is_shown(here):
+                self._put(Kind.LINK, here, target)
+            at, ahead = (ROOT, [*target.parts[1:], *ahead]) if target.is_absolute() else (at, [*target.parts, *ahead])
 
     def _is_shown(self, path: Path) -> bool:
         mount = self._above(path)
