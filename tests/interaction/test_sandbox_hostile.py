@@ -123,7 +123,7 @@ def test_the_environment_holds_only_what_is_declared(scene: Scene) -> None:
     known = {"PATH", "HOME", "TMPDIR", "LANG", "TZ", "PWD"}
     inside = scene.caged("environment")["done"]
     assert set(inside) - known == set()
-    home = scene.node.data / "homes" / "caged"
+    home = scene.node.data / "homes" / "_servers" / "caged"
     assert (inside["HOME"], inside["TMPDIR"]) == (str(home), str(home / "tmp"))
     assert home.stat().st_mode & 0o777 == 0o700
     assert scene.caged("write", f"{home}/kept", "for later") == {"done": f"{home}/kept"}
