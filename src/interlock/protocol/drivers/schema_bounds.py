@@ -1,8 +1,9 @@
 """Is a JSON Schema from elsewhere small enough to be applied? Pure counting, linear in the schema.
 
 A validator follows a reference each time it meets it, so a schema of thirty lines that refers twice to the next of its
-definitions takes a billion steps for one value, and one with fifty thousand references takes a minute to compile. Counted
-are all values, all references, and what one value is compared with at one place when every reference is followed.
+definitions takes a billion steps for one value, and one with fifty thousand references takes a minute to compile.
+Counted are all values, all references, and what one value is compared with at one place when every reference is
+followed.
 """
 
 from collections.abc import Iterator, Mapping

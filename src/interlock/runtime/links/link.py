@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import Dial, ServerPlan
+from interlock.config.plan import Dial, ServerPlan, Spawn
 from interlock.protocol.ax.hop import ADOPTED, Offer
 from interlock.protocol.jsonrpc.codec import (
     decode_object,
@@ -196,6 +196,12 @@ class Link:
             None  # what a tool's call becomes before it meets the gate, where it is no plain one
         )
         self.asks: frozenset[str] = frozenset()  # tools of which a person confirms every call, by their own names
+
+    @property
+    def sandboxed(self) -> bool | None:
+        """None for a server that somebody else started."""
+        reach = self.plan.reach
+        return reach.sandbox is not None if isinstance(reach, Spawn) else None
 
     # What goes out
 

@@ -23,6 +23,7 @@ VERBS = {
         "serve",
         "check",
         "status",
+        "add",
         "tools",
         "approvals",
         "approve",

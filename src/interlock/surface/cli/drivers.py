@@ -1,17 +1,18 @@
-"""interlock drivers list | show | trust | allow | remove"""
+"""interlock drivers list | show | trust | allow | test | remove"""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
-from interlock.surface.cli.failures import BadUsage, Refused, Unreachable, Waits
+from interlock.surface.cli.failures import EXIT_REFUSED, BadUsage, Refused, Unreachable, Waits
 from interlock.surface.cli.passphrases import can_ask
 
 if TYPE_CHECKING:
     from interlock.surface.cli.node import Answer
     from interlock.surface.cli.stored_drivers import StoredDrivers
 
+TEST_TIMEOUT_S = 600.0  # every example has its contract's time
 CHANGE_TIMEOUT_S = 60.0  # a folder with many files takes its time to read
 
 Name = Annotated[str, typer.Argument(metavar="ID", help="The driver's id, ID@MAJOR, or its folder's name.")]
@@ -41,7 +42,7 @@ def list_drivers(invocation: Invocation) -> None:
     try:
         answer = invocation.node.get("drivers")
     except Unreachable as away:
-        answer = _from_files(invocation, away).list()
+        answer = from_files(invocation, away).list()
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -57,20 +58,27 @@ def list_drivers(invocation: Invocation) -> None:
     examples="""
     interlock drivers show filesystem-mcp
     interlock drivers show filesystem-mcp@2 --json
+    interlock drivers show filesystem.read_file
     """,
 )
-def show(invocation: Invocation, name: Name) -> None:
+def show(
+    invocation: Invocation,
+    name: Annotated[str, typer.Argument(metavar="ID", help="Of a driver, or of a contract.")],
+) -> None:
     """Show what a driver starts, may reach and knows.
 
-    And what is wrong with it, and what changed since it was trusted.
+    And what is wrong with it, and what changed since it was trusted. Of a contract: which driver serves it, and why.
     """
-    answer = _shown(invocation, name)
+    answer = shown(invocation, name)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
-    from interlock.surface.cli.driver_detail import Driver, draw
+    from interlock.surface.cli.driver_detail import Contract, Driver, draw, draw_contract
 
-    draw(invocation.out, answer.as_(Driver))
+    if "ranked" in answer.value:
+        draw_contract(invocation.out, answer.as_(Contract))
+    else:
+        draw(invocation.out, answer.as_(Driver))
 
 
 @verb(
@@ -89,7 +97,7 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
     """
     from interlock.surface.cli.driver_detail import Driver, draw
 
-    answer = _shown(invocation, name)
+    answer = shown(invocation, name)
     one = answer.as_(Driver)
     out = invocation.out
     if one.trusted:
@@ -105,7 +113,7 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
     try:
         done = invocation.node.post("drivers", one.key, "trust", body={"digest": one.digest}, timeout=CHANGE_TIMEOUT_S)
     except Unreachable as away:
-        done = _from_files(invocation, away).trust(one.key, one.digest)
+        done = from_files(invocation, away).trust(one.key, one.digest)
     if out.as_json:
         out.raw_json(done.raw)
         return
@@ -138,12 +146,41 @@ def allow(
         body = {"host": host, "revoke": revoke}
         answer = invocation.node.post("drivers", name, "allow", body=body, timeout=CHANGE_TIMEOUT_S)
     except Unreachable as away:
-        answer = _from_files(invocation, away).allow(name, host, revoke=revoke)
+        answer = from_files(invocation, away).allow(name, host, revoke=revoke)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
     hosts = ", ".join(answer.value["allowed"])
     invocation.out.line(f"{name} may also reach {hosts}" if hosts else f"{name} reaches what its file names")
+
+
+@verb(
+    app,
+    "test",
+    examples="""
+    interlock drivers test filesystem-mcp
+    interlock drivers test notes-mcp --allow-mutation
+    """,
+)
+def test(
+    invocation: Invocation,
+    name: Name,
+    allow_mutation: Annotated[
+        bool, typer.Option("--allow-mutation", help="Also run examples that change something.")
+    ] = False,
+) -> None:
+    """Run the examples of a driver's contracts through it."""
+    body = {"allow_mutation": allow_mutation}
+    answer = invocation.node.post("drivers", name, "test", body=body, timeout=TEST_TIMEOUT_S)
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+    else:
+        from interlock.surface.cli.driver_detail import Tested, draw_tested
+
+        draw_tested(out, answer.as_(Tested))
+    if not answer.value["ok"]:
+        raise typer.Exit(EXIT_REFUSED)
 
 
 @verb(
@@ -167,7 +204,7 @@ def remove(
         from interlock.surface.cli.driver_detail import Driver
 
         try:
-            one = _shown(invocation, name).as_(Driver)
+            one = shown(invocation, name).as_(Driver)
             _ask(f"Delete {one.folder}?", "interlock drivers show")
         except Refused as refused:
             if not (forget and refused.error == "not_found"):
@@ -175,7 +212,7 @@ def remove(
     try:
         answer = invocation.node.delete("drivers", name, forget=str(forget).lower(), timeout=CHANGE_TIMEOUT_S)
     except Unreachable as away:
-        answer = _from_files(invocation, away).remove(name, forget=forget)
+        answer = from_files(invocation, away).remove(name, forget=forget)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
@@ -185,11 +222,11 @@ def remove(
         invocation.out.line(f"forgot {key}")
 
 
-def _shown(invocation: Invocation, name: str) -> "Answer":
+def shown(invocation: Invocation, name: str) -> "Answer":
     try:
         return invocation.node.get("drivers", name, timeout=CHANGE_TIMEOUT_S)
     except Unreachable as away:
-        return _from_files(invocation, away).show(name)
+        return from_files(invocation, away).show(name)
 
 
 def _ask(question: str, otherwise: str) -> None:
@@ -200,7 +237,7 @@ def _ask(question: str, otherwise: str) -> None:
         raise Waits("not_decided", "nothing was done")
 
 
-def _from_files(invocation: Invocation, away: Unreachable) -> "StoredDrivers":
+def from_files(invocation: Invocation, away: Unreachable) -> "StoredDrivers":
     """The files and the store themselves, when no node runs here; another node's are out of reach."""
     if invocation.remote_url is not None or away.error != "not_running":
         raise away

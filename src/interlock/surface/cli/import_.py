@@ -141,7 +141,7 @@ def _carried_out(invocation: Invocation, files: "list[SourceFile]", asked: "Impo
         for file in files:
             if file.bundle is not None and not dry_run:
                 unpack(file.bundle)
-        return carry_out(found, asked, None if dry_run else _keeper(invocation))
+        return carry_out(found, asked, None if dry_run else keeper(invocation))
     except BadBundle as bad:
         raise Refused("bad_bundle", str(bad), hint="have it made anew by whoever publishes it") from None
     except WorkspaceUnusable as unusable:
@@ -171,7 +171,7 @@ def _asked_about_hosts(invocation: Invocation, found: "Batch") -> "Batch":
     return Batch(planned=tuple(planned), skipped=found.skipped)
 
 
-def _keeper(invocation: Invocation) -> "Keep":
+def keeper(invocation: Invocation) -> "Keep":
     """Keeps a secret through the node that runs, or in its store while none does."""
     from interlock.surface.cli.secrets import from_store
 
