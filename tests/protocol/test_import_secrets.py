@@ -300,7 +300,8 @@ def test_no_host_and_no_folder_is_open_that_nobody_named() -> None:
     assert draft.data["network"] == {"egress": []}
     assert "sandbox" not in draft.data
     trusting = drafted_from("cursor", {"command": "x"}, wishes=Wishes(trust_network=True))
-    assert trusting.data["network"] == {"egress": ["*"]}
+    assert trusting.written["network"] == {"egress": ["*"]}
+    assert draft.written == draft.data
 
 
 @pytest.mark.req("AIP-import-11")

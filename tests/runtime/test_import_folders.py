@@ -6,10 +6,15 @@ from typing import Any
 
 import pytest
 
+from interlock.config.plan import Spawn
 from interlock.protocol.drivers.driver_file import read_driver
 from interlock.protocol.drivers.tool_file import read_contract
+from interlock.protocol.drivers.writing import frontmatter_text
 from interlock.protocol.imports.clients import BY_NAME
 from interlock.protocol.imports.drafting import Wishes
+from interlock.protocol.imports.driver_text import PENDING
+from interlock.runtime.drivers.compiled import compiled
+from interlock.runtime.drivers.installed import Installed, Locked
 from interlock.runtime.imports.connecting import SurveyFailed, connect
 from interlock.runtime.imports.finding import Machine, read_source
 from interlock.runtime.imports.finishing import NotFinished, finish
@@ -352,3 +357,27 @@ def test_any_host_is_open_only_to_those_who_asked_for_it(desk: Desk) -> None:
     desk.write({"fs": {"command": "x"}})
     desk.run(wishes=Wishes(trust_network=True))
     assert 'egress: ["*"]' in desk.draft("fs-mcp").read_text()
+    assert [each.status for each in desk.run().drivers] == ["unchanged"]
+    assert 'egress: ["*"]' in desk.draft("fs-mcp").read_text()
+
+
+@pytest.mark.req("AIP-import-7")
+def test_a_default_is_used_where_the_host_has_no_value(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    data = {"name": "x", "id": "x-mcp", "description": "d", "version": "1.0.0", "kind": "mcp", "transport": "stdio"}
+    sandbox = {"env": {"pass": ["IMPORTED_LEVEL"], "set": {"IMPORTED_LEVEL": "info", "OTHER": "1"}}}
+    text = frontmatter_text(
+        {**data, "server": {"kind": "binary", "path": "x"}, "implements": [PENDING], "sandbox": sandbox}
+    )
+    driver = read_driver(text.encode(), "DRIVER.md").value
+    assert driver is not None
+    installed = Installed(command=("x",), version=None, lock=Locked(asked="", method="path"))
+
+    def env() -> dict[str, str]:
+        reach = compiled(driver, installed, folder=tmp_path, data=tmp_path).reach
+        assert isinstance(reach, Spawn)
+        return dict(reach.env)
+
+    monkeypatch.delenv("IMPORTED_LEVEL", raising=False)
+    assert env() == {"IMPORTED_LEVEL": "info", "OTHER": "1"}
+    monkeypatch.setenv("IMPORTED_LEVEL", "debug")
+    assert env() == {"OTHER": "1"}
