@@ -3,29 +3,19 @@
 What is recorded of them is kept beside them, so that later runs need no registry, as a node's restarts do not.
 """
 
-import asyncio
-import json
 import os
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from tests.conformance import toolbox
+from tests.conformance.driver_places import installed, running
 from tests.protocol.driver_texts import as_driver, driver
 
-from interlock.config.plan import DriversPlan
 from interlock.protocol.drivers.messages import Driver
-from interlock.runtime.drivers.installed import Installed, Locked
-from interlock.runtime.drivers.installing import install
 from interlock.runtime.drivers.version_check import VersionFits, check_version
-from interlock.transport.stderr import StderrRing
-from interlock.transport.stdio import Child
 
-HOME = toolbox.CACHE / "drivers"
 SCOPE = "@modelcontextprotocol"
 NO_REGISTRY = {
     "npm_config_registry": "http://127.0.0.1:9",
@@ -55,85 +45,9 @@ def pypi(name: str, version: str, *args: str) -> Driver:
     return declared(f"{name}-mcp", server, install=install)
 
 
-def tools_of_node() -> Path:
-    """node and npm of the wheel, as programs on a PATH."""
-    folder = HOME / "bin"
-    folder.mkdir(exist_ok=True)
-    npm = toolbox.node().parent.parent / "lib" / "node_modules" / "npm" / "bin"
-    for name, command in {
-        "node": f"'{toolbox.node()}'",
-        "npm": f"'{toolbox.node()}' '{npm / 'npm-cli.js'}'",
-    }.items():
-        (folder / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-        (folder / name).chmod(0o755)
-    return folder
-
-
-async def installed(wanted: Driver, env: dict[str, str] | None = None) -> Installed:
-    """From the record of an earlier run, else from the registry."""
-    record = HOME / f"{wanted.key}.json"
-    lock = msgspec.json.decode(record.read_bytes(), type=Locked) if record.exists() else None
-    node = {"PATH": f"{tools_of_node()}:{os.environ['PATH']}"}
-    outcome = await install(
-        wanted,
-        packages=HOME / "packages",
-        folder=HOME,
-        lock=lock,
-        progress=lambda _: None,
-        warden=None,
-        settings=DriversPlan(),
-        environment=dict(os.environ) | node | (env or {}),
-    )
-    if not isinstance(outcome, Installed):
-        pytest.skip(f"{wanted.id} CANNOT BE INSTALLED, it is not shown: {outcome.reason}")
-    record.write_bytes(msgspec.json.encode(outcome.lock))
-    return outcome
-
-
-class Talk:
-    def __init__(self) -> None:
-        self._answers: asyncio.Queue[bytes] = asyncio.Queue()
-        self.child: Child
-
-    def on_line(self, data: bytes) -> None:
-        self._answers.put_nowait(data)
-
-    def on_gone(self, reason: str) -> None:
-        self._answers.put_nowait(json.dumps({"id": None, "gone": reason}).encode())
-
-    def on_stalled(self) -> None:
-        raise AssertionError
-
-    async def ask(self, method: str, params: dict[str, Any]) -> Any:
-        self.child.send(json.dumps({"jsonrpc": "2.0", "id": method, "method": method, "params": params}).encode())
-        async with asyncio.timeout(45):
-            while True:
-                answer = json.loads(await self._answers.get())
-                assert "gone" not in answer, answer
-                if answer.get("id") == method and "method" not in answer:
-                    return answer["result"]
-
-
-@asynccontextmanager
-async def running(wanted: Driver, done: Installed) -> AsyncIterator[Talk]:
-    talk = Talk()
-    talk.child = Child(
-        (*done.command, *wanted.server.args),  # type: ignore[union-attr]
-        {"PATH": os.environ["PATH"], "HOME": str(HOME), **done.env},
-        HOME,
-        max_message_bytes=4_000_000,
-        sink=talk,
-        stderr=StderrRing(now=lambda: 0.0),
-        warden=None,
-    )
-    try:
-        await talk.child.start()
-        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-        await talk.ask("initialize", hello)
-        talk.child.send(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
-        yield talk
-    finally:
-        await talk.child.stop()
+def arguments_of(wanted: Driver) -> tuple[str, ...]:
+    args: tuple[str, ...] = wanted.server.args  # type: ignore[union-attr]
+    return args
 
 
 def in_the_group(pid: int | None) -> list[str]:
@@ -141,11 +55,6 @@ def in_the_group(pid: int | None) -> list[str]:
     listed = subprocess.run(["ps", "-e", "-o", "pgid=,comm="], capture_output=True, text=True, check=True).stdout
     rows = [line.split(None, 1) for line in listed.splitlines()]
     return [name.strip() for group, name in rows if group == str(pid)]
-
-
-@pytest.fixture(autouse=True)
-def home() -> None:
-    HOME.mkdir(parents=True, exist_ok=True)
 
 
 @pytest.mark.timeout(300)
@@ -160,7 +69,7 @@ async def test_an_npm_reference_server_starts_from_a_driver_without_npm_and_with
     assert (first.lock.integrity or "").startswith("sha512-")
     again = await installed(wanted, NO_REGISTRY)
     assert again.command == first.command
-    async with running(wanted, again) as talk:
+    async with running(again, arguments_of(wanted)) as talk:
         assert len((await talk.ask("tools/list", {}))["tools"]) == tools
         names = in_the_group(talk.child.pid)
     assert names
@@ -188,7 +97,7 @@ async def test_a_python_reference_server_starts_from_a_driver_and_answers_a_call
     assert (first.lock.integrity or "").startswith("sha256:")
     again = await installed(wanted, NO_REGISTRY)
     assert again.command == first.command
-    async with running(wanted, again) as talk:
+    async with running(again, arguments_of(wanted)) as talk:
         assert len((await talk.ask("tools/list", {}))["tools"]) == tools
         result = await talk.ask("tools/call", {"name": tool, "arguments": arguments(tmp_path)})
     assert not result.get("isError")
@@ -224,5 +133,5 @@ async def test_a_runner_that_is_asked_for_keeps_the_package_and_runs_it_without_
         assert again.command == (str(home / "uvx"), *words)
     else:
         assert [Path(word).name for word in again.command] == ["python", "mcp-server-time"]
-    async with running(wanted, again) as talk:
+    async with running(again, arguments_of(wanted)) as talk:
         assert len((await talk.ask("tools/list", {}))["tools"]) == 2

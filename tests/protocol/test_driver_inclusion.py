@@ -70,6 +70,7 @@ def record(*required: str, closed: bool | None = None, **properties: Any) -> dic
         (record("a", "b", a=STRING, b=STRING), record("a", a=STRING, closed=False), YES),
         (record("a", "b", a=STRING, b=STRING), record("a", a=STRING), UNKNOWN),
         (record(a=STRING, closed=False), record(a=STRING, closed=True), NO),
+        (record("a", a=STRING, b=False), record("a", a=STRING, closed=True), YES),
         ({"type": "object"}, record(a=STRING, closed=True), UNKNOWN),
         ({"type": "object"}, {"type": "object"}, YES),
         ({"type": "object", "additionalProperties": INTEGER}, {"type": "object", "additionalProperties": NUMBER}, YES),

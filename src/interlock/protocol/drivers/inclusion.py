@@ -135,11 +135,12 @@ class _Comparison:
     def _values(self, values: tuple[Any, ...], narrow: tuple[Any, ...], wide: Any, path: str) -> Outcome:
         refused, unsure = [], len(values) > VALUES_MAX
         for value in values[:VALUES_MAX]:
-            if self._narrow.accepts(value, *narrow) is False:
+            given, accepted = self._narrow.accepts(value, *narrow), self._wide.accepts(value, wide)
+            if given is False or accepted is True:
                 continue
-            accepted = self._wide.accepts(value, wide)
-            unsure = unsure or accepted is None
-            if accepted is False:
+            if given is None or accepted is None:
+                unsure = True
+            else:
                 refused.append(value)
         if refused:
             return differs(Verdict.NO, path, _listed(refused), "not accepted there")
@@ -231,7 +232,8 @@ class _Comparison:
             return YES  # told once, as a keyword
         rest = part.get("additionalProperties")
         if rest is False:
-            return differs(Verdict.NO, place, "a property", "not accepted")
+            never = not self._narrow.shape(*schemas).types
+            return YES if never else differs(Verdict.NO, place, "a property", "not accepted")
         if isinstance(rest, Mapping):
             return self.compare(schemas, rest, place, depth + 1)
         if rest is None and "properties" in part and self._unnamed is not Verdict.YES:
