@@ -4,6 +4,7 @@ Secrets stay placeholders: they are revealed when the server is started, and nob
 goes in (AIP-security-8).
 """
 
+import os
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -115,7 +116,11 @@ def _oauth(driver: Driver, auth: RemoteAuth) -> OAuthPlan:
 
 
 def _set(sandbox: Sandbox | None) -> dict[str, str]:
-    return {} if sandbox is None or sandbox.env is None else dict(sandbox.env.set)
+    """What is both passed and set is set where the host has none: ${VAR:-default} of an import (AIP-import-7)."""
+    if sandbox is None or sandbox.env is None:
+        return {}
+    passed = {name for name in sandbox.env.passed if name in os.environ}
+    return {name: value for name, value in sandbox.env.set.items() if name not in passed}
 
 
 def _sandbox(driver: Driver, installed: Installed, home: Path, place: Callable[[str], Path]) -> SandboxPlan:
