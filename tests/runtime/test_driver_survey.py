@@ -108,7 +108,6 @@ def test_two_majors_of_one_id_are_two_drivers(workspace: Workspace) -> None:
     assert [one.state for one in found] == [None, None]
 
 
-@pytest.mark.req("AIP-file-4")
 def test_a_driver_ts_is_not_run_and_said_so(workspace: Workspace) -> None:
     folder = workspace.driver(driver())
     (folder / "driver.ts").write_text("throw new Error('run')")
