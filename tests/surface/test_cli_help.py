@@ -33,6 +33,7 @@ COMMANDS = [
     ("drivers", "show"),
     ("drivers", "trust"),
     ("drivers", "allow"),
+    ("drivers", "test"),
     ("drivers", "remove"),
     ("secrets",),
     ("secrets", "list"),

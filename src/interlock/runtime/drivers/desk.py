@@ -10,7 +10,7 @@ import difflib
 import shutil
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -31,9 +31,18 @@ Record = Callable[[bytes], Awaitable[None]]  # on disk when it returns; raises S
 DIFFERENCE_LINES_MAX: Final = 2_000
 
 
+Explain = Callable[[str], JsonObject | None]  # which driver serves a contract now, and why
+
+
+class Tester(Protocol):
+    async def run(self, declared: Declared, by: str, *, allow_mutation: bool) -> JsonObject: ...
+
+
 class DriverDesk:
     def __init__(self, registry: Registry, clock: Clock, record: Record) -> None:
         self.registry = registry
+        self.explain: Explain | None = None
+        self.tester: Tester | None = None  # of a node that runs
         self._clock = clock
         self._record = record
 
@@ -50,6 +59,9 @@ class DriverDesk:
     async def shown(self, name: str) -> JsonObject:
         """A driver, by its id, id@major or folder, and what changed since it was accepted. Raises NotFound, Refused."""
         await self.registry.refresh()
+        served = self._maybe_contract(name)
+        if served is not None:
+            return served
         one = self._find(name)
         accepted = self.registry.memory.maybe_trusted(one.folder)
         now = await asyncio.to_thread(_texts, one)
@@ -133,6 +145,25 @@ class DriverDesk:
             forgotten = [one.key] if await self.registry.memory.forget(one.key) else []
         await self.registry.refresh()
         return {"removed": str(one.folder), "forgotten": forgotten}
+
+    async def test(self, name: str, by: str, *, allow_mutation: bool) -> JsonObject:
+        """The examples of its contracts, through this driver. Raises NotFound, Refused."""
+        await self.registry.refresh()
+        one = self._find(name)
+        if self.tester is None or one.key not in self.registry.providers:
+            state, reason = self.registry.state_of(one)
+            raise Refused(
+                "not_running", f"{one.id} is {state}" + (f": {reason}" if reason else ""), {"driver": one.key}
+            )
+        return await self.tester.run(one, by, allow_mutation=allow_mutation)
+
+    def _maybe_contract(self, name: str) -> JsonObject | None:
+        """What is no driver's name may be a contract's."""
+        if any(name in (one.key, one.id, one.folder.name) for one in self.registry.declaration.drivers):
+            return None
+        if self.explain is not None:
+            return self.explain(name)
+        return None
 
     def _forgettable(self, name: str) -> list[str]:
         kept = self.registry.memory.all.manifests

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from interlock.config.plan import Plan
 from interlock.runtime.drivers.desk import DriverDesk
+from interlock.runtime.drivers.examples import Examples
 from interlock.runtime.drivers.machine import this_machine
 from interlock.runtime.drivers.providing import Providing
 from interlock.runtime.drivers.registry import Registry
@@ -18,4 +19,7 @@ def open_drivers(node: "Node", plan: Plan) -> tuple[Registry, DriverDesk]:
     registry = Registry(plan, memory, this_machine(plan.data / "packages"))
     registry.factory = Providing(node, node._workshop, lambda: registry.plan)
     registry.take = node.contracts.take
-    return registry, DriverDesk(registry, node.clock, node.recorder.append_now)
+    desk = DriverDesk(registry, node.clock, node.recorder.append_now)
+    desk.explain = node.contracts.explained
+    desk.tester = Examples(node)
+    return registry, desk
