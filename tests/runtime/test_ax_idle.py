@@ -1,4 +1,4 @@
-"""A node without subservers pays nothing for them."""
+"""A node without subservers or drivers pays nothing for them."""
 
 import subprocess
 import sys
@@ -8,6 +8,17 @@ def test_what_speaks_websocket_is_not_loaded_before_somebody_asks() -> None:
     program = (
         "import sys; sys.path[:0] = " + repr(sys.path) + "; import interlock.runtime.node; "
         "heavy = ('websockets', 'uvicorn.protocols.websockets', 'cryptography'); "
+        "print([name for name in sys.modules if name.startswith(heavy)])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_what_reads_driver_files_is_not_loaded_before_there_is_one() -> None:
+    program = (
+        "import sys; sys.path[:0] = " + repr(sys.path) + "; import interlock.runtime.node; "
+        "ours = 'interlock.runtime.drivers.'; "
+        "heavy = ('ruamel', 'jsonschema_rs', ours + 'registry', ours + 'contract'); "
         "print([name for name in sys.modules if name.startswith(heavy)])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -10,7 +10,7 @@ from driver_workspace import MACHINE, Workspace, binding, contract, driver
 
 from interlock.config.plan import DriversPlan, Plan
 from interlock.protocol.drivers.errors import DriverError
-from interlock.protocol.drivers.messages import Problem
+from interlock.protocol.drivers.messages import Binding, Problem
 from interlock.runtime.callers import Caller
 from interlock.runtime.clock import SystemClock
 from interlock.runtime.drivers.declared import Declared
@@ -18,6 +18,7 @@ from interlock.runtime.drivers.ports import DriverState, Lease
 from interlock.runtime.drivers.registry import Registry
 from interlock.runtime.drivers.remembered import Memory, Trusted
 from interlock.runtime.drivers.table import ContractTable
+from interlock.runtime.links.listing import Listing
 from interlock.store.ports import KeyValue, Unavailable
 from interlock.store.registry import build_store
 
@@ -31,7 +32,9 @@ class Fake:
         self.driver = declared.driver
         self.state = DriverState.READY
         self.reason: str | None = None
+        self.bindings: Mapping[str, Binding] = {}
         self.bound: Mapping[str, Any] = {}
+        self.listing: Listing | None = None
         self.problems: tuple[Problem, ...] = ()
         self.on_changed: Callable[[Any], None] | None = None
         self.contract_ids = frozenset(one.id for one in declared.contracts.values())
@@ -39,15 +42,21 @@ class Fake:
         self.calls = asyncio.Event()
         self.calls.set()
         self.ended = asyncio.Event()
+        self.settled = asyncio.Event()
+        self.settled.set()
 
-    async def acquire(self, caller: Caller) -> Lease | DriverError:
+    def maybe_ready(self, caller: Caller) -> Lease | None:
+        return None
+
+    async def acquire(self, caller: Caller, timeout_s: float = 30.0) -> Lease | DriverError:
         raise AssertionError("nobody calls here")
 
     def start(self) -> None:
         self.started += 1
 
-    async def stop(self) -> None:
-        await self.calls.wait()
+    async def stop(self, *, at_once: bool = False) -> None:
+        if not at_once:
+            await self.calls.wait()
         self.ended.set()
 
 
@@ -58,7 +67,8 @@ class House:
         self.made: list[Fake] = []
         self.tables: list[ContractTable] = []
         self.told = asyncio.Event()
-        self.registry = Registry(workspace.plan, self.memory, MACHINE, self._make)
+        self.registry = Registry(workspace.plan, self.memory, MACHINE)
+        self.registry.factory = self._make
         self.registry.take = self._take
 
     def _make(self, declared: Declared) -> Fake:
@@ -92,7 +102,7 @@ class House:
         return found
 
     def states(self) -> dict[str, DriverState]:
-        return {one.key: self.registry.state_of(one)[0] for one in self.registry.declaration.drivers}
+        return {one.key: DriverState(self.registry.state_of(one)[0]) for one in self.registry.declaration.drivers}
 
 
 @pytest.fixture

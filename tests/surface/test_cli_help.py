@@ -28,6 +28,13 @@ COMMANDS = [
     ("links", "list"),
     ("links", "logs"),
     ("links", "restart"),
+    ("drivers",),
+    ("drivers", "list"),
+    ("drivers", "show"),
+    ("drivers", "trust"),
+    ("drivers", "allow"),
+    ("drivers", "test"),
+    ("drivers", "remove"),
     ("secrets",),
     ("secrets", "list"),
     ("secrets", "set"),
@@ -46,7 +53,7 @@ COMMANDS = [
     ("explain",),
     ("version",),
 ]
-GROUPS = {("tools",), ("links",), ("secrets",), ("access",), ("audit",)}
+GROUPS = {("tools",), ("links",), ("drivers",), ("secrets",), ("access",), ("audit",)}
 
 
 def test_the_list_above_holds_every_verb() -> None:

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,7 +45,7 @@ from interlock.runtime.callers import principal_for
 from interlock.runtime.catalog import EVERYTHING, Catalog
 from interlock.runtime.clock import Clock, SystemClock
 from interlock.runtime.dispatch import Dispatch
-from interlock.runtime.drivers.contracts import Contracts
+from interlock.runtime.drivers.house import Drivers
 from interlock.runtime.extras import require_cryptography
 from interlock.runtime.fronts.ax import AxDoor
 from interlock.runtime.fronts.bridge import SOCKET, BridgedClient
@@ -91,6 +91,9 @@ from interlock.transport.warden import Warden
 if TYPE_CHECKING:
     from interlock.runtime.ax.certificates import Certificates
     from interlock.runtime.ax.forest import Forest
+    from interlock.runtime.drivers.contracts import Contracts
+    from interlock.runtime.drivers.desk import DriverDesk
+    from interlock.runtime.drivers.registry import Registry
     from interlock.store.signing import SigningKey
 
 log = logging.getLogger("interlock.node")
@@ -211,15 +214,7 @@ class Node:
         self.door.also_dismiss = lambda: self.registrar.dismiss_unwelcome(self._stands)
         self.parents = self.make_parents()
         self.configured = Servers(self, self.keepers, self.personal, self.catalog, self._workshop, self.desk)
-        self.contracts = Contracts(
-            plan,
-            catalog=self.catalog,
-            taken=self.keepers,
-            watcher=self,
-            clock=self.clock,
-            guard=self.dispatch.guard,
-            recorder=self.recorder,
-        )
+        self.drivers = Drivers(plan, self._open_drivers)
         self.reload: Reload | None = None
         self.subservers: AxDoor | None = None
         self._servers: list[DoorServer] = []
@@ -268,6 +263,8 @@ class Node:
         self._stack.push_async_callback(self._warden.stop)
         self.configured.start(self.plan)
         self._stack.push_async_callback(self.configured.stop)
+        self.drivers.start()
+        self._stack.push_async_callback(self.drivers.stop)
         self._stack.push_async_callback(self.registrar.stop)
         self.children.start()
         self._stack.push_async_callback(self.children.stop)
@@ -279,6 +276,30 @@ class Node:
         self.reload = Reload(read, paths, self.plan, takes(self), self.clock)
         self.reload.start()
         self._stack.push_async_callback(self.reload.stop)
+
+    @cached_property
+    def contracts(self) -> "Contracts":
+        """What the contracts of drivers are to everybody else; made when there is a driver."""
+        from interlock.runtime.drivers.contracts import Contracts
+
+        return Contracts(
+            self.plan,
+            catalog=self.catalog,
+            taken=self.keepers,
+            watcher=self,
+            clock=self.clock,
+            guard=self.dispatch.guard,
+            recorder=self.recorder,
+        )
+
+    @property
+    def has_contracts(self) -> bool:
+        return "contracts" in vars(self)
+
+    def _open_drivers(self, plan: Plan) -> "tuple[Registry, DriverDesk]":
+        from interlock.runtime.drivers.opening import open_drivers  # here, because reading their files takes 20 MiB
+
+        return open_drivers(self, plan)
 
     def make_parents(self) -> "Forest | None":
         if not self.plan.ax.parents:
@@ -557,7 +578,8 @@ class Node:
         if keeper is not None and keeper.is_offered and keeper.listing is not None:
             self.catalog.reconsider(segment)
             await self.catalog.stock_again(keeper.link, keeper.listing)
-        await self.contracts.restock(segment)
+        if self.has_contracts:
+            await self.contracts.restock(segment)
 
     def _definitions_seen(self, shelf: Shelf) -> None:
         self.definitions.took(shelf.link.segment, shelf.seen, {route.qualified: route for route in shelf.tools})

@@ -39,6 +39,7 @@ from interlock.store.secrets import Kind
 from interlock.store.tokens import BadTokenName, Door, Scope
 
 if TYPE_CHECKING:
+    from interlock.runtime.drivers.desk import DriverDesk
     from interlock.runtime.node import Node
 
 JsonObject = dict[str, Any]
@@ -79,6 +80,13 @@ class NodeOperations:
     @property
     def passkeys(self) -> PasskeyDesk:
         return self._node.passkeys
+
+    async def drivers(self) -> "DriverDesk":
+        try:
+            return await self._node.drivers.desk()
+        except ModuleNotFoundError as missing:
+            message = f"driver files need the package {missing.name}: install interlock[drivers]"
+            raise Refused("extra_missing", message) from None
 
     # The tree
 

@@ -19,6 +19,7 @@ def takes(node: "Node") -> Mapping[str, Take]:
     made = _Takes(node)
     return {
         "servers": made.servers,
+        "drivers": made.drivers,
         "tools": made.tools,
         "gate": made.tools,
         "approvals": made.approvals,
@@ -41,6 +42,13 @@ class _Takes:
         node.door.replan(new)
         await node.configured.take(old, new)
 
+    async def drivers(self, old: Plan, new: Plan) -> None:
+        node = self._node
+        node.plan = new
+        if node.has_contracts:
+            node.contracts.replan(new)
+        await node.drivers.replan(new)
+
     async def budget(self, old: Plan, new: Plan) -> None:
         """For whoever registers from now on (MCP-AX 11.4). What a tool costs is written where it is listed."""
         self._limit(new)
@@ -59,8 +67,9 @@ class _Takes:
         self._limit(new)
         node.catalog.replan(new)
         await node.configured.restock()
-        node.contracts.replan(new)
-        await node.contracts.restock_all()
+        if node.has_contracts:
+            node.contracts.replan(new)
+            await node.contracts.restock_all()
 
     async def approvals(self, old: Plan, new: Plan) -> None:
         """For what is raised from now on; what waits keeps its time."""

@@ -18,6 +18,7 @@ LAST_WORDS = 3  # lines of stderr: the reason of most programs that end is in th
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[JsonObject, ...]  # as the operator door shows them
     tools: tuple[JsonObject, ...]
+    drivers: tuple[JsonObject, ...]
     last_words: Mapping[str, tuple[str, ...]]  # by segment: the end of what a program wrote to stderr
 
 
@@ -27,10 +28,13 @@ async def survey(plan: Plan, *, patience_s: float) -> Survey:
     try:
         await node.start(listen=False)
         await node.settle(patience_s)
+        await node.drivers.settle(patience_s)
         seen = node.operations
+        desk = await seen.drivers() if node.drivers.registry is not None else None
         return Survey(
             links=tuple(seen.links()["links"]),
             tools=tuple(seen.tools()["tools"]),
+            drivers=tuple((await desk.listed())["drivers"]) if desk is not None else (),
             last_words={
                 segment: tuple(line["text"] for line in seen.link_logs(segment, LAST_WORDS)["lines"])
                 for segment in node.keepers

@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 from msgspec import Raw
 
@@ -78,6 +79,14 @@ class Contracts:
         """The rules for tools changed."""
         for segment, link in list(self._links.items()):
             await self._catalog.stock_again(link, self._listings[segment])
+
+    def explained(self, name: str) -> dict[str, Any] | None:
+        """Who serves a contract now, and why not the others; None: none of that id or name is offered."""
+        for segment, link in self._links.items():
+            for local, served in link.contracts.items():
+                if name in (served.contract.id, f"{segment}.{local}"):
+                    return served.explained(f"{segment}.{local}", self._clock.now())
+        return None
 
     async def _take(self, table: ContractTable) -> None:
         offering = offer(contract for one, contract in table.contracts.items() if table.providers.get(one))

@@ -9,7 +9,7 @@ it is now.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -24,17 +24,20 @@ from interlock.runtime.drivers.survey import Surveyor
 from interlock.runtime.drivers.table import ContractTable
 from interlock.store.ports import StoreError
 
+STOPPED: Final = "stopped"
+
 log = logging.getLogger("interlock.drivers")
 
 
 class Running(Provider, Protocol):
-    """A provider with its life: `stop` ends when the calls it lent a link for have ended."""
+    """A provider with its life: `stop` ends when the calls it lent a link for have ended, unless `at_once`."""
 
     on_changed: Callable[[Any], None] | None
+    settled: asyncio.Event  # the first verdict is there
 
     def start(self) -> None: ...
 
-    async def stop(self) -> None: ...
+    async def stop(self, *, at_once: bool = False) -> None: ...
 
 
 Factory = Callable[[Declared], Running]
@@ -47,15 +50,14 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class Registry:
-    def __init__(self, plan: Plan, memory: Memory, machine: Machine, factory: Factory | None = None) -> None:
-        """Without a `factory` it only knows, and starts nothing."""
+    def __init__(self, plan: Plan, memory: Memory, machine: Machine) -> None:
         self.plan = plan
         self.memory = memory
         self.declaration = Declaration()
         self.sight = Sight()
+        self.factory: Factory | None = None  # without one it only knows, and starts nothing
         self.take: Take | None = None
         self._machine = machine
-        self._factory = factory
         self._surveyor = Surveyor(plan, machine)
         self._kept: dict[str, _Kept] = {}
         self._leaving: set[asyncio.Task[None]] = set()
@@ -73,8 +75,9 @@ class Registry:
                 sight = await asyncio.to_thread(look, self.plan, self.declaration.others)
             new = await asyncio.to_thread(self._surveyor.survey, sight, self.memory.all)
             old, self.declaration, self.sight = self.declaration, new, sight
-            _tell(old, new)
-            await self._put_into_effect(new)
+            if self.factory is not None:
+                _tell(old, new)
+                await self._put_into_effect(new, self.factory)
             return new
 
     def replan(self, plan: Plan) -> None:
@@ -82,9 +85,7 @@ class Registry:
         self.plan = plan
         self._surveyor = Surveyor(plan, self._machine)
 
-    async def _put_into_effect(self, declaration: Declaration) -> None:
-        if self._factory is None:
-            return
+    async def _put_into_effect(self, declaration: Declaration, factory: Factory) -> None:
         wanted = {one.key: one for one in declaration.drivers if one.is_fit and one.trusted}
         for key in self._kept.keys() - wanted.keys():
             self._leave(key)
@@ -102,18 +103,18 @@ class Registry:
                 continue
             if kept is not None:
                 self._leave(key)
-            provider = self._factory(declared)
+            provider = factory(declared)
             provider.on_changed = self._on_changed
             self._kept[key] = _Kept(provider, made_of)
             provider.start()
-        await self._publish()
+        await self.publish(anyway=False)
         if trouble is not None:
             raise trouble
 
-    def _leave(self, key: str) -> None:
+    def _leave(self, key: str, *, at_once: bool = False) -> None:
         provider = self._kept.pop(key).provider
         provider.on_changed = None
-        task = asyncio.get_running_loop().create_task(provider.stop(), name=f"driver {key} leaves")
+        task = asyncio.get_running_loop().create_task(provider.stop(at_once=at_once), name=f"driver {key} leaves")
         self._leaving.add(task)
         task.add_done_callback(self._left)
 
@@ -125,7 +126,7 @@ class Registry:
     async def stop(self) -> None:
         async with self._refreshing:
             for key in list(self._kept):
-                self._leave(key)
+                self._leave(key, at_once=True)
             if self._publishing is not None:
                 self._publishing.cancel()
                 await asyncio.gather(self._publishing, return_exceptions=True)
@@ -145,16 +146,14 @@ class Registry:
         while self._stale:
             self._stale = False
             try:
-                await self._publish(anyway=True)
+                await self.publish()
             except Exception:
                 log.exception("what drivers offer could not be taken up")
 
-    async def _publish(self, *, anyway: bool = False) -> None:
-        """`anyway`: what a provider offers may differ although the table looks the same."""
-        if self.take is None:
-            return
+    async def publish(self, *, anyway: bool = True) -> None:
+        """`anyway`: what a provider offers, or how one is chosen, may differ although the table looks the same."""
         table = self.table()
-        if anyway or table != self._published:
+        if self.take is not None and (anyway or table != self._published):
             self._published = table
             await self.take(table)
 
@@ -177,16 +176,16 @@ class Registry:
     def providers(self) -> Mapping[str, Running]:
         return {key: kept.provider for key, kept in self._kept.items()}
 
-    def state_of(self, declared: Declared) -> tuple[DriverState, str | None]:
-        """With the reason."""
+    def state_of(self, declared: Declared) -> tuple[str, str | None]:
+        """With the reason. A driver that nobody runs is stopped."""
         if declared.state is not None:
-            return declared.state, declared.reason
+            return declared.state.value, declared.reason
         if not declared.trusted:
-            return DriverState.UNTRUSTED, "nobody has accepted the folder as it is now"
+            return DriverState.UNTRUSTED.value, "nobody has accepted the folder as it is now"
         kept = self._kept.get(declared.key)
         if kept is None:
-            return DriverState.UNAVAILABLE, "no node is running"
-        return kept.provider.state, kept.provider.reason
+            return STOPPED, None
+        return kept.provider.state.value, kept.provider.reason
 
 
 def _made_of(declared: Declared, plan: Plan) -> tuple[object, ...]:

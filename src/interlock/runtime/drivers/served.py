@@ -119,6 +119,21 @@ class Served:
             self._decisions[key] = made
         return made
 
+    def explained(self, name: str, now: float) -> dict[str, Any]:
+        """For people: who would serve a call without optional inputs, and why."""
+        resolution = self.decide({}, None, now).resolution
+        return {
+            "contract": self.contract.id,
+            "version": self.contract.version,
+            "name": name,
+            "file": self.contract.places.file,
+            "pinned": self._pinned,
+            "decided_by": resolution.decided_by,
+            "ranked": [{"driver": each.candidate.key, "cost_units": each.cost_units} for each in resolution.ranked],
+            "rejected": [each._asdict() for each in resolution.rejected],
+            "error": None if resolution.error is None else resolution.error.code,
+        }
+
     def _candidate(self, provider: Provider) -> Candidate | None:
         binding = provider.bindings.get(self.contract.id)
         if binding is None:

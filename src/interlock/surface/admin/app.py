@@ -26,6 +26,7 @@ from interlock.store.secrets import SealMissing
 from interlock.store.tokens import maybe_door, token_name_fault
 from interlock.surface.admin.approvals import ADMIN, PATH, SOCKET_ROLES, approval_routes
 from interlock.surface.admin.callback import callback_page
+from interlock.surface.admin.drivers import driver_routes
 from interlock.surface.admin.operations import NotFound, Operations, Refused, SecretKind, TokenDoor, TokenScope
 from interlock.surface.admin.passkeys import is_invitation, passkey_routes
 from interlock.surface.admin.requests import (
@@ -162,6 +163,7 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
         Route("/admin/tokens", _by_method({"GET": tokens, "POST": issue_token}), methods=["GET", "POST"]),
         Route("/admin/tokens/{ref}", revoke_token, methods=["DELETE"]),
         Route("/admin/keys/{ref}", revoke_key, methods=["DELETE"]),
+        *driver_routes(operations),
         *approval_routes(operations),
         *passkey_routes(operations),
     ]

@@ -5,11 +5,14 @@ that JSON can hold. Methods without `async` answer from memory and must not bloc
 door does.
 """
 
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from interlock.runtime.approvals.window import Window
 from interlock.runtime.ax.passkeys import PasskeyDesk
 from interlock.runtime.operations import NotFound, Refused
+
+if TYPE_CHECKING:
+    from interlock.runtime.drivers.desk import DriverDesk
 
 __all__ = ["JsonObject", "NotFound", "Operations", "Refused", "SecretKind", "TokenDoor", "TokenScope"]
 
@@ -28,6 +31,9 @@ class Operations(Protocol):
     @property
     def passkeys(self) -> PasskeyDesk:
         """Where people make passkeys."""
+
+    async def drivers(self) -> "DriverDesk":
+        """Where drivers are looked at and decided on. Raises Refused, StoreError."""
 
     def status(self) -> JsonObject: ...
 

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterator
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from interlock.config.load import Loaded, Problem
@@ -36,13 +37,27 @@ def survey_of(loaded: Loaded) -> Survey:
 
 def warnings_of(found: Survey, loaded: Loaded, known: tuple[Problem, ...]) -> tuple[Problem, ...]:
     """`known` is what was found without asking the servers, and is not said twice."""
-    return (*_servers(found, loaded, known), *_rules(found, loaded))
+    return (*_servers(found, loaded, known), *_drivers(found), *_rules(found, loaded))
+
+
+def _drivers(found: Survey) -> Iterator[Problem]:
+    """How each stands; what speaks against the files of one is said there."""
+    for one in found.drivers:
+        if one["state"] in ("ready", "kind_unsupported") or (one["state"] == "rejected" and not one["trusted"]):
+            continue
+        yield Problem(
+            file=str(Path(one["folder"]) / "DRIVER.md"),
+            message=f"{one['id']} is {one['state']}: {one['reason'] or 'no reason given'}",
+            hint=f"interlock drivers trust {one['id']} shows it" if one["state"] == "untrusted" else None,
+        )
 
 
 def _servers(found: Survey, loaded: Loaded, known: tuple[Problem, ...]) -> Iterator[Problem]:
     plans = {server.segment: server for server in loaded.plan.servers}
     for link in found.links:
         segment = link["segment"]
+        if segment not in plans:
+            continue  # a driver's, or a subserver's
         at = loaded.written["servers", segment]
         explained = any((one.key or "").startswith(f"servers.{segment}.") for one in known)
         if link["state"] != "ready" and not (link["state"] == "failed" and explained):

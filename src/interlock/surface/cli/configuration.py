@@ -63,7 +63,7 @@ def at_place(problem: "Problem") -> str:
 
 
 def problem_value(problem: "Problem") -> dict[str, object]:
-    return {
+    made: dict[str, object] = {
         "file": problem.file,
         "line": problem.line,
         "column": problem.column,
@@ -71,3 +71,4 @@ def problem_value(problem: "Problem") -> dict[str, object]:
         "message": problem.message,
         "hint": problem.hint,
     }
+    return made if problem.code is None else made | {"code": problem.code}

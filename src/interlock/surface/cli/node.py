@@ -21,7 +21,12 @@ T = TypeVar("T")
 TIMEOUT_S = 15.0
 ANSWER_BYTES_MAX = 256 * 1024 * 1024  # 10,000 tools with long descriptions stay far below
 
-LISTED_BY = {"approval": "interlock approvals", "tool": "interlock tools list", "token": "interlock access list"}
+LISTED_BY = {
+    "driver": "interlock drivers list",
+    "approval": "interlock approvals",
+    "tool": "interlock tools list",
+    "token": "interlock access list",
+}
 
 NOT_RUNNING_HINT = "start one with interlock serve, or name its configuration with --config"
 
@@ -87,8 +92,8 @@ class Node:
     def post(self, *path: str, under: str = "/admin", body: object = None, timeout: float = TIMEOUT_S) -> Answer:
         return self._request("POST", path, under=under, body=body, timeout=timeout)
 
-    def delete(self, *path: str) -> Answer:
-        return self._request("DELETE", path)
+    def delete(self, *path: str, timeout: float = TIMEOUT_S, **query: object) -> Answer:
+        return self._request("DELETE", path, query=query, timeout=timeout)
 
     def _request(
         self,

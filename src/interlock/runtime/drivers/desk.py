@@ -1,0 +1,321 @@
+"""What an operator asks about drivers and decides: plain values out, and the few commands.
+
+A decision names what was shown (the digest of the folder); if the folder is another by now, nothing is decided. It is
+on record before it counts. The same desk serves a running node and, with a registry that starts nothing, a command
+beside no node.
+"""
+
+import asyncio
+import difflib
+import shutil
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from interlock.protocol.drivers.driver_checks import is_egress
+from interlock.protocol.drivers.messages import Driver, Problem
+from interlock.runtime.clock import Clock, rfc3339
+from interlock.runtime.drivers.declared import Declared
+from interlock.runtime.drivers.folders import digest_of, read_folder
+from interlock.runtime.drivers.looking import Found, mark_of
+from interlock.runtime.drivers.ports import DriverState
+from interlock.runtime.drivers.registry import Registry
+from interlock.runtime.drivers.remembered import HOSTS_MAX, Trusted
+from interlock.runtime.operations import NotFound, Refused
+
+JsonObject = dict[str, Any]
+Record = Callable[[bytes], Awaitable[None]]  # on disk when it returns; raises StoreError
+
+DIFFERENCE_LINES_MAX: Final = 2_000
+
+
+Explain = Callable[[str], JsonObject | None]  # which driver serves a contract now, and why
+
+
+class Tester(Protocol):
+    async def run(self, declared: Declared, by: str, *, allow_mutation: bool) -> JsonObject: ...
+
+
+class DriverDesk:
+    def __init__(self, registry: Registry, clock: Clock, record: Record) -> None:
+        self.registry = registry
+        self.explain: Explain | None = None
+        self.tester: Tester | None = None  # of a node that runs
+        self._clock = clock
+        self._record = record
+
+    # Looking
+
+    async def listed(self) -> JsonObject:
+        declaration = await self.registry.refresh()
+        return {
+            "drivers": [self._gist(one) for one in declaration.drivers],
+            "drafts": [{"id": path.name, "folder": str(path)} for path in self.registry.sight.drafts],
+            "problems": [problem_value(one) for one in declaration.problems],
+        }
+
+    async def shown(self, name: str) -> JsonObject:
+        """A driver, by its id, id@major or folder, and what changed since it was accepted. Raises NotFound, Refused."""
+        await self.registry.refresh()
+        served = self._maybe_contract(name)
+        if served is not None:
+            return served
+        one = self._find(name)
+        accepted = self.registry.memory.maybe_trusted(one.folder)
+        now = await asyncio.to_thread(_texts, one)
+        return {
+            **self._gist(one),
+            "digest": one.digest,
+            "accepted": _accepted(accepted),
+            "changed": sorted(_changed(one.files, accepted.files)) if accepted is not None else [],
+            "difference": list(_difference(accepted.texts, now)) if accepted is not None and not one.trusted else [],
+            "files": sorted(one.files),
+            "problems": [problem_value(each) for each in self._problems(one)],
+            **(_declared(one, one.driver) if one.driver is not None else {}),
+        }
+
+    # Deciding
+
+    async def trust(self, name: str, digest: str, by: str) -> JsonObject:
+        """`digest`: of the folder that was looked at. Raises NotFound, Refused, StoreError."""
+        await self.registry.refresh()
+        one = self._find(name)
+        if one.driver is None or one.state is DriverState.REJECTED:
+            raise Refused("rejected", f"{one.id} cannot be used: {one.reason}", {"driver": one.key})
+        if one.digest != digest:
+            raise Refused("changed", f"the files of {one.id} changed since they were shown", {"driver": one.key})
+        texts = await asyncio.to_thread(_texts, one)
+        trusted = Trusted(
+            folder=str(one.folder),
+            key=one.key,
+            digest=one.digest,
+            files=one.files,
+            texts=texts,
+            tags=one.driver.policy_tags,
+            by=by,
+            at=self._clock.wall(),
+        )
+        more = {"digest": one.digest, "policy_tags": list(trusted.tags), "unsandboxed": self._is_unsandboxed(one)}
+        await self._record(self._line("trust", one.key, by, more))
+        await self.registry.memory.trust(trusted)
+        await self.registry.refresh()
+        return self._gist(self._find(one.key))
+
+    async def allow(self, name: str, host: str, by: str, *, revoke: bool = False) -> JsonObject:
+        """A host the server may reach besides those of its file. Raises NotFound, Refused, StoreError."""
+        await self.registry.refresh()
+        one = self._find(name)
+        if one.driver is None:
+            raise Refused("rejected", f"{one.id} cannot be used: {one.reason}", {"driver": one.key})
+        host = host.lower()
+        if not is_egress(host):
+            raise Refused("bad_host", "write api.example.com or *.example.com, without port and path", {"host": host})
+        before = self.registry.memory.all.allowed.get(one.id, ())
+        if revoke and host not in before:
+            raise NotFound("host", host, before, few=True)
+        after = tuple(each for each in before if each != host) + (() if revoke else (host,))
+        if len(after) > HOSTS_MAX:
+            raise Refused("too_many_hosts", f"{one.id} has {HOSTS_MAX} hosts; allow * or a wider suffix instead")
+        await self._record(self._line("revoke" if revoke else "allow", one.key, by, {"host": host}))
+        await self.registry.memory.allow(one.id, after)
+        await self.registry.refresh()
+        return {"id": one.id, "allowed": list(after)}
+
+    async def remove(self, name: str, by: str, *, forget: bool) -> JsonObject:
+        """The folder, and what was accepted of it. `forget`: also what was registered, which the next one of its major
+        version is compared with (AIP-identity-4). Raises NotFound, StoreError."""
+        await self.registry.refresh()
+        try:
+            one = self._find(name)
+        except NotFound:
+            if forget and (gone := self._forgettable(name)):
+                await self._record(self._line("forget", name, by, {}))
+                for key in gone:
+                    await self.registry.memory.forget(key)
+                return {"removed": None, "forgotten": gone}
+            raise
+        await self._record(self._line("remove", one.key, by, {"digest": one.digest, "forget": forget}))
+        await asyncio.to_thread(_delete, one.folder)
+        await self.registry.memory.distrust(str(one.folder))
+        forgotten = []
+        if forget:
+            await self.registry.memory.allow(one.id, ())
+            forgotten = [one.key] if await self.registry.memory.forget(one.key) else []
+        await self.registry.refresh()
+        return {"removed": str(one.folder), "forgotten": forgotten}
+
+    async def test(self, name: str, by: str, *, allow_mutation: bool) -> JsonObject:
+        """The examples of its contracts, through this driver. Raises NotFound, Refused."""
+        await self.registry.refresh()
+        one = self._find(name)
+        if self.tester is None or one.key not in self.registry.providers:
+            state, reason = self.registry.state_of(one)
+            raise Refused(
+                "not_running", f"{one.id} is {state}" + (f": {reason}" if reason else ""), {"driver": one.key}
+            )
+        return await self.tester.run(one, by, allow_mutation=allow_mutation)
+
+    def _maybe_contract(self, name: str) -> JsonObject | None:
+        """What is no driver's name may be a contract's."""
+        if any(name in (one.key, one.id, one.folder.name) for one in self.registry.declaration.drivers):
+            return None
+        if self.explain is not None:
+            return self.explain(name)
+        return None
+
+    def _forgettable(self, name: str) -> list[str]:
+        kept = self.registry.memory.all.manifests
+        return [key for key in kept if name in (key, key.partition("@")[0])]
+
+    # Values
+
+    def _find(self, name: str) -> Declared:
+        drivers = self.registry.declaration.drivers
+        called = [(one.key, one.id, one.folder.name) for one in drivers]
+        for way in range(3):
+            found = [one for one, names in zip(drivers, called, strict=True) if names[way] == name]
+            if len(found) == 1:
+                return found[0]
+            if found:
+                keys = [str(one.folder) if one.state is DriverState.REJECTED else one.key for one in found]
+                raise Refused("ambiguous", f"{name} is {' and '.join(keys)}", {"drivers": keys})
+        raise NotFound("driver", name, [one.id for one in drivers], few=True)
+
+    def _gist(self, one: Declared) -> JsonObject:
+        state, reason = self.registry.state_of(one)
+        driver = one.driver
+        return {
+            "id": one.id,
+            "key": one.key,
+            "version": driver.version if driver is not None else None,
+            "name": driver.name if driver is not None else None,
+            "state": state,
+            "reason": reason,
+            "trusted": one.trusted,
+            "server_kind": _kind(driver) if driver is not None else None,
+            "transport": driver.transport if driver is not None else None,
+            "sandboxed": not self._is_unsandboxed(one),
+            "contracts": [contract.id for contract in one.contracts.values()],
+            "root": one.root.kind,
+            "folder": str(one.folder),
+            "warnings": sum(each.severity == "warning" for each in self._problems(one)),
+        }
+
+    def _problems(self, one: Declared) -> tuple[Problem, ...]:
+        provider = self.registry.providers.get(one.key)
+        return one.problems if provider is None else tuple(dict.fromkeys((*one.problems, *provider.problems)))
+
+    def _is_unsandboxed(self, one: Declared) -> bool:
+        return self.registry.plan.drivers.sandbox.get(one.id) == "off"
+
+    def _line(self, method: str, key: str, by: str, more: JsonObject) -> bytes:
+        """What the audit log is told."""
+        return msgspec.json.encode(
+            {
+                "at": rfc3339(self._clock.wall()),
+                "who": by,
+                "via": "operator",
+                "method": f"drivers/{method}",
+                "tool": key,
+                "args_sha256": None,
+                "verdict": "decided",
+                "outcome": "decided",
+                "ms": 0.0,
+                **more,
+            }
+        )
+
+
+def problem_value(problem: Problem) -> JsonObject:
+    made: JsonObject = msgspec.to_builtins(problem)
+    return made
+
+
+def _kind(driver: Driver) -> str:
+    kind: str = msgspec.to_builtins(driver.server)["kind"]
+    return kind
+
+
+def _declared(one: Declared, driver: Driver) -> JsonObject:
+    """What a person looks at before trusting it: command, sandbox, egress, secrets, tags (AIP-security-13). Values of
+    the environment stay away: a file holds placeholders, and what only looks harmless is nobody's business here."""
+    server = msgspec.to_builtins(driver.server)
+    shown = {key: value for key, value in server.items() if key not in ("env", "headers", "query")}
+    return {
+        "description": driver.description,
+        "server": shown | {key: sorted(server[key]) for key in ("env", "headers", "query") if server.get(key)},
+        "sandbox": msgspec.to_builtins(driver.sandbox) if driver.sandbox is not None else None,
+        "egress": list(driver.network.egress) if driver.network is not None else [],
+        "install": [each.method for each in driver.install],
+        "secrets": {
+            name: one.secrets[name].slug if name in one.secrets else None
+            for name in dict.fromkeys((*driver.secret_names, *one.secrets))
+        },
+        "policy_tags": list(driver.policy_tags),
+        "region": list(driver.region),
+        "protocol_version": driver.protocol_version or "latest",
+        "extension_keys": list(driver.extension_keys),
+        "expose": driver.interlock.expose,
+        "isolation": driver.interlock.isolation,
+        "bindings": [
+            {
+                "tool_name": binding.tool_name,
+                "contract": one.contracts[binding.index].id if binding.index in one.contracts else binding.tool,
+                "version": one.contracts[binding.index].version if binding.index in one.contracts else None,
+                "file": one.contracts[binding.index].places.file if binding.index in one.contracts else None,
+            }
+            for binding in driver.implements
+        ],
+    }
+
+
+def _accepted(trusted: Trusted | None) -> JsonObject | None:
+    if trusted is None:
+        return None
+    return {"digest": trusted.digest, "by": trusted.by, "at": rfc3339(trusted.at), "policy_tags": list(trusted.tags)}
+
+
+def _changed(now: Mapping[str, str], before: Mapping[str, str]) -> set[str]:
+    return {name for name in {**before, **now} if before.get(name) != now.get(name)}
+
+
+def _texts(one: Declared) -> dict[str, str]:
+    """The short files of a folder, and the contracts elsewhere, as they are now. Raises Refused when they are others
+    than those that were declared. Blocking."""
+    folder = read_folder(Found(root=one.root, path=one.folder, mark=mark_of(one.folder)))
+    outside = {name: digest for name, digest in one.files.items() if Path(name).is_absolute()}
+    if digest_of({**folder.digests, **outside}) != one.digest:
+        raise Refused("changed", f"the files of {one.id} are changing", {"driver": one.key})
+    texts = {name: data.decode("utf-8", "replace") for name, data in folder.texts.items()}
+    for name in outside:
+        try:
+            texts[name] = Path(name).read_text("utf-8", "replace")
+        except OSError:
+            continue
+    return texts
+
+
+def _difference(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    left = DIFFERENCE_LINES_MAX
+    for name in sorted({**before, **now}):
+        old, new = before.get(name, ""), now.get(name, "")
+        if old == new:
+            continue
+        for line in difflib.unified_diff(
+            old.splitlines(), new.splitlines(), f"{name} (accepted)", f"{name} (now)", lineterm="", n=2
+        ):
+            if not left:
+                yield f"... more than {DIFFERENCE_LINES_MAX} lines"
+                return
+            left -= 1
+            yield line
+
+
+def _delete(folder: Path) -> None:
+    """Nothing behind a link is touched."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder)

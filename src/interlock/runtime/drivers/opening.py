@@ -1,0 +1,25 @@
+"""Where a node's drivers meet the rest of the node. Imported when there is a driver, or an operator asks."""
+
+from typing import TYPE_CHECKING
+
+from interlock.config.plan import Plan
+from interlock.runtime.drivers.desk import DriverDesk
+from interlock.runtime.drivers.examples import Examples
+from interlock.runtime.drivers.machine import this_machine
+from interlock.runtime.drivers.providing import Providing
+from interlock.runtime.drivers.registry import Registry
+from interlock.runtime.drivers.remembered import Memory
+
+if TYPE_CHECKING:
+    from interlock.runtime.node import Node
+
+
+def open_drivers(node: "Node", plan: Plan) -> tuple[Registry, DriverDesk]:
+    memory = Memory(node.store.kv, node.clock)
+    registry = Registry(plan, memory, this_machine(plan.data / "packages"))
+    registry.factory = Providing(node, node._workshop, lambda: registry.plan)
+    registry.take = node.contracts.take
+    desk = DriverDesk(registry, node.clock, node.recorder.append_now)
+    desk.explain = node.contracts.explained
+    desk.tester = Examples(node)
+    return registry, desk

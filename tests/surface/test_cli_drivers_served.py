@@ -1,0 +1,236 @@
+"""Does a running node take drivers up from files: nothing before trust, one at a time, without disturbing another?"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from driver_files import contract, driver, text
+from program import Inline, Interlock, Running
+
+SERVER = Path(__file__).resolve().parents[1] / "servers" / "driven.py"
+SECONDS = 30.0
+ARGUMENTS = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+
+
+class Served:
+    """A node in a folder with drivers, whose servers write down that they were started and what they were told."""
+
+    def __init__(self, interlock: Interlock, inline: Inline, running: Running | None) -> None:
+        self.folder, self.inline, self.running = interlock.folder, inline, running
+
+    def write(self, id: str, **changed: Any) -> Path:
+        folder = self.folder / ".drivers" / id
+        (folder / "tools" / "fs-read").mkdir(parents=True, exist_ok=True)
+        tools = self.folder / "tools.json"
+        tools.write_text(
+            json.dumps([{"name": "read_file", "inputSchema": ARGUMENTS, "outputSchema": {"type": "object"}}])
+        )
+        args = [str(SERVER), "--log", str(self.log(id)), "--tools", str(tools)]
+        server = {"kind": "binary", "path": sys.executable, "args": args}
+        said = {"id": f"demo.{id.removesuffix('-mcp')}", "inputs": ARGUMENTS, **changed.pop("contract", {})}
+        (folder / "tools/fs-read/TOOL.md").write_text(text(contract(**said)))
+        (folder / "DRIVER.md").write_text(text(driver(id, **{"server": server, **changed})))
+        return folder
+
+    def log(self, id: str) -> Path:
+        return self.folder / f"{id}.log"
+
+    def starts(self, id: str) -> list[int]:
+        written = self.log(id).read_text().splitlines() if self.log(id).exists() else []
+        return [line["pid"] for line in map(json.loads, written) if "argv" in line]
+
+    def calls(self, id: str) -> int:
+        written = [json.loads(line) for line in self.log(id).read_text().splitlines()]
+        return sum(line.get("got", {}).get("method") == "tools/call" for line in written)
+
+    def states(self) -> dict[str, str]:
+        listed = self.inline("drivers", "list", "--json").json["drivers"]
+        return {one["id"]: one["state"] for one in listed}
+
+    def tools(self) -> list[str]:
+        return [one["name"] for one in self.inline("tools", "list", "--json").json["tools"]]
+
+    def trust(self, id: str) -> None:
+        done = self.inline("drivers", "trust", id, "--yes", "--json")
+        assert done.code == 0, done.out
+        until(lambda: self.states()[id] == "ready")
+
+
+def until(check: Callable[[], Any]) -> None:
+    end = time.monotonic() + SECONDS
+    while not check():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def served(interlock: Interlock, inline: Inline) -> Iterator[Served]:
+    off = ", ".join(f'{id} = "off"' for id in ("first-mcp", "second-mcp"))
+    (interlock.folder / "interlock.toml").write_text(
+        f'[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\n[drivers]\nsandbox = {{ {off} }}\n'
+    )
+    with interlock.start("serve", COLUMNS="80") as running:
+        while "Ctrl-C stops the node" not in running.next_line():
+            pass
+        yield Served(interlock, inline, running)
+
+
+@pytest.mark.req("AIP-security-13")
+def test_a_file_dropped_into_a_running_node_starts_nothing_until_it_is_trusted(served: Served) -> None:
+    served.write("first-mcp", health_check={"method": "ping"}, version_check={"cmd": "x", "parse": "(x)", "range": "*"})
+    until(lambda: "first-mcp" in served.states())
+    assert served.states() == {"first-mcp": "untrusted"}
+    assert served.starts("first-mcp") == []
+    assert served.tools() == []
+    served.write("first-mcp")
+    served.trust("first-mcp")
+    assert served.tools() == ["demo.first"]
+    called = served.inline("tools", "call", "demo.first", "--arg", "text=hello", "--json")
+    assert (called.code, '"hello"' in called.out) == (0, True)
+    assert len(served.starts("first-mcp")) == 1
+    folder = served.write("first-mcp", description="Another.")
+    until(lambda: served.tools() == [])
+    assert served.states() == {"first-mcp": "untrusted"}
+    (folder / "driver.py").write_text("")
+    assert len(served.starts("first-mcp")) == 1
+
+
+def test_a_change_to_one_driver_leaves_the_process_of_another_alone(served: Served) -> None:
+    served.write("first-mcp")
+    served.write("second-mcp")
+    until(lambda: len(served.states()) == 2)
+    served.trust("first-mcp")
+    served.trust("second-mcp")
+    assert served.tools() == ["demo.first", "demo.second"]
+    served.write("first-mcp", version="1.1.0")
+    until(lambda: served.tools() == ["demo.second"])
+    served.trust("first-mcp")
+    until(lambda: served.tools() == ["demo.first", "demo.second"])
+    assert len(served.starts("first-mcp")) == 2
+    assert len(served.starts("second-mcp")) == 1
+    assert served.inline("drivers", "remove", "first-mcp", "--yes").code == 0
+    until(lambda: served.tools() == ["demo.second"])
+    assert served.inline("tools", "call", "demo.second", "--arg", "text=x").code == 0
+    assert len(served.starts("second-mcp")) == 1
+
+
+def test_check_upstream_says_how_trusted_drivers_stand(interlock: Interlock, inline: Inline) -> None:
+    config = interlock.folder / "interlock.toml"
+    config.write_text('[drivers]\nsandbox = { first-mcp = "off", second-mcp = "off" }\n')
+    here = Served(interlock, inline, None)
+    here.write("first-mcp")
+    here.write("second-mcp")
+    assert inline("drivers", "trust", "first-mcp", "--yes").code == 0
+    done = inline("check", "--upstream", "--json")
+    (waiting,) = [one["message"] for one in done.json["warnings"] if "is untrusted" in one["message"]]
+    assert waiting.startswith("second-mcp is untrusted")
+    assert len(here.starts("first-mcp")) == 1
+    assert here.starts("second-mcp") == []
+
+
+@pytest.mark.req("AIP-identity-4")
+def test_history_is_forgotten_only_when_that_is_asked_for(served: Served) -> None:
+    served.write("first-mcp")
+    until(lambda: served.states())
+    served.trust("first-mcp")
+    assert served.inline("drivers", "remove", "first-mcp", "--yes").code == 0
+    served.write("first-mcp", protocol_version="2025-06-18")
+    assert served.states() == {"first-mcp": "rejected"}
+    shown = served.inline("drivers", "show", "first-mcp", "--json").json
+    assert "major_bump_required" in [one["code"] for one in shown["problems"]]
+    assert served.inline("drivers", "remove", "first-mcp", "--yes", "--forget").code == 0
+    served.write("first-mcp", protocol_version="2025-06-18")
+    assert served.states() == {"first-mcp": "untrusted"}
+
+
+@pytest.mark.req("AIP-14.rules-3")
+def test_the_examples_of_contracts_are_run_through_the_driver_and_compared(served: Served) -> None:
+    examples = [
+        {"name": "any output", "input": {"text": "hi"}},
+        {"name": "another output", "input": {"text": "hi"}, "output": {"text": "ho"}},
+        {"name": "no such input", "input": {"words": "hi"}},
+    ]
+    served.write("first-mcp", contract={"examples": examples})
+    mutating = {"examples": examples[:1], "mutates": ["external:demo"], "approval": "policy:gate", "risk_level": 1}
+    served.write("second-mcp", contract=mutating)
+    until(lambda: len(served.states()) == 2)
+    refused = served.inline("drivers", "test", "first-mcp", "--json")
+    assert (refused.code, refused.json["error"]) == (1, "not_running")
+    served.trust("first-mcp")
+    served.trust("second-mcp")
+    done = served.inline("drivers", "test", "first-mcp", "--json")
+    assert done.code == 1
+    told = {one["example"]: (one["outcome"], one["difference"], one["driver"]) for one in done.json["examples"]}
+    assert told["any output"] == ("passed", [], "first-mcp@1")
+    assert told["another output"][0] == "failed"
+    assert '/text: wanted "ho", got "hi"' in told["another output"][1]
+    assert (told["no such input"][0], "input_invalid" in told["no such input"][1][0]) == ("failed", True)
+    drawn = served.inline("drivers", "test", "first-mcp").out
+    assert "another output" in drawn
+    assert "first-mcp@1" in drawn
+    assert "1 of 3 examples passed" in drawn
+    skipped = served.inline("drivers", "test", "second-mcp", "--json")
+    assert (skipped.code, [one["outcome"] for one in skipped.json["examples"]]) == (0, ["skipped"])
+    assert served.calls("second-mcp") == 0
+    run = served.inline("drivers", "test", "second-mcp", "--allow-mutation", "--json")
+    assert (run.code, [one["outcome"] for one in run.json["examples"]]) == (0, ["passed"])
+    assert served.calls("second-mcp") == 1
+
+
+def test_a_contract_is_shown_with_who_serves_it_and_why(served: Served) -> None:
+    same = {"id": "demo.read"}
+    served.write("first-mcp", contract=same, cost_override={"cost_units_per_call": 5})
+    served.write("second-mcp", contract=same, policy_tags=["third-party-api"])
+    until(lambda: len(served.states()) == 2)
+    served.trust("first-mcp")
+    served.trust("second-mcp")
+    shown = served.inline("drivers", "show", "demo.read", "--json").json
+    assert [one["driver"] for one in shown["ranked"]] == ["second-mcp@1", "first-mcp@1"]
+    assert shown["decided_by"] == "cost"
+    called = json.loads(served.inline("tools", "call", "demo.read", "--arg", "text=x", "--json").out)
+    assert (served.calls("first-mcp"), served.calls("second-mcp")) == (0, 1), called
+    assert "no examples" in served.inline("drivers", "test", "first-mcp").err
+    config = served.folder / "interlock.toml"
+    config.write_text(config.read_text() + 'policy = { deny = ["third-party-api"] }\n')
+    until(lambda: served.inline("drivers", "show", "demo.read", "--json").json["decided_by"] == "only")
+    drawn = served.inline("drivers", "show", "demo.read").out
+    assert "first-mcp@1" in drawn
+    assert "second-mcp@1 in phase 3" in drawn
+    assert "[policy_violation]" in drawn
+
+
+def test_settings_of_drivers_are_taken_up_while_the_node_runs(served: Served) -> None:
+    served.write("first-mcp")
+    until(lambda: served.states() == {"first-mcp": "untrusted"})
+    config = served.folder / "interlock.toml"
+    config.write_text(config.read_text() + "trust_workspace = true\n")
+    until(lambda: served.states() == {"first-mcp": "ready"})
+    assert served.tools() == ["demo.first"]
+
+
+def test_the_operator_door_refuses_what_it_cannot_read(served: Served) -> None:
+    from interlock.surface.cli.failures import Refused
+    from interlock.surface.cli.node import Node
+
+    served.write("first-mcp")
+    node = Node.of_data(served.folder / "data")
+    for path, body in (
+        (("first-mcp", "trust"), {"digest": "short"}),
+        (("first-mcp", "trust"), {"digest": "0" * 64, "more": 1}),
+        (("first-mcp", "trust"), {"digest": "0" * 64}),
+        (("first-mcp", "allow"), {"host": ""}),
+        (("first-mcp", "allow"), {"host": "x.com/y"}),
+        (("nobody", "allow"), {"host": "x.com"}),
+        (("..", "trust"), {"digest": "0" * 64}),
+    ):
+        with pytest.raises(Refused):
+            node.post("drivers", *path, body=body)
+    with pytest.raises(Refused):
+        node.get("drivers", surplus="1")
+    with pytest.raises(Refused):
+        node.delete("drivers", "first-mcp", forget="maybe")
+    assert served.states() == {"first-mcp": "untrusted"}
