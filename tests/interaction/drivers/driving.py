@@ -1,9 +1,10 @@
 """A real node with drivers in its workspace, whose servers are real processes that write down what they are told."""
 
+import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.protocol.driver_texts import binding, contract, driver, text
 
 SERVER = Path(__file__).parents[2] / "servers" / "driven.py"
 OBJECT = {"type": "object"}
+INPUTS = {"type": "object", "properties": {"n": {"type": "integer"}, "until": {"type": "string"}}}
 
 
 def alive(pid: int) -> bool:
@@ -35,7 +37,7 @@ class Workspace:
         for tool, named in tools.items():
             place = folder / "tools" / named
             place.mkdir(parents=True, exist_ok=True)
-            said = contract(id=named, inputs=OBJECT, outputs=OBJECT)
+            said = contract(id=named, inputs=INPUTS, outputs=OBJECT)
             (place / "TOOL.md").write_bytes(text(said))
             bindings.append(binding(tool=f"./tools/{named}/TOOL.md", metadata={"mcp": {"tool_name": tool}}))
         command = [str(SERVER), "--log", str(self.log(id)), *args]
@@ -45,7 +47,7 @@ class Workspace:
 
     def tools(self, *names: str) -> tuple[str, str]:
         path = self.folder / "tools.json"
-        listed = [{"name": name, "inputSchema": OBJECT, "outputSchema": OBJECT} for name in names]
+        listed = [{"name": name, "inputSchema": INPUTS, "outputSchema": OBJECT} for name in names]
         path.with_suffix(".new").write_text(json.dumps(listed))
         path.with_suffix(".new").replace(path)
         return "--tools", str(path)
@@ -71,6 +73,15 @@ class Workspace:
         extra = f"[drivers]\ntrust_workspace = true\nsandbox = {{ {off} }}\n{said}"
         with running_node(self.folder, {}, extra) as node:
             yield node
+
+
+async def until(check: Callable[[], Any], seconds: float = 20.0) -> None:
+    """As `wait_for`, where clients run in this loop."""
+    async with asyncio.timeout(seconds):
+        while True:
+            if check():
+                return
+            await asyncio.sleep(0.01)
 
 
 def states(node: RunningNode) -> dict[str, str]:
