@@ -28,6 +28,9 @@ STOPPED: Final = "stopped"
 
 log = logging.getLogger("interlock.drivers")
 
+REST_SHARE: Final = 10  # two hundred drivers that come up one after the other are taken up together
+REST_MAX_S: Final = 1.0
+
 
 class Running(Provider, Protocol):
     """A provider with its life: `stop` ends when the calls it lent a link for have ended, unless `at_once`."""
@@ -153,10 +156,13 @@ class Registry:
     async def _publish_again(self) -> None:
         while self._stale:
             self._stale = False
+            began = asyncio.get_running_loop().time()
             try:
                 await self.publish()
             except Exception:
                 log.exception("what drivers offer could not be taken up")
+            took = asyncio.get_running_loop().time() - began
+            await asyncio.sleep(min(REST_MAX_S, took * REST_SHARE))
 
     async def publish(self, *, anyway: bool = True) -> None:
         """`anyway`: what a provider offers, or how one is chosen, may differ although the table looks the same."""
