@@ -1,10 +1,12 @@
 """A stdio MCP server that a driver starts: it writes down all it is told, and does as its options say.
 
 python driven.py --log FILE [--tools FILE] [--era legacy|modern|both] [--answers VERSION] [--ttl-ms N] [--exit CODE]
-                 [--mute] [--dies-on-call] [--ignores-term] [--forks]
+                 [--mute] [--banner LINES] [--dies-on-call] [--ignores-term] [--forks]
 
 --log      one JSON object a line: {"pid", "argv", "env"} when it starts, {"pid", "got"} for each message
 --tools    a JSON list of definitions, read anew for each tools/list; SIGUSR1 makes it say that the list changed
+           a file `deaf` beside it: no ping is answered
+--banner   so many lines that are no messages come first
 --mute     answers nothing;  --exit: ends at once with this code
 
 Tools: `echo` returns its arguments and its process id, `wait` answers when the file that its argument `until` names
@@ -70,7 +72,7 @@ class Server:
         if method == "tools/call":
             return await self.call(params["name"], params.get("arguments", {}))
         if method == "ping":
-            return {}
+            return None if Path(options.log).with_name("deaf").exists() else {}
         if method == "subscriptions/listen":
             return None
         raise LookupError
@@ -97,6 +99,8 @@ async def main(options):
     if options.forks and os.fork() == 0:
         server.note(forked=True)
         signal.pause()
+    for number in range(options.banner):
+        print(f"line {number} of a banner", flush=True)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGUSR1, server.changed)
     reader = asyncio.StreamReader(limit=2**24)
@@ -118,6 +122,7 @@ def arguments():
     parser.add_argument("--answers")
     parser.add_argument("--ttl-ms", type=int, default=60_000)
     parser.add_argument("--exit", type=int)
+    parser.add_argument("--banner", type=int, default=0)
     for flag in ("--mute", "--dies-on-call", "--ignores-term", "--forks"):
         parser.add_argument(flag, action="store_true")
     return parser.parse_args()

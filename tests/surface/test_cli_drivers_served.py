@@ -1,5 +1,6 @@
 """Does a running node take drivers up from files: nothing before trust, one at a time, without disturbing another?"""
 
+import contextlib
 import json
 import sys
 import time
@@ -31,10 +32,8 @@ class Served:
         )
         args = [str(SERVER), "--log", str(self.log(id)), "--tools", str(tools)]
         server = {"kind": "binary", "path": sys.executable, "args": args}
-        name = changed.pop("contract", id.removesuffix("-mcp"))
-        (folder / "tools/fs-read/TOOL.md").write_text(
-            text(contract(id=f"demo.{name}", inputs=ARGUMENTS, examples=[{"name": "hi", "input": {"text": "hi"}}]))
-        )
+        said = {"id": f"demo.{id.removesuffix('-mcp')}", "inputs": ARGUMENTS, **changed.pop("contract", {})}
+        (folder / "tools/fs-read/TOOL.md").write_text(text(contract(**said)))
         (folder / "DRIVER.md").write_text(text(driver(id, **{"server": server, **changed})))
         return folder
 
@@ -44,6 +43,10 @@ class Served:
     def starts(self, id: str) -> list[int]:
         written = self.log(id).read_text().splitlines() if self.log(id).exists() else []
         return [line["pid"] for line in map(json.loads, written) if "argv" in line]
+
+    def calls(self, id: str) -> int:
+        written = [json.loads(line) for line in self.log(id).read_text().splitlines()]
+        return sum(line.get("got", {}).get("method") == "tools/call" for line in written)
 
     def states(self) -> dict[str, str]:
         listed = self.inline("drivers", "list", "--json").json["drivers"]
@@ -65,16 +68,30 @@ def until(check: Callable[[], Any]) -> None:
         time.sleep(0.05)
 
 
-@pytest.fixture
-def served(interlock: Interlock, inline: Inline) -> Iterator[Served]:
+@contextlib.contextmanager
+def running_node(interlock: Interlock, inline: Inline, anchors: str = "") -> Iterator[Served]:
     off = ", ".join(f'{id} = "off"' for id in ("first-mcp", "second-mcp"))
     (interlock.folder / "interlock.toml").write_text(
-        f'[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\n[drivers]\nsandbox = {{ {off} }}\n'
+        f'{anchors}[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\n[drivers]\nsandbox = {{ {off} }}\n'
     )
     with interlock.start("serve", COLUMNS="80") as running:
         while "Ctrl-C stops the node" not in running.next_line():
             pass
         yield Served(interlock, inline, running)
+
+
+@pytest.fixture
+def served(interlock: Interlock, inline: Inline) -> Iterator[Served]:
+    with running_node(interlock, inline) as made:
+        yield made
+
+
+@pytest.fixture
+def signed_for(interlock: Interlock, inline: Inline) -> Iterator[Served]:
+    """With somebody whose signature counts for drivers."""
+    anchor = inline("access", "key", "ada", "--approves", "drivers.*", INTERLOCK_PASSPHRASE="correct horse").out
+    with running_node(interlock, inline, anchor) as made:
+        yield made
 
 
 @pytest.mark.req("AIP-security-13")
@@ -143,6 +160,111 @@ def test_history_is_forgotten_only_when_that_is_asked_for(served: Served) -> Non
     assert served.inline("drivers", "remove", "first-mcp", "--yes", "--forget").code == 0
     served.write("first-mcp", protocol_version="2025-06-18")
     assert served.states() == {"first-mcp": "untrusted"}
+
+
+@pytest.mark.req("AIP-14.rules-3")
+def test_the_examples_of_contracts_are_run_through_the_driver_and_compared(served: Served) -> None:
+    examples = [
+        {"name": "any output", "input": {"text": "hi"}},
+        {"name": "another output", "input": {"text": "hi"}, "output": {"text": "ho"}},
+        {"name": "no such input", "input": {"words": "hi"}},
+    ]
+    served.write("first-mcp", contract={"examples": examples})
+    mutating = {"examples": examples[:1], "mutates": ["external:demo"], "approval": "policy:gate", "risk_level": 1}
+    served.write("second-mcp", contract=mutating)
+    until(lambda: len(served.states()) == 2)
+    refused = served.inline("drivers", "test", "first-mcp", "--json")
+    assert (refused.code, refused.json["error"]) == (1, "not_running")
+    served.trust("first-mcp")
+    served.trust("second-mcp")
+    done = served.inline("drivers", "test", "first-mcp", "--json")
+    assert done.code == 1
+    told = {one["example"]: (one["outcome"], one["difference"], one["driver"]) for one in done.json["examples"]}
+    assert told["any output"] == ("passed", [], "first-mcp@1")
+    assert told["another output"][0] == "failed"
+    assert '/text: wanted "ho", got "hi"' in told["another output"][1]
+    assert (told["no such input"][0], "input_invalid" in told["no such input"][1][0]) == ("failed", True)
+    drawn = served.inline("drivers", "test", "first-mcp").out
+    assert "another output" in drawn
+    assert "first-mcp@1" in drawn
+    assert "1 of 3 examples passed" in drawn
+    skipped = served.inline("drivers", "test", "second-mcp", "--json")
+    assert (skipped.code, [one["outcome"] for one in skipped.json["examples"]]) == (0, ["skipped"])
+    assert served.calls("second-mcp") == 0
+    run = served.inline("drivers", "test", "second-mcp", "--allow-mutation", "--json")
+    assert (run.code, [one["outcome"] for one in run.json["examples"]]) == (0, ["passed"])
+    assert served.calls("second-mcp") == 1
+
+
+def test_a_contract_is_shown_with_who_serves_it_and_why(served: Served) -> None:
+    same = {"id": "demo.read"}
+    served.write("first-mcp", contract=same, cost_override={"cost_units_per_call": 5})
+    served.write("second-mcp", contract=same, policy_tags=["third-party-api"])
+    until(lambda: len(served.states()) == 2)
+    served.trust("first-mcp")
+    served.trust("second-mcp")
+    shown = served.inline("drivers", "show", "demo.read", "--json").json
+    assert [one["driver"] for one in shown["ranked"]] == ["second-mcp@1", "first-mcp@1"]
+    assert shown["decided_by"] == "cost"
+    called = json.loads(served.inline("tools", "call", "demo.read", "--arg", "text=x", "--json").out)
+    assert (served.calls("first-mcp"), served.calls("second-mcp")) == (0, 1), called
+    assert "no examples" in served.inline("drivers", "test", "first-mcp").err
+    config = served.folder / "interlock.toml"
+    config.write_text(config.read_text() + 'policy = { deny = ["third-party-api"] }\n')
+    until(lambda: served.inline("drivers", "show", "demo.read", "--json").json["decided_by"] == "only")
+    drawn = served.inline("drivers", "show", "demo.read").out
+    assert "first-mcp@1" in drawn
+    assert "second-mcp@1 in phase 3" in drawn
+    assert "[policy_violation]" in drawn
+
+
+def waiting(served: Served) -> list[dict[str, Any]]:
+    listed = served.inline("approvals", "--kind", "definition", "--json").json["approvals"]
+    return [one for one in listed if one["source"] == "drivers"]
+
+
+def test_an_untrusted_driver_waits_in_the_inbox_and_a_signature_over_its_files_trusts_it(signed_for: Served) -> None:
+    signed_for.write("first-mcp", policy_tags=["pii-safe"])
+    until(lambda: waiting(signed_for))
+    (asked,) = waiting(signed_for)
+    assert (asked["tool"], asked["requires"], asked["left_s"]) == ("drivers.first-mcp@1", "proof", None)
+    shown = signed_for.inline("approvals", "show", asked["id"]).out
+    for word in ("installed and started", "nobody has accepted this driver", str(SERVER), "pii-safe", "DRIVER.md"):
+        assert word in shown
+    assert signed_for.starts("first-mcp") == []
+    nobody = signed_for.inline("approve", asked["id"], "--yes", "--proof", "nonsense")
+    assert (nobody.code, signed_for.states()) == (1, {"first-mcp": "untrusted"})
+    done = signed_for.inline("approve", asked["id"], "--yes", "--key", "ada", INTERLOCK_PASSPHRASE="correct horse")
+    assert done.code == 0, done.err
+    until(lambda: signed_for.states() == {"first-mcp": "ready"})
+    assert signed_for.inline("drivers", "show", "first-mcp", "--json").json["accepted"]["by"]
+    assert waiting(signed_for) == []
+    signed_for.write("first-mcp", policy_tags=["pii-safe", "hipaa"])
+    until(lambda: waiting(signed_for))
+    (again,) = waiting(signed_for)
+    changed = signed_for.inline("approvals", "show", again["id"]).out
+    assert '+     "hipaa"' in changed
+    assert "changed since they were accepted" in changed
+    assert signed_for.inline("deny", again["id"]).code == 0
+    assert signed_for.states() == {"first-mcp": "untrusted"}
+    assert waiting(signed_for) == []
+
+
+def test_what_waits_in_the_inbox_is_void_once_the_folder_is_another(signed_for: Served) -> None:
+    signed_for.write("first-mcp")
+    until(lambda: waiting(signed_for))
+    (first,) = waiting(signed_for)
+    signed_for.write("first-mcp", description="Another.")
+    done = signed_for.inline("approve", first["id"], "--yes", "--key", "ada", INTERLOCK_PASSPHRASE="correct horse")
+    assert done.code == 1
+    until(lambda: [one["id"] for one in waiting(signed_for)] not in ([], [first["id"]]))
+    assert signed_for.states() == {"first-mcp": "untrusted"}
+    signed_for.trust("first-mcp")
+    assert waiting(signed_for) == []
+    signed_for.write("second-mcp")
+    until(lambda: waiting(signed_for))
+    signed_for.inline("drivers", "remove", "second-mcp", "--yes")
+    assert waiting(signed_for) == []
 
 
 def test_settings_of_drivers_are_taken_up_while_the_node_runs(served: Served) -> None:

@@ -278,8 +278,10 @@ class NodeOperations:
             "errors": sum(one.errors for one in links),
             "restarts": link.restarts,
             "stray": link.stray,  # answers nobody waited for
+            "stdout_noise": link.noise,  # what it sent that is no message
             "unsent": link.unsent,  # answers, cancellations and notices of ours that did not arrive
             "pid": link.pid,
+            "sandbox": link.sandboxed,
             "stderr_lines": keeper.stderr.count,
             "hops": max((route.hops for route in shelf.tools), default=1) if shelf else 1,
             "below": below(namespace.listed(shelf.tools)) if shelf else [],

@@ -8,7 +8,7 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -38,6 +38,17 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
         return "".join(f"; {line}" for line in errors[:2])
 
 
+class Surroundings(Protocol):
+    """What a program is started in."""
+
+    @property
+    def handed(self) -> Sequence[int]: ...
+
+    def terminate(self) -> None: ...
+
+    async def open(self, child: Child) -> None: ...
+
+
 async def run(
     argv: Sequence[str],
     env: Mapping[str, str],
@@ -45,13 +56,26 @@ async def run(
     *,
     warden: Warden | None,
     said: StderrRing | None = None,
+    cell: Surroundings | None = None,
 ) -> Ran:
-    """Raises ChildStartFailed. `said` gathers what several errands print."""
+    """Raises ChildStartFailed. `said` gathers what several errands print. `cell`: the sandbox that `argv` enters."""
     said = said or StderrRing(OUTPUT_LINES, OUTPUT_LINE_BYTES, now=lambda: 0.0)
     ended = _Ended(said)
-    child = Child(argv, env, cwd, max_message_bytes=LINE_BYTES_MAX, sink=ended, stderr=said, warden=warden)
+    child = Child(
+        argv,
+        env,
+        cwd,
+        max_message_bytes=LINE_BYTES_MAX,
+        sink=ended,
+        stderr=said,
+        warden=warden,
+        handed=() if cell is None else cell.handed,
+        terminate=None if cell is None else cell.terminate,
+    )
     try:
         await child.start()
+        if cell is not None:
+            await cell.open(child)
         reason = await ended.reason
         if child.unfinished:
             ended.on_line(child.unfinished)

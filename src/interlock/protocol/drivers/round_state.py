@@ -22,6 +22,11 @@ def sealed(result: Raw, driver: str) -> Raw:
     return Raw(encode_value(members))
 
 
+def pinned_to(driver: str) -> str:
+    """A state without a question before it: the call goes to this driver or to nobody."""
+    return f"{PREFIX}{driver}{_END}"
+
+
 def opened_untrusted(raw: Raw) -> tuple[str, Raw | None] | None:
     """The driver that asked, and its state; None: this is no state of ours."""
     said = maybe_string(raw)

@@ -47,8 +47,11 @@ def read_data(data_untrusted: bytes, form: Format) -> Any:
 
 def blanked(data: bytes) -> bytes:
     """JSON with comments and trailing commas as blanks: every other byte stays in its place."""
-    plain = _COMMENT.sub(lambda found: found[1] or _NOT_SPACE.sub(b" ", found[0]), data)
-    return _TRAILING.sub(lambda found: found[1] or b" ", plain)
+    return _TRAILING.sub(lambda found: found[1] or b" ", without_comments(data))
+
+
+def without_comments(data: bytes) -> bytes:
+    return _COMMENT.sub(lambda found: found[1] or _NOT_SPACE.sub(b" ", found[0]), data)
 
 
 def _json(data: bytes) -> Any:
@@ -88,4 +91,4 @@ def _yaml(data: bytes) -> Any:
     if read.problems:
         fault = read.problems[0]
         raise Unreadable(f"line {fault.line}: {fault.message}")
-    return read.value
+    return {} if read.value is None else read.value  # nothing but comments

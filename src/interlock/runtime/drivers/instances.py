@@ -59,14 +59,17 @@ class Instances:
         *,
         most: int,
         idle_s: float | None,
+        one_by_one: bool = False,
     ) -> None:
         """`make` gives a keeper that is not started. `keepers`: where the node finds them. `most`: how many tenants or
-        users at one time. `idle_s` None: it never ends for being idle."""
+        users at one time. `idle_s` None: it never ends for being idle. `one_by_one`: a process serves one call at a
+        time, so that what its server asks can only be asked of that call's client (AIP-proto-6)."""
         self._make_keeper = make
         self._keepers = keepers
         self._clock = clock
         self._most = most
         self._idle_s = idle_s
+        self._one_by_one = one_by_one
         self._of: dict[str | None, Instance] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -80,25 +83,33 @@ class Instances:
     def maybe(self, who: str | None) -> Instance | None:
         return self._of.get(who)
 
-    def lend(self, instance: Instance) -> InstanceLease:
+    def maybe_lend(self, instance: Instance) -> InstanceLease | None:
+        if instance.leases and self._one_by_one:
+            return None
         instance.used_at = self._clock.now()
         return InstanceLease(self, instance)
 
     async def borrow(self, who: str | None, seconds: float) -> InstanceLease | None:
         """Lent, started if it is new, up or not. None: all are busy with others, and stayed so."""
         deadline = self._clock.now() + seconds
-        while (instance := self._of.get(who)) is None:
+        while True:
+            instance = self._of.get(who)
+            lease = None if instance is None else self.maybe_lend(instance)
+            if lease is not None:
+                return lease
+            if instance is not None:
+                if not await self._room(deadline - self._clock.now()):
+                    return None
+                continue
             others = [one for one in self._of.values() if one.who is not None]
             if len(others) + len(self._ending) < self._most:
-                instance = self.make(who)
-                instance.keeper.start()
-                break
+                self.make(who).keeper.start()
+                continue
             idle = [one for one in others if one.is_idle]
             if idle:
                 self._end(min(idle, key=lambda one: one.used_at))
             if not await self._room(deadline - self._clock.now()):
                 return None
-        return self.lend(instance)
 
     async def _room(self, seconds: float) -> bool:
         """Until something may have become free."""

@@ -3,7 +3,9 @@
 from typing import TYPE_CHECKING
 
 from interlock.config.plan import Plan
+from interlock.runtime.drivers.asking import Asking
 from interlock.runtime.drivers.desk import DriverDesk
+from interlock.runtime.drivers.examples import Examples
 from interlock.runtime.drivers.machine import this_machine
 from interlock.runtime.drivers.providing import Providing
 from interlock.runtime.drivers.registry import Registry
@@ -18,4 +20,11 @@ def open_drivers(node: "Node", plan: Plan) -> tuple[Registry, DriverDesk]:
     registry = Registry(plan, memory, this_machine(plan.data / "packages"))
     registry.factory = Providing(node, node._workshop, lambda: registry.plan)
     registry.take = node.contracts.take
-    return registry, DriverDesk(registry, node.clock, node.recorder.append_now)
+    desk = DriverDesk(registry, node.clock, node.recorder.append_now)
+    desk.explain = node.contracts.explained
+    desk.tester = Examples(node)
+    asking = Asking(node.inbox, desk, node.deciding.is_current)
+    node.deciding.drivers = asking
+    node.deciding.is_current = asking.is_current
+    registry.on_declared = asking.ask
+    return registry, desk

@@ -20,6 +20,7 @@ from interlock.protocol.drivers.matching import Bound
 from interlock.protocol.drivers.messages import Binding, Contract, Driver, Problem, Remote
 from interlock.runtime.callers import Caller
 from interlock.runtime.drivers.checking import Verdict, check, greeting_warnings
+from interlock.runtime.drivers.checkup import Checkup
 from interlock.runtime.drivers.compiled import DeclaredEras, compiled, manner_of
 from interlock.runtime.drivers.installed import Installed
 from interlock.runtime.drivers.instances import Instance, InstanceLease, Instances
@@ -38,6 +39,7 @@ SNAPSHOTS: Final = "driver_snapshots"
 INSTALL_AGAIN_S: Final = 60.0
 INSTALL_AGAIN_MAX_S: Final = 3600.0
 ACQUIRE_S: Final = 30.0
+UNHEALTHY: Final = "health_check_failed"
 
 _SERVES: Final = frozenset((DriverState.READY, DriverState.PARTIAL))
 
@@ -78,8 +80,11 @@ class DriverProvider:
         self._folder = folder
         self.on_changed: Callable[[DriverProvider], None] | None = None  # how it stands, or what it offers
         self._snapshot: Snapshot | None = None
+        self._judged: tuple[DriverState, str | None, str | None] = (DriverState.READY, None, None)
         self._task: asyncio.Task[None] | None = None
         self._instances: Instances | None = None  # once it is installed
+        self._checkup: Checkup | None = None
+        self._illness: str | None = None  # what its last health check found
         # Nothing in it is the caller's: who called first is known to nobody down there (AIP-security-8).
         self._workshop = msgspec.structs.replace(
             shop.workshop, manner=manner_of(driver), eras=DeclaredEras(shop.workshop.eras, driver)
@@ -95,6 +100,8 @@ class DriverProvider:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
+        if self._checkup is not None:
+            await self._checkup.stop()
         if self._instances is not None:
             if not at_once:
                 longest_ms = max(contract.timeout_ms for contract in self._contracts.values())
@@ -106,6 +113,7 @@ class DriverProvider:
             self.installed = await self._install()
             self._instances = self._make_instances(self.installed)
             primary = self._instances.make(None)
+            self._checkup = self._make_checkup(self.installed, primary.keeper)
             snapshot = await self._maybe_snapshot() if self._shop.plan.registration == "lazy" else None
         except Exception as error:
             log.exception("driver %s cannot be registered", self.driver.key)
@@ -117,12 +125,14 @@ class DriverProvider:
             self._snapshot = snapshot
             self.contract_ids = frozenset(snapshot.tools)
             complete = len(self.contract_ids) == len(self.bindings)
-            self._stand(DriverState.READY if complete else DriverState.PARTIAL, None, None)
+            self._judged = (DriverState.READY if complete else DriverState.PARTIAL, None, None)
+            self._stand(*self._judged)
             self.settled.set()
             primary.keeper.start_asleep()
-            return
-        self._stand(DriverState.CHECKING, None, None)
-        primary.keeper.start()
+        else:
+            self._stand(DriverState.CHECKING, None, None)
+            primary.keeper.start()
+        self._checkup.start()
 
     async def _install(self) -> Installed:
         again_s = INSTALL_AGAIN_S
@@ -149,6 +159,13 @@ class DriverProvider:
             shop.workshop.clock,
             most=driver.interlock.max_processes,
             idle_s=None if driver.connection.keepalive or isinstance(driver.server, Remote) else idle_s,
+            one_by_one=bool(driver.interlock.client_capabilities),
+        )
+
+    def _make_checkup(self, installed: Installed, keeper: DriverKeeper) -> Checkup:
+        shop = self._shop
+        return Checkup(
+            self.driver, installed, keeper, plan=shop.plan, workshop=shop.workshop, on_outcome=self._on_health
         )
 
     def _keeper(self, installed: Installed, who: str | None) -> DriverKeeper:
@@ -206,8 +223,18 @@ class DriverProvider:
         self.problems = (*verdict.problems, *warnings)
         self.listing = listing
         self.contract_ids = frozenset(verdict.bound)
-        self.state, self.code, self.reason = verdict.state, verdict.code, verdict.reason
+        self._judged = (verdict.state, verdict.code, verdict.reason)
+        self._illness = None
+        self.state, self.code, self.reason = self._judged
         self._tell()
+
+    def _on_health(self, reason: str | None) -> None:
+        if reason is not None and (self.state in _SERVES or self._illness is not None):
+            self._illness = reason
+            self._stand(DriverState.UNAVAILABLE, UNHEALTHY, reason)
+        elif reason is None and self._illness is not None:
+            self._illness = None
+            self._stand(*self._judged)
 
     def _fell(self, who: str | None) -> None:
         """A series of attempts was in vain. A tenant's own trouble is nobody else's."""
@@ -216,6 +243,7 @@ class DriverProvider:
             return
         failure = instance.keeper.failure
         reason = instance.keeper.link.standing.reason
+        self._illness = None
         if failure is not None and failure.unauthorised:
             self._stand(DriverState.UNAUTHED, "auth_required", reason)
         elif failure is not None and failure.code == UNSUPPORTED:
@@ -234,6 +262,20 @@ class DriverProvider:
         if self.on_changed is not None:
             self.on_changed(self)
 
+    # Health
+
+    async def look(self) -> str | None:
+        """Its health check, now; None: it is well, or has none."""
+        return None if self._checkup is None else await self._checkup.look()
+
+    @property
+    def passed_at(self) -> float | None:
+        return None if self._checkup is None else self._checkup.passed_at
+
+    @property
+    def failed_at(self) -> float | None:
+        return None if self._checkup is None else self._checkup.failed_at
+
     # Lending
 
     def maybe_ready(self, caller: Caller) -> InstanceLease | None:
@@ -241,7 +283,7 @@ class DriverProvider:
         if instances is None or self.state not in _SERVES:
             return None
         instance = instances.maybe(self._who(caller))
-        return None if instance is None or not self._is_ready(instance) else instances.lend(instance)
+        return None if instance is None or not self._is_ready(instance) else instances.maybe_lend(instance)
 
     async def acquire(self, caller: Caller, timeout_s: float = ACQUIRE_S) -> InstanceLease | DriverError:
         instances = self._instances

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from interlock.runtime.drivers.looking import DRIVERS
 from interlock.runtime.imports.finishing import finish
 from interlock.runtime.imports.importing import DriverReport
 
@@ -34,7 +35,7 @@ async def connect(drafts: Sequence[DriverReport], workspace: Path, survey: Surve
         if not agreed(each):
             done.append(Connected(id=each.id, state="declined"))
             continue
-        folder = workspace / ".drivers" / each.id
+        folder = workspace / DRIVERS / each.id
         try:
             tools = await survey(folder)
             written = finish(workspace, folder, tools)

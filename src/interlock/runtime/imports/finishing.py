@@ -13,9 +13,10 @@ from interlock.protocol.drivers.driver_file import DRIVER_FILE
 from interlock.protocol.drivers.frontmatter import read_frontmatter
 from interlock.protocol.drivers.tool_file import TOOL_FILE
 from interlock.protocol.drivers.writing import frontmatter_text
-from interlock.runtime.imports.folders import DRAFT_FILE, Folder, read_folder, write_files
+from interlock.runtime.drivers.looking import DRAFT_FILE
+from interlock.runtime.drivers.looking import TOOLS as CONTRACTS
+from interlock.runtime.imports.folders import Folder, read_folder, write_files
 
-CONTRACTS: Final = ".tools"
 ASKED: Final = "always"
 
 

@@ -17,10 +17,9 @@ from interlock.protocol.drivers.driver_file import DRIVER_FILE
 from interlock.protocol.drivers.frontmatter import FILE_BYTES_MAX, read_frontmatter
 from interlock.protocol.drivers.secrets_file import SECRETS_FILE
 from interlock.protocol.imports.batches import Standing
+from interlock.runtime.drivers.looking import DRAFT_FILE, DRIVERS
 from interlock.runtime.imports.finding import read_bounded
 
-DRIVERS: Final = ".drivers"
-DRAFT_FILE: Final = "DRIVER.draft.md"
 RECORD_FILE: Final = "import.json"
 
 

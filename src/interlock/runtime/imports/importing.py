@@ -20,11 +20,10 @@ from interlock.protocol.imports.driver_text import secrets_text
 from interlock.protocol.imports.merging import merged, next_version, with_old
 from interlock.protocol.imports.messages import Note
 from interlock.protocol.imports.translating import Surroundings
+from interlock.runtime.drivers.looking import DRAFT_FILE, DRIVERS
 from interlock.runtime.imports.editing import with_fields, with_secrets
 from interlock.runtime.imports.finding import Machine, SourceFile, env_files
 from interlock.runtime.imports.folders import (
-    DRAFT_FILE,
-    DRIVERS,
     RECORD_FILE,
     Folder,
     Record,

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import Dial, ServerPlan
+from interlock.config.plan import Dial, ServerPlan, Spawn
 from interlock.protocol.ax.hop import ADOPTED, Offer
 from interlock.protocol.jsonrpc.codec import (
     decode_object,
@@ -68,6 +68,7 @@ from interlock.runtime.links.task_watcher import Asking, TaskWatcher
 log = logging.getLogger("interlock.links")
 
 GARBAGE_MAX: Final = 1000  # messages of one connection that are not JSON-RPC, before it is given up
+NOISE_MAX: Final = 100  # of them before it is greeted: a banner is shorter (AIP-transport-6)
 CHATTER_PER_S: Final = 1000  # notifications per second, before we stop reading for the rest of it
 _LOOKS_LIKE_ANSWER: Final = re.compile(rb'\s*\{(?=.{0,64}"jsonrpc")(?!.{0,300}"method")', re.DOTALL)
 _ANSWER_ID: Final = re.compile(rb'"id"\s*:\s*([0-9]{1,18})\b')
@@ -178,7 +179,9 @@ class Link:
         self.tasks = False  # it makes tasks of calls
         self.connection = 0  # counts greetings: what a server remembers may end with one
         self._last_id = 0
+        self.noise = 0  # messages that are not JSON-RPC, over all connections
         self._garbage = 0
+        self._garbage_max = NOISE_MAX
         self._chatter = 0
         self._chatter_since = 0.0
         self.aside: dict[int, Call] = {}  # calls that wait for their clients, by their ids here
@@ -193,6 +196,12 @@ class Link:
             None  # what a tool's call becomes before it meets the gate, where it is no plain one
         )
         self.asks: frozenset[str] = frozenset()  # tools of which a person confirms every call, by their own names
+
+    @property
+    def sandboxed(self) -> bool | None:
+        """None for a server that somebody else started."""
+        reach = self.plan.reach
+        return reach.sandbox is not None if isinstance(reach, Spawn) else None
 
     # What goes out
 
@@ -216,6 +225,11 @@ class Link:
         self.calls += 1
         message = encode_request(b"%d" % uid, call.method.encode(), encode_value(call.params))
         call.handle = pipe.send(message, call.head if modern else b"", call)
+
+    def entered(self, call: Call, what: str) -> Call:
+        """What a request for a prompt or a resource becomes; `what` is its name or URI here. One that is done was
+        answered."""
+        return call
 
     def _rewrite_meta(self, call: Call, uid: int) -> None:
         if not call.meta:
@@ -508,14 +522,15 @@ class Link:
 
     def _on_garbage(self, data: bytes, error: CodecError) -> None:
         """Noise is skipped and counted. An answer nobody can read is still somebody's: it must not time out."""
+        self.noise += 1
         self._garbage += 1
         found = _ANSWER_ID.search(data, 0, 256) if _LOOKS_LIKE_ANSWER.match(data) is not None else None
         uid = int(found[1]) if found is not None else 0
         origin = self.in_flight.get(uid) or self.aside.get(uid)
         if origin is not None:
             self.on_undelivered(origin, Undelivered(Trouble.MALFORMED, f"its answer cannot be read: {error}"))
-        elif self._garbage > GARBAGE_MAX:
-            self.on_pipe_lost(f"it sent more than {GARBAGE_MAX} messages that are not JSON-RPC")
+        elif self._garbage > self._garbage_max:
+            self.on_pipe_lost(f"it sent more than {self._garbage_max} messages that are not JSON-RPC")
 
     # What goes wrong
 
@@ -576,6 +591,7 @@ class Link:
 
     def fail_all(self, reason: str) -> None:
         """The connection is gone: everybody waiting is told, and every question to a client is taken back."""
+        self._garbage, self._garbage_max = 0, NOISE_MAX
         waiting: dict[int, Pending] = {**self.in_flight, **self.aside}
         self.in_flight, self.aside, self._aside_of = {}, {}, {}
         for pending in waiting.values():
@@ -634,7 +650,7 @@ class Link:
         # A task is asked about over the link it was made on, and a user's link ends when it is idle.
         self.tasks = self.personal is None and offers_tasks(facts.capabilities, facts.era)
         self.connection += 1
-        self._garbage = 0
+        self._garbage, self._garbage_max = 0, GARBAGE_MAX
         self._unsent_told = self.unsent
         parked, self._parked = self._parked, []
         for call in parked:

@@ -22,6 +22,10 @@ class Allow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     revoke: bool = False
 
 
+class Test(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    allow_mutation: bool = False
+
+
 def driver_routes(operations: Operations) -> list[Route]:
     async def drivers(request: Request) -> Response:
         refuse_unknown_parameters(request, ())
@@ -42,6 +46,12 @@ def driver_routes(operations: Operations) -> list[Route]:
         name = request.path_params["name"]
         return json_answer(await desk.allow(name, wanted.host, _by(request), revoke=wanted.revoke))
 
+    async def test(request: Request) -> Response:
+        wanted = await json_body(request, Test)
+        desk = await operations.drivers()
+        name = request.path_params["name"]
+        return json_answer(await desk.test(name, _by(request), allow_mutation=wanted.allow_mutation))
+
     async def remove(request: Request) -> Response:
         refuse_unknown_parameters(request, ("forget",))
         forget = _FLAGS.get(request.query_params.get("forget", "false"))
@@ -58,6 +68,7 @@ def driver_routes(operations: Operations) -> list[Route]:
         Route("/admin/drivers/{name}", one, methods=["GET", "DELETE"]),
         Route("/admin/drivers/{name}/trust", trust, methods=["POST"]),
         Route("/admin/drivers/{name}/allow", allow, methods=["POST"]),
+        Route("/admin/drivers/{name}/test", test, methods=["POST"]),
     ]
 
 

@@ -160,7 +160,7 @@ class _Flow:
 
     def prepare(self) -> None:
         """What the driver will say apart from its tools; secrets are kept."""
-        from interlock.runtime.imports.folders import DRAFT_FILE, DRIVERS
+        from interlock.runtime.drivers.looking import DRAFT_FILE, DRIVERS
 
         folder = self.plan.workspace / DRIVERS / self.asked.reference
         if (folder / DRAFT_FILE).is_file():

@@ -92,6 +92,93 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
 
 
+class Ranked(msgspec.Struct, frozen=True, kw_only=True):
+    driver: str
+    cost_units: float = 0
+
+
+class Rejected(msgspec.Struct, frozen=True, kw_only=True):
+    driver: str
+    phase: int
+    code: str
+    reason: str
+
+
+class Contract(msgspec.Struct, frozen=True, kw_only=True):
+    contract: str
+    version: str
+    name: str
+    file: str
+    ranked: tuple[Ranked, ...]
+    rejected: tuple[Rejected, ...]
+    decided_by: str = ""
+    pinned: str | None = None
+    error: str | None = None
+
+
+class Example(msgspec.Struct, frozen=True, kw_only=True):
+    contract: str
+    example: str
+    driver: str
+    outcome: str
+    difference: tuple[str, ...] = ()
+
+
+class Tested(msgspec.Struct, frozen=True, kw_only=True):
+    key: str
+    ok: bool
+    examples: tuple[Example, ...]
+
+
+def draw_contract(out: "Output", one: Contract) -> None:
+    """Who serves it, why, and why not the others."""
+    width = out.console.width
+    head = Text.assemble((one_line(one.name), "bold"), "  ", (f"{one_line(one.contract)}@{one.version}", "dim"))
+    lines = [head, *labelled("file", one_line(one.file), width)]
+    if one.ranked:
+        first, *others = one.ranked
+        lines += labelled("served by", one_line(first.driver), width, style="green")
+        lines += labelled("because", _BECAUSE.get(one.decided_by, one_line(one.decided_by)), width)
+        for number, each in enumerate(others):
+            lines += labelled(
+                "else" if number == 0 else "", f"{one_line(each.driver)}, {each.cost_units:g} units", width
+            )
+    else:
+        lines += labelled("served by", f"nobody: {one_line(one.error or 'no_route')}", width, style="red")
+    for other in one.rejected:
+        said = one_line(f"{other.driver} in phase {other.phase}: {other.reason} [{other.code}]")
+        lines += labelled("not", said, width, style="yellow")
+    out.draw(*lines)
+
+
+_BECAUSE = {
+    "pin": "drivers.pins of the configuration names it",
+    "only": "no other driver could",
+    "default_implementation": "the contract prefers it",
+    "cost": "it costs least",
+    "kind": "of its kind",
+    "health": "its health was checked last",
+    "id": "its id comes first, and nothing else decides",
+}
+_OUTCOMES = {"passed": "green", "failed": "red", "held": "magenta", "skipped": "dim"}
+
+
+def draw_tested(out: "Output", tested: Tested) -> None:
+    if not tested.examples:
+        out.remark(f"the contracts of {one_line(tested.key)} have no examples")
+        return
+    for one in tested.examples:
+        style = _OUTCOMES.get(one.outcome, "")
+        name = one_line(f"{one.contract}: {one.example}")
+        out.console.print(
+            Text.assemble((f"{one.outcome:<8}", style), name, (f"  by {one.driver}", "dim")), soft_wrap=True
+        )
+        for line in one.difference:
+            out.console.print(Text(f"         {one_line(line)}"), soft_wrap=True)
+    passed = sum(one.outcome == "passed" for one in tested.examples)
+    out.line(f"{passed} of {count(len(tested.examples), 'example')} passed")
+
+
 def draw_list(out: "Output", listed: Listed) -> None:
     for problem in listed.problems:
         out.remark(f"{problem.severity}: {_line(problem)}")

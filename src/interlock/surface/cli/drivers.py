@@ -1,17 +1,18 @@
-"""interlock drivers list | show | trust | allow | remove"""
+"""interlock drivers list | show | trust | allow | test | remove"""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
-from interlock.surface.cli.failures import BadUsage, Refused, Unreachable, Waits
+from interlock.surface.cli.failures import EXIT_REFUSED, BadUsage, Refused, Unreachable, Waits
 from interlock.surface.cli.passphrases import can_ask
 
 if TYPE_CHECKING:
     from interlock.surface.cli.node import Answer
     from interlock.surface.cli.stored_drivers import StoredDrivers
 
+TEST_TIMEOUT_S = 600.0  # every example has its contract's time
 CHANGE_TIMEOUT_S = 60.0  # a folder with many files takes its time to read
 
 Name = Annotated[str, typer.Argument(metavar="ID", help="The driver's id, ID@MAJOR, or its folder's name.")]
@@ -57,20 +58,27 @@ def list_drivers(invocation: Invocation) -> None:
     examples="""
     interlock drivers show filesystem-mcp
     interlock drivers show filesystem-mcp@2 --json
+    interlock drivers show filesystem.read_file
     """,
 )
-def show(invocation: Invocation, name: Name) -> None:
+def show(
+    invocation: Invocation,
+    name: Annotated[str, typer.Argument(metavar="ID", help="Of a driver, or of a contract.")],
+) -> None:
     """Show what a driver starts, may reach and knows.
 
-    And what is wrong with it, and what changed since it was trusted.
+    And what is wrong with it, and what changed since it was trusted. Of a contract: which driver serves it, and why.
     """
     answer = shown(invocation, name)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
-    from interlock.surface.cli.driver_detail import Driver, draw
+    from interlock.surface.cli.driver_detail import Contract, Driver, draw, draw_contract
 
-    draw(invocation.out, answer.as_(Driver))
+    if "ranked" in answer.value:
+        draw_contract(invocation.out, answer.as_(Contract))
+    else:
+        draw(invocation.out, answer.as_(Driver))
 
 
 @verb(
@@ -144,6 +152,35 @@ def allow(
         return
     hosts = ", ".join(answer.value["allowed"])
     invocation.out.line(f"{name} may also reach {hosts}" if hosts else f"{name} reaches what its file names")
+
+
+@verb(
+    app,
+    "test",
+    examples="""
+    interlock drivers test filesystem-mcp
+    interlock drivers test notes-mcp --allow-mutation
+    """,
+)
+def test(
+    invocation: Invocation,
+    name: Name,
+    allow_mutation: Annotated[
+        bool, typer.Option("--allow-mutation", help="Also run examples that change something.")
+    ] = False,
+) -> None:
+    """Run the examples of a driver's contracts through it."""
+    body = {"allow_mutation": allow_mutation}
+    answer = invocation.node.post("drivers", name, "test", body=body, timeout=TEST_TIMEOUT_S)
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+    else:
+        from interlock.surface.cli.driver_detail import Tested, draw_tested
+
+        draw_tested(out, answer.as_(Tested))
+    if not answer.value["ok"]:
+        raise typer.Exit(EXIT_REFUSED)
 
 
 @verb(
