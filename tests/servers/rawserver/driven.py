@@ -16,7 +16,8 @@ def driven(server: Server, options: Namespace) -> None:
     """`keep` returns the arguments it got; `play` does what its argument `act` says, once for each of `acts` in turn.
 
     An act: {"result": CallToolResult}, {"raw": its JSON text}, {"error": {code, message}}, {"wait": true},
-    {"exit": code}, {"kind": resultType}, {"ask": {method, params}}, {"progress": steps}. `played` says how often `play` was called.
+    {"exit": code}, {"kind": resultType}, {"ask": {method, params}}, {"progress": steps}.
+    `played` says how often `play` was called.
     """
     times: dict[str, int] = {}
 
