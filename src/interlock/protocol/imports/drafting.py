@@ -14,7 +14,7 @@ import msgspec
 from interlock.protocol.drivers.driver_file import read_driver
 from interlock.protocol.drivers.plaintext import holds_token
 from interlock.protocol.drivers.writing import frontmatter_text
-from interlock.protocol.imports.commands import Classified, classified
+from interlock.protocol.imports.commands import Classified, classified, is_interpreter
 from interlock.protocol.imports.driver_text import PENDING
 from interlock.protocol.imports.messages import Draft, Entry, Note
 from interlock.protocol.imports.opening import Sandboxing
@@ -124,7 +124,7 @@ def _spawned(
         values[name] = work.secrets.ask(f"env.{name}", name, f"{name} of {entry.name}.")
     cwd = work.fixed(entry.cwd, "cwd") if entry.cwd is not None else None
     if block["kind"] != "docker":
-        sandboxing.look_at(args, values)
+        sandboxing.look_at(args, values, script=block["kind"] == "binary" and is_interpreter(block["path"]))
     block |= {"volumes": volumes} if volumes else {}
     block |= {"args": args} if args else {}
     block |= {"env": values} if values else {}

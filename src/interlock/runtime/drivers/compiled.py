@@ -12,6 +12,7 @@ from typing import Final
 
 from interlock.config.plan import Dial, OAuthPlan, SandboxPlan, ServerPlan, Spawn
 from interlock.protocol.drivers.messages import Docker, Driver, FileAccess, Network, Remote, RemoteAuth, Sandbox
+from interlock.protocol.drivers.runner_block import runner_limits
 from interlock.protocol.mcp.eras import LEGACY_VERSIONS, Era
 from interlock.runtime.drivers.installed import Installed
 from interlock.runtime.links.connecting import Eras
@@ -127,6 +128,7 @@ def _sandbox(driver: Driver, installed: Installed, home: Path, place: Callable[[
     block = driver.sandbox or Sandbox()
     fs = block.fs or FileAccess()
     network = driver.network or block.network or Network()
+    limits = runner_limits(driver.runner)
     states = tuple(place(path) for path in driver.auth.state.paths) if driver.auth is not None else ()
     return SandboxPlan(
         home=home,
@@ -138,4 +140,6 @@ def _sandbox(driver: Driver, installed: Installed, home: Path, place: Callable[[
         programs=block.exec.spawn if block.exec is not None else (),
         any_program=block.exec is not None and block.exec.allow,
         passed=block.env.passed if block.env is not None else (),
+        memory_mb=limits.memory_mb,
+        cpu_ms=limits.cpu_ms,
     )
