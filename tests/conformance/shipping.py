@@ -81,7 +81,7 @@ DRIVERS: Final = (
         description="Exercises every feature of MCP; for trying clients and gateways, not for work.",
         server=_npm("everything", "stdio"),
         rest=_NO_NETWORK,
-        body="The reference server for tests. Without a network `gzip-file-as-resource` takes data: URIs only.",
+        body="The reference server for tests. Without a network `gzip-file-as-resource` has nothing to fetch.",
         outputs=dict.fromkeys(
             (
                 "get-annotated-message",

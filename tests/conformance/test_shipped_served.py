@@ -4,7 +4,6 @@ The servers come from .cache with what was recorded of them, so nothing is asked
 """
 
 import asyncio
-import base64
 import json
 import os
 import shutil
@@ -34,7 +33,6 @@ OFFLINE = [shipped for shipped in DRIVERS if shipped.id != "fetch-mcp"]
 ENTITY = {"name": "Ada", "entityType": "person", "observations": ["counts"]}
 RELATION = {"from": "Ada", "to": "Ada", "relationType": "is"}
 THOUGHT = {"thought": "x", "nextThoughtNeeded": False, "thoughtNumber": 1, "totalThoughts": 1}
-GZIPPED = "data:text/plain;base64," + base64.b64encode(b"hello").decode()
 
 
 def calls(place: Path, era: str) -> list[tuple[str, dict[str, Any], str]]:
@@ -74,7 +72,6 @@ def calls(place: Path, era: str) -> list[tuple[str, dict[str, Any], str]]:
         ("everything.get-structured-content", {"location": "New York"}, "temperature"),
         ("everything.get-sum", {"a": 1, "b": 2}, "3"),
         ("everything.get-tiny-image", {}, "image/png"),
-        ("everything.gzip-file-as-resource", {"name": "h.gz", "data": GZIPPED}, "gzip"),
         ("everything.toggle-simulated-logging", {}, ""),
         ("everything.toggle-subscriber-updates", {}, ""),
         ("everything.trigger-long-running-operation", {"duration": 1, "steps": 1}, "ompleted"),
@@ -107,7 +104,8 @@ def calls(place: Path, era: str) -> list[tuple[str, dict[str, Any], str]]:
     ]
 
 
-ASKS_FOR_A_TASK = "everything.simulate-research-query"  # it answers within a task only
+# The first answers within a task only, the second fetches a URL, and there is no network.
+OTHERS = {"everything.simulate-research-query", "everything.gzip-file-as-resource"}
 
 
 async def prepare(folder: Path, place: Path) -> None:
@@ -170,7 +168,7 @@ async def test_every_tool_is_called_through_its_shipped_contract(served: Served,
     async with Client(f"{served.node.url}/mcp?names=qualified", mode=era) as client:
         listed = {tool.name for tool in (await client.list_tools()).tools}
         asked = calls(served.place, era)
-        assert listed == {name for name, _, _ in asked} | {ASKS_FOR_A_TASK}
+        assert listed == {name for name, _, _ in asked} | OTHERS
         wrong = []
         for name, arguments, words in asked:
             result = await client.call_tool(name, arguments)
@@ -179,3 +177,6 @@ async def test_every_tool_is_called_through_its_shipped_contract(served: Served,
             if result.is_error or words not in said:
                 wrong.append((name, said[:300]))
         assert wrong == []
+        refused = await client.call_tool("everything.gzip-file-as-resource", {"data": "https://example.com/a"})
+        assert refused.is_error
+        assert "resource_uri_denied" in str(refused.content)
