@@ -272,3 +272,16 @@ async def test_a_file_in_the_way_of_the_home_is_no_way_out(house: House) -> None
     assert await house.python(house.plan(), "open(os.environ['TMPDIR'] + '/x', 'w').close(); tell(1)") == 1
     assert [path.name for path in outside.iterdir()] == ["kept"]
     assert not (home / "tmp").is_symlink()
+
+
+async def test_a_program_that_cannot_be_started_says_so_with_and_without_a_network(
+    house: House, tmp_path: Path
+) -> None:
+    broken = tmp_path / "tool" / "broken"
+    broken.parent.mkdir()
+    broken.write_text("#!/nonexistent/interpreter\n")
+    broken.chmod(0o755)
+    for egress in ((), ("localhost",)):
+        ended = await house.run(house.plan(egress=egress), str(broken))
+        assert ended.reason == "exited with code 1"
+        assert f"bwrap: execvp {broken}: No such file or directory" in ended.remark

@@ -214,7 +214,11 @@ class Cell:
             async with asyncio.timeout(OPEN_S):
                 inside = await asyncio.to_thread(_who_is_inside, told)
                 listener = await asyncio.to_thread(listen_inside, inside)
-        except (NamespaceClosed, TimeoutError, msgspec.DecodeError) as failed:
+        except msgspec.DecodeError:
+            return  # it ended before anybody was inside, and its last words say why
+        except (NamespaceClosed, TimeoutError) as failed:
+            if not any(descendants(self._pid)):
+                return
             why = (str(failed) or "it took too long") + self.remark
             raise SandboxFailed(
                 "sandbox_unavailable", f"its network cannot be reached to filter it ({why})"
@@ -226,9 +230,9 @@ class Cell:
         _close_all(self._ours)
 
     def _note_denied(self, host: str, port: int, why: str) -> None:
-        log.warning("link %s: egress_denied: %s:%d: %s", self._segment, host, port, why)
         if (host, port) in self._told or len(self._told) > DENIED_HOSTS_MAX:
             return
+        log.warning("link %s: egress_denied: %s:%d: %s", self._segment, host, port, why)
         self._told.add((host, port))
         last = len(self._told) > DENIED_HOSTS_MAX
         self._denied(host, port, f"{why}; further hosts are not written down" if last else why)
