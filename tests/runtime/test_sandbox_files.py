@@ -1,5 +1,10 @@
 """What a sandbox shows of the disk, lets be started and hands over, by what its plan says."""
 
+import asyncio
+import ctypes
+import errno
+import json
+import platform
 import shutil
 import sys
 from pathlib import Path
@@ -9,10 +14,12 @@ from tests.runtime.caged import House
 from tests.servers.caging import marked, needs_sandbox
 
 from interlock.runtime.sandbox.errors import SandboxFailed
+from interlock.runtime.sandbox.seccomp import seccomp_filter
 
 pytestmark = needs_sandbox
 
 READ = "tell([tried(lambda: open(path).read()) for path in sys.argv[1:]])"
+ADD_KEY, KEYCTL = 248, 250  # of x86_64
 GONE, KEPT_FROM = "FileNotFoundError", "PermissionError"
 
 
@@ -217,6 +224,34 @@ tell([caps, ctypes.CDLL(None).unshare(0x10000000), os.getpid() < 10, os.uname().
     caps, entered, small, name = await house.python(house.plan(), text)
     assert set(caps) == {"0000000000000000"}
     assert (entered, small, name) == (-1, True, "sandbox")
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers of system calls are those of x86_64")
+async def test_the_keys_of_the_users_session_are_not_reached(house: House) -> None:
+    """They belong to the user, and no namespace separates them."""
+    kernel = ctypes.CDLL(None, use_errno=True)
+    key = kernel.syscall(ADD_KEY, b"user", b"interlock-test", b"secret", 6, -2)  # to this process
+    if key < 0:
+        pytest.skip("NO KEYS: this machine keeps none, so nothing is shown of them")
+    kernel.syscall(KEYCTL, 5, key, 0x3F3F0000)  # readable for whoever is the same user
+    text = f"""
+import ctypes, json, sys
+kernel = ctypes.CDLL(None, use_errno=True)
+held = ctypes.create_string_buffer(100)
+print(json.dumps([kernel.syscall({KEYCTL}, 11, {key}, held, 100), ctypes.get_errno(), held.value.decode()]))
+"""
+    free = await asyncio.create_subprocess_exec(sys.executable, "-c", text, stdout=asyncio.subprocess.PIPE)
+    assert json.loads((await free.communicate())[0]) == [6, 0, "secret"]
+    assert (await house.run(house.plan(), sys.executable, "-c", text)).said == [-1, errno.EPERM, ""]
+    kernel.syscall(KEYCTL, 3, key)  # revoked
+
+
+def test_a_filter_is_made_for_machines_that_are_known() -> None:
+    assert seccomp_filter("s390x") is None
+    for machine in ("x86_64", "aarch64", "riscv64"):
+        made = seccomp_filter(machine)
+        assert made is not None
+        assert len(made) == 8 * 12
 
 
 async def test_what_is_not_declared_is_read_only_and_bounded(house: House) -> None:

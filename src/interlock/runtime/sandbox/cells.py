@@ -25,6 +25,7 @@ from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.runtime.sandbox.limits import Limits, descendants
 from interlock.runtime.sandbox.places import Protected
 from interlock.runtime.sandbox.programs import Needs, needs_of, package_of
+from interlock.runtime.sandbox.seccomp import seccomp_filter
 from interlock.runtime.sandbox.view import View, implied_by, out_of_sight
 from interlock.transport.egress import Egress
 from interlock.transport.launch import child_environment, program
@@ -161,6 +162,10 @@ class Cell:
         self._theirs: list[int] = [_in_memory(made.words)]
         self._ours: list[int] = []
         words = ["--args", str(self._theirs[0])]
+        refused = seccomp_filter()
+        if refused is not None:
+            self._theirs.append(_in_memory(refused))
+            words += ("--seccomp", str(self._theirs[-1]))
         if plan.egress:  # bwrap says who is inside, and waits until we have listened there
             (told, tell), (wait, go) = os.pipe(), os.pipe()
             self._theirs += (tell, wait)
