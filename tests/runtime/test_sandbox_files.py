@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.interaction.harness import wait_for
 from tests.runtime.caged import House
 from tests.servers.caging import marked, needs_sandbox
 
@@ -272,6 +273,23 @@ tell(before)
 """
     assert await house.python(house.plan(), text) == [False, []]
     assert await house.python(house.plan(), text) == [True, []]
+
+
+async def test_a_second_program_in_the_same_home_leaves_the_temporary_files_of_the_first(house: House) -> None:
+    """A health check runs where its server does."""
+    wait = """
+import time
+open(os.environ["TMPDIR"] + "/mine", "w").close()
+while not os.path.exists(os.environ["HOME"] + "/seen"): time.sleep(0.01)
+tell(os.path.exists(os.environ["TMPDIR"] + "/mine"))
+"""
+    mine = house.state / "homes" / "one" / "tmp" / "mine"
+    first = asyncio.create_task(house.python(house.plan(), wait))
+    await asyncio.to_thread(wait_for, mine.exists)
+    assert await house.python(house.plan(), "tell(os.listdir(os.environ['TMPDIR']))") == ["mine"]
+    (house.state / "homes" / "one" / "seen").touch()
+    assert await first is True
+    assert await house.python(house.plan(), "tell(os.listdir(os.environ['TMPDIR']))") == []
 
 
 async def test_a_script_sees_the_folder_it_lies_in_and_not_the_workspace(house: House) -> None:

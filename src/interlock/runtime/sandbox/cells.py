@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -62,10 +63,17 @@ class Sandboxes:
         self._protected = Protected(home=_real(user_home), state=_real(state))
         self._clock = clock
         self._record = record
+        self._living: Counter[Path] = Counter()  # by home
 
     async def cell(self, segment: str, plan: SandboxPlan, command: Command, stderr: StderrRing) -> "Cell":
         """Raises SandboxFailed, ChildStartFailed."""
-        made = await asyncio.to_thread(self._furnish, plan, command)
+        home = plan.home.absolute()
+        self._living[home] += 1
+        try:
+            made = await asyncio.to_thread(self._furnish, plan, command, alone=self._living[home] == 1)
+        except BaseException:
+            self._living[home] -= 1
+            raise
 
         def denied(host: str, port: int, why: str) -> None:
             text = f"egress_denied: {host}:{port}: {why}"
@@ -73,13 +81,16 @@ class Sandboxes:
             who = f"server:{segment}"
             self._record((self._clock.wall(), who, "egress", "egress", segment, None, "refused", "refused", 0.0, text))
 
-        return Cell(segment, plan, made, denied, stderr)
+        def closed() -> None:
+            self._living[home] -= 1
 
-    def _furnish(self, plan: SandboxPlan, command: Command) -> "_Furnished":
-        """Everything that asks the disk."""
+        return Cell(segment, plan, made, denied, closed, stderr)
+
+    def _furnish(self, plan: SandboxPlan, command: Command, *, alone: bool) -> "_Furnished":
+        """Everything that asks the disk. `alone`: nobody else is in this home now."""
         tool = bubblewrap()
         home = plan.home.absolute()
-        _prepare_home(home)
+        _prepare_home(home, empty=alone)
         nothing = self._shown()
         env = _environment(plan, command.env, home)
         start = Path(program(command.argv, env, command.cwd))
@@ -148,9 +159,11 @@ class Cell:
         plan: SandboxPlan,
         made: _Furnished,
         denied: Callable[[str, int, str], None],
+        closed: Callable[[], None],
         stderr: StderrRing,
     ) -> None:
         self._stderr = stderr
+        self._closed: Callable[[], None] | None = closed
         self._segment = segment
         self._plan = plan
         self._denied = denied
@@ -211,6 +224,9 @@ class Cell:
             self._egress.close()
         if self._limits is not None:
             self._limits.stop()
+        if self._closed is not None:
+            self._closed()
+            self._closed = None
 
     async def _open_egress(self) -> None:
         told, go = self._ours
@@ -273,10 +289,11 @@ def _environment(plan: SandboxPlan, declared: Mapping[str, str], home: Path) -> 
     return child_environment(made | dict(declared), {})
 
 
-def _prepare_home(home: Path) -> None:
+def _prepare_home(home: Path, *, empty: bool) -> None:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = home / "tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
+    if empty:
+        shutil.rmtree(temporary, ignore_errors=True)
     if temporary.is_symlink() or temporary.is_file():
         temporary.unlink()
     temporary.mkdir(mode=0o700, exist_ok=True)
