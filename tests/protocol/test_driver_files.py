@@ -172,6 +172,7 @@ def test_a_prompt_is_a_closed_object(prompt: dict[str, Any], pointer: str) -> No
     assert loaded(driver()).prompts == ()
 
 
+@pytest.mark.req("AIP-prompts-3")
 def test_a_skill_block_names_its_skill() -> None:
     block = {"name": "a", "integrate_as": "skill_block"}
     assert errors(driver(prompts=[block])) == [("skill_ref_invalid", "/prompts/0/skill_ref")]

@@ -568,6 +568,7 @@ def test_a_host_an_operator_allowed_is_reached_besides_those_of_the_file(workspa
     assert only.network.egress == ("a.example.com", "b.example.com")
 
 
+@pytest.mark.req("AIP-prompts-3")
 def test_a_skill_and_a_runner_that_are_named_have_to_be_there(workspace: Workspace, tmp_path: Path) -> None:
     prompt = {"name": "summarize", "integrate_as": "skill_block", "skill_ref": "./skills/s/SKILL.md"}
     folder = workspace.driver(driver(prompts=[prompt], runner="./RUNNER.md"))
