@@ -105,6 +105,7 @@ class Connector:
         link, reach = self._link, self._link.plan.reach
         remembered = self._first or self._workshop.eras.get(link.segment)
         try:
+            await self._workshop.revealer.begin()
             if isinstance(reach, Spawn):
                 await self._launch(reach)
                 facts = await self._greet_or_lose(remembered)
