@@ -128,7 +128,9 @@ def test_declared_prompts_are_the_servers_own(wire: Wire) -> None:
 def test_resources_of_a_declared_template_are_listed_and_no_others(wire: Wire) -> None:
     templates = wire.modern("resources/templates/list").message["result"]["resourceTemplates"]
     shown = sorted(each["uriTemplate"] for each in templates)
-    assert [each for each in shown if "demo" in each] == ["mcpax://everything/demo://resource/dynamic/text/{resourceId}"]
+    assert [each for each in shown if "demo" in each] == [
+        "mcpax://everything/demo://resource/dynamic/text/{resourceId}"
+    ]
     assert wire.modern("resources/list").message["result"]["resources"] == []
     uri = "demo://resource/dynamic/text/7"
     assert wire.modern("resources/read", {"uri": uri}).message["result"]["contents"][0]["uri"] == uri
