@@ -539,6 +539,7 @@ def test_secrets_taken_are_listed_once_in_their_order() -> None:
         ([""], [("schema_invalid", "/network/egress/0")]),
     ],
 )
+@pytest.mark.req("AIP-security-3")
 def test_egress_names_hosts_only(egress: list[str], found: list[tuple[str, str]]) -> None:
     assert errors(driver(network={"egress": egress})) == found
     assert warnings(driver(network={"egress": ["*"]})) == [("egress_open", "/network/egress/0")]

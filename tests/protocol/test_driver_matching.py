@@ -326,6 +326,41 @@ def test_a_schema_that_does_not_compile_is_refused(side: str, schema: Any) -> No
     assert "a schema that does not compile" in problem.message
 
 
+def test_a_tool_whose_arguments_are_no_object_is_refused() -> None:
+    (problem,) = refused(entry(), promising({}), giving(inputs=STRING))
+    assert "no object" in problem.message
+
+
+CIRCLE = {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "allOf": [{"$ref": "#/$defs/a"}]}
+
+
+@pytest.mark.parametrize(("inputs", "arguments"), [(CIRCLE, {}), ({}, CIRCLE)], ids=["contract", "server"])
+def test_a_reference_in_a_circle_around_the_input_is_warned_of(inputs: Any, arguments: Any) -> None:
+    found = bound(entry(), promising({}, {**PATH, **inputs}), giving({}, {**PATH, **arguments}))
+    assert any("a reference that is not followed" in each for each in unverified(found))
+
+
+def test_an_argument_that_only_a_pattern_may_name_is_warned_of() -> None:
+    arguments = {**takes(), "patternProperties": {"^p": STRING}}
+    assert any("/path" in each for each in unverified(bound(entry(), promising({}, PATH), giving({}, arguments))))
+
+
+def test_arguments_that_are_open_in_one_place_and_closed_in_another_are_closed() -> None:
+    halves = [{**takes(), "additionalProperties": True}, {**takes(), "additionalProperties": False}]
+    refused(entry(), promising({}, PATH), giving({}, {"type": "object", "allOf": halves}))
+
+
+def test_records_are_compared_with_the_parts_their_pattern_names() -> None:
+    def promised(*names: str) -> dict[str, Any]:
+        return promising({"type": "array", "items": takes(*names, **dict.fromkeys(names, STRING))}, PATH)
+
+    records = entry(result_parse={"as": "records", "pattern": "(?P<name>.*)"})
+    bound(records, promised("name"), LIST_DIRECTORY)
+    (problem,) = refused(records, promised("name", "size"), LIST_DIRECTORY)
+    assert "output, /*/size" in problem.message
+    assert "result_parse" not in problem.hint
+
+
 def test_a_tool_that_says_nothing_about_its_input_takes_none() -> None:
     assert isinstance(matched(entry(), promising({}), {"name": "tool"}), Bound)
     refused(entry(), promising({}, takes("a", a=STRING)), {"name": "tool"})
