@@ -323,6 +323,7 @@ def test_plain_http_is_for_this_machine_and_for_hosts_an_operator_names(tmp_path
     assert codes(refused.problems, "error") == ["insecure_url"]
 
 
+@pytest.mark.req("AIP-security-4")
 def test_the_address_of_a_remote_driver_keeps_to_its_own_list(workspace: Workspace) -> None:
     workspace.driver(remote("https://mcp.example.com", network={"egress": ["api.example.com"]}))
     assert codes(workspace.one().problems) == ["egress_denied"]
