@@ -26,6 +26,11 @@ _ROWS: Final = {
     "required": ["rows"],
     "properties": {"rows": {"type": "array", "items": {"type": "object"}}},
 }
+_BLOCKS: Final = {  # images, links and resources, as MCP has them
+    "type": "object",
+    "required": ["content"],
+    "properties": {"content": {"type": ["array", "string"], "items": {"type": "object"}}},
+}
 _AS_ROWS: Final = {"result_parse": {"from": "text", "as": "python_literal", "into": "rows"}}
 
 
@@ -75,7 +80,26 @@ DRIVERS: Final = (
         name="Everything",
         description="Exercises every feature of MCP; for trying clients and gateways, not for work.",
         server=_npm("everything", "stdio"),
-        rest=_NO_NETWORK,
+        rest=_NO_NETWORK
+        | {
+            "resources": [
+                {
+                    "uri_template": "data:{+value}",
+                    "description": "Inline data, which gzip-file-as-resource takes.",
+                    "integrate_as": "raw",
+                }
+            ]
+        },
+        outputs=dict.fromkeys(
+            (
+                "get-annotated-message",
+                "get-resource-links",
+                "get-resource-reference",
+                "get-tiny-image",
+                "gzip-file-as-resource",
+            ),
+            _BLOCKS,
+        ),
         body="The reference server for tests. Without a network `gzip-file-as-resource` takes data: URIs only.",
     ),
     Shipped(
