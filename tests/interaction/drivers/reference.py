@@ -45,12 +45,12 @@ def as_read(file: Path) -> Driver:
     return reading.value
 
 
-def furnish(data: Path, drivers: Sequence[Driver]) -> None:
+def furnish(data: Path, drivers: Sequence[Driver], record: str | None = None) -> None:
     """The packages and the record of them, in a node's data folder."""
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     async def furnished() -> None:
-        locks: dict[str, Locked] = {driver.key: (await installed(driver)).lock for driver in drivers}
+        locks: dict[str, Locked] = {driver.key: (await installed(driver, record=record)).lock for driver in drivers}
         store = build_store("sqlite", data)
         await store.open()
         try:
@@ -69,9 +69,7 @@ def path_of_programs() -> str:
 
 
 @contextlib.contextmanager
-def reference_node(
-    folder: Path, names: Sequence[str] = SERVERS, extra: str = TRUSTING, count: int | None = None
-) -> Iterator[RunningNode]:
+def reference_node(folder: Path, names: Sequence[str] = SERVERS, extra: str = TRUSTING) -> Iterator[RunningNode]:
     workspace, place = folder / "workspace", folder / "place"
     workspace.mkdir(parents=True)
     make_place(place)
