@@ -6,10 +6,15 @@ from typing import Any
 
 import pytest
 
+from interlock.config.plan import Spawn
 from interlock.protocol.drivers.driver_file import read_driver
 from interlock.protocol.drivers.tool_file import read_contract
+from interlock.protocol.drivers.writing import frontmatter_text
 from interlock.protocol.imports.clients import BY_NAME
 from interlock.protocol.imports.drafting import Wishes
+from interlock.protocol.imports.driver_text import PENDING
+from interlock.runtime.drivers.compiled import compiled
+from interlock.runtime.drivers.installed import Installed, Locked
 from interlock.runtime.imports.connecting import SurveyFailed, connect
 from interlock.runtime.imports.finding import Machine, read_source
 from interlock.runtime.imports.finishing import NotFinished, finish
@@ -43,7 +48,8 @@ class Desk:
         return path
 
     def run(self, *clients: str, dry: bool = False, **asked: Any) -> Report:
-        files = [read_source(BY_NAME[each], self.folder / f"{each}.json", "global") for each in clients or ("cursor",)]
+        scope: Any = asked.pop("scope", "global")
+        files = [read_source(BY_NAME[each], self.folder / f"{each}.json", scope) for each in clients or ("cursor",)]
         machine = Machine(system="linux", home=self.folder, project=self.workspace, env={})
         importing = Importing(machine=machine, workspace=self.workspace, **asked)
 
@@ -52,7 +58,7 @@ class Desk:
             return "new" if slug not in known else "same" if before == value else "differs"
 
         known = set(self.store)
-        return carry_out(plan(sourced(files), files, importing), importing, None if dry else keep)
+        return carry_out(plan(sourced(files, self.workspace), files, importing), importing, None if dry else keep)
 
     def files(self) -> dict[str, str]:
         return {
@@ -73,7 +79,7 @@ def desk(tmp_path: Path) -> Desk:
 FILES = {"command": "npx", "args": ["-y", "fs", "/srv/data"], "env": {"API_KEY": MARKER}}
 
 
-@pytest.mark.req("AIP-import-6", "AIP-import-9")
+@pytest.mark.req("AIP-import-6")
 def test_a_server_becomes_a_draft_its_secret_goes_to_the_store(desk: Desk) -> None:
     desk.write({"My Files": FILES})
     (driver,) = desk.run().drivers
@@ -193,6 +199,23 @@ def test_two_servers_of_one_name_are_two_drivers_each_time(desk: Desk) -> None:
     assert desk.files() == before
 
 
+def test_files_of_a_project_are_named_from_where_they_are(desk: Desk) -> None:
+    (desk.workspace / "bin").mkdir()
+    (desk.workspace / "bin/server.js").touch()
+    (desk.workspace / "run").touch()
+    raw = {"command": "node", "args": ["bin/server.js", "other.js", "--in=bin", "@scope/bin"]}
+    desk.write({"a": raw, "b": {"command": "./run"}})
+    report = desk.run(dry=True, scope="project")
+    script = str(desk.workspace / "bin/server.js")
+    assert [each.command for each in report.drivers] == [
+        ("node", script, "other.js", "--in=bin", "@scope/bin"),
+        (str(desk.workspace / "run"),),
+    ]
+    assert desk.run(dry=True).drivers[0].command[1] == "bin/server.js"
+    desk.write({"a": {**raw, "cwd": str(desk.workspace)}})
+    assert desk.run(dry=True).drivers[0].command[1] == script
+
+
 def test_a_folder_that_a_person_made_is_not_written_to(desk: Desk) -> None:
     own = desk.workspace / ".drivers" / "fs-mcp" / "DRIVER.md"
     own.parent.mkdir(parents=True)
@@ -242,7 +265,6 @@ def test_nothing_is_written_outside_of_the_workspace(desk: Desk, tmp_path: Path)
     assert list(outside.iterdir()) == []
 
 
-@pytest.mark.req("AIP-import-9")
 def test_a_draft_and_its_tools_become_a_driver_with_a_contract_each(desk: Desk) -> None:
     desk.write({"My Files": FILES})
     desk.run()
@@ -269,7 +291,7 @@ def test_a_draft_and_its_tools_become_a_driver_with_a_contract_each(desk: Desk) 
     assert [each.status for each in desk.run().drivers] == ["unchanged"]
 
 
-@pytest.mark.req("AIP-import-9", "AIP-import-10")
+@pytest.mark.req("AIP-import-10")
 def test_tools_the_source_left_out_are_not_bound_and_those_it_asked_about_are_asked(desk: Desk) -> None:
     desk.write(
         {
@@ -310,7 +332,6 @@ def test_a_server_without_tools_stays_a_draft(desk: Desk) -> None:
     assert desk.files() == before
 
 
-@pytest.mark.req("AIP-import-8")
 async def test_each_start_is_announced_first_and_a_declined_one_is_skipped(desk: Desk) -> None:
     desk.write(
         {
@@ -347,8 +368,31 @@ async def test_each_start_is_announced_first_and_a_declined_one_is_skipped(desk:
     assert not desk.draft("yes-mcp").exists()
 
 
-@pytest.mark.req("AIP-import-11")
 def test_any_host_is_open_only_to_those_who_asked_for_it(desk: Desk) -> None:
     desk.write({"fs": {"command": "x"}})
     desk.run(wishes=Wishes(trust_network=True))
     assert 'egress: ["*"]' in desk.draft("fs-mcp").read_text()
+    assert [each.status for each in desk.run().drivers] == ["unchanged"]
+    assert 'egress: ["*"]' in desk.draft("fs-mcp").read_text()
+
+
+@pytest.mark.req("AIP-import-7")
+def test_a_default_is_used_where_the_host_has_no_value(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    data = {"name": "x", "id": "x-mcp", "description": "d", "version": "1.0.0", "kind": "mcp", "transport": "stdio"}
+    sandbox = {"env": {"pass": ["IMPORTED_LEVEL"], "set": {"IMPORTED_LEVEL": "info", "OTHER": "1"}}}
+    text = frontmatter_text(
+        {**data, "server": {"kind": "binary", "path": "x"}, "implements": [PENDING], "sandbox": sandbox}
+    )
+    driver = read_driver(text.encode(), "DRIVER.md").value
+    assert driver is not None
+    installed = Installed(command=("x",), version=None, lock=Locked(asked="", method="present"))
+
+    def env() -> dict[str, str]:
+        reach = compiled(driver, installed, folder=tmp_path, data=tmp_path).reach
+        assert isinstance(reach, Spawn)
+        return dict(reach.env)
+
+    monkeypatch.delenv("IMPORTED_LEVEL", raising=False)
+    assert env() == {"IMPORTED_LEVEL": "info", "OTHER": "1"}
+    monkeypatch.setenv("IMPORTED_LEVEL", "debug")
+    assert env() == {"OTHER": "1"}

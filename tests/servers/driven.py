@@ -22,7 +22,8 @@ import sys
 from pathlib import Path
 
 OBJECT = {"type": "object"}
-TOOLS = [{"name": name, "inputSchema": OBJECT, "outputSchema": OBJECT} for name in ("echo", "wait")]
+INPUTS = {"type": "object", "properties": {"n": {"type": "integer"}, "until": {"type": "string"}}}
+TOOLS = [{"name": name, "inputSchema": INPUTS, "outputSchema": OBJECT} for name in ("echo", "wait")]
 MODERN = "2026-07-28"
 
 

@@ -22,6 +22,7 @@ from interlock.runtime.drivers.installed import Installed, InstallFailed, Locked
 from interlock.runtime.drivers.instances import InstanceLease
 from interlock.runtime.drivers.provider import DriverProvider
 from interlock.runtime.drivers.shop import Shop
+from interlock.runtime.links.greeting import modern_head
 from interlock.runtime.node import Node
 
 SERVER = Path(__file__).parents[2] / "servers" / "driven.py"
@@ -178,7 +179,8 @@ async def asked(lease: InstanceLease, name: str = "echo", **arguments: Any) -> d
     params: dict[str, Any] = {"name": name, "arguments": arguments}
     if lease.link.modern:
         params["_meta"] = meta
-    inquiry = lease.link.ask("tools/call", params)
+    head = modern_head("tools/call") + b"mcp-name: %b\r\n" % name.encode() if lease.link.modern else b""
+    inquiry = lease.link.ask("tools/call", params, head)
     async with asyncio.timeout(SECONDS):
         reply = await inquiry.future
     result: dict[str, Any] = json.loads(bytes(reply.result))["structuredContent"]  # type: ignore[union-attr]

@@ -51,8 +51,8 @@ def drafted(entry: Entry, around: Surroundings, wishes: Wishes, *, identifier: s
         server, transport = _server(entry, work, sandboxing)
     except Cannot as cannot:
         return Note(code=cannot.code, text=str(cannot), server=entry.name)
-    data = _frontmatter(entry, identifier, server, transport, work, sandboxing, wishes)
-    problem = _refusal(data)
+    data = _frontmatter(entry, identifier, server, transport, work, sandboxing)
+    problem = refusal(data)
     if problem is not None:
         return Note(code=problem.code, text=problem.text, server=entry.name)
     notes = [*entry.notes, *work.notes]
@@ -63,6 +63,7 @@ def drafted(entry: Entry, around: Surroundings, wishes: Wishes, *, identifier: s
         id=identifier,
         source=entry.name,
         data=data,
+        opened=("*",) if wishes.trust_network else None,
         hints=_hints(entry),
         secrets=tuple(work.secrets.found),
         notes=tuple(msgspec.structs.replace(each, server=entry.name) for each in notes),
@@ -157,7 +158,6 @@ def _frontmatter(
     transport: str,
     work: Translator,
     sandboxing: Sandboxing,
-    wishes: Wishes,
 ) -> dict[str, Any]:
     title = entry.title if entry.title and not holds_token(entry.title) else entry.name
     about = entry.description if entry.description and not holds_token(entry.description) else None
@@ -171,9 +171,8 @@ def _frontmatter(
         "transport": transport,
         "implements": [],
     }
-    egress = ["*"] if wishes.trust_network else list(entry.egress or ())
-    if server["kind"] != "remote" or wishes.trust_network:
-        data["network"] = {"egress": egress}
+    if server["kind"] != "remote":  # the address of one is itself an allowance
+        data["network"] = {"egress": list(entry.egress or ())}
     sandbox = sandboxing.block(work.environment_passed, work.environment_defaults)
     data |= {"sandbox": sandbox} if sandbox and server["kind"] not in {"remote", "docker"} else {}
     data |= {"connection_options": {"timeout_ms": entry.connect_timeout_ms}} if entry.connect_timeout_ms else {}
@@ -193,7 +192,7 @@ def _hints(entry: Entry) -> dict[str, Any]:
     return hints | ({"asks_tools": list(entry.asks_tools)} if entry.asks_tools else {})
 
 
-def _refusal(data: Mapping[str, Any]) -> Note | None:
+def refusal(data: Mapping[str, Any]) -> Note | None:
     """What the driver's own reader says to it, with one binding in the place of those to come."""
     reading = read_driver(frontmatter_text({**data, "implements": [PENDING]}).encode(), "DRIVER.md")
     if not reading.errors:

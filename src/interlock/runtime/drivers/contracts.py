@@ -7,7 +7,7 @@ it began with.
 import asyncio
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from msgspec import Raw
@@ -15,8 +15,8 @@ from msgspec import Raw
 from interlock.config.plan import Plan
 from interlock.protocol.drivers.messages import Driver, Problem
 from interlock.protocol.drivers.offering import Offered, offer
-from interlock.protocol.drivers.resolver import Policy
-from interlock.protocol.jsonrpc.codec import encode_value
+from interlock.protocol.drivers.resolver import Policy, Resolution
+from interlock.protocol.jsonrpc.codec import decode_value, encode_value
 from interlock.protocol.mcp.items import Item
 from interlock.runtime.catalog import Catalog
 from interlock.runtime.clock import Clock
@@ -43,8 +43,9 @@ class Contracts:
         clock: Clock,
         guard: Guard,
         recorder: Recorder,
+        keep: Callable[[Iterable[str]], None],
     ) -> None:
-        """`taken`: the segments that servers and registrants have."""
+        """`taken`: the segments that servers and registrants have. `keep` is told those that nobody may register."""
         self._plan = plan
         self._catalog = catalog
         self._taken = taken
@@ -52,10 +53,12 @@ class Contracts:
         self._clock = clock
         self._guard = guard
         self._recorder = recorder
+        self._keep = keep
         self._links: dict[str, ContractLink] = {}
         self._listings: dict[str, Listing] = {}
         self._items: dict[tuple[bool, bytes], Item] = {}  # an item that is as before is the same object again
         self._serving: dict[str, tuple[tuple[object, ...], Served]] = {}  # by the contracts' ids, with what each is of
+        self._table = ContractTable()
         self._taking = asyncio.Lock()
         self.problems: tuple[Problem, ...] = ()
 
@@ -63,9 +66,36 @@ class Contracts:
     def links(self) -> Mapping[str, ContractLink]:
         return self._links
 
+    def skills(self) -> dict[str, list[dict[str, str]]]:
+        """Every skill that has blocks, and for each block its prompt as it is listed and who serves it."""
+        found: dict[str, list[dict[str, str]]] = {}
+        for segment, link in sorted(self._links.items()):
+            for block in link.shown.prompts.values():
+                if block.skill is not None:
+                    said = {
+                        "block": block.name,
+                        "prompt": f"{segment}.{block.name}",
+                        "driver": block.provider.driver.key,
+                        "server_prompt": block.theirs,
+                        "description": _text(block.item.get("description")),
+                    }
+                    found.setdefault(block.skill, []).append(said)
+        return dict(sorted(found.items()))
+
     async def take(self, table: ContractTable) -> None:
         async with self._taking:
+            self._table = table
             await self._take(table)
+
+    async def retake(self) -> None:
+        """Segments were given to servers, or given back."""
+        async with self._taking:
+            await self._take(self._table)
+
+    def maybe_resolution(self, contract: str) -> Resolution | None:
+        """Who would serve a call of this contract, by its id, and why; None: it is not offered."""
+        known = self._serving.get(contract)
+        return None if known is None else known[1].decide({}, None, self._clock.now()).resolution
 
     def replan(self, plan: Plan) -> None:
         self._plan = plan
@@ -103,6 +133,7 @@ class Contracts:
             problems += [_taken(each) for each in contracts.pop(segment, ())]
             problems += [_taken_by_server(each, segment) for each in _drivers_of(segments.pop(segment, Shown()))]
         self.problems = tuple(problems)
+        self._keep(contracts.keys() | segments.keys())
         for segment in self._links.keys() - contracts.keys() - segments.keys():
             self._catalog.drop(self._links.pop(segment))
             del self._listings[segment]
@@ -170,6 +201,11 @@ class Contracts:
             digest.update(b"%d%d %b" % (asks, len(written), written))
             items.append((name, kept))
         return Items(items=tuple(items), digest=digest.digest() if items else b"", private=False)
+
+
+def _text(value: Any) -> str:
+    said = decode_value(value) if isinstance(value, Raw) else value
+    return said if isinstance(said, str) else ""
 
 
 def _is_any(shown: Shown) -> bool:

@@ -26,7 +26,7 @@ from interlock.runtime.drivers.containers import ContainerRefused, remove_left
 from interlock.runtime.drivers.installed import Installed
 from interlock.runtime.drivers.instances import Instance, InstanceLease, Instances
 from interlock.runtime.drivers.keeping import DriverKeeper
-from interlock.runtime.drivers.ports import DriverState
+from interlock.runtime.drivers.ports import DriverState, Hooks
 from interlock.runtime.drivers.shop import Shop
 from interlock.runtime.drivers.watching import Watching
 from interlock.runtime.links.greeting import UNSUPPORTED
@@ -72,6 +72,7 @@ class DriverProvider:
         self.bindings: Mapping[str, Binding] = {contracts[each.index].id: each for each in driver.implements}
         self.contract_ids: frozenset[str] = frozenset()  # what it serves now; `bound` may still have to be made
         self.problems: tuple[Problem, ...] = ()  # of the last check, errors first
+        self.hooks: Hooks | None = None
         self.listing: Listing | None = None
         self.installed: Installed | None = None
         self.settled = asyncio.Event()  # the first verdict is there
@@ -79,8 +80,9 @@ class DriverProvider:
         self._shop = shop
         self._digest = digest
         self._folder = folder
-        self.on_changed: Callable[[DriverProvider], None] | None = None  # how it stands, or what it offers
+        self.on_changed: Callable[[DriverProvider], None] | None = None  # what it offers; not how it stands
         self._snapshot: Snapshot | None = None
+        self._checked: tuple[bytes, Verdict] | None = None  # the digest of a list, and what was found
         self._judged: tuple[DriverState, str | None, str | None] = (DriverState.READY, None, None)
         self._task: asyncio.Task[None] | None = None
         self._instances: Instances | None = None  # once it is installed
@@ -137,6 +139,7 @@ class DriverProvider:
             complete = len(self.contract_ids) == len(self.bindings)
             self._judged = (DriverState.READY if complete else DriverState.PARTIAL, None, None)
             self._stand(*self._judged)
+            self._tell()
             self.settled.set()
             primary.keeper.start_asleep()
         else:
@@ -211,9 +214,7 @@ class DriverProvider:
         instance = instances.maybe(who) if instances is not None else None
         if listing is None or instances is None or instance is None or instance.keeper.link is not link:
             return
-        known = self.bound
-        verdict = check(self.driver, self._contracts, listing, self._shop.plan.on_mismatch, known)
-        instance.verdict = verdict
+        verdict = instance.verdict = self._verdict_on(listing)
         instance.used_at = self._shop.workshop.clock.now()
         instances.watch(instance)
         is_own = self.driver.interlock.isolation != "driver"
@@ -226,17 +227,27 @@ class DriverProvider:
             # Nobody calls this one: it was started to be looked at (AIP-tenant-1).
             asyncio.get_running_loop().call_soon(instances.rest, instance)
 
+    def _verdict_on(self, listing: Listing) -> Verdict:
+        """The same list is not looked at twice, whichever process brings it."""
+        digest = listing.tools.digest
+        if self._checked is None or self._checked[0] != digest:
+            on_mismatch = self._shop.plan.on_mismatch
+            self._checked = digest, check(self.driver, self._contracts, listing, on_mismatch, self.bound)
+        return self._checked[1]
+
     def _adopt(self, verdict: Verdict, listing: Listing, link: Link) -> None:
         facts = link.facts
         warnings = () if facts is None else greeting_warnings(self.driver, facts, link.transport)
+        before = _offered(self.listing, self.bound)
         self.bound = verdict.bound
         self.problems = (*verdict.problems, *warnings)
         self.listing = listing
         self.contract_ids = frozenset(verdict.bound)
         self._judged = (verdict.state, verdict.code, verdict.reason)
         self._illness = None
-        self.state, self.code, self.reason = self._judged
-        self._tell()
+        self._stand(*self._judged)
+        if _offered(listing, verdict.bound) != before:
+            self._tell()
 
     def _on_health(self, reason: str | None) -> None:
         if reason is not None and (self.state in _SERVES or self._illness is not None):
@@ -266,7 +277,7 @@ class DriverProvider:
     def _stand(self, state: DriverState, code: str | None, reason: str | None) -> None:
         if (state, code, reason) != (self.state, self.code, self.reason):
             self.state, self.code, self.reason = state, code, reason
-            self._tell()
+            log.info("driver %s: %s%s", self.driver.key, state.value, f" ({reason})" if reason else "")
 
     def _tell(self) -> None:
         if self.on_changed is not None:
@@ -397,3 +408,9 @@ class DriverProvider:
             await self._shop.kv.put(SNAPSHOTS, self.driver.key, encoded, self._shop.workshop.clock.wall())
         except StoreError as error:
             log.warning("what %s was found to offer could not be kept: %s", self.driver.key, error)
+
+
+def _offered(listing: Listing | None, bound: Mapping[str, Bound]) -> object:
+    """What differs when it offers something else."""
+    lists = () if listing is None else (listing.tools, listing.prompts, listing.resources, listing.templates)
+    return tuple(items.digest for items in lists), {contract: id(each) for contract, each in bound.items()}

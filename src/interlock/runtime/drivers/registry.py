@@ -28,6 +28,9 @@ STOPPED: Final = "stopped"
 
 log = logging.getLogger("interlock.drivers")
 
+REST_SHARE: Final = 10  # two hundred drivers that come up one after the other are taken up together
+REST_MAX_S: Final = 1.0
+
 
 class Running(Provider, Protocol):
     """A provider with its life: `stop` ends when the calls it lent a link for have ended, unless `at_once`."""
@@ -60,6 +63,7 @@ class Registry:
         self.on_declared: Callable[[Declaration], Awaitable[None]] | None = None  # after everything is taken up
         self._machine = machine
         self._surveyor = Surveyor(plan, machine)
+        self._basis: tuple[Sight, int, Surveyor] | None = None  # what the declaration was made of
         self._kept: dict[str, _Kept] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._refreshing = asyncio.Lock()
@@ -74,11 +78,15 @@ class Registry:
         async with self._refreshing:
             if sight is None:
                 sight = await asyncio.to_thread(look, self.plan, self.declaration.others)
+            basis = (sight, self.memory.revision, self._surveyor)
+            if basis == self._basis:
+                return self.declaration
             new = await asyncio.to_thread(self._surveyor.survey, sight, self.memory.all)
             old, self.declaration, self.sight = self.declaration, new, sight
             if self.factory is not None:
                 _tell(old, new)
                 await self._put_into_effect(new, self.factory)
+            self._basis = basis
         if self.on_declared is not None:
             await self.on_declared(new)
         return new
@@ -148,10 +156,13 @@ class Registry:
     async def _publish_again(self) -> None:
         while self._stale:
             self._stale = False
+            began = asyncio.get_running_loop().time()
             try:
                 await self.publish()
             except Exception:
                 log.exception("what drivers offer could not be taken up")
+            took = asyncio.get_running_loop().time() - began
+            await asyncio.sleep(min(REST_MAX_S, took * REST_SHARE))
 
     async def publish(self, *, anyway: bool = True) -> None:
         """`anyway`: what a provider offers, or how one is chosen, may differ although the table looks the same."""

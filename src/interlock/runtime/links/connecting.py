@@ -33,6 +33,7 @@ from interlock.transport.stdio import Child
 from interlock.transport.warden import Warden
 
 LAUNCH_S: Final = 15.0
+LATER: Final = (408, 425, 429)  # statuses after which the same may be tried again
 
 
 class Eras(Protocol):
@@ -256,8 +257,8 @@ class Connector:
         """Whether it refuses the transport it was met with, and another may be tried."""
         if what is None or what.trouble not in (Trouble.REFUSED, Trouble.MALFORMED):
             return False
-        # AIP-transport-10: only what says plainly that there is no such thing here.
-        plainly = what.trouble is Trouble.MALFORMED or what.status in (200, 404, 405)
+        # AIP-transport-10: an answer that is neither an event stream nor one for later.
+        plainly = what.status < 500 and what.status not in LATER
         return reach.transport == "auto" or (self._workshop.manner.either_transport and plainly)
 
     async def _maybe_address(self) -> str | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
+from interlock.surface.cli.extras import need_driver_files
 from interlock.surface.cli.failures import BadUsage, Refused, Unreachable
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def import_(
     Each becomes a driver in .drivers/. Secrets are moved into the encrypted store; the other client's files are left
     as they are. Nothing that a file says to run is run, except to ask a server for its tools.
     """
+    need_driver_files()
     from interlock.protocol.imports.drafting import Wishes
     from interlock.runtime.imports.finding import Machine, look
     from interlock.runtime.imports.importing import Importing
@@ -135,7 +137,7 @@ def _carried_out(invocation: Invocation, files: "list[SourceFile]", asked: "Impo
     from interlock.runtime.imports.importing import carry_out, plan, sourced
 
     try:
-        found = plan(sourced(files), files, asked)
+        found = plan(sourced(files, asked.machine.project), files, asked)
         if not dry_run and not asked.wishes.trust_network and is_dialogue(invocation):
             found = _asked_about_hosts(invocation, found)
         for file in files:
@@ -156,17 +158,21 @@ def is_dialogue(invocation: Invocation) -> bool:
 
 def _asked_about_hosts(invocation: Invocation, found: "Batch") -> "Batch":
     """AIP-import-11: a client's file does not say which hosts a server needs."""
-    from interlock.protocol.imports.batches import Batch, asks_for_hosts, with_hosts
+    from interlock.protocol.imports.batches import Batch, Planned, asks_for_hosts, with_hosts
 
     planned = []
     for each in found.planned:
-        if asks_for_hosts(each):
+        while asks_for_hosts(each):
             invocation.out.remark(f"{each.draft.source}: which hosts may it reach?")
             answer = typer.prompt(
                 "names with commas, * for any, nothing for none", default="", err=True, show_default=False
             )
             hosts = [host.strip() for host in answer.split(",") if host.strip()]
-            each = with_hosts(each, hosts)
+            opened = with_hosts(each, hosts)
+            if isinstance(opened, Planned):
+                each = opened
+                break
+            invocation.out.remark(opened.text)
         planned.append(each)
     return Batch(planned=tuple(planned), skipped=found.skipped)
 

@@ -1,0 +1,34 @@
+"""When the node ends, however it ends: is anything left of the servers its drivers started?"""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from tests.interaction.drivers.driving import Workspace, alive, wait_states
+from tests.interaction.harness import wait_for
+
+WITHIN_S = 6.0
+SERVERS = {"plain-mcp": (), "stubborn-mcp": ("--ignores-term",), "forking-mcp": ("--forks",)}
+
+
+def started(workspace: Workspace) -> list[int]:
+    return [pid for id in SERVERS for pid in workspace.pids(id)]
+
+
+@pytest.mark.req("AIP-transport-4")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+def test_no_process_of_any_driver_outlives_the_node(tmp_path: Path, number: signal.Signals) -> None:
+    workspace = Workspace(tmp_path)
+    for id, options in SERVERS.items():
+        workspace.add(id, *options, tools={"echo": f"demo.{id[:-4]}"})
+    with workspace.node() as node:
+        wait_states(node, "ready", *SERVERS)
+        wait_for(lambda: len(started(workspace)) == 4)  # one forked
+        assert all(map(alive, started(workspace)))
+        began = time.monotonic()
+        os.kill(node.process.pid, number)
+        wait_for(lambda: not any(map(alive, started(workspace))), WITHIN_S + 10)
+        took = time.monotonic() - began
+    assert took < WITHIN_S

@@ -1,0 +1,53 @@
+"""Two hundred drivers in one node: do they start side by side and bounded, and does an idle one cost no process?"""
+
+from pathlib import Path
+
+from tests.interaction.drivers.driving import Workspace, alive, states
+from tests.interaction.harness import LEGACY, wait_for
+from tests.interaction.peers import HttpPeer
+
+from interlock.runtime.drivers.shop import STARTS_MAX
+
+MANY = 200
+SCRIPT = Path(__file__).with_name("quick.sh")
+QUICK = {"protocol_version": "2025-11-25"}
+
+
+def make(tmp_path: Path) -> tuple[Workspace, Path]:
+    workspace, log = Workspace(tmp_path), tmp_path / "quick.log"
+    server = {"kind": "binary", "path": "/bin/sh", "args": [str(SCRIPT), str(log)]}
+    for number in range(MANY):
+        workspace.add(f"quick{number}-mcp", tools={"echo": f"demo.t{number}"}, server=server, **QUICK)
+    return workspace, log
+
+
+def lines(log: Path) -> list[list[str]]:
+    """What was written, and by which process."""
+    return [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+
+
+async def test_two_hundred_drivers_start_bounded_side_by_side_and_sleep_without_a_process(tmp_path: Path) -> None:
+    workspace, log = make(tmp_path)
+    with workspace.node(idle_timeout_s=1) as node:
+        wait_for(lambda: sum(what == "listed" for what, _ in lines(log)) == MANY, 60)
+        wait_for(lambda: list(states(node).values()).count("ready") == MANY)
+        starting: set[str] = set()
+        most = 0
+        for what, pid in lines(log)[: 2 * MANY]:
+            (starting.add if what == "start" else starting.discard)(pid)
+            most = max(most, len(starting))
+        assert 1 < most <= STARTS_MAX
+        pids = {int(pid) for what, pid in lines(log) if what == "start"}
+        assert len(pids) == MANY
+        wait_for(lambda: not any(map(alive, pids)), 20)
+        async with await HttpPeer(f"{node.url}/mcp", LEGACY).greet() as peer:
+            answer = await peer.call("demo__t7", {"n": 1})
+            assert answer.result["structuredContent"]["pid"] not in pids
+    with workspace.node(registration="lazy") as node:
+        before = len(lines(log))
+        wait_for(lambda: list(states(node).values()).count("ready") == MANY, 60)
+        assert len(lines(log)) == before
+        async with await HttpPeer(f"{node.url}/mcp", LEGACY).greet() as peer:
+            for _ in range(2):
+                assert "pid" in (await peer.call("demo__t7", {"n": 1})).result["structuredContent"]
+        assert [what for what, _ in lines(log)[before:]] == ["start", "listed"]

@@ -1,0 +1,164 @@
+"""Remote drivers: which transport is spoken, and what goes over the wire for a call."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import pytest_asyncio
+from tests.runtime.drivers.stage import Stage, asked, caller, lent, settled, staged
+from tests.servers.start import raw, serving
+
+from interlock.protocol.drivers.errors import DriverError
+from interlock.runtime.drivers.ports import DriverState
+from interlock.runtime.drivers.provider import DriverProvider
+
+KEY = "driven-mcp@1"
+ONCE: dict[str, Any] = {"connection_options": {"max_retries": 0, "timeout_ms": 5000}}
+
+
+@pytest_asyncio.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with staged(tmp_path) as stage:
+        yield stage
+
+
+class Wire:
+    """What passes between a client and a server, and over how many connections."""
+
+    def __init__(self, url: str) -> None:
+        self._server = urlsplit(url)
+        self.sent = bytearray()
+        self.connections = 0
+        self.url = ""
+
+    async def __aenter__(self) -> "Wire":
+        self._listener = await asyncio.start_server(self._relay, "127.0.0.1", 0)
+        port = self._listener.sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}{self._server.path}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._listener.close()
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        there, back = await asyncio.open_connection(self._server.hostname, self._server.port)
+
+        async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, record: bool) -> None:
+            with contextlib.suppress(OSError):
+                while data := await source.read(65536):
+                    if record:
+                        self.sent += data
+                    sink.write(data)
+                    await sink.drain()
+            sink.close()
+
+        await asyncio.gather(pump(reader, back, True), pump(there, writer, False))
+
+    def posts(self, method: str) -> int:
+        return len(re.findall(rb'"method":"%b"' % re.escape(method.encode()), bytes(self.sent)))
+
+
+def remote(stage: Stage, url: str, transport: str, **more: Any) -> DriverProvider:
+    options = {**ONCE, **more}
+    return stage.provider(server={"kind": "remote", "url": url}, transport=transport, **options)
+
+
+@pytest.mark.req("AIP-transport-8")
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("stream", [(), ("--stream",)], ids=["json", "events"])
+async def test_ten_calls_are_ten_posts_over_connections_that_are_used_again(
+    stage: Stage, era: str, stream: tuple[str, ...]
+) -> None:
+    with serving(raw("echo", "--era", era, *stream)) as url:
+        async with Wire(url) as wire:
+            provider = await settled(remote(stage, wire.url, "http"))
+            assert provider.state is DriverState.READY
+            for number in range(10):
+                lease = await lent(provider)
+                assert (await asked(lease, n=number))["n"] == number
+                lease.release()
+            assert wire.posts("tools/call") == 10
+            assert wire.connections <= 4
+            if era == "modern":
+                assert b"mcp-method: tools/list\r\n" in bytes(wire.sent)
+            await provider.stop()
+
+
+@pytest.mark.req("AIP-transport-10")
+async def test_a_server_declared_as_sse_that_moved_to_streamable_http_is_reached_with_a_warning(stage: Stage) -> None:
+    with serving(raw("echo", "--era", "legacy")) as url:
+        provider = await settled(remote(stage, url, "sse"))
+        assert provider.state is DriverState.READY
+        assert stage.node.keepers[KEY].link.transport == "http"
+        (warning,) = [problem for problem in provider.problems if problem.code == "transport_mismatch"]
+        assert warning.severity == "warning"
+        assert "http" in warning.message
+        lease = await lent(provider)
+        assert (await asked(lease, n=1))["n"] == 1
+        lease.release()
+
+
+@pytest.mark.req("AIP-transport-10")
+async def test_a_server_declared_as_http_that_only_speaks_sse_is_reached_with_a_warning(stage: Stage) -> None:
+    with serving(raw("echo", "--era", "legacy")) as url:
+        provider = await settled(remote(stage, url.replace("/mcp", "/sse"), "http"))
+        assert provider.state is DriverState.READY
+        assert stage.node.keepers[KEY].link.transport == "sse"
+        assert "transport_mismatch" in [problem.code for problem in provider.problems]
+
+
+@pytest.mark.req("AIP-transport-10")
+async def test_a_refused_credential_is_no_reason_to_try_the_other_transport(stage: Stage) -> None:
+    with serving(raw("echo", "--era", "legacy", "--token", "secret")) as url:
+        async with Wire(url) as wire:
+            auth = {"type": "bearer", "secret": "WRONG"}
+            await stage.node.desk.set_secret("wrong", "not-it")
+            server = {"kind": "remote", "url": wire.url, "auth": auth}
+            provider = await settled(stage.provider(server=server, transport="http", **ONCE))
+            assert provider.state is DriverState.UNAUTHED
+            assert b"GET " not in bytes(wire.sent)
+            error = await provider.acquire(caller())
+            assert isinstance(error, DriverError)
+            assert error.code == "auth_required"
+
+
+@pytest.mark.req("AIP-transport-10")
+async def test_a_server_that_cannot_be_reached_is_not_tried_with_the_other_transport(stage: Stage) -> None:
+    asked_for: list[bytes] = []
+
+    async def failing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked_for.append(await reader.readline())
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
+
+    listener = await asyncio.start_server(failing, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    provider = await settled(remote(stage, f"http://127.0.0.1:{port}/mcp", "http"))
+    assert provider.state is DriverState.UNAVAILABLE
+    assert {line.split()[0] for line in asked_for} == {b"POST"}
+    listener.close()
+
+
+async def test_a_query_with_a_secret_is_part_of_the_url_on_the_wire_alone(stage: Stage) -> None:
+    await stage.node.desk.set_secret("api-key", "s3cret&more")
+    with serving(raw("echo", "--era", "legacy")) as url:
+        async with Wire(url) as wire:
+            server = {"kind": "remote", "url": wire.url, "query": {"key": "${secrets.API_KEY}"}}
+            provider = await settled(stage.provider(server=server, transport="http", **ONCE))
+            assert b"POST /mcp?key=s3cret%26more HTTP/1.1" in bytes(wire.sent)
+            assert "s3cret" not in str(stage.node.operations.links())
+            assert "s3cret" not in (provider.reason or "")
+
+
+async def test_a_remote_server_is_not_put_to_sleep(stage: Stage) -> None:
+    with serving(raw("echo", "--era", "legacy")) as url:
+        provider = await settled(remote(stage, url, "http", metadata={"idle_timeout_ms": 1000}))
+        instance = provider._instances.maybe(None)  # type: ignore[union-attr]
+        assert instance is not None
+        assert instance.watch is None
