@@ -26,10 +26,10 @@ _ROWS: Final = {
     "required": ["rows"],
     "properties": {"rows": {"type": "array", "items": {"type": "object"}}},
 }
-_BLOCKS: Final = {  # images, links and resources, as MCP has them
+_BLOCKS: Final = {
     "type": "object",
     "required": ["content"],
-    "properties": {"content": {"type": ["array", "string"], "items": {"type": "object"}}},
+    "properties": {"content": {"type": "array", "items": {"type": "object"}}},
 }
 _AS_ROWS: Final = {"result_parse": {"from": "text", "as": "python_literal", "into": "rows"}}
 
@@ -80,16 +80,8 @@ DRIVERS: Final = (
         name="Everything",
         description="Exercises every feature of MCP; for trying clients and gateways, not for work.",
         server=_npm("everything", "stdio"),
-        rest=_NO_NETWORK
-        | {
-            "resources": [
-                {
-                    "uri_template": "data:{+value}",
-                    "description": "Inline data, which gzip-file-as-resource takes.",
-                    "integrate_as": "raw",
-                }
-            ]
-        },
+        rest=_NO_NETWORK,
+        body="The reference server for tests. Without a network `gzip-file-as-resource` has nothing to fetch.",
         outputs=dict.fromkeys(
             (
                 "get-annotated-message",
@@ -100,7 +92,6 @@ DRIVERS: Final = (
             ),
             _BLOCKS,
         ),
-        body="The reference server for tests. Without a network `gzip-file-as-resource` takes data: URIs only.",
     ),
     Shipped(
         id="sequential-thinking-mcp",
