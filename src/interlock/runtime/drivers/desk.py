@@ -41,11 +41,18 @@ class Tester(Protocol):
     async def run(self, declared: Declared, by: str, *, allow_mutation: bool) -> JsonObject: ...
 
 
+class Updater(Protocol):
+    async def look(self, one: Declared) -> JsonObject: ...
+
+    async def switch(self, one: Declared, candidate: str) -> JsonObject: ...
+
+
 class DriverDesk:
     def __init__(self, registry: Registry, clock: Clock, record: Record) -> None:
         self.registry = registry
         self.explain: Explain | None = None
         self.tester: Tester | None = None  # of a node that runs
+        self.updater: Updater | None = None
         self._clock = clock
         self._record = record
 
@@ -180,14 +187,30 @@ class DriverDesk:
 
     async def test(self, name: str, by: str, *, allow_mutation: bool) -> JsonObject:
         """The examples of its contracts, through this driver. Raises NotFound, Refused."""
+        one = await self._running(name)
+        if self.tester is None:
+            raise _not_here()
+        return await self.tester.run(one, by, allow_mutation=allow_mutation)
+
+    async def update(self, name: str, by: str, candidate: str | None) -> JsonObject:
+        """What the newest release of its server would change; with `candidate`, which that named, it is switched to.
+        Raises NotFound, Refused, StoreError."""
+        one = await self._running(name)
+        if self.updater is None:
+            raise _not_here()
+        if candidate is None:
+            return await self.updater.look(one)
+        await self._record(self._line("update", one.key, by, {"candidate": candidate}))
+        return await self.updater.switch(one, candidate)
+
+    async def _running(self, name: str) -> Declared:
         await self.registry.refresh()
         one = self._find(name)
-        if self.tester is None or one.key not in self.registry.providers:
+        if one.key not in self.registry.providers:
             state, reason = self.registry.state_of(one)
-            raise Refused(
-                "not_running", f"{one.id} is {state}" + (f": {reason}" if reason else ""), {"driver": one.key}
-            )
-        return await self.tester.run(one, by, allow_mutation=allow_mutation)
+            said = f"{one.id} is {state}" + (f": {reason}" if reason else "")
+            raise Refused("not_running", said, {"driver": one.key})
+        return one
 
     def _maybe_contract(self, name: str) -> JsonObject | None:
         """What is no driver's name may be a contract's."""
@@ -258,6 +281,10 @@ class DriverDesk:
                 **more,
             }
         )
+
+
+def _not_here() -> Refused:
+    return Refused("not_running", "this takes a node that runs: interlock serve")
 
 
 def problem_value(problem: Problem) -> JsonObject:

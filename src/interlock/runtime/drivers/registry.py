@@ -91,6 +91,14 @@ class Registry:
             await self.on_declared(new)
         return new
 
+    async def renew(self, key: str) -> None:
+        """Another release of its server is on record: its provider is made anew. Raises StoreError."""
+        async with self._refreshing:
+            if key in self._kept:
+                self._leave(key)
+            self._basis = None
+        await self.refresh()
+
     def replan(self, plan: Plan) -> None:
         """For the next look."""
         self.plan = plan
