@@ -25,7 +25,7 @@ from interlock.runtime.drivers.installed import Locked
 from interlock.runtime.drivers.locks import Locks
 from interlock.store.registry import build_store
 
-SERVERS = ("filesystem", "memory", "everything", "git", "time", "sqlite")
+SERVERS = ("filesystem", "everything")
 READY_S = 90.0
 TRUSTING = "[drivers]\ntrust_workspace = true\n"
 
@@ -103,7 +103,3 @@ def make_place(place: Path) -> None:
 def state(node: RunningNode, key: str) -> dict[str, Any]:
     shown = node.admin(f"/admin/drivers/{key}")
     return {"state": "installing", "reason": None} | shown
-
-
-def names_of(node: RunningNode) -> set[str]:
-    return {each["name"] for each in node.admin("/admin/tools")["tools"]}

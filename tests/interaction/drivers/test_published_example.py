@@ -49,6 +49,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     furnish(folder / "data", [as_read(own / "DRIVER.md")], record="published-example")
     with running_node(folder, {}, TRUSTING, env={"PATH": path_of_programs()}) as node:
         wait_for(lambda: state(node, "filesystem-mcp")["state"] not in ("installing", "checking"), READY_S)
+        wait_for(lambda: node.admin("/admin/tools")["tools"])
         yield node
 
 
