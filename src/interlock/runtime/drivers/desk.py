@@ -22,7 +22,7 @@ from interlock.runtime.clock import Clock, rfc3339
 from interlock.runtime.drivers.asking import shown
 from interlock.runtime.drivers.declared import Declared
 from interlock.runtime.drivers.folders import read_folder
-from interlock.runtime.drivers.looking import Found, mark_of
+from interlock.runtime.drivers.looking import DRIVER_FILE, Found, mark_of
 from interlock.runtime.drivers.ports import DriverState
 from interlock.runtime.drivers.registry import Registry
 from interlock.runtime.drivers.remembered import HOSTS_MAX, Trusted
@@ -260,7 +260,11 @@ class DriverDesk:
 
     def _problems(self, one: Declared) -> tuple[Problem, ...]:
         provider = self.registry.providers.get(one.key)
-        return one.problems if provider is None else tuple(dict.fromkeys((*one.problems, *provider.problems)))
+        if provider is None:
+            return one.problems
+        files = {str(one.folder / DRIVER_FILE), *(contract.places.file for contract in one.contracts.values())}
+        offered = (each for each in self.registry.offered_problems() if each.file in files)
+        return tuple(dict.fromkeys((*one.problems, *provider.problems, *offered)))
 
     def _is_unsandboxed(self, one: Declared) -> bool:
         return self.registry.plan.drivers.sandbox.get(one.id) == "off"

@@ -8,13 +8,13 @@ it is now.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.protocol.drivers.messages import Contract
+from interlock.protocol.drivers.messages import Contract, Problem
 from interlock.protocol.drivers.premises import Machine
 from interlock.runtime.drivers.declared import Declaration, Declared
 from interlock.runtime.drivers.looking import Sight, look
@@ -60,6 +60,7 @@ class Registry:
         self.sight = Sight()
         self.factory: Factory | None = None  # without one it only knows, and starts nothing
         self.take: Take | None = None
+        self.offered_problems: Callable[[], Sequence[Problem]] = tuple  # of what is offered of all drivers together
         self.on_declared: Callable[[Declaration], Awaitable[None]] | None = None  # after everything is taken up
         self._machine = machine
         self._surveyor = Surveyor(plan, machine)
