@@ -299,6 +299,35 @@ def test_a_draft_is_finished_with_what_its_source_said_of_tools(notes: Notes, in
     assert notes.front("tools/notes.read-note/TOOL.md")["approval"] == "always"
 
 
+@pytest.mark.req("AIP-import-8", "AIP-import-9", "AIP-import-10")
+def test_an_import_starts_what_was_agreed_to_and_the_driver_is_ready(
+    notes: Notes, interlock: Interlock, inline: Inline
+) -> None:
+    command = {"command": sys.executable, "args": [str(SERVER), "--log", str(notes.log), "--tools", str(notes.list)]}
+    away = {"command": "/nowhere/at-all"}
+    file = interlock.folder / ".cursor" / "mcp.json"
+    file.parent.mkdir()
+    servers = {"My Notes": {**command, "disabledTools": ["noteList"]}, "away": away}
+    file.write_text(json.dumps({"mcpServers": servers}))
+    unasked = inline("import", "--from", "cursor", "--json")
+    assert ("none was made" in unasked.err, notes.lines) == (True, [])
+    done = inline("import", "--from", "cursor", "--yes", "--json")
+    assert done.code == 0, done.out
+    assert f"my-notes-mcp: {sys.executable} {SERVER}" in done.err
+    assert [(each["id"], each["state"]) for each in done.json["connected"]] == [
+        ("my-notes-mcp", "ready"),
+        ("away-mcp", "failed"),
+    ]
+    folder = interlock.folder / ".drivers" / "my-notes-mcp"
+    contracts = sorted(each.parent.name for each in folder.rglob("TOOL.md"))
+    assert contracts == ["my-notes.drop-note", "my-notes.read-note"]
+    assert (interlock.folder / ".drivers" / "away-mcp" / "DRIVER.draft.md").exists()
+    listed = {one["id"]: one["state"] for one in inline("drivers", "list", "--json").json["drivers"]}
+    assert listed == {"my-notes-mcp": "stopped"}
+    again = inline("import", "--from", "cursor", "--json").json
+    assert [each["status"] for each in again["drivers"]] == ["unchanged", "unchanged"]
+
+
 def test_a_running_node_takes_the_driver_up_by_itself(notes: Notes, interlock: Interlock, inline: Inline) -> None:
     with interlock.start("serve", COLUMNS="80") as running:
         while "Ctrl-C stops the node" not in running.next_line():
