@@ -179,6 +179,7 @@ class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn"):
     cwd: Path | None = None
     package: "Package | None" = None
     sandbox: SandboxPlan | None = None  # None: it may do whatever the node may
+    serves: str | None = None  # a URL of this machine where the child answers, in place of stdio: a container's port
 
 
 class Package(msgspec.Struct, frozen=True, kw_only=True):

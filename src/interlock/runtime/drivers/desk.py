@@ -59,7 +59,7 @@ class DriverDesk:
     # Looking
 
     async def listed(self) -> JsonObject:
-        declaration = await self.registry.refresh()
+        declaration = await self.registry.current()
         return {
             "drivers": [self._gist(one) for one in declaration.drivers],
             "drafts": [{"id": path.name, "folder": str(path)} for path in self.registry.sight.drafts],
@@ -68,7 +68,7 @@ class DriverDesk:
 
     async def shown(self, name: str) -> JsonObject:
         """A driver, by its id, id@major or folder, and what changed since it was accepted. Raises NotFound, Refused."""
-        await self.registry.refresh()
+        await self.registry.current()
         served = self._maybe_contract(name)
         if served is not None:
             return served
