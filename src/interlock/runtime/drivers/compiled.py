@@ -61,6 +61,12 @@ def compiled(
     )
 
 
+def may_be_oauth(driver: Driver) -> bool:
+    """Whether a token may be asked for: not where the file says what the credential is."""
+    server = driver.server
+    return isinstance(server, Remote) and (server.auth is None or server.auth.type in ("oauth", "none"))
+
+
 def manner_of(driver: Driver) -> Manner:
     asked = driver.interlock.client_capabilities
     return Manner(

@@ -39,6 +39,9 @@ class Running(Provider, Protocol):
 
     def start(self) -> None: ...
 
+    def on_secret(self, slug: str) -> tuple[str, ...]:
+        """This one was set. Gives the segments of what is started anew with it."""
+
     async def stop(self, *, at_once: bool = False) -> None: ...
 
 

@@ -111,6 +111,7 @@ class Connector:
         link, reach = self._link, self._link.plan.reach
         remembered = self._first or self._workshop.eras.get(link.segment)
         try:
+            await self._workshop.revealer.begin()
             if isinstance(reach, Spawn):
                 await self._launch(reach)
                 if reach.serves is None:
