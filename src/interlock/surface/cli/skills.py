@@ -28,7 +28,7 @@ app = verb_app(
     """,
 )
 def list_skills(invocation: Invocation) -> None:
-    """List every skill that has blocks, and how many; and those that come with Interlock."""
+    """List skills: those with blocks of drivers, and our own."""
     answer = invocation.node.get("skills")
     out = invocation.out
     if out.as_json:
