@@ -151,6 +151,11 @@ class Registry:
         if not task.cancelled() and task.exception() is not None:
             log.error("%s: it could not be stopped", task.get_name(), exc_info=task.exception())
 
+    async def all_left(self) -> None:
+        """Until everything that was replaced or removed has ended."""
+        if self._leaving:
+            await asyncio.wait(set(self._leaving))
+
     async def stop(self) -> None:
         async with self._refreshing:
             for key in list(self._kept):
