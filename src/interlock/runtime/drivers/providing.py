@@ -65,7 +65,14 @@ class Providing:
         if declared.driver is None:
             raise ValueError(f"{declared.key} is not fit to run")
         shop = self._shop.with_plan(self._plan().drivers)
-        return DriverProvider(declared.driver, declared.contracts, shop, digest=declared.digest, folder=declared.folder)
+        return DriverProvider(
+            declared.driver,
+            declared.contracts,
+            shop,
+            digest=declared.digest,
+            folder=declared.folder,
+            files=declared.files,
+        )
 
     async def _install(self, driver: Driver, folder: Path, say: Callable[[str], None]) -> Installed | InstallFailed:
         """Raises StoreError: what was installed before is not known, and something newer is not taken for it."""
