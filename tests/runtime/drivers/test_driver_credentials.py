@@ -186,8 +186,7 @@ async def test_no_key_of_a_driver_file_switches_that_off(stage: Stage, key: str)
     tls, trusted = context(stage.folder, "127.0.0.1", 1)
     value = str(trusted) if key == "ca_file" else key in ("insecure", "skip_tls_verify")
     async with Scripted(tls) as there:
-        more = {"server": {key: value}, "metadata": {key: value}, "connection_options": {**ONCE["connection_options"]}}
-        provider = await settled(dialled(stage, there.url, **more))
+        provider = await settled(dialled(stage, there.url, server={key: value}))
         assert provider.state is DriverState.UNAVAILABLE
         assert there.bytes == 0
 
