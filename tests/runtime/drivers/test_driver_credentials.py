@@ -1,5 +1,6 @@
 """What remote drivers show their servers, to which servers alone, and what an expired login does."""
 
+import asyncio
 import datetime
 import ipaddress
 import ssl
@@ -262,3 +263,21 @@ async def test_a_users_own_secret_reaches_that_users_process_alone(stage: Stage)
         assert isinstance(refused, DriverError)
         assert refused.code == "auth_required"
         assert len(there.requests) == before
+
+
+@pytest.mark.req("AIP-security-8")
+async def test_who_called_first_leaves_no_trace_in_the_process_and_may_go(stage: Stage) -> None:
+    provider = await settled(stage.provider(metadata={"idle_timeout_ms": 1000}))
+    instance = provider._instances.maybe(None)  # type: ignore[union-attr]
+    assert instance is not None
+    provider._instances.rest(instance)  # type: ignore[union-attr]
+    await until(lambda: not instance.keeper.is_usable)
+    first = asyncio.ensure_future(provider.acquire(caller("ada-who-calls-first")))
+    await until(lambda: len(stage.log.starts) == 2)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    await until(lambda: instance.keeper.is_usable)
+    lease = await lent(provider, "bob")
+    assert (await asked(lease))["pid"] == stage.log.pids[-1]
+    lease.release()
+    assert "ada-who-calls-first" not in str(stage.log.lines)
