@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from tests.protocol.driver_texts import as_driver, driver, remote, told
 from tests.runtime.drivers.scripted import Scripted
-from tests.runtime.drivers.stage import Stage, asked, caller, lent, settled, staged, until
+from tests.runtime.drivers.stage import AheadClock, Stage, asked, caller, lent, settled, staged, until
 
 from interlock.protocol.drivers.errors import DriverError
 from interlock.runtime.drivers.ports import DriverState
@@ -281,3 +281,41 @@ async def test_who_called_first_leaves_no_trace_in_the_process_and_may_go(stage:
     assert (await asked(lease))["pid"] == stage.log.pids[-1]
     lease.release()
     assert "ada-who-calls-first" not in str(stage.log.lines)
+
+
+@pytest.mark.req("AIP-30.auth-1")
+async def test_a_login_is_refreshed_before_a_call_once_its_time_has_passed(tmp_path: Path) -> None:
+    clock = AheadClock()
+    async with staged(tmp_path, clock) as stage:
+        done = tmp_path / "refreshed"
+        script = tmp_path / "refresh.sh"
+        script.write_text(f"#!/bin/sh\necho once >> {done}\n")
+        script.chmod(0o700)
+        auth = {"refresh": {"cmd": str(script), "every": "PT1H"}}
+        provider = await settled(stage.provider(auth=auth))
+        lease = provider.maybe_ready(caller())
+        assert lease is not None
+        lease.release()
+        assert not done.exists()
+        clock.ahead = 3601.0
+        assert provider.maybe_ready(caller()) is None
+        leases = await asyncio.gather(lent(provider), lent(provider, "bob"))
+        assert done.read_text() == "once\n"
+        for each in leases:
+            each.release()
+        lease = await lent(provider)
+        lease.release()
+        assert done.read_text() == "once\n"
+
+
+@pytest.mark.req("AIP-30.auth-1")
+async def test_a_refresh_that_fails_is_said_and_the_call_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = AheadClock()
+    async with staged(tmp_path, clock) as stage:
+        provider = await settled(stage.provider(auth={"refresh": {"cmd": "/no/such/program", "every": "PT1H"}}))
+        clock.ahead = 3601.0
+        lease = await lent(provider)
+        lease.release()
+    assert "could not be refreshed" in caplog.text
