@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from interlock.config.plan import Plan, Spawn
+from interlock.config.plan import Plan, SandboxPlan, Spawn
 from interlock.protocol.drivers.messages import Driver
 from interlock.runtime.clock import Clock
 from interlock.runtime.drivers.commands import Running, inside, outside
@@ -105,7 +105,12 @@ class Providing:
                 settings=plan.drivers,
                 workspace=plan.workspace if folder.is_relative_to(plan.workspace) else folder,
                 node=plan.node.name,
+                caged=None if plan.drivers.sandbox.get(driver.id) == "off" else caged,
             )
+
+        def caged(sandbox: SandboxPlan) -> Running:
+            workshop = self._workshop
+            return inside(workshop.sandboxes, driver.id, sandbox, clock=workshop.clock, warden=workshop.warden)
 
         outcome = await install_checked(driver, installer, lambda installed: self._running(driver, installed, folder))
         if isinstance(outcome, Installed) and outcome.lock != lock and not self._anew:
