@@ -34,6 +34,7 @@ from interlock.runtime.drivers.keeping import DriverKeeper
 from interlock.runtime.drivers.lacking import code_of, lacks_of, login_words
 from interlock.runtime.drivers.logins import Logins
 from interlock.runtime.drivers.ports import DriverState, Hooks
+from interlock.runtime.drivers.sealed import Seal
 from interlock.runtime.drivers.shop import Shop
 from interlock.runtime.drivers.vault import DriverRevealer
 from interlock.runtime.drivers.watching import Watching
@@ -76,10 +77,11 @@ class DriverProvider:
         inventory: Mapping[str, Secret],
         own_secrets: Collection[str],
         files: Mapping[str, str] | None = None,
+        seal: Seal | None = None,
     ) -> None:
         """`contracts`: of each binding, by its place in implements[]. `digest`: of the folder as it is trusted, and
         `files`: of each file in it. `inventory`: its secrets by the NAME it uses; `own_secrets`: slugs that its own
-        SECRETS.md lets it have."""
+        SECRETS.md lets it have. `seal`: says whether the folder is still the trusted one."""
         self.driver = driver
         self.state = DriverState.INSTALLING
         self.code: str | None = None
@@ -101,6 +103,7 @@ class DriverProvider:
         self._hooking = self._make_hooking(files) if files and ENTRY in files else None
         self._inventory = inventory
         self._own_secrets = own_secrets
+        self._seal = seal
         slugs = [inventory[name].slug for name in driver.secret_names if name in inventory]
         self._logins = Logins(shop.kv, shop.vault, driver, slugs)
         self._undone: set[asyncio.Task[None]] = set()
@@ -286,6 +289,7 @@ class DriverProvider:
             on_up=self.settled.set,
             on_fallen=lambda: self._fell(who),
             on_restarted=lambda: self._on_restarted(who),
+            seal=self._seal,
         )
         keeper.stderr.redact = lambda line, cut: (revealer.redactor.cut if cut else revealer.redactor.redacted)(line)
         return keeper

@@ -15,6 +15,7 @@ from interlock.runtime.drivers.installed import Installed, InstallFailed
 from interlock.runtime.drivers.installing import install
 from interlock.runtime.drivers.locks import Locks
 from interlock.runtime.drivers.provider import DriverProvider
+from interlock.runtime.drivers.sealed import Seal
 from interlock.runtime.drivers.shop import Shop
 from interlock.runtime.drivers.vault import Vault
 from interlock.runtime.drivers.version_check import install_checked
@@ -87,6 +88,7 @@ class Providing:
             files=declared.files,
             inventory=declared.secrets,
             own_secrets=declared.bound_secrets,
+            seal=Seal(declared.root, declared.folder, declared.files) if declared.files else None,
         )
 
     async def _install(self, driver: Driver, folder: Path, say: Callable[[str], None]) -> Installed | InstallFailed:
