@@ -28,7 +28,7 @@ FLOORS = {
 PURE = frozenset({"abc", "base64", "binascii", "bisect", "collections", "contextlib", "dataclasses", "datetime"})
 PURE |= {"decimal", "difflib", "enum", "fnmatch", "functools", "hashlib", "heapq", "hmac", "ipaddress", "itertools"}
 PURE |= {"json", "math", "operator", "re", "string", "struct", "types", "typing", "unicodedata", "urllib.parse"}
-PURE |= {"interlock", "msgspec", "jsonschema_rs", "re2", "ruamel.yaml"}  # the last three compute and fetch nothing here
+PURE |= {"interlock", "msgspec", "jsonschema_rs", "re2", "ruamel.yaml", "tomllib"}  # the last four fetch nothing here
 IMPURE_CALLS = frozenset({"open", "print", "input", "breakpoint", "exec", "eval"})
 CLOCK_METHODS = frozenset({"now", "utcnow", "today"})
 

@@ -3,7 +3,8 @@
 import pytest
 from config_project import Project
 
-from interlock.config.plan import Dial, Package, ServerPlan, Spawn
+from interlock.config.load import ConfigInvalid
+from interlock.config.plan import Dial, Package, SandboxPlan, ServerPlan, Spawn
 
 
 def server(project: Project, body: str, env: dict[str, str] | None = None) -> ServerPlan:
@@ -304,3 +305,43 @@ def test_variables_that_a_nested_node_would_read_are_found_at_load_each_at_its_l
     ]
     assert not any("s3cret" in str(warning) for warning in found)
     assert project.load("[servers.s]\ncommand = 'x'\nenv = { MY_INTERLOCK_URL = 'x', PATH = 'y' }").warnings == ()
+
+
+def test_a_server_is_in_a_sandbox_only_where_egress_or_files_is_given(project: Project) -> None:
+    assert spawn(project, "command = 'x'").sandbox is None
+    home = project.load("[servers.s]\ncommand = 'x'\n").plan.data / "homes" / "_servers" / "s"
+    assert spawn(project, "command = 'x'\negress = []").sandbox == SandboxPlan(
+        home=home, from_arguments=True, any_program=True
+    )
+    both = spawn(project, "npm = 'x'\negress = ['api.foo.com', '*.bar.com']\nfiles = ['notes', '~/books']").sandbox
+    assert both == SandboxPlan(
+        home=home,
+        write=(project.folder / "notes", project.home / "books"),
+        egress=("api.foo.com", "*.bar.com"),
+        any_program=True,
+    )
+
+
+@pytest.mark.parametrize("entry", ["api.foo.com:443", "https://foo.com", "10.0.0.0/8", "foo.com/x"])
+def test_an_egress_entry_is_the_name_of_a_host(project: Project, entry: str) -> None:
+    with pytest.raises(ConfigInvalid, match="the name of a host"):
+        project.load(f"[servers.s]\ncommand = 'x'\negress = ['{entry}']\n")
+
+
+def test_egress_to_anywhere_is_warned_of(project: Project) -> None:
+    loaded = project.load("[servers.s]\ncommand = 'x'\negress = ['*']\n")
+    assert ["any public host" in str(warning) for warning in loaded.warnings] == [True]
+
+
+def test_a_container_is_told_what_a_sandbox_would_be(project: Project) -> None:
+    reach = spawn(project, "docker = 'i'\negress = []\nfiles = ['/data']")
+    assert reach.command == ("docker", "run", "-i", "--rm", "--network", "none", "-v", "/data:/data", "i")
+    assert reach.sandbox is None
+    with pytest.raises(ConfigInvalid, match=r"can only be \[\] beside 'docker'"):
+        project.load("[servers.s]\ndocker = 'i'\negress = ['api.foo.com']\n")
+
+
+@pytest.mark.parametrize("key", ["egress = []", "files = []"])
+def test_a_server_that_runs_elsewhere_is_in_no_sandbox_of_ours(project: Project, key: str) -> None:
+    with pytest.raises(ConfigInvalid, match="does not go with 'url'"):
+        project.load(f"[servers.s]\nurl = 'https://x.example/mcp'\n{key}\n")

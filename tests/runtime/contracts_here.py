@@ -64,7 +64,9 @@ class Lending:
 
     def __init__(self, node: Node, segment: str, declared: Driver, contracts: Iterable[Contract]) -> None:
         self.driver = declared
-        self.state, self.reason = DriverState.READY, None
+        self.state = DriverState.READY
+        self.code: str | None = None
+        self.reason: str | None = None
         keeper = node.keepers[segment]
         self.link, self.listing = keeper.link, keeper.listing
         known = {each.id: each for each in contracts}
@@ -75,10 +77,19 @@ class Lending:
             bound = match(declared, each, known[ident], json.loads(encode_value(tools[each.tool_name])))
             assert isinstance(bound, Bound), bound
             self.bound[ident] = bound
+        self.contract_ids = frozenset(self.bound)
+        self.passed_at: float | None = None
+        self.failed_at: float | None = None
+        self.illness: str | None = None
+        self.looked = 0
         self.lent = 0
         self.asleep = False
         self.woken = 0
         self.refusal: DriverError | None = None
+
+    async def look(self) -> str | None:
+        self.looked += 1
+        return self.illness
 
     def maybe_ready(self, caller: Caller) -> Lent | None:
         return None if self.asleep or self.refusal is not None else Lent(self, self.link)

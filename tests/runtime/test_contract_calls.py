@@ -86,7 +86,7 @@ async def test_input_that_fails_the_contract_ends_as_input_invalid_with_the_fiel
 @pytest.mark.req("AIP-30.resolve-6")
 async def test_input_is_judged_before_a_driver_is_looked_for(here: ContractPlace) -> None:
     lending = await here.serve("new", contract("fs.read", inputs=PATH), "keep")
-    lending.state, lending.reason = type(lending.state).UNAVAILABLE, "install_failed"  # type: ignore[assignment]
+    lending.state, lending.reason = type(lending.state).UNAVAILABLE, "install_failed"
     assert error_of(await here.call("fs__read", {}).result())[0] == "input_invalid"
     assert error_of(await here.call("fs__read", {"path": "/a"}).result())[0] == "no_route"
 

@@ -117,7 +117,7 @@ async def test_no_route_tells_the_operator_every_candidate_and_the_client_none(
 ) -> None:
     made = contract("test.keep", inputs=KEEP)
     broken = Lending(here.node, "new", driver("broken-mcp", binding("test.keep", "keep")), [made])
-    broken.state, broken.reason = DriverState.UNAVAILABLE, "install_failed"  # type: ignore[assignment]
+    broken.state, broken.reason = DriverState.UNAVAILABLE, "install_failed"
     locked = Lending(here.node, "old", driver("locked-mcp", binding("test.keep", "keep")), [made])
     locked.state = DriverState.UNAUTHED
     await here.offer([made], broken, locked)

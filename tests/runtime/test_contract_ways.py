@@ -227,3 +227,17 @@ async def test_who_is_chosen_follows_how_the_drivers_stand(here: ContractPlace) 
     second.state = DriverState.UNAUTHED
     first.state = DriverState.UNAUTHED
     assert code_of(await here.call("test__play").result()) == "auth_required"
+
+
+async def test_a_driver_whose_failed_check_is_old_is_looked_at_before_it_is_used(here: ContractPlace) -> None:
+    first, _ = await two(here, play())
+    now = here.clock.now()
+    first.failed_at, first.illness = now - 10, "still ill"
+    await here.call("test__play", {"label": "counts"}).result()
+    assert (first.looked, await played(here, "old", "counts")) == (0, 1)
+    first.failed_at = now - 601  # twice the usual time between checks
+    await here.call("test__play", {"label": "ill"}).result()
+    assert (first.looked, await played(here, "old", "ill")) == (1, 1)
+    first.illness = None
+    await here.call("test__play", {"label": "well"}).result()
+    assert (first.looked, await played(here, "new", "well")) == (2, 1)

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.contract.package_sources import Registry, Shelf, needs_node, registry, shelf
+from tests.protocol.driver_texts import as_driver, driver, told
 from tests.runtime.installs import Place, declared, output, program
 
 from interlock.config.plan import DriversPlan
@@ -39,6 +40,10 @@ def pypi_driver(package: str = "tool", **more: Any) -> Any:
 def binary_driver(path: str, **more: Any) -> Any:
     fields = {key: more.pop(key) for key in ("install", "version_check") if key in more}
     return declared(server={"kind": "binary", "path": path, **more}, **fields)
+
+
+def declared_errors(install: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return told(as_driver(driver(server={"kind": "pypi", "package": "tool"}, install=install)).errors)
 
 
 @needs_node
@@ -80,6 +85,30 @@ async def test_a_restart_runs_the_recorded_npm_package_also_when_a_newer_one_is_
     registry.packages.clear()
     registry.tarballs.clear()
     assert (await place.done(wanted, first.lock)).command == first.command
+
+
+@needs_node
+async def test_a_data_folder_behind_a_symlink_is_no_different(registry: Registry, tmp_path: Path) -> None:
+    registry.put("tool", "1.0.0", bin="main.js")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "data").symlink_to(tmp_path / "real")
+    place = Place(tmp_path, registry.env)
+    done = await place.done(npm_driver())
+    assert output(done.command) == "tool 1.0.0"
+    await remove_packages(place.packages, npm_driver())
+    assert output((await place.done(npm_driver(), done.lock)).command) == "tool 1.0.0"
+
+
+@pytest.mark.req("AIP-server-10")
+async def test_what_a_package_needs_and_does_not_say_stands_beside_it(shelf: Shelf, tmp_path: Path) -> None:
+    shelf.put("tool", "1.0.0", ("tool",))
+    for version in ("1.0.0", "1.9.0", "2.0.0"):
+        shelf.put("library", version)
+    install = [{"method": "pip", "package": "tool", "with": ["library>=1,<2"]}]
+    done = await Place(tmp_path, shelf.env).done(pypi_driver(install=install))
+    assert [line.partition(" ")[0] for line in done.lock.pins.splitlines()] == ["library==1.9.0", "tool==1.0.0"]
+    hostile = declared_errors([{"method": "pip", "package": "tool", "with": ["--index-url=http://evil.example"]}])
+    assert hostile == [("schema_invalid", "/install/0/with/0")]
 
 
 @pytest.mark.req("AIP-30.install-3")
@@ -367,7 +396,7 @@ async def test_vendored_programs_come_from_the_folder_and_nowhere_else(tmp_path:
 
 
 ARGUMENTS = [
-    "/work space",
+    "/folder with space",
     "two words",
     "'quoted' \"twice\"",
     "$(x)",

@@ -213,6 +213,11 @@ class FakeOperations:
         self.kept[("secret", name)] = value
         return {"name": name, "restarted": ["notes"]}
 
+    async def keep_secret(self, name: str, value: str) -> dict[str, Any]:
+        new = ("secret", name) not in self.kept
+        same = self.kept.setdefault(("secret", name), value) == value
+        return {"name": name, "state": "new" if new else "same" if same else "differs", "restarted": []}
+
     async def remove_secret(self, kind: str, name: str) -> dict[str, Any]:
         if self.kept.pop((kind, name), None) is None:
             raise NotFound("secret", name, [known for _, known in self.kept])

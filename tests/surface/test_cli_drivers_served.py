@@ -1,5 +1,6 @@
 """Does a running node take drivers up from files: nothing before trust, one at a time, without disturbing another?"""
 
+import contextlib
 import json
 import sys
 import time
@@ -67,16 +68,30 @@ def until(check: Callable[[], Any]) -> None:
         time.sleep(0.05)
 
 
-@pytest.fixture
-def served(interlock: Interlock, inline: Inline) -> Iterator[Served]:
+@contextlib.contextmanager
+def running_node(interlock: Interlock, inline: Inline, anchors: str = "") -> Iterator[Served]:
     off = ", ".join(f'{id} = "off"' for id in ("first-mcp", "second-mcp"))
     (interlock.folder / "interlock.toml").write_text(
-        f'[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\n[drivers]\nsandbox = {{ {off} }}\n'
+        f'{anchors}[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\n[drivers]\nsandbox = {{ {off} }}\n'
     )
     with interlock.start("serve", COLUMNS="80") as running:
         while "Ctrl-C stops the node" not in running.next_line():
             pass
         yield Served(interlock, inline, running)
+
+
+@pytest.fixture
+def served(interlock: Interlock, inline: Inline) -> Iterator[Served]:
+    with running_node(interlock, inline) as made:
+        yield made
+
+
+@pytest.fixture
+def signed_for(interlock: Interlock, inline: Inline) -> Iterator[Served]:
+    """With somebody whose signature counts for drivers."""
+    anchor = inline("access", "key", "ada", "--approves", "drivers.*", INTERLOCK_PASSPHRASE="correct horse").out
+    with running_node(interlock, inline, anchor) as made:
+        yield made
 
 
 @pytest.mark.req("AIP-security-13")
@@ -201,6 +216,55 @@ def test_a_contract_is_shown_with_who_serves_it_and_why(served: Served) -> None:
     assert "first-mcp@1" in drawn
     assert "second-mcp@1 in phase 3" in drawn
     assert "[policy_violation]" in drawn
+
+
+def waiting(served: Served) -> list[dict[str, Any]]:
+    listed = served.inline("approvals", "--kind", "definition", "--json").json["approvals"]
+    return [one for one in listed if one["source"] == "drivers"]
+
+
+def test_an_untrusted_driver_waits_in_the_inbox_and_a_signature_over_its_files_trusts_it(signed_for: Served) -> None:
+    signed_for.write("first-mcp", policy_tags=["pii-safe"])
+    until(lambda: waiting(signed_for))
+    (asked,) = waiting(signed_for)
+    assert (asked["tool"], asked["requires"], asked["left_s"]) == ("drivers.first-mcp@1", "proof", None)
+    shown = signed_for.inline("approvals", "show", asked["id"]).out
+    for word in ("installed and started", "nobody has accepted this driver", str(SERVER), "pii-safe", "DRIVER.md"):
+        assert word in shown
+    assert signed_for.starts("first-mcp") == []
+    nobody = signed_for.inline("approve", asked["id"], "--yes", "--proof", "nonsense")
+    assert (nobody.code, signed_for.states()) == (1, {"first-mcp": "untrusted"})
+    done = signed_for.inline("approve", asked["id"], "--yes", "--key", "ada", INTERLOCK_PASSPHRASE="correct horse")
+    assert done.code == 0, done.err
+    until(lambda: signed_for.states() == {"first-mcp": "ready"})
+    assert signed_for.inline("drivers", "show", "first-mcp", "--json").json["accepted"]["by"]
+    assert waiting(signed_for) == []
+    signed_for.write("first-mcp", policy_tags=["pii-safe", "hipaa"])
+    until(lambda: waiting(signed_for))
+    (again,) = waiting(signed_for)
+    changed = signed_for.inline("approvals", "show", again["id"]).out
+    assert '+     "hipaa"' in changed
+    assert "changed since they were accepted" in changed
+    assert signed_for.inline("deny", again["id"]).code == 0
+    assert signed_for.states() == {"first-mcp": "untrusted"}
+    assert waiting(signed_for) == []
+
+
+def test_what_waits_in_the_inbox_is_void_once_the_folder_is_another(signed_for: Served) -> None:
+    signed_for.write("first-mcp")
+    until(lambda: waiting(signed_for))
+    (first,) = waiting(signed_for)
+    signed_for.write("first-mcp", description="Another.")
+    done = signed_for.inline("approve", first["id"], "--yes", "--key", "ada", INTERLOCK_PASSPHRASE="correct horse")
+    assert done.code == 1
+    until(lambda: [one["id"] for one in waiting(signed_for)] not in ([], [first["id"]]))
+    assert signed_for.states() == {"first-mcp": "untrusted"}
+    signed_for.trust("first-mcp")
+    assert waiting(signed_for) == []
+    signed_for.write("second-mcp")
+    until(lambda: waiting(signed_for))
+    signed_for.inline("drivers", "remove", "second-mcp", "--yes")
+    assert waiting(signed_for) == []
 
 
 def test_settings_of_drivers_are_taken_up_while_the_node_runs(served: Served) -> None:

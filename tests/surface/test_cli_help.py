@@ -39,6 +39,11 @@ COMMANDS = [
     ("secrets", "list"),
     ("secrets", "set"),
     ("secrets", "remove"),
+    ("add",),
+    ("import",),
+    ("export",),
+    ("export", "client"),
+    ("export", "driver"),
     ("access",),
     ("access", "token"),
     ("access", "list"),
@@ -53,7 +58,7 @@ COMMANDS = [
     ("explain",),
     ("version",),
 ]
-GROUPS = {("tools",), ("links",), ("drivers",), ("secrets",), ("access",), ("audit",)}
+GROUPS = {("tools",), ("links",), ("drivers",), ("secrets",), ("export",), ("access",), ("audit",)}
 
 
 def test_the_list_above_holds_every_verb() -> None:

@@ -8,7 +8,7 @@ from interlock.config.place import WRONG, At, Wrong
 from interlock.config.plan import Dial, OAuthPlan, Package, SandboxPlan, ServerPlan, Spawn
 from interlock.protocol.oauth.resource import is_protected
 
-HOMES: Final = "homes"  # below the data folder: the private homes of sandboxed servers
+HOMES: Final = "homes/_servers"  # below the data folder; no id of a driver begins so
 _PROGRAM: Final = ("args", "env", "cwd", "transport", "tools", "egress", "files")
 REACHES: Final = {  # the key that says how a server is reached -> the keys that may stand beside it
     "command": _PROGRAM,

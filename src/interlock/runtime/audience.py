@@ -71,9 +71,12 @@ class Audience:
         """None once the member will be told; otherwise why the server refuses."""
         if member not in self.members:
             return Fault(INVALID_REQUEST, "the client has gone")
+        keeper = self._keepers.get(link.segment)
+        if keeper is None:
+            return Fault(INVALID_REQUEST, "this resource cannot be subscribed to", {"reason": "not_subscribable"})
         # Noted before the server has answered: whoever leaves meanwhile takes the wish along.
         self._watching.setdefault((link.segment, uri), {})[member] = asked
-        refusal = await self._keepers[link.segment].subscriptions.subscribe(uri)
+        refusal = await keeper.subscriptions.subscribe(uri)
         if refusal is not None:
             self._forget(member, link.segment, uri)
         return refusal

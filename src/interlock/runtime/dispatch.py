@@ -73,6 +73,7 @@ log = logging.getLogger("interlock.dispatch")
 
 RESPAWN_WAIT_S: Final = 5.0  # how long a call waits for a server that is being started again
 STANDARD_S: Final = TIMEOUT_S[LatencyClass.STANDARD]
+REF_PREFIX: Final = "mcp_"  # of every kind of reference to a driver's resource (AIP-resources-2)
 
 
 class Dispatch:
@@ -211,8 +212,9 @@ class Dispatch:
         fault = self._enter(call, caller.hop, (*route.below, route.local)) or self._across(call, route.link)
         if fault is not None:
             return self.refuse(call, fault)
+        call = route.link.entered(call, route.original)
         params["name"] = route.wire_name
-        return self.go(call, route.link)
+        return call if call.done else self.go(call, route.link)
 
     def read_resource(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
@@ -234,8 +236,9 @@ class Dispatch:
         fault = self._enter_place(call, link, downstream) or self._across(call, link)
         if fault is not None:
             return self.refuse(call, fault)
+        call = link.entered(call, downstream)
         params["uri"] = Raw(encode_value(downstream))
-        return self.go(call, link)
+        return call if call.done else self.go(call, link)
 
     def complete(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
@@ -244,13 +247,14 @@ class Dispatch:
         ref: dict[str, Any] | None = decode_object(params["ref"]) if "ref" in params else None
         kind = maybe_string((ref or {}).get("type"))
         link: Link | None = None
+        what = ""
         fault: Fault | None = None
         if ref is not None and kind == "ref/prompt":
             name = maybe_string(ref.get("name")) or ""
             call.target = name[:255]
             route = self.view(caller.key).find_prompt(name)
             if route is not None:
-                link, ref["name"], call.onward = route.link, route.wire_name, route.onward
+                link, ref["name"], call.onward, what = route.link, route.wire_name, route.onward, route.original
                 fault = self._enter(call, caller.hop, (*route.below, route.local))
         elif ref is not None and kind == "ref/resource":
             uri = maybe_string(ref.get("uri")) or ""
@@ -258,6 +262,7 @@ class Dispatch:
             place = self.view(caller.key).find_template(uri)
             if place is not None:
                 link, ref["uri"] = place
+                what = place[1]
                 fault = self._enter_place(call, *place)
         else:
             return self._invalid(call, "params.ref must be a ref/prompt or a ref/resource")
@@ -268,7 +273,8 @@ class Dispatch:
         params["ref"] = ref
         call.timeout_s = STANDARD_S
         call.head = modern_head(COMPLETE)
-        return self.go(call, link)
+        call = link.entered(call, what)
+        return call if call.done else self.go(call, link)
 
     def confirm(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
@@ -653,4 +659,7 @@ def resource_not_found(uri: str, candidates: list[str], era: Era) -> Fault:
     if candidates:
         data = {"reason": "ambiguous_uri", "uri": uri, "candidates": candidates}
         return Fault(INVALID_PARAMS, "several servers have this URI; name one of the candidates", data)
+    if uri.startswith(REF_PREFIX):
+        data = {"reason": "ref_invalid", "uri": uri}
+        return Fault(INVALID_PARAMS, "ref_invalid: no driver has this kind of reference", data)
     return Fault(RESOURCE_NOT_FOUND if era is Era.LEGACY else INVALID_PARAMS, "Resource not found", {"uri": uri})

@@ -223,6 +223,14 @@ class NodeOperations:
             raise Refused("bad_secret_name", str(error)) from None
         return {"name": name, "restarted": await self._restart_users_of(name)}
 
+    async def keep_secret(self, name: str, value: str) -> JsonObject:
+        try:
+            state = await self._node.desk.keep_secret(name, value)
+        except BadSecretName as error:
+            raise Refused("bad_secret_name", str(error)) from None
+        restarted = await self._restart_users_of(name) if state == "new" else []
+        return {"name": name, "state": state, "restarted": restarted}
+
     async def remove_secret(self, kind: Kind, name: str) -> JsonObject:
         if not await self._node.desk.remove_secret(kind, name):
             known = [known for _, known in await self._node.desk.secret_names()]
@@ -273,6 +281,7 @@ class NodeOperations:
             "stdout_noise": link.noise,  # what it sent that is no message
             "unsent": link.unsent,  # answers, cancellations and notices of ours that did not arrive
             "pid": link.pid,
+            "sandbox": link.sandboxed,
             "stderr_lines": keeper.stderr.count,
             "hops": max((route.hops for route in shelf.tools), default=1) if shelf else 1,
             "below": below(namespace.listed(shelf.tools)) if shelf else [],

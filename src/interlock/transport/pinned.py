@@ -10,9 +10,10 @@ Nothing of a package runs while it is installed: no npm scripts, no building of 
 import asyncio
 import hashlib
 import importlib.util
+import re
 import shutil
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, Literal
@@ -37,6 +38,9 @@ from interlock.transport.warden import Warden
 
 PINS_BYTES_MAX: Final = 4 * 1024 * 1024  # a package with so many others below it is no server
 _DIGEST_CHARS: Final = 12
+_REQUIREMENT = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9_-]*(?:(?:[<>]=?|[=!~]=)[A-Za-z0-9][A-Za-z0-9.!+*_,<>=~-]*)?", re.ASCII
+)
 
 Registry = Literal["npm", "pypi"]
 
@@ -75,14 +79,20 @@ class PackageFolder:
         warden: Warden | None,
         limit_s: float = INSTALL_LIMIT_S,
     ) -> None:
-        self.root = root.absolute()
+        self.root = root.resolve()  # npm writes a lock that is useless elsewhere for a folder behind a symlink
         self.env = installer_environment(environment)
         self._progress = progress
         self._warden = warden
         self._limit_s = limit_s
 
-    async def find(self, registry: Registry, text: str) -> Pins:
-        """What the registry offers now for a name with or without a version. Raises PackageUnavailable."""
+    async def find(self, registry: Registry, text: str, beside: Sequence[str] = ()) -> Pins:
+        """What the registry offers now for a name with or without a version. Raises PackageUnavailable.
+
+        `beside`: requirements of PyPI that have to hold as well, like mcp<2.
+        """
+        for requirement in beside:
+            if registry != "pypi" or not _REQUIREMENT.fullmatch(requirement):
+                raise PackageUnavailable(f"{requirement[:80]!r} cannot be had beside {text}; write one like mcp<2")
         reference = read_reference(_Package(registry=registry, name=text))
         errand = _Errand(text, self.env, self._warden)
         self._progress(f"asking {'npm' if registry == 'npm' else 'PyPI'} for {text}")
@@ -90,7 +100,9 @@ class PackageFolder:
         async with self._held(asking, errand):
             await _emptied(asking)
             try:
-                return await (_find_npm if registry == "npm" else _find_pypi)(asking, text, reference.name, errand)
+                if registry == "npm":
+                    return await _find_npm(asking, text, reference.name, errand)
+                return await _find_pypi(asking, (text, *beside), reference.name, errand)
             finally:
                 shutil.rmtree(asking, ignore_errors=True)
 
@@ -236,11 +248,12 @@ class _PipReport(msgspec.Struct, frozen=True, kw_only=True):
     install: list[_PipFound]
 
 
-async def _find_pypi(folder: Path, text: str, name: str, errand: _Errand) -> Pins:
+async def _find_pypi(folder: Path, requirements: Sequence[str], name: str, errand: _Errand) -> Pins:
+    text = requirements[0]
     pip = await _pip(folder / "env", errand, for_asking=True)
     report = folder / "report.json"
     asking = ("install", "--quiet", "--dry-run", "--ignore-installed", "--report", str(report))
-    await errand.run(folder, *pip, *asking, *_PIP_OPTIONS, "--", text)
+    await errand.run(folder, *pip, *asking, *_PIP_OPTIONS, "--", *requirements)
     try:
         found = msgspec.json.decode(_bounded(report, text), type=_PipReport).install
     except msgspec.DecodeError as error:

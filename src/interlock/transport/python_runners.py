@@ -8,7 +8,7 @@ without it.
 import asyncio
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -46,16 +46,20 @@ async def keep_with_uvx(
     environment: Mapping[str, str],
     progress: Callable[[str], None],
     warden: Warden | None,
+    beside: Sequence[str] = (),
 ) -> Runner:
-    """`package` with its extras. Raises PackageUnavailable."""
+    """`package` with its extras, `beside` what has to hold as well. Raises PackageUnavailable."""
     uvx = tool("uvx", environment)
     cache = root.absolute() / "uv-cache"
     cache.mkdir(parents=True, exist_ok=True)
     env = {"UV_CACHE_DIR": str(cache)}
-    source = ("--from", f"{package}=={pins.version}")
-    progress(f"filling the cache of uvx with {package} {pins.version}")
-    # The interpreter of the new environment ends at once: the server itself is not started to fill a cache.
-    await _run((uvx, *source, "python", "-c", ""), environment, env, root, pins, warden)
+    source = ("--from", f"{package}=={pins.version}", *(word for each in beside for word in ("--with", each)))
+    filled = root.absolute() / f"uv-{Path(pins.folder).name}"
+    if not filled.exists():
+        progress(f"filling the cache of uvx with {package} {pins.version}")
+        # The interpreter of the new environment ends at once: the server itself is not started to fill a cache.
+        await _run((uvx, *source, "python", "-c", ""), environment, env, root, pins, warden)
+        filled.touch()
     program = ("python", "-m", entry.removeprefix("-m ")) if entry.startswith("-m ") else (entry,)
     return Runner(command=(uvx, "--offline", *source, *program), env=env, reads=(Path(uvx).resolve(),), writes=(cache,))
 
@@ -68,6 +72,7 @@ async def keep_with_pipx(
     environment: Mapping[str, str],
     progress: Callable[[str], None],
     warden: Warden | None,
+    beside: Sequence[str] = (),
 ) -> Runner:
     pipx = tool("pipx", environment)
     home = root.absolute() / f"pipx-{pins.version}"
@@ -77,7 +82,8 @@ async def keep_with_pipx(
         await asyncio.to_thread(shutil.rmtree, home, ignore_errors=True)
         home.mkdir(parents=True)
         progress(f"installing {package} {pins.version} with pipx")
-        await _run((pipx, "install", f"{package}=={pins.version}"), environment, env, root, pins, warden)
+        more = ("--preinstall", *beside) if beside else ()
+        await _run((pipx, "install", f"{package}=={pins.version}", *more), environment, env, root, pins, warden)
         (home / "complete").touch()
     command = pypi_command(made, pins.name, entry)
     python = Path(command[0]).resolve()

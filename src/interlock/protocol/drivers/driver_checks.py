@@ -4,6 +4,7 @@ import re
 from typing import Final
 from urllib.parse import urlsplit
 
+from interlock.protocol.drivers.binding_checks import check_reading
 from interlock.protocol.drivers.egress import ENTRY, permits
 from interlock.protocol.drivers.frontmatter import shown
 from interlock.protocol.drivers.messages import Driver, Install, Remote
@@ -36,9 +37,10 @@ def check_driver(driver: Driver, found: Found) -> None:
 
 
 def _bindings(driver: Driver, found: Found) -> None:
-    """AIP-30.implements-2 and -3, as far as the file itself shows them."""
+    """AIP-30.implements-2 and -3, and how results are read, as far as the file itself shows them."""
     seen: dict[str, int] = {}
     for binding in driver.implements:
+        found.problems.extend(check_reading(driver.places, binding))
         place = f"{binding.pointer}/tool"
         if escapes(binding.tool):
             found.say(

@@ -34,7 +34,7 @@ class Name(msgspec.Struct, frozen=True):
     key: str
 
     def __str__(self) -> str:
-        return f".{self.key}" if re.fullmatch(_NAME, self.key) else f"[{self.key!r}]"
+        return f".{self.key}" if re.fullmatch(_NAME, self.key) else f"[{_quoted(self.key)}]"
 
 
 class Index(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class Where(msgspec.Struct, frozen=True):
         return isinstance(element, Mapping) and element.get(self.member) == self.text
 
     def __str__(self) -> str:
-        return f"[?(@.{self.member}=={self.text!r})]"
+        return f"[?(@.{self.member}=={_quoted(self.text)})]"
 
 
 Step = Name | Index | Each | Where
@@ -118,6 +118,10 @@ def read_path(text: str) -> Path | Wrong:
     if len(steps) > STEPS_MAX:
         return Wrong(position=at, reason=f"a path has at most {STEPS_MAX} steps")
     return Path(steps=tuple(steps))
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _step(found: re.Match[str]) -> Step:

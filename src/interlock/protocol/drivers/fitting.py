@@ -7,7 +7,9 @@ A contract's version is inside the binding's range (AIP-30.implements-3), narrow
 from collections.abc import Iterator
 
 from interlock.protocol.drivers.frontmatter import shown
+from interlock.protocol.drivers.mapping import declared_names
 from interlock.protocol.drivers.messages import Binding, Contract, Driver, JsonObject, Problem
+from interlock.protocol.drivers.shapes import Side
 from interlock.protocol.drivers.versions import satisfies
 
 UNAVAILABLE = "tool_unavailable"
@@ -51,12 +53,11 @@ def _narrowing(driver: Driver, binding: Binding, contract: Contract) -> Iterator
 
 
 def _not_droppable(name: str, schema: JsonObject) -> str | None:
-    properties, required = schema.get("properties"), schema.get("required")
-    if not isinstance(properties, dict) or name not in properties:
+    side = Side(schema)
+    shape = side.shape(schema)
+    if name not in declared_names(side, shape):
         return "does not exist"
-    if isinstance(required, list) and name in required:
-        return "is required"
-    return None
+    return "is required" if name in shape.required() else None
 
 
 def _timeout(driver: Driver, binding: Binding, contract: Contract) -> Iterator[Problem]:

@@ -70,6 +70,16 @@ def read_frontmatter(data_untrusted: bytes, file: str) -> Reading[Frontmatter]:
     return Reading(value=Frontmatter(data=data, places=Places(file=file, lines=lines)))
 
 
+def read_yaml(data_untrusted: bytes, file: str, *, values_max: int) -> Reading[Any]:
+    """A whole file of the same YAML, without fences. How many bytes it may have is the caller's to say."""
+    try:
+        return Reading(value=_Builder(_decoded(data_untrusted), {}, values_max).document())
+    except _Fault as fault:
+        return Reading(
+            problems=(Problem(file=file, line=fault.line, code=CODE, message=fault.message, hint=fault.hint),)
+        )
+
+
 def escaped(key: str) -> str:
     """One step of a JSON pointer."""
     return key.replace("~", "~0").replace("/", "~1")
@@ -136,8 +146,9 @@ class _Open(msgspec.Struct):
 
 
 class _Builder:
-    def __init__(self, text: str, lines: dict[str, int]) -> None:
+    def __init__(self, text: str, lines: dict[str, int], values_max: int = VALUES_MAX) -> None:
         self._text = text
+        self._values_max = values_max
         self._lines = lines
         self._stack: list[_Open] = []
         self._anchors: dict[str, tuple[Any, int] | None] = {}  # None: begun and not ended
@@ -260,8 +271,10 @@ class _Builder:
 
     def _count(self, values: int) -> None:
         self._values += values
-        if self._values > VALUES_MAX:
-            raise self._fault(f"the frontmatter holds more than {VALUES_MAX} values, aliases expanded", "shorten it")
+        if self._values > self._values_max:
+            raise self._fault(
+                f"the frontmatter holds more than {self._values_max} values, aliases expanded", "shorten it"
+            )
 
     def _resolved(self, event: Any) -> Any:
         text: str = event.value

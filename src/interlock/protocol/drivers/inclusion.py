@@ -3,7 +3,8 @@
 Compared are types, enum and const, properties, required and additionalProperties, items, and alternatives. Lengths,
 bounds, patterns and formats are yes where they are plainly the same or narrower, and otherwise never a no: a server
 that wants at least one character is not refused for a contract that does not say so. Everything else is unknown. A
-missing additionalProperties is read as closed on the narrow side and as neither on the wide side.
+missing additionalProperties is read as closed on the narrow side; on the wide side the caller says what a property is
+that is neither named nor excluded.
 """
 
 from collections.abc import Iterable, Mapping
@@ -87,20 +88,30 @@ def differs(verdict: Verdict, path: str, narrow: str, wide: str) -> Outcome:
     return Outcome(verdict=verdict, differences=(Difference(path=path, narrow=narrow, wide=wide),))
 
 
-def includes(wide_side: Side, wide: Any, narrow_side: Side, *narrow: Any, path: str = "") -> Outcome:
-    """Is every value for which all of `narrow` hold one that `wide` allows?"""
-    return _Comparison(narrow_side, wide_side).compare(narrow, wide, path, 0)
+def includes(
+    wide_side: Side,
+    wide: Any,
+    narrow_side: Side,
+    *narrow: Any,
+    path: str = "",
+    unnamed: Verdict = Verdict.UNKNOWN,
+) -> Outcome:
+    """Is every value for which all of `narrow` hold one that `wide` allows? `unnamed`: what a property is that the wide
+    side neither names nor excludes; one that is sent may be lost, one that is received does no harm."""
+    return _Comparison(narrow_side, wide_side, unnamed).compare(narrow, wide, path, 0)
 
 
 class _Comparison:
-    def __init__(self, narrow: Side, wide: Side) -> None:
-        self._narrow, self._wide = narrow, wide
+    def __init__(self, narrow: Side, wide: Side, unnamed: Verdict) -> None:
+        self._narrow, self._wide, self._unnamed = narrow, wide, unnamed
         self._left = COMPARISONS_MAX
 
     def compare(self, narrow: tuple[Any, ...], wide: Any, path: str, depth: int) -> Outcome:
         self._left -= 1
         if depth > DEPTH_MAX or self._left < 0:
             return differs(Verdict.UNKNOWN, path, "too much to compare", "too much to compare")
+        if any(_is_same(each, wide) for each in narrow):
+            return YES
         ours, theirs = self._narrow.shape(*narrow), self._wide.shape(wide)
         if not ours.types:
             return YES
@@ -124,11 +135,12 @@ class _Comparison:
     def _values(self, values: tuple[Any, ...], narrow: tuple[Any, ...], wide: Any, path: str) -> Outcome:
         refused, unsure = [], len(values) > VALUES_MAX
         for value in values[:VALUES_MAX]:
-            if self._narrow.accepts(value, *narrow) is False:
+            given, accepted = self._narrow.accepts(value, *narrow), self._wide.accepts(value, wide)
+            if given is False or accepted is True:
                 continue
-            accepted = self._wide.accepts(value, wide)
-            unsure = unsure or accepted is None
-            if accepted is False:
+            if given is None or accepted is None:
+                unsure = True
+            else:
                 refused.append(value)
         if refused:
             return differs(Verdict.NO, path, _listed(refused), "not accepted there")
@@ -144,7 +156,7 @@ class _Comparison:
         return None
 
     def _part(self, ours: Shape, narrow: tuple[Any, ...], part: Mapping[str, Any], path: str, depth: int) -> Outcome:
-        if any(each == part for each in ours.parts) and not _refers(part):
+        if any(_is_same(each, part) for each in ours.parts):
             return YES
         found = [self._keywords(ours, part, path)]
         if "const" in part or isinstance(part.get("enum"), list):
@@ -171,7 +183,7 @@ class _Comparison:
             if key in _LOWER or key in _UPPER:
                 holds = any(_is_inside(each, part[key], key in _LOWER) for each in mine)
             else:
-                holds = part[key] in mine and not _refers(part[key])
+                holds = any(_is_same(each, part[key]) for each in mine)
             if not holds and not _is_nothing(key, part[key]):
                 told = f"{key} {_listed(mine)}" if mine else f"no {key}"
                 found.append(differs(Verdict.UNKNOWN, path, told, f"{key} {_listed([part[key]])}"))
@@ -220,11 +232,12 @@ class _Comparison:
             return YES  # told once, as a keyword
         rest = part.get("additionalProperties")
         if rest is False:
-            return differs(Verdict.NO, place, "a property", "not accepted")
+            never = not self._narrow.shape(*schemas).types
+            return YES if never else differs(Verdict.NO, place, "a property", "not accepted")
         if isinstance(rest, Mapping):
             return self.compare(schemas, rest, place, depth + 1)
-        if rest is None and "properties" in part:
-            return differs(Verdict.UNKNOWN, place, "a property", "not named")
+        if rest is None and "properties" in part and self._unnamed is not Verdict.YES:
+            return differs(self._unnamed, place, "a property", "not named")
         return YES
 
     def _more(self, ours: Shape, part: Mapping[str, Any], known: Mapping[str, Any], path: str, depth: int) -> Outcome:
@@ -234,13 +247,12 @@ class _Comparison:
             return YES
         if theirs in (None, True) and not known:
             return YES
-        if not mine or known or ours.all_of("patternProperties"):
-            if mine and theirs is False:
-                return differs(Verdict.NO, path, "further properties", "no further properties")
-            return differs(Verdict.UNKNOWN, path, "further properties", "properties of its own")
-        if theirs is False:
-            return differs(Verdict.NO, path, "further properties", "no further properties")
-        return self.compare(mine, theirs, f"{path}/*", depth + 1)
+        if mine and theirs is False:
+            verdict = Verdict.NO if ours.is_clear else Verdict.UNKNOWN
+            return differs(verdict, path, "further properties", "no further properties")
+        if mine and isinstance(theirs, Mapping) and not known:
+            return self.compare(mine, theirs, f"{path}/*", depth + 1)
+        return differs(Verdict.UNKNOWN, path, "further properties", "properties of its own")
 
 
 def _grouped(types: frozenset[str]) -> list[frozenset[str]]:
@@ -267,13 +279,21 @@ def _is_nothing(key: str, value: Any) -> bool:
     return (key == "uniqueItems" and value is False) or value == {} or (key.startswith("unevaluated") and value is True)
 
 
-def _refers(value: Any, depth: int = 0) -> bool:
-    """The same words with a reference in them may mean different things on the two sides."""
-    if depth > DEPTH_MAX:
-        return True
+def _is_same(mine: Any, theirs: Any) -> bool:
+    """The same words, and nothing in them that may mean different things on the two sides."""
+    if mine != theirs or _refers(mine):
+        return False
+    return _text(mine) == _text(theirs)  # in Python 1 is True
+
+
+def _text(value: Any) -> bytes:
+    return msgspec.json.encode(value, order="deterministic")
+
+
+def _refers(value: Any) -> bool:
     if isinstance(value, Mapping):
-        return "$ref" in value or "$dynamicRef" in value or any(_refers(each, depth + 1) for each in value.values())
-    return isinstance(value, list) and any(_refers(each, depth + 1) for each in value)
+        return "$ref" in value or "$dynamicRef" in value or any(map(_refers, value.values()))
+    return isinstance(value, list) and any(map(_refers, value))
 
 
 def _listed(values: Iterable[Any]) -> str:

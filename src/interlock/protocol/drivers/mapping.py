@@ -7,7 +7,7 @@ only where the contract says that it takes further ones, and never to an argumen
 caller could reach what the contract keeps from it.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -20,8 +20,9 @@ from interlock.protocol.drivers.shapes import Shape, Side
 CONTEXT: Final = "context."
 NAMES_MAX: Final = 10  # in one message
 
+BRANCHES_DEPTH_MAX: Final = 4  # alternatives inside alternatives
+
 INVALID: Final = "mapping_invalid"
-_BRANCHES: Final = ("anyOf", "oneOf", "allOf", "then", "else", "dependentSchemas", "if")
 
 
 class Fed(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,8 +58,11 @@ class Feeding(msgspec.Struct, frozen=True, kw_only=True):
         made: dict[str, Any] = {}
         for name, value in given.items():
             feeds = self.inputs.get(name)
-            if feeds is not None:
-                made[feeds.argument] = transformed.get(name, value) if feeds.transform is not None else value
+            if feeds is None:
+                continue
+            if feeds.transform is not None and name not in transformed:
+                return _refused("internal", f"the transform of {shown(name)} was not run")
+            made[feeds.argument] = value if feeds.transform is None else transformed[name]
         stray = [name for name in given if name not in self.inputs]
         wrong = stray if not self.takes_more else [name for name in stray if name in self.fed]
         if wrong:
@@ -100,7 +104,7 @@ def feeding(binding: Binding, contract: Contract, required: Collection[str] = ()
     """Of a binding that `check_mapping` found nothing wrong with."""
     side = Side(contract.inputs)
     shape = side.shape(contract.inputs)
-    declared = declared_inputs(side, shape)
+    declared = declared_names(side, shape)
     dropped = frozenset(binding.schema_narrowing.drop_inputs)
     first = _first(binding)
     names = shape.names()
@@ -109,7 +113,8 @@ def feeding(binding: Binding, contract: Contract, required: Collection[str] = ()
         if name not in dropped:
             renamed, transform = first.get(name, (name, None))
             argument = binding.argument_mapping.get(renamed, renamed)
-            default = next((each["default"] for each in names.get(name, ()) if _has_default(each)), msgspec.UNSET)
+            defaults = side.shape(*names.get(name, ())).all_of("default")
+            default = defaults[0] if defaults else msgspec.UNSET
             inputs[name] = Fed(input=name, argument=argument, transform=transform, default=default)
     return Feeding(
         inputs=inputs,
@@ -123,10 +128,6 @@ def feeding(binding: Binding, contract: Contract, required: Collection[str] = ()
     )
 
 
-def _has_default(schema: Any) -> bool:
-    return isinstance(schema, Mapping) and "default" in schema
-
-
 def _first(binding: Binding) -> dict[str, tuple[str, str | None]]:
     """`mapping` by the contract's input: the new name and the transform. In its string form the key is the input."""
     found: dict[str, tuple[str, str | None]] = {}
@@ -138,27 +139,29 @@ def _first(binding: Binding) -> dict[str, tuple[str, str | None]]:
     return found
 
 
-def declared_inputs(side: Side, shape: Shape) -> tuple[str, ...]:
-    """Every input the contract names, in whatever alternative."""
-    found = dict.fromkeys(shape.names())
-    for part in shape.parts:
-        for key in _BRANCHES:
-            inner = part.get(key)
-            branches = (
-                inner
-                if isinstance(inner, list)
-                else inner.values()
-                if key == "dependentSchemas" and isinstance(inner, Mapping)
-                else [inner]
-            )
-            for branch in branches:
-                if isinstance(branch, Mapping):
-                    found.update(dict.fromkeys(side.shape(branch).names()))
+def declared_names(side: Side, shape: Shape, depth: int = 0) -> tuple[str, ...]:
+    """Every property of an object that is named, in whatever alternative."""
+    found = dict.fromkeys([*shape.names(), *shape.required()])
+    for branch in _branches(shape) if depth < BRANCHES_DEPTH_MAX else ():
+        found.update(dict.fromkeys(declared_names(side, side.shape(branch), depth + 1)))
     return tuple(found)
+
+
+def _branches(shape: Shape) -> Iterator[Mapping[str, Any]]:
+    for part in shape.parts:
+        for key in ("anyOf", "oneOf", "if", "then", "else", "dependentSchemas"):
+            inner = part.get(key)
+            if key == "dependentSchemas" and isinstance(inner, Mapping):
+                inner = list(inner.values())
+            for branch in inner if isinstance(inner, list) else [inner]:
+                if isinstance(branch, Mapping):
+                    yield branch
 
 
 def _takes_more(shape: Shape) -> bool:
     """It says so: a missing additionalProperties counts as closed (AIP-tools-4)."""
+    if not shape.is_followed:
+        return True
     said = [*shape.all_of("additionalProperties"), *shape.all_of("unevaluatedProperties")]
     return bool(shape.all_of("patternProperties") or any(each is not False for each in said)) and False not in said
 
@@ -175,7 +178,7 @@ class _Check:
         self._places, self._binding = driver.places, binding
         side = Side(contract.inputs)
         shape = side.shape(contract.inputs)
-        self._declared = declared_inputs(side, shape)
+        self._declared = declared_names(side, shape)
         self._found: list[Problem] = []
 
     def _say(self, where: str, code: str, message: str, hint: str) -> None:

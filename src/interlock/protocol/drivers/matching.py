@@ -14,6 +14,7 @@ import msgspec
 from interlock.protocol.drivers.binding_checks import check_binding, maybe_pattern
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.extract import Path, read_path
+from interlock.protocol.drivers.fitting import unfit
 from interlock.protocol.drivers.frontmatter import escaped, shown
 from interlock.protocol.drivers.inclusion import Outcome, Verdict, differs, includes, together
 from interlock.protocol.drivers.mapping import Fed, Feeding, feeding
@@ -108,7 +109,7 @@ def match(
 ) -> Bound | tuple[Problem, ...]:
     """`tool`: the decoded item of tools/list. `transforms`: those of driver.py; None: there is none. `strict`: what
     would be read as text for want of the member named is refused."""
-    found = check_binding(driver, binding, contract, transforms=transforms)
+    found = (*check_binding(driver, binding, contract, transforms=transforms), *unfit(driver, binding, contract))
     if any(each.severity == "error" for each in found):
         return found
     return _Matching(driver, binding, contract, tool, strict).outcome(found)
@@ -134,12 +135,12 @@ class _Matching:
         outputs = compiled(self._contract.outputs)
         if outputs is None:
             self._mismatch("output", "", "a schema that does not compile", "whatever it has")
-        if accepted is None or outputs is None or self._found:
+        if accepted is None or outputs is None or self._is_refused():
             return (*before, *self._found)
         fed = self._input(schema)
         self._effect()
         reader = self._output(offered, outputs)
-        if any(each.severity == "error" for each in self._found) or reader is None:
+        if reader is None or self._is_refused():
             return (*before, *self._found)
         return Bound(
             contract=self._contract,
@@ -152,6 +153,9 @@ class _Matching:
             reader=reader,
             accepted=accepted,
         )
+
+    def _is_refused(self) -> bool:
+        return any(each.severity == "error" for each in self._found)
 
     def _input(self, schema: Any) -> Feeding:
         """AIP-tools-4 and -5."""

@@ -24,7 +24,7 @@ UNDOTTED_SEGMENT: Final = "tools"  # of contracts whose id names no other
 DRIVER_SUFFIX: Final = "-mcp"
 
 _OWN_PREFIXES: Final = ("x-mcpax-", "dev.interlock/")
-_RISK_IRREVERSIBLE: Final = 3
+RISK_IRREVERSIBLE: Final = 3
 _DECIDED_BY_CLASS: Final = ("auto", GATE, UNANNOTATED)
 _COSTS: Final = {"trivial": "free", "metered": "metered", "expensive": "expensive"}
 
@@ -107,7 +107,7 @@ def capability_of(contract: Contract) -> dict[str, Any]:
     nor `reversible`: it counts as irreversible until a person classifies it, once."""
     said: dict[str, Any] = {"latency_class": latency_class(contract.timeout_ms).value}
     if contract.approval != UNANNOTATED:
-        irreversible = contract.risk_level >= _RISK_IRREVERSIBLE
+        irreversible = contract.risk_level >= RISK_IRREVERSIBLE
         said["mutable"] = bool(contract.mutates) or irreversible
         said["reversible"] = not irreversible
     said["idempotent"] = contract.idempotent
@@ -149,7 +149,7 @@ def exposed_item(tool: Mapping[str, Any], driver_id: str) -> dict[str, Any]:
     }
     said: dict[str, Any] = {}
     if effects.approval != UNANNOTATED:
-        said = {"mutable": bool(effects.mutates), "reversible": effects.risk_level < _RISK_IRREVERSIBLE}
+        said = {"mutable": bool(effects.mutates), "reversible": effects.risk_level < RISK_IRREVERSIBLE}
         said["idempotent"] = effects.idempotent
     return {**tool, "_meta": {**meta, CAPABILITY: said, CONTRACT_KEY: NO_CONTRACT}}
 

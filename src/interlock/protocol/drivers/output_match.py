@@ -89,7 +89,7 @@ def _compared(mode: Mode, side: Side, found: Any, binding: Binding, outputs: Sid
     if apart:
         text = side.shape(found).types == {"string"} and binding.result_parse is None
         return Settled(mode=mode, refusals=apart, hint=PARSE_HINT if text else "")
-    outcome = includes(outputs, outputs.root, side, given)
+    outcome = includes(outputs, outputs.root, side, given, unnamed=Verdict.YES)
     if outcome.verdict is Verdict.YES:
         return Settled(mode=mode)
     return Settled(mode=mode, doubts=outcome.differences)

@@ -4,6 +4,8 @@ For files that must hold none (AIP-19.file-2, AIP-19.plain-2) and for importing 
 is a false alarm; the person answers the latter with metadata.interlock.not_secret. The text is never repeated.
 """
 
+import itertools
+import math
 import re
 from typing import Final
 
@@ -51,6 +53,15 @@ _SECRET_LAST: Final = frozenset(
     ]
 )
 _NOT_BEFORE_KEY: Final = frozenset(["public", "primary", "foreign", "partition", "sort", "row", "cache", "index"])
+_SPEAKING: Final = frozenset(
+    ["token", "secret", "password", "passwd", "credential", "credentials", "auth", "authorization", "dsn", "cookie"]
+)
+_SPEAKING_PAIRS: Final = frozenset([("api", "key"), ("access", "key"), ("private", "key"), ("connection", "string")])
+_PIECE: Final = re.compile(r"[A-Za-z0-9_+=-]{20,4096}", re.ASCII)
+_MIXED_CHARS_MIN: Final = 10
+_CASE_CHANGES_MIN: Final = 0.42  # per character; camelCase has a third
+_BITS_MIN: Final = 2.8  # a UUID has about 3.3, a word repeated far less
+_ADDRESS: Final = re.compile(r"https?://[\w.:-]{1,300}(?:/[\w./~-]{0,500})?", re.ASCII)
 _HARMLESS: Final = re.compile(r"(?i:|true|false|yes|no|on|off|none|null|auto|[0-9]{1,5})")
 _PATH: Final = re.compile(r"(?:~|\.{1,2})?/(?:[\w.@-]{1,40}/){0,20}[\w.@-]{1,40}", re.ASCII)
 
@@ -79,6 +90,44 @@ def is_plaintext(name: str, text: str) -> bool:
     if not names_secret(name) or SECRET.search(text):
         return False
     return not (_HARMLESS.fullmatch(text) or _PATH.fullmatch(text))
+
+
+def may_be_secret(name: str, text: str) -> bool:
+    """For whoever moves secrets out of a foreign file, where doubt counts as secret (AIP-import-6): also a name that
+    speaks of one anywhere, and a long text without sense. Plain settings, paths and addresses are none."""
+    if is_plaintext(name, text):
+        return True
+    if SECRET.search(text) or _HARMLESS.fullmatch(text) or _PATH.fullmatch(text):
+        return False
+    return looks_random(text) or (_speaks_of_secrets(name) and not _ADDRESS.fullmatch(text))
+
+
+def looks_random(text: str) -> bool:
+    """20 or more characters in one piece, letters mixed with digits, spread as in a key. Words joined by dashes, as in
+    the names of models and packages, are not."""
+    return any(
+        sum(len(part) for part in re.split("[-_]", piece) if _is_mixed(part)) >= _MIXED_CHARS_MIN
+        and _bits_per_character(piece) >= _BITS_MIN
+        for piece in _PIECE.findall(text)
+    )
+
+
+def _is_mixed(part: str) -> bool:
+    if any(each.isdigit() for each in part):
+        return any(each.isalpha() for each in part)
+    changes = sum(one.isupper() != other.isupper() for one, other in itertools.pairwise(part))
+    return changes > _CASE_CHANGES_MIN * len(part)
+
+
+def _bits_per_character(text: str) -> float:
+    shares = [text.count(each) / len(text) for each in set(text)]
+    return -sum(share * math.log2(share) for share in shares)
+
+
+def _speaks_of_secrets(name: str) -> bool:
+    words = [each.lower() for each in _WORDS.findall(name[:200])]
+    pairs = itertools.pairwise(words)
+    return not _SPEAKING.isdisjoint(words) or any(pair in _SPEAKING_PAIRS for pair in pairs)
 
 
 def plaintext_arguments(args: tuple[str, ...]) -> tuple[tuple[int, str], ...]:

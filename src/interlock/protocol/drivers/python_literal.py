@@ -12,14 +12,14 @@ _WORDS: Final = {"None": None, "True": True, "False": False}
 _ATOM: Final = re.compile(
     r"""(?P<word>None|True|False)\b
     | (?P<float>[+-]?(?:\d+\.\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+))(?![\w.])
-    | (?P<int>[+-]?\d+)(?![\w.])
+    | (?P<int>[+-]?(?:0|[1-9]\d*))(?![\w.])
     | '(?P<single>(?:[^'\\\n]|\\.)*)'
     | "(?P<double>(?:[^"\\\n]|\\.)*)\"""",
     re.VERBOSE | re.ASCII | re.DOTALL,
 )
 _ESCAPE: Final = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _LETTERS: Final = {
-    **{"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "0": "\0"},
+    **{"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"},
     **{"\\": "\\", "'": "'", '"': '"'},
 }
 _CLOSING: Final = {"[": "]", "(": ")", "{": "}"}

@@ -69,7 +69,8 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
             return result["structuredContent"]
         blocks = _blocks(result)
         texts = [_text(block) for block in blocks]
-        if self.mode in {"json", "structured"} and len(texts) == 1 and texts[0] is not None:
+        # With the fallback the text may be anything, a file's content for one: it is not looked into.
+        if self.mode != "text" and not self.falls_back and len(texts) == 1 and texts[0] is not None:
             return _json(texts[0])
         if all(text is not None for text in texts):
             return {"content": "\n".join(text for text in texts if text is not None)}

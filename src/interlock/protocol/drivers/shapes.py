@@ -7,10 +7,10 @@ known.
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import unquote
 
 import msgspec
 
+from interlock.protocol.drivers.schema_bounds import referred
 from interlock.protocol.drivers.validators import Compiled, compiled
 
 DEPTH_MAX: Final = 32  # AIP-tools-5
@@ -99,7 +99,7 @@ class Side:
                 break
             reference = schema.get("$ref")
             if isinstance(reference, str):
-                target = self._target(reference)
+                target = referred(self.root, reference)
                 if target is None or reference in seen or len(seen) > DEPTH_MAX:
                     clear = False
                 else:
@@ -115,13 +115,15 @@ class Side:
 
     def accepts(self, value: Any, *schemas: Any) -> bool | None:
         """None: one of the schemas cannot be applied alone."""
+        unsure = False
         for schema in schemas:
             found = self._alone(schema)
             if found is None:
                 return None
             if not found.accepts(value):
                 return False
-        return True
+            unsure = unsure or not found.is_whole
+        return None if unsure else True
 
     def _alone(self, schema: Any) -> Compiled | None:
         kept = self._compiled.get(id(schema))
@@ -131,23 +133,6 @@ class Side:
             # The schema is kept beside its validator: its id is its own as long as it lives.
             kept = self._compiled[id(schema)] = (schema, compiled({**shared, "allOf": [schema]}))
         return kept[1]
-
-    def _target(self, reference: str) -> tuple[Any] | None:
-        """Where a reference inside this schema leads; a tuple, for a schema may be None's neighbour False."""
-        if reference == "#":
-            return (self.root,)
-        if not reference.startswith("#/"):
-            return None
-        found = self.root
-        for step in unquote(reference[2:]).split("/"):
-            name = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, Mapping) and name in found:
-                found = found[name]
-            elif isinstance(found, list) and name.isdecimal() and len(name) < 6 and int(name) < len(found):
-                found = found[int(name)]
-            else:
-                return None
-        return (found,)
 
     def _types(self, parts: Iterable[Mapping[str, Any]], depth: int) -> frozenset[str]:
         left = EVERYTHING
@@ -166,7 +151,7 @@ class Side:
             return EVERYTHING
         reference = branch.get("$ref")
         if isinstance(reference, str):
-            target = self._target(reference)
+            target = referred(self.root, reference)
             found = EVERYTHING if target is None or depth > DEPTH_MAX else self._branch_types(target[0], depth + 1)
             return found if self._ref_alone else found & self._types([branch], depth)
         left = self._types([branch], depth)

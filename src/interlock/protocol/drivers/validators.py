@@ -10,10 +10,10 @@ from typing import Any, Final
 import msgspec
 
 from interlock.protocol.drivers.frontmatter import escaped, shown
+from interlock.protocol.drivers.schema_bounds import is_bounded
 
 BACKTRACKS_MAX: Final = 100_000  # of one pattern that needs them; a few milliseconds
 NAMES_MAX: Final = 10  # in one message
-DEPTH_MAX: Final = 128  # the validator itself ends at about as much
 
 _OF_ONE: Final = frozenset(
     [
@@ -47,24 +47,28 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
 
     def maybe_fault(self, value: Any) -> Fault | None:
         """The first thing wrong with the value; None when it is as the schema has it."""
+        import jsonschema_rs
+
         try:
             if self.validator.is_valid(value):
                 return None
-            error = next(iter(self.validator.iter_errors(value)), None)
+            self.validator.validate(value)
+        except jsonschema_rs.ValidationError as error:
+            pointer = "".join(f"/{escaped(str(step))}" for step in error.instance_path)
+            return _told(pointer, error.kind)
         except ValueError:
             return Fault(pointer="", reason="it is nested too deeply, or holds text that is no Unicode")
-        if error is None:
-            return None
-        pointer = "".join(f"/{escaped(str(step))}" for step in error.instance_path)
-        return _told(pointer, error.kind)
+        return None
 
 
 def compiled(schema: Any) -> Compiled | None:
-    """None: this is no JSON Schema that stands by itself."""
+    """None: this is no JSON Schema that stands by itself, or it is too large to be applied."""
+    if not isinstance(schema, Mapping | bool) or not is_bounded(schema):
+        return None
     validator = _validator(schema)
     if validator is not None:
         return Compiled(validator=validator)
-    rest = without_elsewhere(schema)
+    rest = _without_elsewhere(schema)
     validator = _validator(rest) if rest != schema else None
     return None if validator is None else Compiled(validator=validator, is_whole=False)
 
@@ -80,24 +84,24 @@ def _validator(schema: Any) -> Any:
         return None
 
 
-def is_elsewhere(reference: Any) -> bool:
+def _is_elsewhere(reference: Any) -> bool:
     return isinstance(reference, str) and not reference.startswith("#")
 
 
-def without_elsewhere(schema: Any, depth: int = 0) -> Any:
+def _without_elsewhere(schema: Any) -> Any:
     """The schema with every reference to another place replaced by what allows everything."""
-    if not isinstance(schema, Mapping) or depth > DEPTH_MAX:
+    if not isinstance(schema, Mapping):
         return schema
-    if is_elsewhere(schema.get("$ref")) or is_elsewhere(schema.get("$dynamicRef")):
+    if _is_elsewhere(schema.get("$ref")) or _is_elsewhere(schema.get("$dynamicRef")):
         return {}
     made = {}
     for key, value in schema.items():
         if key in _OF_MANY and isinstance(value, list):
-            value = [without_elsewhere(each, depth + 1) for each in value]
+            value = [_without_elsewhere(each) for each in value]
         elif key in _OF_NAMED and isinstance(value, Mapping):
-            value = {name: without_elsewhere(each, depth + 1) for name, each in value.items()}
+            value = {name: _without_elsewhere(each) for name, each in value.items()}
         elif key in _OF_ONE:
-            value = without_elsewhere(value, depth + 1)
+            value = _without_elsewhere(value)
         made[key] = value
     return made
 

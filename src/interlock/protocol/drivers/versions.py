@@ -18,6 +18,11 @@ _TAIL = rf"(?:-(?P<pre>{_PRE}(?:\.{_PRE})*))?(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]
 _VERSION = re.compile(rf"[v=\s]*(?P<major>{_NUMBER})\.(?P<minor>{_NUMBER})\.(?P<patch>{_NUMBER}){_TAIL}", re.ASCII)
 _PART = rf"(?:{_NUMBER}|[xX*])"
 _PARTIAL = re.compile(rf"[v=\s]*(?P<major>{_PART})(?:\.(?P<minor>{_PART})(?:\.(?P<patch>{_PART}){_TAIL})?)?", re.ASCII)
+_PYPI = re.compile(
+    r"(?:[0-9]+!)?(?P<numbers>[0-9]+(?:\.[0-9]+)*)(?:[._-]?(?P<pre>(?:a|b|rc|alpha|beta)[0-9]*))?(?:\.?(?:post|dev)[0-9]*)?"
+    r"(?:\+[0-9A-Za-z.]+)?",
+    re.ASCII,
+)
 _COMPARATOR = re.compile(r"(?P<operator>~>|~|\^|>=|<=|>|<|=|)(?P<rest>.*)", re.DOTALL)
 _HYPHEN = re.compile(r"\s*(?P<low>\S+)\s+-\s+(?P<high>\S+)\s*")
 _GAP_AFTER_OPERATOR = re.compile(r"(~>|[<>]=?|[~^=])\s+")
@@ -63,6 +68,15 @@ def parse_version(text: str) -> Version | None:
     if found is None:
         return None
     return Version((int(found["major"]), int(found["minor"]), int(found["patch"])), _pre(found["pre"]))
+
+
+def semantic(version: str) -> str:
+    """A version of PyPI as npm would write it: 6.1 -> 6.1.0, 2.0rc1 -> 2.0.0-rc1. Others are left as they are."""
+    found = _PYPI.fullmatch(version) if len(version) <= TEXT_CHARS_MAX and parse_version(version) is None else None
+    if found is None:
+        return version
+    numbers = (*(str(int(number)) for number in re.findall(r"[0-9]+", found["numbers"])), "0", "0")
+    return ".".join(numbers[:3]) + (f"-{found['pre']}" if found["pre"] else "")
 
 
 def is_range(text: str) -> bool:

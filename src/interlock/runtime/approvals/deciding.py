@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from interlock.protocol.approvals.answers import answers, binding
 from interlock.protocol.approvals.errors import UNKNOWN, refusal_of
-from interlock.protocol.approvals.messages import Approval, Decision, Kind, Proof, Requires, What
+from interlock.protocol.approvals.messages import Approval, Decision, Kind, Proof, Requires, Source, What
 from interlock.protocol.approvals.state import Move, maybe_after
 from interlock.protocol.ax.confirm import Presented
 from interlock.protocol.ax.confirm_proof import Asked, Verified, invalid
@@ -35,6 +35,7 @@ class Deciding:
     def __init__(self, inbox: Inbox, clock: Clock, aggregator_id: str) -> None:
         self.judge: Judge | None = None
         self.rulings: Rulings | None = None
+        self.drivers: Rulings | None = None  # of definitions that are drivers
         self.is_current: Callable[[Approval], bool] = lambda approval: True  # what was shown is still what would run
         self._inbox = inbox
         self._clock = clock
@@ -109,9 +110,12 @@ class Deciding:
 
     async def _decided(self, id: str, decision: Decision, redeem_until: float | None) -> Approval | Fault:
         decided = await self._inbox.decide(id, decision, redeem_until=redeem_until)
-        if isinstance(decided, Fault) or decided.kind is not Kind.DEFINITION or self.rulings is None:
+        if isinstance(decided, Fault) or decided.kind is not Kind.DEFINITION:
             return decided
-        settled = await self.rulings.settle(decided)
+        rulings = self.drivers if decided.source is Source.DRIVERS else self.rulings
+        if rulings is None:
+            return decided
+        settled = await rulings.settle(decided)
         # The decision stands even where remembering it failed: it is taken up again at the next start.
         return decided if isinstance(settled, Fault) else settled
 

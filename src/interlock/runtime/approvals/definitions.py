@@ -88,6 +88,8 @@ class Definitions:
         for entry in await self._kv.entries(BUCKET, self._clock.wall()):
             self._known[entry.key] = {tool: one.known for tool, one in _read(entry).items()}
         for approval in self._inbox.listed((Status.APPROVED, Status.DENIED), Kind.DEFINITION):
+            if approval.source is Source.DRIVERS:
+                continue
             if self.rulings.maybe(approval.tool, approval.digest) is None or approval.status is Status.APPROVED:
                 await self.settle(approval)
 

@@ -13,7 +13,7 @@ import msgspec
 
 from interlock.protocol.drivers.binding_checks import check_binding
 from interlock.protocol.drivers.driver_file import ENTRY
-from interlock.protocol.drivers.fitting import NARROWING, UNAVAILABLE, WIDENED, unfit
+from interlock.protocol.drivers.fitting import UNAVAILABLE, unfit
 from interlock.protocol.drivers.frontmatter import shown
 from interlock.protocol.drivers.messages import Binding, Contract, Driver, Problem, Reading
 from interlock.protocol.drivers.tool_file import TOOL_FILE, read_contract
@@ -22,7 +22,6 @@ from interlock.runtime.drivers.folders import Unreadable, read_file
 from interlock.runtime.drivers.looking import TOOLS, Stat, inside, maybe_stat
 
 CONFLICT = "contract_conflict"
-_ASKED = frozenset((NARROWING, WIDENED))
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +77,7 @@ class Library:
         outside: dict[str, str] = {}
         problems: list[Problem] = []
         # Which transforms a driver.py has is known when it is loaded.
-        skipped = _ASKED | ({"transform_missing"} if ENTRY in parsed.digests else set())
+        skipped = {"transform_missing"} if ENTRY in parsed.digests else set()
         for binding in driver.implements:
             found = self._find(driver, binding, parsed, others)
             if isinstance(found, Problem):

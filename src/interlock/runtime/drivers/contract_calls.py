@@ -7,7 +7,6 @@ left, or the contract is idempotent and the failure passing (AIP-30.resolve-7, A
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
@@ -22,13 +21,11 @@ from interlock.protocol.jsonrpc.codec import (
     decode_array,
     decode_object,
     decode_value,
-    encode_result,
     encode_value,
     maybe_string,
 )
 from interlock.protocol.jsonrpc.errors import (
     INTERNAL_ERROR,
-    TOOL_DEGRADED,
     URL_ELICITATION_REQUIRED,
     CodecError,
     Fault,
@@ -40,27 +37,25 @@ from interlock.protocol.mcp.headers import mirror_headers
 from interlock.protocol.mcp.meta import RAW_EMPTY
 from interlock.protocol.mcp.methods import META_CAPABILITIES
 from interlock.protocol.mcp.mrtr import read_input_required
-from interlock.protocol.mcp.results import result_to_legacy
 from interlock.runtime.calls import OK, Call, Outcome
 from interlock.runtime.drivers import call_records
 from interlock.runtime.drivers.context import context_of
-from interlock.runtime.drivers.lent_calls import LentCall
+from interlock.runtime.drivers.lent_calls import MESSAGE_CHARS_MAX, UNREACHABLE, LentCall, unreachable
 from interlock.runtime.drivers.ports import Lease, Provider
+from interlock.runtime.drivers.reaching import maybe_denied
 from interlock.runtime.drivers.served import Prepared, Served
 from interlock.runtime.guard import Admitted
+from interlock.runtime.links.link import LostFault
 
 log = logging.getLogger("interlock.drivers")
 
-MESSAGE_CHARS_MAX: Final = 4096  # of a server's own words in an error's text; its blocks are kept whole
 _PASSING_CODES: Final = range(-32099, -32000 + 1)  # JSON-RPC's for the server's own troubles
-_UNREACHABLE: Final = frozenset(("tool_unavailable", "upstream_error"))
 _NO_ERROR: Final = Raw(b"")
 
 
 class ContractCall(LentCall, eq=False, kw_only=True):
     served: Served
     given: dict[str, Any]  # the arguments, decoded and as the contract has them
-    approved: bool = False  # a person released this very call: once it has left it is never sent again
     pinned: str | None = None  # the driver that asked for the round this call answers
     state: Raw | None = None  # ... and what that server wants back
     choices: tuple[Choice, ...] = ()
@@ -101,7 +96,24 @@ class ContractCall(LentCall, eq=False, kw_only=True):
 
     def _try(self) -> None:
         self.tries += 1
-        self.borrow(self.provider)
+        if self.choices[self.at].check_first:
+            self.lender.begin(self._tried_if_healthy(self.provider))
+        else:
+            self.borrow(self.provider)
+
+    async def _tried_if_healthy(self, provider: Provider) -> None:
+        """AIP-30.resolve-2: a failed check that no longer counts is made anew before the driver is used."""
+        why = await provider.look()
+        if self.done:
+            return
+        if why is None:
+            self.borrow(provider)
+        else:
+            cause = {"reason": why}
+            self.on_unlent(
+                provider,
+                DriverError(code="tool_unavailable", message="its health check fails", retryable=True, cause=cause),
+            )
 
     def on_lent(self, provider: Provider, lease: Lease) -> None:
         prepared = self.served.prepared(provider)
@@ -115,6 +127,27 @@ class ContractCall(LentCall, eq=False, kw_only=True):
             self.fail(arguments)
             return
         self.prepared = prepared
+        named = prepared.uris(self.given, arguments)
+        if named:
+            self.lender.begin(self._sent_if_permitted(named, provider, lease, arguments))
+        else:
+            self._forward(provider, lease, arguments)
+
+    async def _sent_if_permitted(
+        self, uris: list[str], provider: Provider, lease: Lease, arguments: dict[str, Any]
+    ) -> None:
+        denied = await asyncio.to_thread(maybe_denied, uris, lease.link.plan, provider.driver)
+        if self.done:
+            lease.release()
+        elif denied is not None:
+            lease.release()
+            self.fail(denied)
+        else:
+            self._forward(provider, lease, arguments)
+
+    def _forward(self, provider: Provider, lease: Lease, arguments: dict[str, Any]) -> None:
+        prepared = self.prepared
+        assert prepared is not None  # noqa: S101  (set where the link was lent)
         self.timeout_s = prepared.timeout_s
         head = prepared.head
         if prepared.mirrored:
@@ -130,11 +163,6 @@ class ContractCall(LentCall, eq=False, kw_only=True):
         if self.send_over(lease, params, head) is not None:
             self.sent_at = None
             self._go_on_unsent(provider, _GONE)
-        elif self.approved and self.lease is lease:
-            if lease.link.modern:
-                self.renewed = True
-            else:
-                self.ticket = None
 
     def on_unlent(self, provider: Provider, error: DriverError) -> None:
         log.info("%s: driver %s cannot take a call: %s %s", self.target, provider.driver.key, error.code, error.message)
@@ -143,7 +171,7 @@ class ContractCall(LentCall, eq=False, kw_only=True):
     def _go_on_unsent(self, provider: Provider, error: DriverError) -> None:
         if self._moves_on():
             return
-        if error.retryable and error.code in _UNREACHABLE:
+        if error.retryable and error.code in UNREACHABLE:
             self._degrade(error)
         else:
             self.fail(error)
@@ -184,7 +212,7 @@ class ContractCall(LentCall, eq=False, kw_only=True):
             return
         self._invoked(None)
         if not self.prepared.keeps_result:
-            self._answer(value_result(value), OK)
+            self.answer_result(value_result(value), OK)
         elif "structuredContent" in result:
             super().on_response(response, era)
         else:
@@ -292,41 +320,26 @@ class ContractCall(LentCall, eq=False, kw_only=True):
     # The end
 
     def fail(self, error: DriverError, content: Sequence[Raw] = ()) -> None:
-        ref = self._noted(error.code, error.message, error.cause)
+        ref = self._noted(error)
         self._invoked(error.code)
         self.reason = error.code
         if not self.left:
             self.refund()
-        self._answer(error_result(error, ref, content), Outcome.TOOL_ERROR if self.left else Outcome.REFUSED)
+        self.answer_result(error_result(error, ref, content), Outcome.TOOL_ERROR if self.left else Outcome.REFUSED)
 
     def _lose(self, fault: Fault, outcome: Outcome) -> None:
         """AIP-transport-13: what is on record under the ref is more than the client is told."""
-        ref = self._noted("upstream_error", getattr(fault, "detail", ""), {})
+        detail = fault.detail if isinstance(fault, LostFault) else fault.message
+        ref = self._noted(DriverError(code="upstream_error", message=detail))
         self._invoked("upstream_error")
         data = {**(fault.data or {}), "ref": ref}
         super().on_failed(Fault(fault.code, fault.message, data), outcome)
 
     def _degrade(self, error: DriverError) -> None:
-        ref = self._noted(error.code, error.message, error.cause)
-        self.reason = "subserver_unreachable"
-        data = {"reason": self.reason, "outcome": "not_sent", "retry_after_ms": 5000, "mcpax_code": -32002, "ref": ref}
-        super().on_failed(Fault(TOOL_DEGRADED, "tool_degraded", data), Outcome.LOST)
+        super().on_failed(unreachable(self._noted(error)), Outcome.LOST)
 
-    def _answer(self, result: bytes, outcome: Outcome) -> None:
-        if self.caller.era is not MODERN:
-            brought = result_to_legacy(Raw(result))
-            result = result if isinstance(brought, Fault) else brought
-        if self.house.timing is not None:
-            result = self.house.timing(self, result)
-        self._end(encode_result(self.client_id, result), outcome, 200)
-
-    def _noted(self, code: str, message: str, cause: Any) -> str:
-        ref = secrets.token_hex(6)
-        who = self.choices[self.at].candidate.key if self.choices else "no driver"
-        log.warning(
-            "%s by %s (ref %s): %s: %s %s", self.target, who, ref, code, message[:MESSAGE_CHARS_MAX], cause or ""
-        )
-        return ref
+    def _noted(self, error: DriverError) -> str:
+        return self.noted(self.choices[self.at].candidate.key if self.choices else "no driver", error)
 
     def _invoked(self, code: str | None) -> None:
         """One row for each time it was with a server."""

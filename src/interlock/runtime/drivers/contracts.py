@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Raw
 
 from interlock.config.plan import Plan
-from interlock.protocol.drivers.messages import Problem
+from interlock.protocol.drivers.messages import Driver, Problem
 from interlock.protocol.drivers.offering import Offered, offer
 from interlock.protocol.drivers.resolver import Policy
 from interlock.protocol.jsonrpc.codec import encode_value
@@ -21,6 +21,7 @@ from interlock.protocol.mcp.items import Item
 from interlock.runtime.catalog import Catalog
 from interlock.runtime.clock import Clock
 from interlock.runtime.drivers.contract_link import ContractLink
+from interlock.runtime.drivers.exposing import Exposure, Shown, expose
 from interlock.runtime.drivers.served import Served
 from interlock.runtime.drivers.table import ContractTable
 from interlock.runtime.guard import Guard
@@ -54,6 +55,7 @@ class Contracts:
         self._links: dict[str, ContractLink] = {}
         self._listings: dict[str, Listing] = {}
         self._items: dict[tuple[bool, bytes], Item] = {}  # an item that is as before is the same object again
+        self._serving: dict[str, tuple[tuple[object, ...], Served]] = {}  # by the contracts' ids, with what each is of
         self._taking = asyncio.Lock()
         self.problems: tuple[Problem, ...] = ()
 
@@ -90,58 +92,98 @@ class Contracts:
 
     async def _take(self, table: ContractTable) -> None:
         offering = offer(contract for one, contract in table.contracts.items() if table.providers.get(one))
-        problems = list(offering.problems)
-        segments: dict[str, list[Offered]] = {}
+        contracts: dict[str, list[Offered]] = {}
         for offered in offering.offered:
-            if offered.segment in self._taken:
-                problems.append(_taken(offered))
-            else:
-                segments.setdefault(offered.segment, []).append(offered)
+            contracts.setdefault(offered.segment, []).append(offered)
+        names = {segment: frozenset(each.local for each in offers) for segment, offers in contracts.items()}
+        exposure = expose(table.drivers, names)
+        problems = [*offering.problems, *exposure.problems]
+        segments = {one: shown for one, shown in exposure.segments.items() if _is_any(shown)}
+        for segment in [one for one in (contracts.keys() | segments.keys()) if one in self._taken]:
+            problems += [_taken(each) for each in contracts.pop(segment, ())]
+            problems += [_taken_by_server(each, segment) for each in _drivers_of(segments.pop(segment, Shown()))]
         self.problems = tuple(problems)
-        for segment in self._links.keys() - segments.keys():
+        for segment in self._links.keys() - contracts.keys() - segments.keys():
             self._catalog.drop(self._links.pop(segment))
             del self._listings[segment]
-        kept: dict[tuple[bool, bytes], Item] = {}
-        for segment, offers in segments.items():
-            await self._stock(segment, offers, table, kept)
-        self._items = kept
+        self._serving = {one: known for one, known in self._serving.items() if one in table.contracts}
+        before, self._items = self._items, {}
+        for segment in sorted(contracts.keys() | segments.keys()):
+            offers, shown = contracts.get(segment, []), segments.get(segment, Shown())
+            await self._stock(segment, offers, shown, table, exposure, before)
 
     async def _stock(
-        self, segment: str, offers: list[Offered], table: ContractTable, kept: dict[tuple[bool, bytes], Item]
+        self,
+        segment: str,
+        offers: list[Offered],
+        shown: Shown,
+        table: ContractTable,
+        exposure: Exposure,
+        before: Mapping[tuple[bool, bytes], Item],
     ) -> None:
         link = self._links.get(segment)
         if link is None:
             link = ContractLink(segment, self._watcher, self._clock, self._guard, self._recorder)
         served = {each.local: self._served(each, table) for each in offers}
-        link.contracts = {**link.contracts, **served}
+        link.contracts = {**link.contracts, **served}  # what is about to leave is still listed
+        link.shown = shown
+        link.kinds = exposure.kinds
+        link.providers = {provider.driver.key: provider for provider in table.drivers}
         link.asks = frozenset(each.local for each in offers if each.asks)
-        listing = self._listing(offers, kept)
+        link.offers("prompts", bool(shown.prompts))
+        link.offers("resources", bool(shown.resources or shown.templates))
+        tools = [(each.local, each.item, each.asks) for each in offers]
+        tools += [(each.name, each.item, False) for each in shown.tools.values()]
+        listing = Listing(
+            tools=self._listed(tools, before),
+            prompts=self._listed([(each.name, each.item, False) for each in shown.prompts.values()], before),
+            resources=self._listed([(each.name, each.item, False) for each in shown.resources.values()], before),
+            templates=self._listed([(each.name, each.item, False) for each in shown.templates.values()], before),
+        )
         self._links[segment], self._listings[segment] = link, listing
         await self._catalog.stock(link, listing)
         link.contracts = served
 
     def _served(self, offered: Offered, table: ContractTable) -> Served:
-        drivers = self._plan.drivers
-        return Served(
-            offered,
-            table.providers[offered.contract.id],
-            policy=Policy(allow=drivers.policy.allow, deny=drivers.policy.deny, region=drivers.region),
-            pinned=drivers.pins.get(offered.contract.id),
-            workspace=str(self._plan.workspace),
-        )
+        """The same again where nothing it is made of has changed: compiling schemas takes its time."""
+        drivers, contract = self._plan.drivers, offered.contract
+        policy = Policy(allow=drivers.policy.allow, deny=drivers.policy.deny, region=drivers.region)
+        made_of = (contract, table.providers[contract.id], policy, drivers.pins.get(contract.id), self._plan.workspace)
+        known = self._serving.get(contract.id)
+        if known is None or known[0] != made_of:
+            _, providers, _, pinned, workspace = made_of
+            served = Served(offered, providers, policy=policy, pinned=pinned, workspace=str(workspace))
+            known = self._serving[contract.id] = (made_of, served)
+        return known[1]
 
-    def _listing(self, offers: list[Offered], kept: dict[tuple[bool, bytes], Item]) -> Listing:
+    def _listed(
+        self, things: list[tuple[str, dict[str, Any], bool]], before: Mapping[tuple[bool, bytes], Item]
+    ) -> Items:
+        """Name, item, and whether a person is asked about each call, which a route depends on as on its item."""
         digest = hashlib.sha256()
         items = []
-        for each in offers:
-            written = encode_value(each.item)
-            key = (each.asks, written)
-            item = kept[key] = self._items.get(key) or {
-                name: Raw(encode_value(value)) for name, value in each.item.items()
-            }
-            digest.update(b"%d%b" % (each.asks, written))
-            items.append((each.local, item))
-        return Listing(tools=Items(items=tuple(items), digest=digest.digest(), private=False))
+        for name, item, asks in things:
+            written = encode_value(item)
+            key = (asks, written)
+            raw = {member: Raw(encode_value(value)) for member, value in item.items()}
+            kept = self._items[key] = before.get(key) or raw
+            digest.update(b"%d%d %b" % (asks, len(written), written))
+            items.append((name, kept))
+        return Items(items=tuple(items), digest=digest.digest() if items else b"", private=False)
+
+
+def _is_any(shown: Shown) -> bool:
+    return bool(shown.tools or shown.prompts or shown.resources or shown.templates)
+
+
+def _drivers_of(shown: Shown) -> list[Driver]:
+    things = (*shown.tools.values(), *shown.prompts.values(), *shown.resources.values(), *shown.templates.values())
+    return list({each.provider.driver.key: each.provider.driver for each in things}.values())
+
+
+def _taken_by_server(driver: Driver, segment: str) -> Problem:
+    message = f"what it offers besides contracts would stand under {segment}, which is a server's segment"
+    return driver.places.problem("/id", "name_collision", message, "give the driver another id", severity="warning")
 
 
 def _taken(offered: Offered) -> Problem:

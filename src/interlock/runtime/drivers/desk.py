@@ -14,11 +14,14 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from interlock.protocol.approvals.answers import DRIVER
 from interlock.protocol.drivers.driver_checks import is_egress
+from interlock.protocol.drivers.folder_digest import folder_digest
 from interlock.protocol.drivers.messages import Driver, Problem
 from interlock.runtime.clock import Clock, rfc3339
+from interlock.runtime.drivers.asking import shown
 from interlock.runtime.drivers.declared import Declared
-from interlock.runtime.drivers.folders import digest_of, read_folder
+from interlock.runtime.drivers.folders import read_folder
 from interlock.runtime.drivers.looking import Found, mark_of
 from interlock.runtime.drivers.ports import DriverState
 from interlock.runtime.drivers.registry import Registry
@@ -81,27 +84,56 @@ class DriverDesk:
     async def trust(self, name: str, digest: str, by: str) -> JsonObject:
         """`digest`: of the folder that was looked at. Raises NotFound, Refused, StoreError."""
         await self.registry.refresh()
+        one = self._trustable(name, digest)
+        more = {
+            "digest": one.digest,
+            "policy_tags": list(one.driver.policy_tags if one.driver is not None else ()),
+            "unsandboxed": self._is_unsandboxed(one),
+        }
+        await self._record(self._line("trust", one.key, by, more))
+        return await self._trust(one, by)
+
+    async def accept(self, key: str, digest: str, by: str) -> JsonObject:
+        """The same, where the decision is on record already. Raises NotFound, Refused, StoreError."""
+        return await self._trust(self._trustable(key, digest), by)
+
+    def _trustable(self, name: str, digest: str) -> Declared:
         one = self._find(name)
         if one.driver is None or one.state is DriverState.REJECTED:
             raise Refused("rejected", f"{one.id} cannot be used: {one.reason}", {"driver": one.key})
         if one.digest != digest:
             raise Refused("changed", f"the files of {one.id} changed since they were shown", {"driver": one.key})
+        return one
+
+    async def _trust(self, one: Declared, by: str) -> JsonObject:
         texts = await asyncio.to_thread(_texts, one)
-        trusted = Trusted(
-            folder=str(one.folder),
-            key=one.key,
-            digest=one.digest,
-            files=one.files,
-            texts=texts,
-            tags=one.driver.policy_tags,
-            by=by,
-            at=self._clock.wall(),
+        await self.registry.memory.trust(
+            Trusted(
+                folder=str(one.folder),
+                key=one.key,
+                digest=one.digest,
+                files=one.files,
+                texts=texts,
+                tags=one.driver.policy_tags if one.driver is not None else (),
+                summary=summary(one),
+                by=by,
+                at=self._clock.wall(),
+            )
         )
-        more = {"digest": one.digest, "policy_tags": list(trusted.tags), "unsandboxed": self._is_unsandboxed(one)}
-        await self._record(self._line("trust", one.key, by, more))
-        await self.registry.memory.trust(trusted)
         await self.registry.refresh()
         return self._gist(self._find(one.key))
+
+    async def compared(self, one: Declared) -> JsonObject:
+        """What a person is shown in the inbox: the driver, or what it was and what it has become."""
+        now = await asyncio.to_thread(_texts, one)
+        accepted = self.registry.memory.maybe_trusted(one.folder)
+        if accepted is None:
+            return {"definition": shown(summary(one), now, {"DRIVER.md"})}
+        names = _changed(one.files, accepted.files)
+        return {
+            "before": shown(accepted.summary, dict(accepted.texts), names),
+            "after": shown(summary(one), now, names),
+        }
 
     async def allow(self, name: str, host: str, by: str, *, revoke: bool = False) -> JsonObject:
         """A host the server may reach besides those of its file. Raises NotFound, Refused, StoreError."""
@@ -271,6 +303,12 @@ def _declared(one: Declared, driver: Driver) -> JsonObject:
     }
 
 
+def summary(one: Declared) -> JsonObject:
+    """What the digest is made of, and what it means."""
+    declared = _declared(one, one.driver) if one.driver is not None else {}
+    return {DRIVER: one.key, "folder": str(one.folder), **declared, "files": dict(one.files)}
+
+
 def _accepted(trusted: Trusted | None) -> JsonObject | None:
     if trusted is None:
         return None
@@ -286,7 +324,7 @@ def _texts(one: Declared) -> dict[str, str]:
     than those that were declared. Blocking."""
     folder = read_folder(Found(root=one.root, path=one.folder, mark=mark_of(one.folder)))
     outside = {name: digest for name, digest in one.files.items() if Path(name).is_absolute()}
-    if digest_of({**folder.digests, **outside}) != one.digest:
+    if folder_digest({**folder.digests, **outside}) != one.digest:
         raise Refused("changed", f"the files of {one.id} are changing", {"driver": one.key})
     texts = {name: data.decode("utf-8", "replace") for name, data in folder.texts.items()}
     for name in outside:

@@ -83,14 +83,6 @@ def read_file(path: Path) -> tuple[bytes, str]:
     return data or b"", digest
 
 
-def digest_of(files: Mapping[str, str]) -> str:
-    """One digest of all files with their names, whatever the order."""
-    made = hashlib.sha256()
-    for name in sorted(files):
-        made.update(f"{name}\0{files[name]}\n".encode("utf-8", "surrogateescape"))
-    return made.hexdigest()
-
-
 def _limit(name: str, size: int, kept: int) -> int:
     """How much of a file is kept; 0: none of it."""
     if is_declaration(name):

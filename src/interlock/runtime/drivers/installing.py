@@ -252,7 +252,14 @@ class _Installing:
         if server.runner in {"uvx", "pipx"}:
             keep = keep_with_uvx if server.runner == "uvx" else keep_with_pipx
             kept = await keep(
-                pins, server.package, server.entry, self._root, self._environment, self._progress, self._warden
+                pins,
+                server.package,
+                server.entry,
+                self._root,
+                self._environment,
+                self._progress,
+                self._warden,
+                brought.beside,
             )
             return Installed(
                 command=kept.command,

@@ -5,19 +5,34 @@ What its client wrote is kept apart from what the server is sent.
 """
 
 import asyncio
+import logging
+import secrets
 from collections.abc import Coroutine
 from math import inf
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+from msgspec import Raw
 
 from interlock.protocol.drivers.errors import DriverError
+from interlock.protocol.jsonrpc.codec import encode_result
+from interlock.protocol.jsonrpc.errors import TOOL_DEGRADED, Fault
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import META_CAPABILITIES, NAMED_BY
+from interlock.protocol.mcp.results import result_to_legacy
 from interlock.protocol.mcp.tasks import declares_tasks, undeclared
-from interlock.runtime.calls import Call
+from interlock.runtime.calls import Call, Outcome
 from interlock.runtime.clock import Clock
 from interlock.runtime.drivers.ports import Lease, Provider
 from interlock.runtime.guard import Admitted, Guard, Refuse
 from interlock.runtime.links.link import Link
+from interlock.runtime.links.state import RETRY_AFTER_MS
+
+log = logging.getLogger("interlock.drivers")
+
+MESSAGE_CHARS_MAX: Final = 4096  # of a server's own words
+
+
+UNREACHABLE: Final = frozenset(("tool_unavailable", "upstream_error"))  # where they may pass: at the edge a lost link
 
 
 class Lender(Protocol):
@@ -39,6 +54,7 @@ class LentCall(Call, eq=False, kw_only=True):
     lease: Lease | None = None
     admitted: Any = None  # what let it through, for as long as it may have to be sent
     since: float | None = None  # when it was first sent: its time began
+    approved: bool = False  # a person released this very call: once it has left it is never sent again
 
     def depart(self, admitted: Admitted[Call]) -> None:
         """It was admitted: find a server and send it."""
@@ -95,13 +111,22 @@ class LentCall(Call, eq=False, kw_only=True):
             if first is not None:
                 self.lender.begin(self._sent_after(first, link, verdict))
                 return None
-        link.send(verdict)
+        self._send(link, verdict)
         return None
+
+    def _send(self, link: Link, verdict: Admitted[Call]) -> None:
+        lease = self.lease
+        link.send(verdict)
+        if self.approved and self.lease is lease and not self.done:
+            if link.modern:
+                self.renewed = True  # the ticket stays for the next round of a question
+            else:
+                self.ticket = None
 
     async def _sent_after(self, first: asyncio.Future[Any], link: Link, verdict: Admitted[Call]) -> None:
         await asyncio.wait((first,))
         if not self.done:
-            link.send(verdict)
+            self._send(link, verdict)
 
     def _take_no_task(self) -> None:
         """One request, one result: nobody could ask about a task."""
@@ -118,6 +143,22 @@ class LentCall(Call, eq=False, kw_only=True):
         if self.timeout_s is not None:
             self.deadline = self.since + self.timeout_s
 
+    def noted(self, driver: str, error: DriverError) -> str:
+        """The ref under which the log says more than the client is told."""
+        ref = secrets.token_hex(6)
+        said = error.message[:MESSAGE_CHARS_MAX]
+        log.warning("%s by %s (ref %s): %s: %s %s", self.target, driver, ref, error.code, said, error.cause or "")
+        return ref
+
+    def answer_result(self, result: bytes, outcome: Outcome) -> None:
+        """End it with a tool's result of our own making, of 2026-07-28, as its client's era has it."""
+        if self.caller.era is not Era.MODERN:
+            brought = result_to_legacy(Raw(result))
+            result = result if isinstance(brought, Fault) else brought
+        if self.house.timing is not None:
+            result = self.house.timing(self, result)
+        self._end(encode_result(self.client_id, result), outcome, 200)
+
     def give_back(self) -> None:
         lease, self.lease = self.lease, None
         if lease is not None:
@@ -131,3 +172,14 @@ class LentCall(Call, eq=False, kw_only=True):
         self.admitted = None
         self.params = self.asked
         self.give_back()
+
+
+def unreachable(ref: str) -> Fault:
+    data = {
+        "reason": "subserver_unreachable",
+        "outcome": "not_sent",
+        "retry_after_ms": RETRY_AFTER_MS,
+        "mcpax_code": -32002,
+        "ref": ref,
+    }
+    return Fault(TOOL_DEGRADED, "tool_degraded", data)

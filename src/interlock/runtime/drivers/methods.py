@@ -49,7 +49,8 @@ class MethodFailed(Exception):
 
 class Brought(msgspec.Struct, frozen=True, kw_only=True):
     lock: Locked
-    pins: Pins | None = None  # packages: what to run, and
+    pins: Pins | None = None  # packages: what to run,
+    beside: tuple[str, ...] = ()  # what has to hold of others, for a runner that asks again, and
     folder: Path | None = None  # where it is; None with npx, which keeps it itself
     programs: tuple[Path, ...] = ()  # files and folders that hold programs
     image: Image | None = None
@@ -144,7 +145,7 @@ class Methods:
                         integrity=lock.integrity,
                         text=lock.pins,
                     )
-                    return Brought(lock=lock, pins=pins)
+                    return Brought(lock=lock, pins=pins, beside=tuple(str(each) for each in options.get("with", ())))
                 case "docker":
                     engine = self.engine()
                     image = await engine.find(lock.pins) or await engine.pull(lock.pins, self._progress)
@@ -166,7 +167,8 @@ class Methods:
         server = self._driver.server
         if (isinstance(server, Npm) and method == "npm") or (isinstance(server, Pypi) and method == "pip"):
             text = _with_pin(text, server)
-        pins = await self.packages.find("npm" if method == "npm" else "pypi", text)
+        beside = tuple(str(each) for each in options.get("with", ())) if method == "pip" else ()
+        pins = await self.packages.find("npm" if method == "npm" else "pypi", text, beside)
         lock = Locked(
             asked=self._asked,
             method="npm" if method == "npm" else "pip",
@@ -175,7 +177,7 @@ class Methods:
             integrity=pins.integrity,
             pins=pins.text,
         )
-        return Brought(lock=lock, pins=pins)
+        return Brought(lock=lock, pins=pins, beside=beside)
 
     async def _image(self, reference: str) -> Brought:
         image = await self.engine().pull(reference, self._progress)

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from interlock.config.plan import Plan
+from interlock.runtime.drivers.asking import Asking
 from interlock.runtime.drivers.desk import DriverDesk
 from interlock.runtime.drivers.examples import Examples
 from interlock.runtime.drivers.machine import this_machine
@@ -22,4 +23,8 @@ def open_drivers(node: "Node", plan: Plan) -> tuple[Registry, DriverDesk]:
     desk = DriverDesk(registry, node.clock, node.recorder.append_now)
     desk.explain = node.contracts.explained
     desk.tester = Examples(node)
+    asking = Asking(node.inbox, desk, node.deciding.is_current)
+    node.deciding.drivers = asking
+    node.deciding.is_current = asking.is_current
+    registry.on_declared = asking.ask
     return registry, desk

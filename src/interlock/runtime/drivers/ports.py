@@ -50,6 +50,16 @@ class Provider(Protocol):
     bound: Mapping[str, Bound]  # contract id -> the checked binding; complete while a lease is held
     listing: Listing | None  # what its server listed when it was last checked; None before
 
+    @property
+    def passed_at(self) -> float | None:
+        """When its health check last passed, in the time of the clock."""
+
+    @property
+    def failed_at(self) -> float | None: ...
+
+    async def look(self) -> str | None:
+        """Make its health check now: what is wrong, or None."""
+
     def maybe_ready(self, caller: Caller) -> Lease | None:
         """The link of this caller's process where it can be used at once; None: `acquire` it."""
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from interlock.config.plan import Plan
 from interlock.protocol.drivers.messages import Driver
+from interlock.runtime.clock import Clock
 from interlock.runtime.drivers.declared import Declared
 from interlock.runtime.drivers.installed import Installed, InstallFailed
 from interlock.runtime.drivers.installing import install
@@ -13,16 +14,33 @@ from interlock.runtime.drivers.locks import Locks
 from interlock.runtime.drivers.provider import DriverProvider
 from interlock.runtime.drivers.shop import Shop
 from interlock.runtime.drivers.version_check import install_checked
+from interlock.runtime.grants.desk import GrantDesk
 from interlock.runtime.links.connecting import Workshop
+from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.link import LinkWatcher
+from interlock.store.ports import Store
 
-if TYPE_CHECKING:
-    from interlock.runtime.node import Node
+
+class House(LinkWatcher, Protocol):
+    """Where drivers live: a node, or the bench beside it."""
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def keepers(self) -> dict[str, Keeper]: ...
+
+    @property
+    def desk(self) -> GrantDesk: ...
 
 
 class Providing:
     """A registry's factory. How many install or start at one time holds for all it makes."""
 
-    def __init__(self, node: "Node", workshop: Workshop, plan: Callable[[], Plan]) -> None:
+    def __init__(self, node: House, workshop: Workshop, plan: Callable[[], Plan]) -> None:
         """`plan`: as it is whenever a provider is made."""
         self._plan = plan
         self._locks = Locks(node.store.kv, node.clock)
@@ -68,7 +86,3 @@ class Providing:
         if isinstance(outcome, Installed) and outcome.lock != lock:
             await self._locks.put(driver.key, outcome.lock)
         return outcome
-
-
-def make_factory(node: "Node") -> Callable[[Declared], DriverProvider]:
-    return Providing(node, node._workshop, lambda: node.plan)

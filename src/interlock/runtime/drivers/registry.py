@@ -60,6 +60,7 @@ class Registry:
         self.sight = Sight()
         self.factory: Factory | None = None  # without one it only knows, and starts nothing
         self.take: Take | None = None
+        self.on_declared: Callable[[Declaration], Awaitable[None]] | None = None  # after everything is taken up
         self._machine = machine
         self._surveyor = Surveyor(plan, machine)
         self._kept: dict[str, _Kept] = {}
@@ -81,7 +82,9 @@ class Registry:
             if self.factory is not None:
                 _tell(old, new)
                 await self._put_into_effect(new, self.factory)
-            return new
+        if self.on_declared is not None:
+            await self.on_declared(new)
+        return new
 
     def replan(self, plan: Plan) -> None:
         """For the next look."""

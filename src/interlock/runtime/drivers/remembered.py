@@ -8,7 +8,7 @@ import hashlib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -37,6 +37,7 @@ class Trusted(msgspec.Struct, frozen=True, kw_only=True):
     files: Mapping[str, str]
     texts: Mapping[str, str]
     tags: tuple[str, ...]  # those that count (AIP-security-12)
+    summary: dict[str, Any] = {}  # as it was shown
     by: str
     at: float
 

@@ -23,6 +23,7 @@ from interlock.protocol.drivers.resolver import (
     resolve,
     resolved_row,
 )
+from interlock.protocol.drivers.uris import uris_in
 from interlock.protocol.drivers.validators import Compiled, compiled
 from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.mcp.headers import Mirrored, encode_header, mirrored_arguments
@@ -53,6 +54,15 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float
     retry: Retry | None
     keeps_result: bool  # the value is the whole of what the server says: its own blocks are passed on
+    schemas: tuple[Any, Any]  # of the contract's input and of the server's arguments
+    says_uri: bool  # one of them has URIs
+
+    def uris(self, given: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
+        """AIP-security-6: what is checked before it is forwarded. Most calls hold no text that could be one."""
+        if not self.says_uri and not may_hold_uri(arguments) and not may_hold_uri(given):
+            return []
+        ours, theirs = self.schemas
+        return list(dict.fromkeys((*uris_in(given, ours), *uris_in(arguments, theirs))))
 
 
 class Served:
@@ -97,7 +107,11 @@ class Served:
 
     def decide(self, given: Mapping[str, Any], pinned: str | None, now: float) -> Decision:
         dropped = self._dropped.intersection(given) if self._dropped else ()
-        standing: tuple[object, ...] = tuple((provider.state, provider.reason) for provider in self._providers.values())
+        ident = self.contract.id
+        standing: tuple[object, ...] = tuple(
+            (one.state, one.code, one.reason, ident in one.contract_ids, one.passed_at, one.failed_at)
+            for one in self._providers.values()
+        )
         key = (pinned, *standing, *sorted(dropped))
         known = self._decisions.get(key)
         if known is not None:
@@ -140,12 +154,17 @@ class Served:
             return None
         fault = None
         if provider.state in _UNUSABLE:
-            fault = Fault(code=provider.state.value, reason=provider.reason or provider.state.value)
-        elif provider.state is DriverState.PARTIAL and self.contract.id not in provider.bound:
+            fault = Fault(code=provider.code or provider.state.value, reason=provider.reason or provider.state.value)
+        elif provider.state is DriverState.PARTIAL and self.contract.id not in provider.contract_ids:
             fault = Fault(code="contract_mismatch", reason="its server does not fit this contract")
         unauthed = provider.state is DriverState.UNAUTHED
         return Candidate(
-            driver=provider.driver, binding=binding, fault=fault, auth="unauthed" if unauthed else "unknown"
+            driver=provider.driver,
+            binding=binding,
+            fault=fault,
+            auth="unauthed" if unauthed else "unknown",
+            passed_at=provider.passed_at,
+            failed_at=provider.failed_at,
         )
 
     def provider(self, choice: Choice) -> Provider:
@@ -162,13 +181,17 @@ class Served:
         if bound is None:
             return None
         binding: Binding = bound.binding
+        item = _item(provider, bound.tool_name)
+        schemas = (self.contract.inputs, item.get("inputSchema"))
         made = self._prepared[provider.driver.key] = Prepared(
             bound=bound,
             wire_name=Raw(encode_value(bound.tool_name)),
             head=modern_head(TOOLS_CALL) + b"mcp-name: %b\r\n" % encode_header(bound.tool_name),
-            mirrored=_mirrored(provider, bound.tool_name),
+            mirrored=_mirrored(item),
             timeout_s=_narrowed(self.contract, binding, provider) / 1000,
             retry=binding.retry or provider.driver.retry or self.contract.retry,
+            schemas=schemas,
+            says_uri=any(b'"uri' in encode_value(each) or b'"iri' in encode_value(each) for each in schemas),
             keeps_result=binding.result_extract == "$"
             and binding.result_parse is None
             and binding.result_wrap is None
@@ -183,13 +206,30 @@ def _narrowed(contract: Contract, binding: Binding, provider: Provider) -> int:
     return contract.timeout_ms if own is None else min(contract.timeout_ms, own)
 
 
-def _mirrored(provider: Provider, tool_name: str) -> tuple[Mirrored, ...]:
+def _item(provider: Provider, tool_name: str) -> dict[str, Any]:
+    """The tool as its server listed it."""
+    item = dict(provider.listing.tools.items).get(tool_name) if provider.listing is not None else None
+    return {} if item is None else {"inputSchema": maybe_value(item, "inputSchema")}
+
+
+def _mirrored(item: Mapping[str, Any]) -> tuple[Mirrored, ...]:
     """Arguments that a 2026-07-28 server wants repeated as headers."""
-    if provider.listing is None:
-        return ()
-    item = dict(provider.listing.tools.items).get(tool_name)
-    found = mirrored_arguments(maybe_value(item, "inputSchema")) if item is not None else ()
+    found = mirrored_arguments(item.get("inputSchema"))
     return () if isinstance(found, str) else found
+
+
+def may_hold_uri(value: Any) -> bool:
+    todo = [value]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, str):
+            if ":" in value:
+                return True
+        elif isinstance(value, dict):
+            todo.extend(value.values())
+        elif isinstance(value, list):
+            todo.extend(value)
+    return False
 
 
 def _compiled(schema: Mapping[str, Any]) -> Compiled:

@@ -14,6 +14,7 @@ import msgspec
 from interlock.config.plan import Plan
 from interlock.protocol.drivers.driver_checks import escapes
 from interlock.protocol.drivers.driver_file import DRIVER_FILE, read_driver
+from interlock.protocol.drivers.folder_digest import folder_digest
 from interlock.protocol.drivers.history import successor_problems
 from interlock.protocol.drivers.messages import (
     Binary,
@@ -31,7 +32,7 @@ from interlock.protocol.drivers.server_json import SERVER_JSON
 from interlock.protocol.drivers.tool_file import TOOL_FILE, read_contract
 from interlock.runtime.drivers.binding import CONFLICT, Library
 from interlock.runtime.drivers.declared import Declaration, Declared, Parsed, same
-from interlock.runtime.drivers.folders import Folder, Unreadable, digest_of, read_file, read_folder
+from interlock.runtime.drivers.folders import Folder, Unreadable, read_file, read_folder
 from interlock.runtime.drivers.looking import TOOLS, Found, Sight, Stat, inside
 from interlock.runtime.drivers.ports import DriverState
 from interlock.runtime.drivers.remembered import Remembered
@@ -229,8 +230,7 @@ def _reaching(driver: Driver, hosts: tuple[str, ...]) -> Driver:
 
 
 def _judged(declared: Declared, problems: Sequence[Problem], remembered: Remembered, plan: Plan) -> Declared:
-    files = dict(declared.files)
-    digest = digest_of(files)
+    digest = folder_digest(declared.files)
     trusted = remembered.trusts(declared.folder, digest) or (
         plan.drivers.trust_workspace and declared.root.kind == "workspace"
     )

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from interlock.protocol.drivers.messages import Driver, Npm, Pypi, VersionCheck
-from interlock.protocol.drivers.versions import parse_version, satisfies
+from interlock.protocol.drivers.versions import parse_version, satisfies, semantic
 from interlock.runtime.drivers.commands import CommandFailed, Wrap, own_program, run_command, words_of
 from interlock.runtime.drivers.installed import (
     VERSION_MISMATCH,
@@ -33,7 +33,6 @@ _SEARCH: Final = (
     "found = re.search(sys.argv[1], sys.argv[2])\n"
     "sys.stdout.write((found[1] or '')[:300] if found else '')\n"
 )
-_NUMBERS = re.compile(r"(?:\d+!)?(?P<numbers>\d+(?:\.\d+)*)(?:[._-]?(?P<pre>(?:a|b|rc|alpha|beta)\.?\d*))?.*", re.ASCII)
 
 
 class VersionFits(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +63,7 @@ async def check_version(
                 code="version_from_package",
                 message=f"the version is that of the installed package, {installed.version}; the command was not run",
             )
-            return _judged(check, _semantic(installed.version), note)
+            return _judged(check, semantic(installed.version), note)
         ran = await run_command(
             own_program(words, driver, installed), check.timeout_ms, wrap=wrap, warden=warden, cwd=cwd
         )
@@ -90,18 +89,6 @@ def names_package(words: tuple[str, ...], driver: Driver) -> bool:
 def _without_version(word: str) -> str:
     """@scope/name@1.2 -> @scope/name."""
     return word[:1] + word[1:].partition("@")[0]
-
-
-def _semantic(version: str) -> str:
-    """A version of PyPI as npm would write it: 6.1 -> 6.1.0, 2.0rc1 -> 2.0.0-rc1."""
-    if parse_version(version) is not None:
-        return version
-    found = _NUMBERS.fullmatch(version)
-    if found is None:
-        return version
-    numbers = [str(int(number)) for number in found["numbers"].split(".")]
-    text = ".".join((*numbers, "0", "0")[: max(3, len(numbers))][:3])
-    return f"{text}-{found['pre']}" if found["pre"] else text
 
 
 async def _searched(check: VersionCheck, stdout: bytes, warden: Warden | None) -> str:

@@ -3,8 +3,10 @@
 The node makes one. Neither secrets.db nor `cryptography` is touched before there is a first secret.
 """
 
+import hmac
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from interlock.config.plan import Dial, ServerPlan, Spawn
 from interlock.config.references import is_slug
@@ -89,6 +91,14 @@ class GrantDesk:
         if not is_slug(name):
             raise BadSecretName("a secret's name has 2 to 80 small letters, digits and dashes, like github-token")
         await self.secrets.put("secret", name, value.encode(), self._clock.wall())
+
+    async def keep_secret(self, name: str, value: str) -> Literal["new", "same", "differs"]:
+        """Keeps it unless there is one of that name already, which stays; says which of the two values there is."""
+        before = await self.secrets.get("secret", name, self._clock.wall())
+        if before is not None:
+            return "same" if hmac.compare_digest(before, value.encode()) else "differs"
+        await self.set_secret(name, value)
+        return "new"
 
     async def remove_secret(self, kind: Kind, name: str) -> bool:
         return await self.secrets.remove(kind, name)

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import Dial, ServerPlan
+from interlock.config.plan import Dial, ServerPlan, Spawn
 from interlock.protocol.ax.hop import ADOPTED, Offer
 from interlock.protocol.jsonrpc.codec import (
     decode_object,
@@ -197,6 +197,12 @@ class Link:
         )
         self.asks: frozenset[str] = frozenset()  # tools of which a person confirms every call, by their own names
 
+    @property
+    def sandboxed(self) -> bool | None:
+        """None for a server that somebody else started."""
+        reach = self.plan.reach
+        return reach.sandbox is not None if isinstance(reach, Spawn) else None
+
     # What goes out
 
     def send(self, admitted: Admitted[Call]) -> None:
@@ -219,6 +225,11 @@ class Link:
         self.calls += 1
         message = encode_request(b"%d" % uid, call.method.encode(), encode_value(call.params))
         call.handle = pipe.send(message, call.head if modern else b"", call)
+
+    def entered(self, call: Call, what: str) -> Call:
+        """What a request for a prompt or a resource becomes; `what` is its name or URI here. One that is done was
+        answered."""
+        return call
 
     def _rewrite_meta(self, call: Call, uid: int) -> None:
         if not call.meta:

@@ -18,11 +18,25 @@ from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.runtime.sandbox.places import ROOT
 from interlock.runtime.sandbox.view import Kind, Mount
 
-TEMPORARY: Final = ROOT / "tmp"
 TEMPORARY_BYTES: Final = 64 * 1024 * 1024  # in memory; TMPDIR is on disk
 CHECK_S: Final = 10.0
 SAFE_PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
+# The kernel's own settings belong to the user who is root outside, and a node may run as that one: without any
+# privilege it could still set which program the kernel starts when another one crashes.
+_PROC: Final = Path("/proc")
+_KERNEL_READ: Final = ("bus", "fs", "irq", "mtrr", "sys", "sysrq-trigger")
+_KERNEL_HIDDEN: Final = (
+    "acpi",
+    "asound",
+    "driver",
+    "kcore",
+    "keys",
+    "latency_stats",
+    "sched_debug",
+    "scsi",
+    "timer_list",
+)
 _APART: Final = (
     *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
     *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"),
@@ -45,26 +59,36 @@ class Bubblewrap:
         at_root = [mount for mount in mounts if mount.path == ROOT]
         for mount in at_root:
             words += _mounting(mount, nothing)
-        words += _special(mounts)
+        words += _special(nothing)
         for mount in mounts:
             if mount.path != ROOT:
-                words += _mounting(mount, nothing)
+                words += _mounting(mount, None if _holds_others(mount, mounts) else nothing)
         if make_cwd:
             words += ("--dir", str(cwd))
-        if not at_root:
-            words += ("--remount-ro", "/")
+        hollow = [mount.path for mount in mounts if mount.kind is Kind.HIDDEN and _holds_others(mount, mounts)]
+        for path in (*hollow, *(() if at_root else (ROOT,))):
+            words += ("--remount-ro", str(path))
         words += ("--chdir", str(cwd))
         return b"".join(os.fsencode(word) + b"\0" for word in words)
 
 
-def _special(mounts: list[Mount]) -> Iterator[str]:
+def _special(nothing: Path) -> Iterator[str]:
     yield from ("--proc", "/proc", "--dev", "/dev")
+    for name in _KERNEL_READ:
+        if (_PROC / name).exists():
+            yield from ("--ro-bind", str(_PROC / name), str(_PROC / name))
+    for name in _KERNEL_HIDDEN:
+        if (_PROC / name).exists():
+            yield from _mounting(Mount(Kind.HIDDEN, _PROC / name, _PROC / name), nothing)
     yield from ("--size", str(TEMPORARY_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev")  # noqa: S108
-    if all(mount.path != TEMPORARY for mount in mounts):
-        yield from ("--size", str(TEMPORARY_BYTES), "--perms", "1777", "--tmpfs", str(TEMPORARY))
 
 
-def _mounting(mount: Mount, nothing: Path) -> tuple[str, ...]:
+def _holds_others(mount: Mount, mounts: list[Mount]) -> bool:
+    return any(mount.path in other.path.parents for other in mounts)
+
+
+def _mounting(mount: Mount, nothing: Path | None) -> tuple[str, ...]:
+    """`nothing` is shown in place of what is hidden; None: a folder is made there, for what lies in it."""
     path, source = str(mount.path), str(mount.source)
     match mount.kind:
         case Kind.READ:
@@ -72,8 +96,12 @@ def _mounting(mount: Mount, nothing: Path) -> tuple[str, ...]:
         case Kind.WRITE:
             return ("--bind", source, path)
         case Kind.HIDDEN:
+            if nothing is None:
+                return ("--tmpfs", path)
             # A device cannot be opened in there, so this is a file that nobody reads.
             return ("--ro-bind", str(nothing) if mount.path.is_dir() else os.devnull, path)
+        case Kind.TEMPORARY:
+            return ("--size", str(TEMPORARY_BYTES), "--perms", "1777", "--tmpfs", path)
         case Kind.LINK:
             return ("--symlink", source, path)
 

@@ -266,8 +266,11 @@ def _environment(plan: SandboxPlan, declared: Mapping[str, str], home: Path) -> 
 
 def _prepare_home(home: Path) -> None:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    shutil.rmtree(home / "tmp", ignore_errors=True)
-    (home / "tmp").mkdir(mode=0o700, exist_ok=True)
+    temporary = home / "tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    if temporary.is_symlink() or temporary.is_file():
+        temporary.unlink()
+    temporary.mkdir(mode=0o700, exist_ok=True)
 
 
 def _in_memory(words: bytes) -> int:

@@ -17,6 +17,8 @@ from interlock.runtime.sandbox.places import Protected
 
 SYSTEM: Final = (Path("/usr"), Path("/bin"), Path("/sbin"), Path("/lib"), Path("/lib64"), Path("/nix/store"))
 LIBRARIES: Final = Path("/usr/lib")
+SHIMS: Final = "shims"  # ~/.pyenv/shims/python3 looks for the version to run in the folder above
+MODULES: Final = "node_modules"
 PACKAGE_MARKS: Final = ("package.json", "pyproject.toml", "setup.py")
 _MODULE = re.compile(r"\W")
 LINKS_MAX: Final = 40  # as the kernel (path_resolution(7))
@@ -53,6 +55,10 @@ def package_of(arguments: Sequence[str], cwd: Path, workspace: Path, packages: P
 def _package(script: Path, workspace: Path, packages: Path, protected: Protected) -> Needs:
     if script.is_relative_to(packages):
         return Needs((packages.joinpath(*script.relative_to(packages).parts[:2]),), ())
+    if MODULES in script.parts:  # packages that it needs lie beside its own
+        around = Path(*script.parts[: script.parts.index(MODULES)])
+        if protected.may_imply_folder(around / MODULES):
+            return Needs((around / MODULES,), ())
     for folder in script.parents:
         if not protected.may_imply_folder(folder):
             break
@@ -73,9 +79,10 @@ class _Found:
     def program(self, path: Path) -> None:
         """Itself, whatever its links lead to, and the installation around each."""
         for _ in range(LINKS_MAX):
-            path = Path(os.path.realpath(path.parent)) / path.name
             if path in self.files:
                 return
+            self.files[path] = None
+            path = Path(os.path.realpath(path.parent)) / path.name
             self.files[path] = None
             self._installation(path)
             if not path.is_symlink():
@@ -89,7 +96,9 @@ class _Found:
             self.folders[LIBRARIES / path.relative_to(LIBRARIES).parts[0]] = None  # /usr/lib/jvm
         if any(path.is_relative_to(each) for each in SYSTEM):
             return
-        if self._protected.may_imply_folder(prefix):
+        if path.parent.name == SHIMS and self._protected.may_imply(path.parent.parent):
+            self._folder(path.parent.parent)
+        elif self._protected.may_imply_folder(prefix):
             self._folder(prefix)
         elif prefix != path.parent:
             for name in ("lib", "lib64", "libexec"):

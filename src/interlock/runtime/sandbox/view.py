@@ -34,10 +34,16 @@ SETTINGS: Final = tuple(Path("/etc") / name for name in (  # of /etc: nothing th
 # fmt: on
 
 
+SOCKETS: Final = (Path("/run"), Path("/sys"))  # of services; who may read there may connect
+
+STEPS_MAX: Final = 400  # on the way to one path, with the links on it
+
+
 class Kind(enum.Enum):
     READ = "read"
     WRITE = "write"
     HIDDEN = "hidden"
+    TEMPORARY = "temporary"  # empty at first, and gone with the sandbox
     LINK = "link"
 
 
@@ -45,6 +51,10 @@ class Mount(msgspec.Struct, frozen=True):
     kind: Kind
     path: Path
     source: Path  # what is shown there; of a link: where it leads
+
+    @property
+    def shows(self) -> bool:
+        return self.kind in (Kind.READ, Kind.WRITE)
 
 
 class View:
@@ -54,11 +64,12 @@ class View:
 
     @property
     def mounts(self) -> list[Mount]:
-        return sorted(self._mounts.values(), key=lambda mount: len(mount.path.parts))
+        # A link below what is shown anyway is there already.
+        needed = (each for each in self._mounts.values() if each.kind is not Kind.LINK or not self._is_shown(each.path))
+        return sorted(needed, key=lambda mount: len(mount.path.parts))
 
     def sees(self, path: Path) -> bool:
-        mount = self._above(Path(os.path.realpath(path)))
-        return mount is not None and mount.kind is not Kind.HIDDEN
+        return self._is_shown(Path(os.path.realpath(path)))
 
     def hides(self, path: Path) -> bool:
         mount = self._above(Path(os.path.realpath(path)))
@@ -66,6 +77,7 @@ class View:
 
     def system(self, programs: Sequence[str], *, any_program: bool) -> None:
         """The system's libraries and data; its programs as well where any may be started."""
+        self._put(Kind.TEMPORARY, ROOT / "tmp")
         for name in (*LIBRARIES, *PROGRAMS):
             top = ROOT / name
             if top.is_symlink():
@@ -102,10 +114,9 @@ class View:
         real = Path(os.path.realpath(path))
         if not real.exists():
             return
-        above = self._above(real)
-        if above is None or above.kind is Kind.HIDDEN:
+        if not self._is_shown(real):
             self._put(Kind.READ, real)
-        self._link(path, real)
+        self._link(path)
 
     def declare(self, plan: SandboxPlan, implied: Iterable[Path]) -> None:
         """Raises SandboxFailed for what cannot be granted."""
@@ -121,14 +132,14 @@ class View:
             if kind is Kind.WRITE:
                 writable += (path, real)
             self._put(kind, real)
-            self._link(path, real)
-        self._hide_state(plan)
+            self._link(path)
+        self._hide_unwritten(plan)
         for path in denied:
             self._deny(path)
 
     def _deny(self, path: Path) -> None:
         above = self._above(path)
-        if above is None or not path.exists():
+        if above is None or not above.shows or not path.exists():
             return
         if above.kind is Kind.WRITE:
             # A folder that is a mount cannot be renamed, so what is denied in it stays where it is.
@@ -150,12 +161,12 @@ class View:
             raise SandboxFailed("sandbox_invalid", f"{path} is a link to {real}; write that path itself if it is meant")
         return real
 
-    def _hide_state(self, plan: SandboxPlan) -> None:
-        """The data folder is shown only where somebody wrote it out, not with a folder around it."""
-        state = self._protected.state
-        written = any(path.is_relative_to(state) for path in (*plan.read, *plan.write))
-        if self._above(state) is not None and not written:
-            self._put(Kind.HIDDEN, state)
+    def _hide_unwritten(self, plan: SandboxPlan) -> None:
+        """Places that are shown only where somebody wrote them out, not with a folder around them."""
+        for place in (self._protected.state, *SOCKETS):
+            written = any(path.is_relative_to(place) for path in (*plan.read, *plan.write))
+            if self._is_shown(place) and not written and place.is_dir():
+                self._put(Kind.HIDDEN, place)
 
     def own(self, path: Path) -> None:
         """A folder of the server's own, whatever is denied."""
@@ -173,13 +184,25 @@ class View:
         around = (self._mounts.get(each) for each in (path, *path.parents))
         return next((mount for mount in around if mount is not None and mount.kind is not Kind.LINK), None)
 
-    def _link(self, path: Path, real: Path) -> None:
-        path = Path(os.path.normpath(path))
-        if path != real and self._above(path) is None and not any(each in self._links() for each in path.parents):
-            self._put(Kind.LINK, path, real)
+    def _link(self, path: Path) -> None:
+        """Every link on the way there, as it is outside."""
+        at, ahead = ROOT, list(path.absolute().parts[1:])
+        for _ in range(STEPS_MAX):
+            if not ahead:
+                return
+            name = ahead.pop(0)
+            here = at.parent if name == ".." else at / name
+            if not here.is_symlink():
+                at = here
+                continue
+            target = here.readlink()
+            if not self._is_shown(here):
+                self._put(Kind.LINK, here, target)
+            at, ahead = (ROOT, [*target.parts[1:], *ahead]) if target.is_absolute() else (at, [*target.parts, *ahead])
 
-    def _links(self) -> set[Path]:
-        return {mount.path for mount in self._mounts.values() if mount.kind is Kind.LINK}
+    def _is_shown(self, path: Path) -> bool:
+        mount = self._above(path)
+        return mount is not None and mount.shows
 
 
 def implied_by(arguments: Iterable[str], protected: Protected) -> Iterator[Path]:

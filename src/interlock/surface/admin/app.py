@@ -65,6 +65,7 @@ class IssueToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class SetSecret(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=80)]
     value: Annotated[str, msgspec.Meta(min_length=1)]
+    unless_kept: bool = False
 
 
 def operator_app(operations: Operations, *, authenticate: Authenticate | None) -> Starlette:
@@ -105,6 +106,8 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
 
     async def set_secret(request: Request) -> Response:
         wanted = await json_body(request, SetSecret)
+        if wanted.unless_kept:
+            return json_answer(await operations.keep_secret(wanted.name, wanted.value), status=201)
         return json_answer(await operations.set_secret(wanted.name, wanted.value), status=201)
 
     async def remove_secret(request: Request) -> Response:

@@ -97,6 +97,8 @@ def shown_params(params: bytes, kind: str) -> list[str]:
 
 
 def _title(one: dict[str, Any]) -> str:
+    if one["source"] == "drivers":
+        return f"Trust {one['tool']}?"
     return {"definition": f"What does {one['tool']} do?"}.get(one["kind"], f"A call of {one['tool']}")
 
 
@@ -121,6 +123,8 @@ def _error(error: str | None) -> str:
 
 def _what(one: dict[str, Any]) -> str:
     heads = {"call": "With these arguments", "definition": "As its server defines it"}
+    if one["source"] == "drivers":
+        heads["definition"] = "As its files declare it"
     head = f"<h2>{heads.get(one['kind'], 'With')}</h2>"
     if one["params"] is None:
         return "<p>The arguments are erased.</p>" if one["status"] not in OPEN else f"{head}<p>There are none.</p>"

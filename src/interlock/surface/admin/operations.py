@@ -62,6 +62,9 @@ class Operations(Protocol):
     async def set_secret(self, name: str, value: str) -> JsonObject:
         """May raise Refused."""
 
+    async def keep_secret(self, name: str, value: str) -> JsonObject:
+        """Unless one is kept already; `state` says new, same or differs. May raise Refused."""
+
     async def remove_secret(self, kind: SecretKind, name: str) -> JsonObject:
         """Raises NotFound."""
 

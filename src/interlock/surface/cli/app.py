@@ -23,6 +23,7 @@ VERBS = {
         "serve",
         "check",
         "status",
+        "add",
         "tools",
         "approvals",
         "approve",
@@ -30,12 +31,13 @@ VERBS = {
         "links",
         "drivers",
         "secrets",
+        "export",
         "access",
         "audit",
         "explain",
         "version",
     )
-}
+} | {"import": "interlock.surface.cli.import_"}  # a word of Python's own
 OTHER_NUMBER = {  # nouns, singular or plural
     "tool": "tools",
     "approval": "approvals",

@@ -58,6 +58,7 @@ class Whole(Gist, frozen=True, kw_only=True):
     route: tuple[str, ...] = ()
     capability: dict[str, Any] | None = None
     digest: str = ""
+    source: str = ""
     answers: tuple[str, ...] = ()
     approvers: tuple[str, ...] | None = None
 
@@ -125,6 +126,8 @@ def preview(one: Whole, width: int, ascii_only: bool) -> list[Text]:
 
 def _happens(one: Whole) -> str:
     if one.kind == "definition":
+        if one.source == "drivers":
+            return "its server is installed and started, until a file of it changes; nothing is called"
         if one.answers == ("accept",):
             return "the tool is used as it is now defined; nothing is called"
         return "the tool is treated as you say, for as long as its definition stays the same; nothing is called"

@@ -153,11 +153,14 @@ def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: b
         return
     links = survey.links if survey else None
     notes = drivers.notes if drivers is not None else ()
-    _report(invocation, errors=errors, warnings=warnings, ok=not failed, links=links, notes=notes)
+    sandboxed = _sandboxed(loaded.plan)
+    _report(invocation, errors=errors, warnings=warnings, ok=not failed, links=links, notes=notes, sandboxed=sandboxed)
     if failed:
         raise typer.Exit(EXIT_REFUSED)
     if not out.as_json:
         out.line(_summary(loaded, len(warnings), links, drivers.drivers if drivers is not None else 0))
+        if sandboxed:
+            out.line(_sandboxes_in_words(sandboxed))
 
 
 def _maybe_drivers(plan: "Plan", *, upstream: bool) -> "Checked | None":
@@ -176,6 +179,7 @@ def _report(
     ok: bool = False,
     links: "Links | None" = None,
     notes: "tuple[Problem, ...]" = (),
+    sandboxed: dict[str, bool] | None = None,
 ) -> None:
     from interlock.surface.cli.configuration import problem_value
 
@@ -188,6 +192,7 @@ def _report(
                 "warnings": [problem_value(problem) for problem in warnings],
             }
             | ({} if links is None else {"links": list(links)})
+            | ({} if sandboxed is None else {"sandboxed": sandboxed})
             | ({"notes": [problem_value(problem) for problem in notes]} if notes else {})
         )
         return
@@ -240,6 +245,22 @@ def _summary(loaded: "Loaded", warnings: int, links: "Links | None", drivers: in
     if drivers:
         servers += f", {count(drivers, 'driver')}"
     return f"{files}: {state}, {servers}, listening on {plan.node.listen}"
+
+
+def _sandboxed(plan: "Plan") -> dict[str, bool]:
+    """Of the servers that this node starts itself: whether each is in a sandbox."""
+    from interlock.config.plan import Spawn
+    from interlock.surface.cli.check_machine import is_sandboxed
+
+    return {server.segment: is_sandboxed(server) for server in plan.servers if isinstance(server.reach, Spawn)}
+
+
+def _sandboxes_in_words(sandboxed: dict[str, bool]) -> str:
+    inside, outside = ([one for one, is_in in sandboxed.items() if is_in is wanted] for wanted in (True, False))
+    words = [f"in a sandbox: {', '.join(inside)}"] if inside else []
+    if outside:
+        words.append(f"without a sandbox: {', '.join(outside)} (egress or files puts a server into one)")
+    return "; ".join(words)
 
 
 def _short(path: Path) -> str:

@@ -38,11 +38,30 @@ def _lacking(loaded: Loaded) -> Iterator[Problem]:
     at = loaded.written.get(("", "workspace"))
     if at is not None and not plan.workspace.is_dir():
         yield at.problem(f"there is no folder {plan.workspace}", "make it, or correct the path")
+    unavailable = _no_sandbox() if any(is_sandboxed(server) for server in plan.servers) else None
     for server in plan.servers:
         at = loaded.written.get(("servers", server.segment))
         if at is not None and isinstance(server.reach, Spawn):
+            if unavailable is not None and is_sandboxed(server):
+                yield at.problem(unavailable, "until then the server does not start")
             for problem in _of_server(server, server.reach, at, plan.workspace):
                 yield replace(problem, message=masked(problem.message, server.secrets))
+
+
+def is_sandboxed(server: ServerPlan) -> bool:
+    """A container is a sandbox of its own."""
+    return isinstance(server.reach, Spawn) and server.reach.sandbox is not None
+
+
+def _no_sandbox() -> str | None:
+    from interlock.runtime.sandbox.bubblewrap import bubblewrap
+    from interlock.runtime.sandbox.errors import SandboxFailed
+
+    try:
+        bubblewrap()
+    except SandboxFailed as failed:
+        return str(failed)
+    return None
 
 
 def _files(loaded: Loaded) -> Iterator[Problem]:
@@ -62,6 +81,9 @@ def _files(loaded: Loaded) -> Iterator[Problem]:
 
 def _of_server(server: ServerPlan, reach: Spawn, at: At, workspace: Path) -> Iterator[Problem]:
     cwd = reach.cwd
+    for index, path in enumerate(reach.sandbox.write if reach.sandbox is not None else ()):
+        if not path.exists():
+            yield at.inside("files").inside(index).problem(f"there is no {path}", "make it, or correct the path")
     if cwd is not None and cwd != workspace and not cwd.is_dir():
         yield at.inside("cwd").problem(f"there is no folder {cwd}", "make it, or correct the path")
     if reach.package is not None:

@@ -30,15 +30,19 @@ def ways_to_connect(url: str, *, config: str | None, data: str | None, needs_tok
     return ways
 
 
-def _desktop_entry(config: str | None, data: str | None) -> str:
-    # A desktop client starts programs in a folder of its own, with a short PATH and none of this environment.
-    program = _program()
-    arguments = [*program[1:], "serve", "--stdio"]
+def stdio_command(config: str | None, data: str | None, *, only: str | None = None) -> list[str]:
+    """What a client starts. It does so in a folder of its own, with a short PATH and none of this environment."""
+    command = [*_program(), "serve", "--stdio"]
     if config is not None:
-        arguments += ["--config", str(Path(config).absolute())]
+        command += ["--config", str(Path(config).absolute())]
     if data is not None:
-        arguments += ["--data", str(Path(data).absolute())]
-    return json.dumps({"mcpServers": {"interlock": {"command": program[0], "args": arguments}}}, indent=2)
+        command += ["--data", str(Path(data).absolute())]
+    return command if only is None else [*command, "--only", only]
+
+
+def _desktop_entry(config: str | None, data: str | None) -> str:
+    program, *arguments = stdio_command(config, data)
+    return json.dumps({"mcpServers": {"interlock": {"command": program, "args": arguments}}}, indent=2)
 
 
 def _program() -> list[str]:

@@ -42,7 +42,7 @@ def list_drivers(invocation: Invocation) -> None:
     try:
         answer = invocation.node.get("drivers")
     except Unreachable as away:
-        answer = _from_files(invocation, away).list()
+        answer = from_files(invocation, away).list()
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -69,7 +69,7 @@ def show(
 
     And what is wrong with it, and what changed since it was trusted. Of a contract: which driver serves it, and why.
     """
-    answer = _shown(invocation, name)
+    answer = shown(invocation, name)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
@@ -97,7 +97,7 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
     """
     from interlock.surface.cli.driver_detail import Driver, draw
 
-    answer = _shown(invocation, name)
+    answer = shown(invocation, name)
     one = answer.as_(Driver)
     out = invocation.out
     if one.trusted:
@@ -113,7 +113,7 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
     try:
         done = invocation.node.post("drivers", one.key, "trust", body={"digest": one.digest}, timeout=CHANGE_TIMEOUT_S)
     except Unreachable as away:
-        done = _from_files(invocation, away).trust(one.key, one.digest)
+        done = from_files(invocation, away).trust(one.key, one.digest)
     if out.as_json:
         out.raw_json(done.raw)
         return
@@ -146,7 +146,7 @@ def allow(
         body = {"host": host, "revoke": revoke}
         answer = invocation.node.post("drivers", name, "allow", body=body, timeout=CHANGE_TIMEOUT_S)
     except Unreachable as away:
-        answer = _from_files(invocation, away).allow(name, host, revoke=revoke)
+        answer = from_files(invocation, away).allow(name, host, revoke=revoke)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
@@ -204,7 +204,7 @@ def remove(
         from interlock.surface.cli.driver_detail import Driver
 
         try:
-            one = _shown(invocation, name).as_(Driver)
+            one = shown(invocation, name).as_(Driver)
             _ask(f"Delete {one.folder}?", "interlock drivers show")
         except Refused as refused:
             if not (forget and refused.error == "not_found"):
@@ -212,7 +212,7 @@ def remove(
     try:
         answer = invocation.node.delete("drivers", name, forget=str(forget).lower(), timeout=CHANGE_TIMEOUT_S)
     except Unreachable as away:
-        answer = _from_files(invocation, away).remove(name, forget=forget)
+        answer = from_files(invocation, away).remove(name, forget=forget)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
@@ -222,11 +222,11 @@ def remove(
         invocation.out.line(f"forgot {key}")
 
 
-def _shown(invocation: Invocation, name: str) -> "Answer":
+def shown(invocation: Invocation, name: str) -> "Answer":
     try:
         return invocation.node.get("drivers", name, timeout=CHANGE_TIMEOUT_S)
     except Unreachable as away:
-        return _from_files(invocation, away).show(name)
+        return from_files(invocation, away).show(name)
 
 
 def _ask(question: str, otherwise: str) -> None:
@@ -237,7 +237,7 @@ def _ask(question: str, otherwise: str) -> None:
         raise Waits("not_decided", "nothing was done")
 
 
-def _from_files(invocation: Invocation, away: Unreachable) -> "StoredDrivers":
+def from_files(invocation: Invocation, away: Unreachable) -> "StoredDrivers":
     """The files and the store themselves, when no node runs here; another node's are out of reach."""
     if invocation.remote_url is not None or away.error != "not_running":
         raise away

@@ -34,6 +34,7 @@ def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> 
     if link.server:
         lines += labelled("server", one_line(f"{link.server.name} {link.server.version}"), width)
     reach = f"{link.kind} over {link.transport}" + (f", process {link.pid}" if link.pid else "")
+    reach += {True: ", in a sandbox", False: ", in no sandbox", None: ""}[link.sandbox]
     lines += labelled("reached", reach, width)
     if link.registration is not None:
         lines += _registration(link.registration, link.hops, width)

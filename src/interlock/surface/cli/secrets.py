@@ -40,7 +40,7 @@ def list_secrets(invocation: Invocation) -> None:
     try:
         answer = invocation.node.get("secrets")
     except Unreachable as away:
-        answer = _from_store(invocation, away).list()
+        answer = from_store(invocation, away).list()
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -84,7 +84,7 @@ def set_secret(
     try:
         answer = invocation.node.post("secrets", body={"name": slug, "value": value})
     except Unreachable as away:
-        answer = _from_store(invocation, away).set(slug, value)
+        answer = from_store(invocation, away).set(slug, value)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
@@ -110,7 +110,7 @@ def remove(
     try:
         answer = invocation.node.delete("secrets", kind, name)
     except Unreachable as away:
-        answer = _from_store(invocation, away).remove(kind, name)
+        answer = from_store(invocation, away).remove(kind, name)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
@@ -132,7 +132,7 @@ def _value(name: str) -> str:
     return value
 
 
-def _from_store(invocation: Invocation, away: Unreachable) -> "StoredSecrets":
+def from_store(invocation: Invocation, away: Unreachable) -> "StoredSecrets":
     """The store itself, when no node runs on this data folder; another node's is out of reach."""
     if invocation.remote_url is not None or away.error != "not_running":
         raise away

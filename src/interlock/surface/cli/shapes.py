@@ -84,6 +84,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     errors: int = 0
     restarts: int = 0
     pid: int | None = None
+    sandbox: bool | None = None  # None: it is not this node that started it
     stderr_lines: int = 0
     latency_ms: float | None = None
     hops: int = 1

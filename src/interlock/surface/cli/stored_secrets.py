@@ -36,6 +36,15 @@ class StoredSecrets:
         except BadSecretName as error:
             raise Refused("bad_secret_name", str(error)) from None
 
+    def keep(self, name: str, value: str) -> Answer:
+        async def keep(desk: GrantDesk) -> dict[str, Any]:
+            return {"name": name, "state": await desk.keep_secret(name, value), "restarted": []}
+
+        try:
+            return self._with_desk(keep)
+        except BadSecretName as error:
+            raise Refused("bad_secret_name", str(error)) from None
+
     def remove(self, kind: Kind, name: str) -> Answer:
         async def remove(desk: GrantDesk) -> dict[str, Any]:
             if not await desk.remove_secret(kind, name):

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from interlock.protocol.drivers.frontmatter import Frontmatter, escaped, shown
 from interlock.protocol.drivers.messages import Problem
+from interlock.protocol.drivers.schema_bounds import is_bounded
 
 INVALID: Final = "schema_invalid"
 PROBLEMS_MAX: Final = 50  # of one schema in one file; more than anybody mends at once
@@ -33,6 +34,8 @@ def fault_in_json_schema(schema: Any) -> str | None:
     """Why this is no JSON Schema of 2020-12 that stands by itself; None when it is."""
     import jsonschema_rs
 
+    if not is_bounded(schema):
+        return "it is too large, or refers to itself too often"
     try:
         jsonschema_rs.Draft202012Validator(schema, offline=True)
     except jsonschema_rs.ValidationError as error:

@@ -161,6 +161,10 @@ SANDBOX: Final[dict[str, Any]] = closed(  # AIP-29
     env=closed([], **{"pass": STRINGS, "set": STRING_MAP}),
     tty=closed([], required={"type": "boolean"}),
 )
+REQUIREMENT: Final = (
+    r"^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:(?:[<>]=?|[=!~]=)[A-Za-z0-9][A-Za-z0-9.!+*_-]*"
+    r"(?:,(?:[<>]=?|[=!~]=)[A-Za-z0-9][A-Za-z0-9.!+*_-]*)*)?$"
+)
 _INSTALL = {
     "type": "array",
     "items": {
@@ -176,6 +180,8 @@ _INSTALL = {
             "user": {"type": "boolean"},
             "experimental": {"type": "boolean"},
             "verify_sha256": {"type": "string", "pattern": "^[a-f0-9]{64}$"},
+            # Ours, of pip: what a package needs and does not say, like mcp<2 for a server of the SDK's first line.
+            "with": {"type": "array", "items": {"type": "string", "pattern": REQUIREMENT}},
         },
     },
 }

@@ -1,0 +1,102 @@
+"""One server as a foreign file describes it (`Entry`), and the driver it becomes (`Draft`).
+
+Places and notes name keys, never values: any value of such a file may be a secret.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+Transport = Literal["stdio", "http", "sse"]
+Style = Literal[
+    "common", "gemini", "opencode", "continue", "registry", "bundle", "docker", "driver"
+]  # how placeholders are written
+
+ENTRIES_MAX: Final = 1000  # servers of one file
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """Something a person should know about one server: what was left out, and why."""
+
+    code: str
+    text: str
+    server: str = ""
+
+
+class Input(msgspec.Struct, frozen=True, kw_only=True):
+    """What the person is asked for: VS Code's inputs, a registry's variables, an MCPB's user_config."""
+
+    description: str = ""
+    secret: bool = True
+    default: str | None = None
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A server in the words of its source: placeholders stand as they are written there."""
+
+    name: str
+    style: Style = "common"
+    title: str | None = None
+    description: str | None = None
+    version: str | None = None
+    transport: Transport = "stdio"
+    command: tuple[str, ...] = ()  # program and arguments
+    server: Mapping[str, Any] | None = None  # a block of AIP-32 where the source says what it is, instead of a command
+    env: Mapping[str, str] = {}
+    env_passed: tuple[str, ...] = ()  # names taken from the environment as they are
+    env_unset: tuple[str, ...] = ()  # names whose values the source keeps elsewhere
+    env_file: str | None = None
+    project: str | None = None  # the folder it belongs to, where the file itself says so
+    cwd: str | None = None
+    url: str | None = None
+    headers: Mapping[str, str] = {}
+    auth: Mapping[str, Any] | None = None  # server.auth, without its secret
+    client_secret: str | None = None
+    inputs: Mapping[str, Input] = {}
+    secrets: frozenset[str] = frozenset()  # names in env or headers that the source itself declares secret
+    disabled: str | None = None  # why it is skipped unless all are wanted
+    connect_timeout_ms: int | None = None
+    call_timeout_ms: int | None = None
+    egress: tuple[str, ...] | None = None
+    only_tools: tuple[str, ...] | None = None
+    without_tools: tuple[str, ...] = ()
+    asks: bool = False  # every call is to be asked about
+    asks_tools: tuple[str, ...] = ()
+    install: tuple[Mapping[str, Any], ...] = ()
+    notes: tuple[Note, ...] = ()
+    refused: Note | None = None  # why it cannot be imported at all
+
+
+class FileReading(msgspec.Struct, frozen=True, kw_only=True):
+    """What one file holds. `problem`: it cannot be read at all."""
+
+    entries: tuple[Entry, ...] = ()
+    notes: tuple[Note, ...] = ()
+    problem: str | None = None
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """A secret of one driver: where it stood, what it is called now, and its value if the source has it."""
+
+    place: str  # env.GITHUB_TOKEN, headers.Authorization, args --api-key, url ?key
+    name: str  # as ${secrets.NAME}
+    slug: str
+    description: str
+    value: str | None = None
+    backend: str | None = None  # env://VAR
+
+    def __repr__(self) -> str:
+        return f"Finding({self.place} -> {self.slug})"
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """A driver to be written. `data` is its frontmatter without contracts; it holds no secret."""
+
+    id: str
+    source: str  # the name the server has in its file
+    data: Mapping[str, Any]
+    hints: Mapping[str, Any] = {}  # only_tools, without_tools, asks, asks_tools: for when its tools are known
+    secrets: tuple[Finding, ...] = ()
+    notes: tuple[Note, ...] = ()
+    withheld: tuple[str, ...] = ()  # absolute paths that were not opened to it

@@ -1,0 +1,52 @@
+"""Which folders a driver may use: the absolute paths its source names, and nothing wider (AIP-import-11)."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+_ABSOLUTE: Final = re.compile(r"(?:/[^\s\x00,;:*?\"<>|]*|[A-Za-z]:[\\/][^\x00*?\"<>|]*)")
+_ASSIGNED: Final = re.compile(r"-{0,2}[A-Za-z][\w-]*=(?P<value>.*)", re.DOTALL)
+_SYSTEM: Final = ("", "etc", "home", "root", "Users", "usr", "var", "proc", "sys", "dev", "tmp")
+_NEVER: Final = frozenset(f"/{each}" for each in _SYSTEM)  # AIP-security-5, and what everybody shares
+
+
+class Sandboxing:
+    def __init__(self, home: str, folder: str | None = None) -> None:
+        self._home = home.rstrip("/\\")
+        self._folder = folder  # of an unpacked bundle, which nobody changes
+        self._read: dict[str, None] = {}
+        self._write: dict[str, None] = {}
+        self.withheld: list[str] = []
+
+    def look_at(self, args: Sequence[str], env: Mapping[str, str]) -> None:
+        """A path that stands alone among the arguments is what the server works on; others are only read."""
+        for each in args:
+            if _ABSOLUTE.fullmatch(each):
+                self._open(each, self._write)
+            elif (assigned := _ASSIGNED.fullmatch(each)) and _ABSOLUTE.fullmatch(assigned["value"]):
+                self._open(assigned["value"], self._read)
+        for value in env.values():
+            if _ABSOLUTE.fullmatch(value):
+                self._open(value, self._read)
+
+    def _open(self, path: str, where: dict[str, None]) -> None:
+        plain = path.rstrip("/\\") or "/"
+        if ".." in re.split(r"[/\\]", plain):
+            wide = True
+        else:
+            below = f"{plain.rstrip('/')}/"
+            wide = plain in _NEVER or (bool(self._home) and f"{self._home}/".startswith(below))
+        if self._folder is not None and f"{plain}/".startswith(f"{self._folder}/"):
+            self._read[self._folder] = None
+        elif not wide:
+            where[plain] = None
+        elif plain not in self.withheld:
+            self.withheld.append(plain)
+
+    def block(self, passed: Sequence[str], defaults: Mapping[str, str]) -> dict[str, Any]:
+        """AIP-29's sandbox block; empty when there is nothing to say."""
+        files = {"read": [each for each in self._read if each not in self._write], "write": list(self._write)}
+        files = {key: paths for key, paths in files.items() if paths}
+        env: dict[str, Any] = {"pass": list(passed)} if passed else {}
+        env |= {"set": dict(defaults)} if defaults else {}
+        return ({"fs": files} if files else {}) | ({"env": env} if env else {})

@@ -1,0 +1,205 @@
+"""A driver stood up beside any node: installed, started once in its sandbox, its tools listed and compared, stopped.
+
+What is stood up here is the same provider that a node runs, so that what is found here is what a node will find. No
+tool is called, no door is opened, and when a look ends nothing of it is left running. The store is the node's own,
+which takes several writers: what was installed is on record for the node that runs it later.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final, Self
+
+import msgspec
+from msgspec import Raw
+
+from interlock.config.plan import Plan
+from interlock.protocol.drivers.messages import Problem
+from interlock.protocol.jsonrpc.codec import decode_value
+from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, Fault
+from interlock.protocol.jsonrpc.messages import Request
+from interlock.runtime.asked_tasks import AskedTasks
+from interlock.runtime.clock import SystemClock
+from interlock.runtime.drivers.declared import Declared
+from interlock.runtime.drivers.installed import Installed
+from interlock.runtime.drivers.ports import DriverState
+from interlock.runtime.drivers.providing import Providing
+from interlock.runtime.grants.desk import GrantDesk
+from interlock.runtime.links.connecting import Workshop
+from interlock.runtime.links.era_memory import EraMemory
+from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.link import Link, ServerFacts
+from interlock.runtime.links.pipes import Undelivered
+from interlock.runtime.links.task_watcher import Asking
+from interlock.runtime.recorder import Entry
+from interlock.runtime.sandbox.cells import Sandboxes
+from interlock.runtime.task_news import TaskNews
+from interlock.runtime.tasks import Tasks
+from interlock.store.registry import build_store
+from interlock.transport.warden import Warden
+
+LAST_WORDS: Final = 3  # lines of stderr: the reason of most programs that end is in the last
+
+Say = Callable[[str], None]
+
+
+class Stood(msgspec.Struct, frozen=True, kw_only=True):
+    """How a driver stood when it was looked at. `tools`: what its server listed, decoded; empty unless it came up."""
+
+    state: DriverState
+    code: str | None
+    reason: str | None
+    problems: tuple[Problem, ...]
+    tools: tuple[dict[str, Any], ...] = ()
+    facts: ServerFacts | None = None
+    transport: str = ""
+    installed: Installed | None = None
+    last_words: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()  # what its sandbox kept it from reaching
+
+    @property
+    def is_up(self) -> bool:
+        return self.state in (DriverState.READY, DriverState.PARTIAL, DriverState.REJECTED) and self.facts is not None
+
+
+class Bench:
+    """`async with`; nobody else is told what its servers say."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.clock = SystemClock()
+        self.store = build_store(plan.store.backend, plan.data)
+        self.desk = GrantDesk(plan.data, self.clock, plan.node.name)
+        self.keepers: dict[str, Keeper] = {}
+        self.tasks = TaskNews(Tasks(self.clock), AskedTasks())
+        self._denied: list[str] = []
+        self._eras = EraMemory()
+        self._warden = Warden()
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Raises StoreError."""
+        plan = self.plan
+        await self.store.open()
+        self._stack.push_async_callback(self.store.close)
+        await self.desk.open()
+        self._stack.push_async_callback(self.desk.close)
+        await self._eras.open(self.store.kv, self.clock)
+        await self._warden.start()
+        self._stack.push_async_callback(self._warden.stop)
+        workshop = Workshop(
+            packages=plan.data / "packages",
+            message_bytes=plan.limits.message_bytes,
+            warden=self._warden,
+            eras=self._eras,
+            clock=self.clock,
+            revealer=self.desk.revealer,
+            sandboxes=Sandboxes(
+                state=plan.data,
+                workspace=plan.workspace,
+                user_home=Path.home(),
+                clock=self.clock,
+                record=self._on_record,
+            ),
+        )
+        # Whatever was found earlier, it is looked at now.
+        eager = msgspec.structs.replace(plan, drivers=msgspec.structs.replace(plan.drivers, registration="eager"))
+        self._make = Providing(self, workshop, lambda: eager)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def stand(self, declared: Declared, say: Say) -> Stood:
+        """`say` is told of each step of installing and starting. One attempt is made."""
+        driver = declared.driver
+        assert driver is not None  # noqa: S101  (only a driver that was read is stood up)
+        once = msgspec.structs.replace(driver, connection=msgspec.structs.replace(driver.connection, max_retries=0))
+        provider = self._make(msgspec.structs.replace(declared, driver=once))
+        told: list[str] = []
+        self._denied.clear()
+
+        def on_changed(_: object) -> None:
+            text = _step(provider.state, provider.reason)
+            if text is not None and told[-1:] != [text]:
+                told.append(text)
+                say(text)
+
+        provider.on_changed = on_changed
+        provider.start()
+        try:
+            await provider.settled.wait()
+            keeper = self.keepers.get(driver.key)
+            return Stood(
+                state=provider.state,
+                code=provider.code,
+                reason=provider.reason,
+                problems=provider.problems,
+                tools=_decoded(provider.listing.tools.raws) if provider.listing is not None else (),
+                facts=keeper.link.facts if keeper is not None else None,
+                transport=keeper.link.transport if keeper is not None else "",
+                installed=provider.installed,
+                last_words=tuple(line.text for line in keeper.stderr.tail(LAST_WORDS)) if keeper is not None else (),
+                denied=tuple(dict.fromkeys(self._denied)),
+            )
+        finally:
+            provider.on_changed = None
+            await provider.stop(at_once=True)
+            await asyncio.sleep(0)  # the end of its tasks
+
+    def _on_record(self, entry: Entry) -> None:
+        text = entry[-1]
+        if isinstance(text, str):
+            self._denied.append(text)
+
+    # What links say of their own accord (LinkWatcher); a driver's keeper hears what matters
+
+    def on_standing(self, link: Link) -> None:
+        pass
+
+    def on_changed(self, link: Link, kind: str) -> None:
+        pass
+
+    def on_resource_updated(self, link: Link, params: Raw) -> None:
+        pass
+
+    def on_log(self, link: Link, params: Raw) -> None:
+        pass
+
+    def on_asking(self, link: Link, asking: Asking) -> Fault | None:
+        return Fault(METHOD_NOT_FOUND, "nobody is here to be asked")
+
+    def on_orphan_request(self, link: Link, request: Request) -> bool:
+        return False
+
+    def on_pipe_lost(self, link: Link, reason: str) -> None:
+        pass
+
+    def on_session_lost(self, link: Link) -> None:
+        pass
+
+    def on_unauthorised(self, link: Link, what: Undelivered) -> None:
+        pass
+
+    def on_unreachable(self, link: Link) -> None:
+        pass
+
+    def on_elicitation_complete(self, link: Link, params: Raw) -> None:
+        pass
+
+    def on_acknowledged(self, link: Link, params: Raw) -> None:
+        pass
+
+
+def _step(state: DriverState, reason: str | None) -> str | None:
+    match state:
+        case DriverState.INSTALLING:
+            return reason or "installing it"
+        case DriverState.CHECKING:
+            return "starting it, and asking for its tools"
+    return None
+
+
+def _decoded(raws: tuple[bytes, ...]) -> tuple[dict[str, Any], ...]:
+    return tuple(item for raw in raws if isinstance(item := decode_value(raw), dict))

@@ -1,0 +1,376 @@
+"""interlock add"""
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from interlock.surface.cli.command import Invocation, verb, verb_app
+from interlock.surface.cli.failures import BadUsage, Refused, Unreachable, Waits
+from interlock.surface.cli.passphrases import can_ask
+
+if TYPE_CHECKING:
+    from interlock.config.plan import Plan
+    from interlock.protocol.drivers.authoring import Composed, Known, Proposal
+    from interlock.protocol.imports.messages import Finding
+    from interlock.runtime.drivers.adding import Added, NotAdded
+    from interlock.runtime.drivers.bench import Bench
+
+CLASSES = ("read_only", "reversible", "irreversible")
+
+app = verb_app("Make a driver of an MCP server.")
+
+
+@verb(
+    app,
+    "add",
+    examples="""
+    interlock add npm:@modelcontextprotocol/server-filesystem -- ~/Documents
+    interlock add pypi:mcp-server-git --as git-mcp -- --repository .
+    interlock add https://mcp.example.com/mcp --secret TOKEN
+    interlock add docker:mcp/time --yes
+    interlock add -- node ./server.js --port 0
+    interlock add notes-mcp
+    """,
+)
+def add(
+    invocation: Invocation,
+    reference: Annotated[
+        str,
+        typer.Argument(
+            metavar="REF", help="npm:PACKAGE, pypi:PACKAGE, docker:IMAGE, https://…, ./program, or a draft's id."
+        ),
+    ],
+    args: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ARG...]", help="What the server is started with.", show_default=False),
+    ] = None,
+    *,
+    as_id: Annotated[
+        str | None, typer.Option("--as", metavar="ID", help="What the driver is called.", show_default=False)
+    ] = None,
+    tools: Annotated[
+        str | None,
+        typer.Option(
+            "--tools", metavar="TOOL[:CONTRACT],…", help="Only these tools, with these contracts.", show_default=False
+        ),
+    ] = None,
+    classes: Annotated[
+        list[str] | None,
+        typer.Option("--class", metavar="TOOL=CLASS", help=f"{', '.join(CLASSES)}; may be repeated."),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", metavar="NAME[=VALUE]", help="A variable it is started with; may be repeated."),
+    ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option("--secret", metavar="NAME", help="A variable, or a bearer token, that is kept as a secret."),
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="Sent to a server at an address.")
+    ] = None,
+    egress: Annotated[
+        list[str] | None, typer.Option("--egress", metavar="HOST", help="A host it may reach; may be repeated.")
+    ] = None,
+    with_: Annotated[
+        list[str] | None, typer.Option("--with", metavar="PACKAGE", help="Installed beside a pypi package.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept the proposed classes without asking.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Write a driver anew that is there already.")] = False,
+    no_trust: Annotated[bool, typer.Option("--no-trust", help="Write it, and leave trusting it for later.")] = False,
+) -> None:
+    """Make a driver of an MCP server.
+
+    Installs it, starts it once inside its sandbox to ask for its tools, proposes what each of them may do, and writes
+    .drivers/ID/ when you agree. No tool is called, and nothing is left running. A running node takes it up by itself.
+    """
+    if invocation.remote_url is not None:
+        raise BadUsage("usage", "add writes a driver here and takes no --url")
+    asked = _Asked(
+        reference=reference,
+        args=tuple(args or ()),
+        as_id=as_id,
+        tools=_tools(tools),
+        classes=_classes(classes or []),
+        env=_assigned(env or [], "--env"),
+        secrets=tuple(secret or ()),
+        headers={name: value or "" for name, value in _assigned(header or [], "--header").items()},
+        egress=tuple(egress or ()),
+        beside=tuple(with_ or ()),
+    )
+    try:
+        from interlock.runtime.drivers.adding import NotAdded
+        from interlock.surface.cli.add_report import show_added
+        from interlock.surface.cli.stored import run_stored
+    except ModuleNotFoundError as missing:
+        message = f"driver files need the package {missing.name}"
+        raise BadUsage("extra_missing", message, hint="install interlock[drivers]") from None
+    flow = _Flow(invocation, asked, yes=yes, replace=replace)
+    flow.prepare()
+    try:
+        added, composed = run_stored(flow.run())
+    except NotAdded as failed:
+        raise _refused(failed) from None
+    state = None if no_trust else _trusted(invocation, added.key)
+    show_added(invocation.out, added, composed, flow.proposals, state=state)
+
+
+class _Asked:
+    """What the command line says."""
+
+    def __init__(self, **said: Any) -> None:
+        self.reference: str = said["reference"]
+        self.args: tuple[str, ...] = said["args"]
+        self.as_id: str | None = said["as_id"]
+        self.tools: dict[str, str | None] | None = said["tools"]
+        self.classes: dict[str, Any] = said["classes"]
+        self.env: dict[str, str | None] = said["env"]
+        self.secrets: tuple[str, ...] = said["secrets"]
+        self.headers: dict[str, str] = said["headers"]
+        self.egress: tuple[str, ...] = said["egress"]
+        self.beside: tuple[str, ...] = said["beside"]
+
+
+class _Flow:
+    def __init__(self, invocation: Invocation, asked: _Asked, *, yes: bool, replace: bool) -> None:
+        self.invocation = invocation
+        self.plan: Plan = invocation.loaded.plan
+        self.asked = asked
+        self.proposals: tuple[Proposal, ...] = ()
+        self._yes = yes
+        self._replace = replace
+        self._data: dict[str, Any] = {}
+        self._files: dict[str, str] = {}
+        self._hints: Mapping[str, Any] = {}
+
+    def prepare(self) -> None:
+        """What the driver will say apart from its tools; secrets are kept."""
+        from interlock.runtime.drivers.looking import DRAFT_FILE, DRIVERS
+
+        folder = self.plan.workspace / DRIVERS / self.asked.reference
+        if (folder / DRAFT_FILE).is_file():
+            self._take_draft(folder)
+        else:
+            self._take_reference()
+
+    def _take_draft(self, path: Path) -> None:
+        from interlock.protocol.drivers.secrets_file import SECRETS_FILE
+        from interlock.runtime.imports.folders import read_folder
+
+        folder = read_folder(path)
+        if not folder.data:
+            raise Refused("bad_draft", f"{path} cannot be read", hint="interlock import writes it anew")
+        self._data = {key: value for key, value in folder.data.items() if key != "implements"}
+        self._files = {SECRETS_FILE: folder.secrets_text} if folder.secrets_text else {}
+        self._hints = folder.record.hints if folder.record is not None else {}
+
+    def _take_reference(self) -> None:
+        from interlock.protocol.drivers.secrets_file import SECRETS_FILE
+        from interlock.protocol.imports.drafting import Wishes, drafted
+        from interlock.protocol.imports.driver_text import secrets_text
+        from interlock.protocol.imports.messages import Note
+        from interlock.protocol.imports.references import UnknownReference, entry_of
+        from interlock.protocol.imports.translating import Surroundings
+
+        asked = self.asked
+        reference, args = _named(asked.reference, asked.args)
+        is_remote = reference is not None and "://" in reference
+        headers = {**asked.headers}
+        if is_remote and asked.secrets:
+            headers.setdefault("Authorization", f"Bearer ${{{asked.secrets[0]}}}")
+        try:
+            entry = entry_of(
+                reference,
+                args,
+                env={name: value for name, value in asked.env.items() if value is not None},
+                passed=[name for name, value in asked.env.items() if value is None],
+                asked=() if is_remote else asked.secrets,
+                headers=headers,
+                egress=asked.egress,
+            )
+        except UnknownReference as unknown:
+            raise BadUsage("unknown_reference", str(unknown), hint="interlock add --help") from None
+        around = Surroundings(home=str(Path.home()), workspace=str(self.plan.workspace), env=os.environ)
+        draft = drafted(entry, around, Wishes(), identifier=asked.as_id)
+        if isinstance(draft, Note):
+            raise Refused(draft.code, draft.text)
+        for note in draft.notes:
+            self.invocation.out.remark(f"note: {note.text}")
+        self._data = {key: value for key, value in draft.data.items() if key != "implements"}
+        if asked.beside:
+            package = self._data["server"].get("package")
+            self._data["install"] = [{"method": "pip", "package": package, "with": list(asked.beside)}]
+        if draft.secrets:
+            self._keep(draft.secrets)
+            self._files = {SECRETS_FILE: secrets_text(draft.secrets)}
+
+    def _keep(self, secrets: "Sequence[Finding]") -> None:
+        from interlock.surface.cli.import_ import keeper
+
+        keep = keeper(self.invocation)
+        for each in secrets:
+            value = each.value if each.value is not None else os.environ.get(each.name) or self._asked_for(each)
+            if each.backend is not None or not value:
+                continue
+            if keep(each.slug, value) == "differs":
+                said = f"the store has another value of {each.slug}, which stays: interlock secrets set replaces it"
+                self.invocation.out.remark(f"note: {said}")
+
+    def _asked_for(self, secret: "Finding") -> str | None:
+        if secret.backend is not None or not can_ask():
+            return None
+        answer: str = typer.prompt(f"{secret.name}", default="", hide_input=True, show_default=False, err=True)
+        return answer or None
+
+    async def run(self) -> "tuple[Added, Composed]":
+        """Raises NotAdded, StoreError."""
+        from interlock.runtime.drivers.adding import NotAdded, add, known_contracts, survey
+        from interlock.runtime.drivers.bench import Bench
+
+        identifier = str(self._data["id"])
+        say = self.invocation.out.remark
+        async with Bench(self.plan) as bench:
+            stood = await survey(bench, self._data, self._files, say)
+            if stood.transport and self._data["transport"] in ("http", "sse"):
+                self._data["transport"] = stood.transport  # AIP-transport-9
+            if not stood.tools:
+                raise NotAdded("no_tools", "the server has no tools", "there is nothing to make contracts of")
+            known = known_contracts(self.plan, identifier)
+            composed = self._composed(stood.tools, known)
+            files = {**self._files, **composed.files}
+            added = await self._add(bench, add, identifier, files)
+            return added, composed
+
+    async def _add(self, bench: "Bench", add: Any, identifier: str, files: Mapping[str, str]) -> "Added":
+        added: Added = await add(bench, identifier, files, self.invocation.out.remark, replaces=self._replace)
+        return added
+
+    def _composed(self, tools: Sequence[Mapping[str, Any]], known: "Mapping[str, Known]") -> "Composed":
+        from interlock.protocol.drivers.authoring import Composed, Proposal, compose, propose
+        from interlock.runtime.drivers.adding import NotAdded
+
+        wanted = self.asked.tools
+        if wanted is None and self._hints:
+            wanted = dict.fromkeys(name for tool in tools if self._is_wanted(name := str(tool.get("name"))))
+        proposals = propose(tools, str(self._data["id"]), wanted=wanted, known=known, classes=self.asked.classes)
+        accepted = [each for each in proposals if isinstance(each, Proposal)]
+        problems = [each for each in proposals if not isinstance(each, Proposal)]
+        if problems:
+            raise NotAdded(problems[0].code, problems[0].message, f"it has {problems[0].hint}", problems)
+        self.proposals = self._agreed(accepted)
+        asks = self._hints.get("asks", False) or frozenset(self._hints.get("asks_tools", ()))
+        body = f"# {self._data.get('name')}\n\n{self._data.get('description')}"
+        composed = compose(self._data, tools, self.proposals, known=known, body=body, asks=asks)
+        if isinstance(composed, Composed):
+            return composed
+        raise NotAdded(composed[0].code, composed[0].message, composed[0].hint, composed)
+
+    def _is_wanted(self, name: str) -> bool:
+        only = self._hints.get("only_tools")
+        return (not only or name in only) and name not in self._hints.get("without_tools", ())
+
+    def _agreed(self, proposals: "Sequence[Proposal]") -> "tuple[Proposal, ...]":
+        """With the person, where one is there. What only a name suggests stays open unless somebody accepts it."""
+        from interlock.surface.cli.add_report import show_proposals, with_classes
+
+        if self._yes:
+            return with_classes(proposals, {}, accept=True)
+        if not can_ask() or self.invocation.out.as_json:
+            return tuple(proposals)
+        said: dict[str, Any] = {}
+        while True:
+            shown = with_classes(proposals, said, accept=False)
+            show_proposals(self.invocation.out, shown)
+            answer = typer.prompt("Write it? yes, no, or TOOL=CLASS to change one", default="yes", err=True).strip()
+            if answer.lower() in ("y", "yes"):
+                return with_classes(shown, {}, accept=True)
+            if answer.lower() in ("n", "no", "q"):
+                raise Waits("not_decided", "nothing was written")
+            try:
+                changed = _classes(answer.replace(",", " ").split())
+            except BadUsage as bad:
+                self.invocation.out.remark(bad.message)
+                continue
+            names = {each.tool_name for each in proposals if each.is_new}
+            if unknown := [name for name in changed if name not in names]:
+                self.invocation.out.remark(f"there is no tool {unknown[0]} whose class could be changed")
+            said |= {name: value for name, value in changed.items() if name in names}
+
+
+def _named(reference: str, args: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
+    """The reference, or None where it is the first word of a command; paths of here, made absolute."""
+    here = tuple(_absolute(each) for each in args)
+    is_kind = reference.partition(":")[0] in ("npm", "pypi", "docker", "http", "https") and ":" in reference
+    if is_kind:
+        return reference, here
+    if "/" in reference:
+        return None, (str(Path(reference).expanduser().absolute()), *here)
+    if args or shutil.which(reference):
+        return None, (reference, *here)
+    return reference, here
+
+
+def _absolute(text: str) -> str:
+    """A server is started somewhere else: what names something here is made to name it there."""
+    if text in (".", "..") or text.startswith(("./", "../", "~/")):
+        return str(Path(os.path.abspath(Path(text).expanduser())))  # noqa: PTH100  (without following links)
+    looks = not text.startswith(("-", "/")) and ("/" in text or "." in text) and ":" not in text and "@" not in text
+    return str(Path(text).absolute()) if looks and Path(text).exists() else text
+
+
+def _tools(text: str | None) -> dict[str, str | None] | None:
+    if text is None:
+        return None
+    found: dict[str, str | None] = {}
+    for each in filter(None, (part.strip() for part in text.split(","))):
+        tool, _, contract = each.partition(":")
+        found[tool] = contract or None
+    if not found:
+        raise BadUsage("usage", "--tools names no tool", hint="--tools read_file:fs-read,write_file:fs-write")
+    return found
+
+
+def _classes(texts: Sequence[str]) -> dict[str, Any]:
+    found = {}
+    for text in texts:
+        tool, _, said = text.rpartition("=")
+        tool_class = said.replace("-", "_")
+        if not tool or tool_class not in CLASSES:
+            raise BadUsage("usage", f"{text} is not TOOL=CLASS", hint=f"a class is one of {', '.join(CLASSES)}")
+        found[tool] = tool_class
+    return found
+
+
+def _assigned(texts: Sequence[str], option: str) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or (not equals and option != "--env"):
+            raise BadUsage("usage", f"{option} is NAME=VALUE", hint="interlock add --help")
+        found[name] = value if equals else None
+    return found
+
+
+def _trusted(invocation: Invocation, key: str) -> dict[str, Any]:
+    """What was written was agreed to just now."""
+    from interlock.surface.cli.drivers import CHANGE_TIMEOUT_S, from_files, shown
+
+    one = shown(invocation, key).value
+    if one["trusted"]:
+        return dict(one)
+    digest = one["digest"]
+    try:
+        body = {"digest": digest}
+        done = invocation.node.post("drivers", key, "trust", body=body, timeout=CHANGE_TIMEOUT_S)
+    except Unreachable as away:
+        done = from_files(invocation, away).trust(key, digest)
+    return dict(done.value)
+
+
+def _refused(failed: "NotAdded") -> Refused:
+    details = {"problems": [str(each) for each in failed.problems]} if failed.problems else None
+    return Refused(failed.code, failed.message, hint=failed.hint, details=details)

@@ -1,0 +1,186 @@
+"""interlock import"""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from interlock.surface.cli.command import Invocation, verb, verb_app
+from interlock.surface.cli.failures import BadUsage, Refused, Unreachable
+
+if TYPE_CHECKING:
+    from interlock.protocol.imports.batches import Batch
+    from interlock.protocol.imports.clients import Client
+    from interlock.runtime.imports.finding import Machine, SourceFile
+    from interlock.runtime.imports.importing import Importing, Keep, Kept, Report
+
+app = verb_app("Bring in the servers that other clients have.")
+
+
+@verb(
+    app,
+    "import",
+    examples="""
+    interlock import --list
+    interlock import --dry-run
+    interlock import --from cursor --from claude-code
+    interlock import files github
+    interlock import --file ./server.json
+    interlock import --file old.json --as cursor
+    """,
+)
+def import_(
+    invocation: Invocation,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these servers.", show_default=False)
+    ] = None,
+    *,
+    list_files: Annotated[bool, typer.Option("--list", help="Show the files there are, and stop.")] = False,
+    from_clients: Annotated[
+        list[str] | None, typer.Option("--from", metavar="CLIENT", help="Only this client's files; may be repeated.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="FILE", help="This file, wherever it is.", show_default=False)
+    ] = None,
+    as_client: Annotated[
+        str | None,
+        typer.Option(
+            "--as", metavar="CLIENT", help="Whose form --file has, if its name does not say.", show_default=False
+        ),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also what is disabled or built into a client.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.")] = False,
+    no_connect: Annotated[bool, typer.Option("--no-connect", help="Start and dial nothing: tools come later.")] = False,
+    trust_network: Annotated[
+        bool, typer.Option("--trust-network", help="Let the servers reach any host; else none is open.")
+    ] = False,
+    not_secret: Annotated[
+        list[str] | None,
+        typer.Option("--not-secret", metavar="NAME", help="This key holds no secret; may be repeated."),
+    ] = None,
+) -> None:
+    """Bring in the servers that other clients have.
+
+    Each becomes a driver in .drivers/. Secrets are moved into the encrypted store; the other client's files are left
+    as they are. Nothing that a file says to run is run, except to ask a server for its tools.
+    """
+    from interlock.protocol.imports.drafting import Wishes
+    from interlock.runtime.imports.finding import Machine, look
+    from interlock.runtime.imports.importing import Importing
+    from interlock.surface.cli.import_report import show_files, show_report
+
+    plan = invocation.loaded.plan
+    machine = Machine.this(os.environ, plan.workspace)
+    clients = _clients(from_clients or [])
+    packages = invocation.data_folder / "packages"
+    files = look(machine, clients) if file is None else [_one_file(file, as_client, machine, packages)]
+    if list_files:
+        show_files(invocation.out, files)
+        return
+    asked = Importing(
+        machine=machine,
+        workspace=plan.workspace,
+        wishes=Wishes(not_secret=frozenset(not_secret or ()), trust_network=trust_network),
+        everything=everything,
+        only=frozenset(names or ()),
+        own_addresses=own_addresses(invocation),
+    )
+    del no_connect  # nothing is connected before a survey of a draft's server exists
+    report = _carried_out(invocation, files, asked, dry_run=dry_run)
+    show_report(invocation.out, files, report, dry_run=dry_run)
+
+
+def own_addresses(invocation: Invocation) -> list[str]:
+    node = invocation.loaded.plan.node
+    scheme = "https" if node.tls_cert is not None else "http"
+    found = [f"{scheme}://{node.listen.host}:{node.listen.port}"]
+    return [*found, node.public_url] if node.public_url else found
+
+
+def _clients(named: list[str]) -> "list[Client]":
+    from interlock.protocol.imports.clients import CLIENTS
+
+    return [known_client(each) for each in named] or list(CLIENTS)
+
+
+def known_client(name: str) -> "Client":
+    from interlock.protocol.imports.clients import CLIENTS, maybe_client
+
+    client = maybe_client(name)
+    if client is None:
+        known = ", ".join(each.name for each in CLIENTS)
+        raise BadUsage("unknown_client", f"there is no client {name}", hint=f"known are {known}")
+    return client
+
+
+def _one_file(path: Path, as_client: str | None, machine: "Machine", packages: Path) -> "SourceFile":
+    from interlock.runtime.imports.descriptions import NotKnown, read_file
+
+    client = known_client(as_client) if as_client else None
+    try:
+        source = read_file(path.expanduser().absolute(), client, system=machine.system, packages=packages)
+    except NotKnown as unknown:
+        raise BadUsage("unknown_form", str(unknown), hint="say whose form it has: --as CLIENT") from None
+    if source.state != "read":
+        why = source.reason or "there is no such file"
+        raise Refused("unreadable", f"{path}: {why}", hint="interlock import --list shows the files there are")
+    return source
+
+
+def _carried_out(invocation: Invocation, files: "list[SourceFile]", asked: "Importing", *, dry_run: bool) -> "Report":
+    from interlock.runtime.imports.bundles import BadBundle, unpack
+    from interlock.runtime.imports.folders import WorkspaceUnusable
+    from interlock.runtime.imports.importing import carry_out, plan, sourced
+
+    try:
+        found = plan(sourced(files), files, asked)
+        if not dry_run and not asked.wishes.trust_network and is_dialogue(invocation):
+            found = _asked_about_hosts(invocation, found)
+        for file in files:
+            if file.bundle is not None and not dry_run:
+                unpack(file.bundle)
+        return carry_out(found, asked, None if dry_run else keeper(invocation))
+    except BadBundle as bad:
+        raise Refused("bad_bundle", str(bad), hint="have it made anew by whoever publishes it") from None
+    except WorkspaceUnusable as unusable:
+        raise Refused(
+            "workspace_unusable", str(unusable), hint="interlock check --effective shows the workspace"
+        ) from None
+
+
+def is_dialogue(invocation: Invocation) -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty() and not invocation.out.as_json
+
+
+def _asked_about_hosts(invocation: Invocation, found: "Batch") -> "Batch":
+    """AIP-import-11: a client's file does not say which hosts a server needs."""
+    from interlock.protocol.imports.batches import Batch, asks_for_hosts, with_hosts
+
+    planned = []
+    for each in found.planned:
+        if asks_for_hosts(each):
+            invocation.out.remark(f"{each.draft.source}: which hosts may it reach?")
+            answer = typer.prompt(
+                "names with commas, * for any, nothing for none", default="", err=True, show_default=False
+            )
+            hosts = [host.strip() for host in answer.split(",") if host.strip()]
+            each = with_hosts(each, hosts)
+        planned.append(each)
+    return Batch(planned=tuple(planned), skipped=found.skipped)
+
+
+def keeper(invocation: Invocation) -> "Keep":
+    """Keeps a secret through the node that runs, or in its store while none does."""
+    from interlock.surface.cli.secrets import from_store
+
+    def keep(slug: str, value: str) -> "Kept":
+        try:
+            answer = invocation.node.post("secrets", body={"name": slug, "value": value, "unless_kept": True})
+        except Unreachable as away:
+            answer = from_store(invocation, away).keep(slug, value)
+        state: Kept = answer.value["state"]
+        return state
+
+    return keep

@@ -1,0 +1,45 @@
+"""What other clients' files look like, and entries made of them."""
+
+import json
+from typing import Any
+
+from interlock.protocol.imports.client_files import read_client_file
+from interlock.protocol.imports.clients import BY_NAME
+from interlock.protocol.imports.drafting import Wishes, drafted
+from interlock.protocol.imports.messages import Draft, Entry, FileReading, Note
+from interlock.protocol.imports.translating import Surroundings
+
+HOME = "/srv/ada"
+WORKSPACE = "/srv/ada/project"
+
+
+def around(**changed: Any) -> Surroundings:
+    return Surroundings(**{"home": HOME, "workspace": WORKSPACE, **changed})
+
+
+def read(client: str, content: str | dict[str, Any]) -> FileReading:
+    text = content if isinstance(content, str) else json.dumps(content)
+    return read_client_file(text.encode(), BY_NAME[client])
+
+
+def entry(client: str, raw: dict[str, Any], **file: Any) -> Entry:
+    """One server of a client whose file is JSON."""
+    root = BY_NAME[client].root[0]
+    (found,) = read(client, {root: {"it": raw}, **file}).entries
+    return found
+
+
+def drafted_from(client: str, raw: dict[str, Any], *, wishes: Wishes | None = None, **surroundings: Any) -> Draft:
+    made = drafted(entry(client, raw), around(**surroundings), wishes or Wishes())
+    assert isinstance(made, Draft), made
+    return made
+
+
+def refused_from(client: str, raw: dict[str, Any], **surroundings: Any) -> Note:
+    made = drafted(entry(client, raw), around(**surroundings), Wishes())
+    assert isinstance(made, Note), made
+    return made
+
+
+def kept(draft: Draft) -> dict[str, str | None]:
+    return {each.slug: each.value for each in draft.secrets}

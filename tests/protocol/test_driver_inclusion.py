@@ -1,0 +1,315 @@
+"""Is what one JSON Schema allows allowed by another: yes, no, or unknown? And can two hold at once?"""
+
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlock.protocol.drivers.inclusion import Outcome, Verdict, includes
+from interlock.protocol.drivers.overlap import exclusions
+from interlock.protocol.drivers.shapes import Side
+from interlock.protocol.drivers.validators import compiled
+
+YES, UNKNOWN, NO = Verdict.YES, Verdict.UNKNOWN, Verdict.NO
+STRING, INTEGER, NUMBER, NULL = ({"type": name} for name in ("string", "integer", "number", "null"))
+NULLABLE = {"anyOf": [STRING, NULL]}
+
+
+def compare(narrow: Any, wide: Any) -> Outcome:
+    return includes(Side(wide), wide, Side(narrow), narrow)
+
+
+def array(items: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items, **more}
+
+
+def record(*required: str, closed: bool | None = None, **properties: Any) -> dict[str, Any]:
+    made = {"type": "object", "properties": properties, "required": list(required)}
+    return made if closed is None else {**made, "additionalProperties": not closed}
+
+
+@pytest.mark.req("AIP-tools-5")
+@pytest.mark.parametrize(
+    ("narrow", "wide", "verdict"),
+    [
+        (INTEGER, NUMBER, YES),
+        (NUMBER, INTEGER, NO),
+        ({"type": "number", "multipleOf": 1}, INTEGER, YES),
+        (STRING, {"type": ["string", "null"]}, YES),
+        (STRING, NULLABLE, YES),
+        ({"type": ["string", "null"]}, STRING, NO),
+        (NULLABLE, STRING, NO),
+        (NULLABLE, {"type": ["null", "string"]}, YES),
+        ({"type": ["string", "null"]}, NULLABLE, YES),
+        (STRING, INTEGER, NO),
+        ({}, STRING, NO),
+        (STRING, {}, YES),
+        (STRING, True, YES),
+        (STRING, False, NO),
+        (False, STRING, YES),
+        ({"enum": ["a", "b"]}, {"enum": ["a"]}, NO),
+        ({"enum": ["a"]}, {"enum": ["a", "b"]}, YES),
+        ({"enum": ["a", 1], "type": "string"}, STRING, YES),
+        ({"enum": ["a", 1]}, STRING, NO),
+        ({"const": "a"}, {"const": "a"}, YES),
+        ({"const": 1}, {"const": True}, NO),
+        ({"const": 1.0}, INTEGER, YES),
+        (STRING, {"enum": ["a"]}, NO),
+        ({"type": "boolean"}, {"enum": [True, False]}, YES),
+        ({"type": "boolean"}, {"enum": [True]}, NO),
+        (array(INTEGER), array(NUMBER), YES),
+        (array(NUMBER), array(INTEGER), NO),
+        (array({}), array(STRING), NO),
+        (array(STRING), {"type": "array"}, YES),
+        (record("a", a=STRING), record("a", a=STRING, b=STRING), YES),
+        (record(a=STRING), record("a", a=STRING), NO),
+        (record("a", a=INTEGER), record("a", a=STRING), NO),
+        (record("a", "b", a=STRING, b=STRING), record("a", a=STRING, closed=True), NO),
+        (record("a", "b", a=STRING, b=STRING), record("a", a=STRING, closed=False), YES),
+        (record("a", "b", a=STRING, b=STRING), record("a", a=STRING), UNKNOWN),
+        (record(a=STRING, closed=False), record(a=STRING, closed=True), NO),
+        (record("a", a=STRING, b=False), record("a", a=STRING, closed=True), YES),
+        ({"type": "object"}, record(a=STRING, closed=True), UNKNOWN),
+        ({"type": "object"}, {"type": "object"}, YES),
+        ({"type": "object", "additionalProperties": INTEGER}, {"type": "object", "additionalProperties": NUMBER}, YES),
+        ({"type": "object", "additionalProperties": NUMBER}, {"type": "object", "additionalProperties": INTEGER}, NO),
+        (record(a=record(b=array(INTEGER))), record(a=record(b=array(STRING))), NO),
+        ({"allOf": [{"type": ["string", "integer"]}, {"type": ["integer", "null"]}]}, INTEGER, YES),
+        (INTEGER, {"allOf": [NUMBER, INTEGER]}, YES),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_types_and_listed_values_are_compared(narrow: Any, wide: Any, verdict: Verdict) -> None:
+    assert compare(narrow, wide).verdict is verdict
+
+
+@pytest.mark.req("AIP-tools-5")
+def test_a_value_that_is_not_accepted_is_named_with_its_place() -> None:
+    narrow = record(mode={"enum": ["a", "b"]})
+    outcome = compare(narrow, record(mode={"enum": ["a"]}))
+    (difference,) = outcome.differences
+    assert (difference.path, difference.narrow) == ("/mode", '"b"')
+
+
+@pytest.mark.req("AIP-tools-5")
+def test_every_difference_is_told() -> None:
+    narrow = record(a=STRING, b=array(record(c=INTEGER)), **{"d/e": NULL})
+    wide = record(a=INTEGER, b=array(record(c=STRING)), **{"d/e": STRING})
+    assert [each.path for each in compare(narrow, wide).differences] == ["/a", "/b/*/c", "/d~1e"]
+
+
+@pytest.mark.req("AIP-tools-8")
+@pytest.mark.parametrize(
+    "wide",
+    [
+        {"type": "string", "pattern": "^a"},
+        {"type": "string", "format": "uri"},
+        {"type": "string", "minLength": 1},
+        {"type": "string", "maxLength": 5},
+        {"oneOf": [{"type": "string", "maxLength": 3}, {"type": "string", "minLength": 3}]},
+        {"type": "string", "not": {"const": "x"}},
+        {"if": {"type": "string"}, "then": {"minLength": 1}},
+        {"type": "string", "$ref": "https://schemas.example/elsewhere.json"},
+        {"type": "string", "$dynamicRef": "#node"},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_decided_is_unknown_and_not_a_no(wide: Any) -> None:
+    assert compare(STRING, wide).verdict is UNKNOWN
+    assert compare(INTEGER, {**wide, "type": "string"}).verdict is NO
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide"),
+    [
+        ({"type": "string", "pattern": "^a"}, {"type": "string", "pattern": "^a"}),
+        ({"type": "string", "minLength": 3}, {"type": "string", "minLength": 1}),
+        ({"type": "integer", "minimum": 1, "maximum": 5}, {"type": "number", "minimum": 0, "maximum": 5.5}),
+        ({"oneOf": [STRING, NULL]}, {"oneOf": [STRING, NULL]}),
+        (array(STRING, minItems=2, uniqueItems=True), array(STRING, minItems=1, uniqueItems=True)),
+        (STRING, {"type": ["string", "array"], "items": INTEGER, "minItems": 3, "minimum": 4}),
+    ],
+    ids=str,
+)
+def test_the_same_rule_or_a_narrower_one_is_a_yes(narrow: Any, wide: Any) -> None:
+    assert compare(narrow, wide).verdict is YES
+
+
+@pytest.mark.req("AIP-tools-5")
+@pytest.mark.parametrize("definitions", ["$defs", "definitions"])
+def test_references_inside_a_schema_are_followed(definitions: str) -> None:
+    wide = {
+        **record(a={"$ref": f"#/{definitions}/x~1y"}),
+        definitions: {"x/y": {"$ref": f"#/{definitions}/z"}, "z": STRING},
+    }
+    assert compare(record(a=STRING), wide).verdict is YES
+    assert compare(record(a=INTEGER), wide).verdict is NO
+
+
+def test_beside_a_reference_of_draft_07_nothing_counts() -> None:
+    beside = {"definitions": {"x": STRING}, "$ref": "#/definitions/x", "type": "integer"}
+    old = {"$schema": "http://json-schema.org/draft-07/schema#", **beside}
+    assert compare(STRING, old).verdict is YES
+    assert compare(STRING, beside).verdict is NO
+
+
+TREE = {"$defs": {"t": record("name", name=STRING, children=array({"$ref": "#/$defs/t"}))}, "$ref": "#/$defs/t"}
+
+
+def nested(depth: int, inner: Any) -> Any:
+    for _ in range(depth):
+        inner = record(a=inner)
+    return inner
+
+
+@pytest.mark.req("AIP-tools-5")
+@pytest.mark.parametrize(
+    ("narrow", "wide"),
+    [
+        (TREE, TREE),
+        ({"$ref": "#"}, STRING | {"minLength": 0, "$ref": "#"}),
+        (STRING, {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}),
+        (nested(40, STRING), nested(40, INTEGER)),
+    ],
+    ids=["a tree", "itself", "a circle", "depth"],
+)
+def test_circles_and_depth_end_as_unknown(narrow: Any, wide: Any) -> None:
+    assert compare(narrow, wide).verdict is UNKNOWN
+
+
+def test_alternatives_inside_alternatives_end() -> None:
+    wide: Any = STRING
+    for _ in range(30):
+        wide = record(a={"anyOf": [wide, wide]}, b={"anyOf": [wide, wide]})
+    narrow: Any = STRING
+    for _ in range(30):
+        narrow = record(a={"anyOf": [narrow, {**narrow, "title": "b"}]}, b=narrow)
+    assert compare(narrow, wide).verdict is not YES
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "apart"),
+    [
+        (STRING, {"type": "array"}, [""]),
+        ({"type": ["string", "null"]}, STRING, []),
+        (record("a", a=STRING), record("b", b=STRING), []),
+        (record("a", a=STRING, closed=True), record("b", b=STRING), ["/b"]),
+        (record("a", a=STRING), record(b=STRING, closed=True), ["/a"]),
+        (record("a", a=STRING), record("a", a=INTEGER), ["/a"]),
+        (array(STRING), array({"type": "object"}), ["/*"]),
+        ({"anyOf": [STRING, array(STRING)]}, array(INTEGER), [""]),
+        ({"anyOf": [STRING, array(STRING)]}, array(STRING), []),
+        ({"enum": ["a", "b"]}, {"enum": ["c"]}, [""]),
+        ({"enum": ["a", "b"]}, {"enum": ["b"]}, []),
+        (INTEGER, NUMBER, []),
+        ({}, STRING, []),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_schemas_that_cannot_hold_at_once_are_told_apart(ours: Any, theirs: Any, apart: list[str]) -> None:
+    assert [each.path for each in exclusions(Side(ours), ours, Side(theirs), theirs)] == apart
+
+
+SCALARS = st.sampled_from([None, True, False, 0, 1, 1.5, "a", "b", ""])
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.sampled_from("xy"), inner, max_size=2)),
+    max_leaves=5,
+)
+TYPES = st.sampled_from(["null", "boolean", "integer", "number", "string", "array", "object"])
+
+
+def _objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.fixed_dictionaries(
+        {
+            "type": st.just("object"),
+            "properties": st.dictionaries(st.sampled_from("xy"), inner, max_size=2),
+            "required": st.lists(st.sampled_from("xy"), unique=True, max_size=2),
+            "additionalProperties": st.one_of(st.booleans(), inner),
+        }
+    )
+
+
+SCHEMAS = st.recursive(
+    st.one_of(
+        st.booleans(),
+        st.fixed_dictionaries({"type": st.one_of(TYPES, st.lists(TYPES, min_size=1, max_size=3, unique=True))}),
+        st.fixed_dictionaries({"enum": st.lists(SCALARS, min_size=1, max_size=3)}),
+        st.fixed_dictionaries({"type": st.just("string"), "minLength": st.integers(0, 2)}),
+        st.fixed_dictionaries({"type": st.just("number"), "maximum": st.integers(0, 2)}),
+        st.fixed_dictionaries({"multipleOf": st.sampled_from([1, 0.5])}),
+    ),
+    lambda inner: st.one_of(
+        _objects(inner),
+        st.fixed_dictionaries({"type": st.just("array"), "items": inner}, optional={"maxItems": st.integers(0, 1)}),
+        st.fixed_dictionaries({"anyOf": st.lists(inner, min_size=1, max_size=2)}),
+        st.fixed_dictionaries({"oneOf": st.lists(inner, min_size=1, max_size=2)}),
+        st.fixed_dictionaries({"allOf": st.lists(inner, min_size=1, max_size=2)}),
+        st.fixed_dictionaries({"not": inner}),
+    ),
+    max_leaves=5,
+)
+
+
+@given(SCHEMAS, SCHEMAS, st.lists(VALUES, max_size=20))
+def test_after_a_yes_no_value_of_the_one_is_refused_by_the_other(narrow: Any, wide: Any, values: list[Any]) -> None:
+    if compare(narrow, wide).verdict is YES:
+        ours, theirs = jsonschema.Draft202012Validator(narrow), jsonschema.Draft202012Validator(wide)
+        for value in values:
+            assert not ours.is_valid(value) or theirs.is_valid(value)
+
+
+@given(SCHEMAS)
+def test_every_schema_allows_at_least_what_it_allows(schema: Any) -> None:
+    assert compare(schema, schema).verdict is YES
+
+
+def _is_full(value: Any) -> bool:
+    """No empty array and no object without both members: what the comparison leaves out of account."""
+    if isinstance(value, list):
+        return bool(value) and all(map(_is_full, value))
+    return not isinstance(value, dict) or (len(value) == 2 and all(map(_is_full, value.values())))
+
+
+@given(SCHEMAS, SCHEMAS, st.lists(VALUES, max_size=20))
+def test_what_is_told_apart_has_no_value_in_common(ours: Any, theirs: Any, values: list[Any]) -> None:
+    if exclusions(Side(ours), ours, Side(theirs), theirs):
+        one, other = jsonschema.Draft202012Validator(ours), jsonschema.Draft202012Validator(theirs)
+        for value in filter(_is_full, values):
+            assert not (one.is_valid(value) and other.is_valid(value))
+
+
+def doubled(count: int) -> dict[str, Any]:
+    definitions: dict[str, Any] = {
+        f"d{number}": {"anyOf": [{"$ref": f"#/$defs/d{number + 1}"}] * 2} for number in range(count)
+    }
+    return {"$defs": {**definitions, f"d{count}": STRING}, "$ref": "#/$defs/d0"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        doubled(30),
+        {"$defs": {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(2500)}},
+        {"enum": list(range(30_000))},
+        nested(150, STRING),
+        "true",
+        None,
+        [],
+        {"type": 5},
+        {"$ref": "#/$defs/nothing"},
+        {"$schema": "https://schemas.example/mine", "type": "object"},
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_schema_that_is_none_or_costs_too_much_is_not_compiled(schema: Any) -> None:
+    assert compiled(schema) is None
+
+
+def test_schemas_as_large_as_people_write_them_are_compiled() -> None:
+    large = record(**{f"field_{number}": {"anyOf": [STRING, NULL, {"$ref": "#/$defs/t"}]} for number in range(300)})
+    made = compiled({**large, **{"$defs": TREE["$defs"]}})
+    assert made is not None and made.is_whole
+    assert made.accepts({"field_1": {"name": "x", "children": [{"name": "y"}]}})

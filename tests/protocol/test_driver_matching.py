@@ -1,0 +1,407 @@
+"""Is a binding that fits its server's tool bound, and one that does not refused with every difference?"""
+
+import socket
+from typing import Any
+
+import pytest
+from driver_bindings import (
+    DRAFT_07,
+    DRAFT_2020_12,
+    LIST_DIRECTORY,
+    READ_FILE,
+    READ_GRAPH,
+    STRING,
+    WRITE_FILE,
+    bound,
+    entry,
+    files,
+    giving,
+    matched,
+    promising,
+    refused,
+    takes,
+)
+from driver_texts import contract
+
+from interlock.protocol.drivers.errors import DriverError
+from interlock.protocol.drivers.matching import Bound, digest_of, match
+
+PATH = takes("path", path=STRING)
+READS_A_FILE = contract(outputs={"type": "object"})
+
+
+def unverified(found: Bound) -> list[str]:
+    assert all(each.severity == "warning" and each.hint for each in found.warnings)
+    return [each.message for each in found.warnings if each.code == "contract_unverified"]
+
+
+def test_the_file_servers_read_file_is_bound_without_a_doubt() -> None:
+    reading = bound(entry(), READS_A_FILE, READ_FILE)
+    assert (reading.warnings, reading.mode, reading.tool_name, reading.is_verbatim) == ((), "structured", "tool", True)
+
+
+@pytest.mark.req("AIP-tools-2")
+@pytest.mark.parametrize(
+    ("tool", "told"),
+    [
+        (
+            giving(inputs=takes(name=STRING)),
+            "input, /path: the contract has the input 'path', the server has no argument",
+        ),
+        (
+            giving(inputs=takes("path", path={"type": "integer"})),
+            "input, /path: the contract has string, the server has",
+        ),
+        (giving(inputs=takes("path", "key", path=STRING, key=STRING)), "input, /key: the contract has no input for it"),
+        (
+            giving({"type": "object", "properties": {"n": {"type": "integer"}}, "additionalProperties": False}),
+            "output, /text: the contract has required, the server has never there",
+        ),
+        (giving(annotations={"readOnlyHint": False}), "effect: the contract has mutates nothing"),
+    ],
+    ids=["lacks an input", "another type", "one more required", "the output", "the effect"],
+)
+def test_a_tool_of_the_right_name_that_does_not_fit_is_refused(tool: dict[str, Any], told: str) -> None:
+    if tool["inputSchema"] == takes():
+        tool = {**tool, "inputSchema": PATH}
+    promise = promising(takes("text", text=STRING), PATH)
+    (problem,) = refused(entry(), promise, tool)
+    assert problem.message.startswith("binding 0 (fs-read to 'tool'), ")
+    assert told in problem.message
+    assert problem.field == "/implements/0"
+
+
+@pytest.mark.req("AIP-tools-2")
+def test_every_difference_is_listed() -> None:
+    promise = promising({"type": "array"}, takes("a", "b", a=STRING, b=STRING))
+    tool = giving(STRING, takes("a", "c", a={"type": "integer"}, c=STRING), annotations={"readOnlyHint": False})
+    problems = refused(entry(), promise, tool)
+    assert [each.message.split(": ")[0].partition("), ")[2] for each in problems] == [
+        "input, /c",
+        "input, /a",
+        "input, /b",
+        "effect",
+        "output",
+    ]
+
+
+@pytest.mark.req("AIP-tools-4")
+@pytest.mark.parametrize(
+    ("inputs", "arguments"),
+    [
+        (takes(), PATH),
+        (takes(path=STRING), PATH),
+        (takes("path", "key", path=STRING, key=STRING), PATH),
+        (PATH, {"type": "object"}),
+        (PATH, {**takes(), "additionalProperties": False}),
+    ],
+    ids=["fed by nothing", "fed by an optional input", "no argument", "no properties at all", "closed"],
+)
+def test_inputs_and_arguments_that_do_not_meet_are_refused(inputs: Any, arguments: Any) -> None:
+    refused(entry(), promising({}, inputs), giving(inputs=arguments))
+
+
+@pytest.mark.req("AIP-tools-4")
+@pytest.mark.parametrize(
+    ("one", "inputs", "arguments"),
+    [
+        (entry(), PATH, READ_FILE["inputSchema"]),
+        (entry(argument_defaults={"path": "/a"}), takes(), PATH),
+        (entry(context_arguments={"who": "context.user_id"}), takes(), takes("who", who=STRING)),
+        (entry(), takes("key", key=STRING), {**takes(), "additionalProperties": True}),
+        (entry(), takes("key", key=STRING), {**takes(), "additionalProperties": STRING}),
+        (entry(), takes(path={**STRING, "default": "/"}), PATH),
+        (entry(mapping={"file": "path"}), takes("file", file=STRING), PATH),
+        (entry(own_schema_narrowing={"drop_inputs": ["key"]}), takes(key=STRING), takes()),
+    ],
+    ids=[
+        "optional arguments",
+        "default",
+        "context",
+        "open",
+        "open for texts",
+        "contract's default",
+        "mapped",
+        "dropped",
+    ],
+)
+def test_inputs_and_arguments_that_meet_are_accepted(one: dict[str, Any], inputs: Any, arguments: Any) -> None:
+    found = bound(one, promising({"type": "object"}, inputs), giving({"type": "object"}, arguments))
+    assert found.warnings == ()
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        entry(argument_defaults={"path": 5}),
+        entry(argument_defaults={"path": "/a", "other": 1}),
+        entry(argument_defaults={"path": "/a"}, context_arguments={"who": "context.user_id"}),
+    ],
+    ids=["a constant of another type", "a constant for no argument", "a context for no argument"],
+)
+def test_constants_and_context_need_an_argument_that_takes_them(one: dict[str, Any]) -> None:
+    refused(one, promising({}), giving(inputs=PATH))
+
+
+@pytest.mark.req("AIP-tools-5")
+def test_a_mapped_pair_is_compared_under_its_two_names() -> None:
+    promise = promising({}, takes("mode", mode={"enum": ["a", "b"]}))
+    (problem,) = refused(entry(mapping={"mode": "kind"}), promise, giving(inputs=takes("kind", kind={"enum": ["a"]})))
+    assert 'input, /kind: the contract has "b", the server has' in problem.message
+
+
+def test_an_argument_from_the_context_is_not_compared_with_the_input_it_overrides() -> None:
+    one = entry(context_arguments={"tenant": "context.tenant_id"})
+    promise = promising({}, takes(tenant={"type": "integer"}))
+    assert isinstance(matched(one, promise, giving(inputs=takes("tenant", tenant=STRING))), Bound)
+
+
+@pytest.mark.req("AIP-tools-6")
+def test_the_path_is_walked_through_the_output_schema() -> None:
+    entities = {"type": "array", "items": takes("name", name=STRING)}
+    assert bound(entry("$.entities"), promising(entities), READ_GRAPH).warnings == ()
+    assert bound(entry("$.entities[*].name"), promising({"type": "array", "items": STRING}), READ_GRAPH).warnings == ()
+    assert bound(entry("$.relations[0].to"), promising(STRING), READ_GRAPH).warnings == ()
+
+
+@pytest.mark.req("AIP-tools-6")
+@pytest.mark.parametrize("path", ["$.nodes", "$.entities[*].kind", "$.entities.name", "$[0]", "$.entities[0][0]"])
+def test_a_path_to_what_a_closed_output_schema_does_not_have_is_refused(path: str) -> None:
+    (problem,) = refused(entry(path), promising({}), READ_GRAPH)
+    assert "output" in problem.message and "nothing at" in problem.message
+
+
+def test_a_path_to_what_an_open_output_schema_does_not_name_is_unverified() -> None:
+    assert unverified(bound(entry("$.other"), promising({}), giving(takes("a", "b", a=STRING, b=STRING)))) != []
+
+
+@pytest.mark.req("AIP-tools-6")
+def test_a_text_for_an_array_is_refused_with_the_hint_to_parse_it() -> None:
+    (problem,) = refused(entry("$.content"), promising({"type": "array"}, PATH), LIST_DIRECTORY)
+    assert "the contract has array, the server has string" in problem.message
+    assert "result_parse" in problem.hint
+
+
+@pytest.mark.req("AIP-tools-6")
+def test_a_tool_without_output_schema_is_recorded_as_unverified() -> None:
+    (message,) = unverified(bound(entry(), promising({}), giving()))
+    assert "no outputSchema" in message
+
+
+@pytest.mark.parametrize(
+    ("outputs", "given_by"),
+    [
+        ({"type": ["string", "null"]}, STRING),
+        (STRING, {"anyOf": [STRING, {"type": "null"}]}),
+        (takes(a=STRING), takes("a", a=STRING)),
+    ],
+)
+def test_an_output_that_can_fit_is_not_refused(outputs: Any, given_by: Any) -> None:
+    assert isinstance(matched(entry(), promising(outputs), giving(given_by)), Bound)
+
+
+def test_dropped_outputs_are_left_out_of_the_comparison() -> None:
+    promise = promising(takes("a", a=STRING, secret={"type": "integer"}))
+    tool = giving(takes("a", "secret", a=STRING, secret=STRING))
+    refused(entry(), promise, tool)
+    narrowed = entry(own_schema_narrowing={"drop_outputs": ["secret"]})
+    found = bound(narrowed, promise, tool)
+    assert found.value({"structuredContent": {"a": "x", "secret": "y"}}) == {"a": "x"}
+
+
+def test_a_wrapped_output_is_compared_as_it_will_be() -> None:
+    one = entry("$.content", result_wrap="text")
+    assert bound(one, promising(takes("text", text=STRING), PATH), READ_FILE).warnings == ()
+    refused(one, promising(takes("text", text={"type": "array"}), PATH), READ_FILE)
+
+
+@pytest.mark.req("AIP-tools-7")
+def test_a_tool_that_says_it_mutates_is_not_bound_to_a_contract_that_only_reads() -> None:
+    inputs = takes("path", "content", path=STRING, content=STRING)
+    (problem,) = refused(entry(), promising({"type": "object"}, inputs), WRITE_FILE)
+    assert ", effect: " in problem.message
+    declared = promising({"type": "object"}, inputs, mutates=["fs:/workspace"], approval="always")
+    assert bound(entry(), declared, WRITE_FILE).warnings == ()
+
+
+@pytest.mark.req("AIP-tools-7")
+@pytest.mark.parametrize(
+    "annotations",
+    [None, {}, {"title": "x"}, {"readOnlyHint": True}, {"readOnlyHint": None}, {"destructiveHint": False}, "no object"],
+    ids=str,
+)
+def test_what_is_not_said_restricts_nothing(annotations: Any) -> None:
+    tool = giving(annotations=annotations) if annotations is not None else giving()
+    assert isinstance(matched(entry(), promising({}), tool), Bound)
+
+
+def test_a_tool_that_says_it_destroys_is_not_bound_to_a_contract_that_only_reads() -> None:
+    refused(entry(), promising({}), giving(annotations={"destructiveHint": True}))
+
+
+@pytest.mark.req("AIP-tools-7")
+def test_a_tool_that_says_it_only_reads_relaxes_nothing() -> None:
+    careful = promising({}, mutates=["fs:/workspace"], approval="always", risk_level=3)
+    found = bound(entry(), careful, giving(annotations={"readOnlyHint": True}))
+    assert (found.contract.mutates, found.contract.approval, found.contract.risk_level) == (
+        ("fs:/workspace",),
+        "always",
+        3,
+    )
+
+
+@pytest.mark.req("AIP-tools-8")
+@pytest.mark.parametrize(
+    ("schema", "wrong"),
+    [
+        ({"type": "string", "pattern": "^/"}, "zq"),
+        ({"oneOf": [{"type": "string", "maxLength": 2}, {"type": "string", "minLength": 2}]}, "zq"),
+        ({"if": {"type": "string"}, "then": {"minLength": 3}}, "zq"),
+        ({**STRING, "format": "uri"}, "::no::"),
+    ],
+    ids=["pattern", "oneOf", "if", "format"],
+)
+def test_what_cannot_be_decided_is_a_warning_and_is_checked_at_the_call(schema: Any, wrong: str) -> None:
+    arguments = {**DRAFT_07, **takes("path", path=schema)}
+    found = bound(entry(), promising({}, PATH), giving({}, arguments))
+    assert len(unverified(found)) >= 1
+    failed = found.arguments({"path": wrong}, {})
+    assert isinstance(failed, DriverError)
+    assert (failed.code, failed.cause) == ("contract_mismatch", {"pointer": "/path"})
+    assert wrong not in failed.message
+
+
+@pytest.mark.parametrize("keyword", [{"anyOf": [takes("a"), takes("b")]}, {"minProperties": 1}, {"not": takes("a")}])
+def test_rules_about_the_arguments_as_a_whole_are_warned_of(keyword: dict[str, Any]) -> None:
+    arguments = {**takes(a=STRING, b=STRING), **keyword}
+    assert unverified(bound(entry(), promising({}, takes(a=STRING, b=STRING)), giving({}, arguments))) != []
+
+
+@pytest.mark.req("AIP-tools-11")
+@pytest.mark.parametrize("draft", [DRAFT_07, DRAFT_2020_12, {}], ids=["draft-07", "2020-12", "none"])
+def test_a_schema_is_read_by_its_own_draft(draft: dict[str, Any]) -> None:
+    """The items of a tuple are called differently in the two."""
+    pair = {"type": "array", "items": [STRING, {"type": "integer"}]}
+    if draft is not DRAFT_07:
+        pair = {"type": "array", "prefixItems": [STRING, {"type": "integer"}]}
+    found = bound(entry(), promising({}, takes("p", p={"type": "array"})), giving({}, {**draft, **takes("p", p=pair)}))
+    assert found.arguments({"p": ["a", 1]}, {}) == {"p": ["a", 1]}
+    assert isinstance(found.arguments({"p": [1, 1]}, {}), DriverError)
+
+
+@pytest.mark.req("AIP-tools-11")
+def test_a_reference_elsewhere_is_not_fetched_and_is_unknown() -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        listening.setblocking(False)
+        there = f"http://127.0.0.1:{listening.getsockname()[1]}/path.json"
+        arguments = takes("path", "mode", path={"$ref": there}, mode={"$ref": f"{there}#/$defs/mode"})
+        promise = promising({}, takes("path", "mode", path=STRING, mode=STRING))
+        found = bound(entry(), promise, giving({"$ref": there}, arguments))
+        assert found.arguments({"path": "/a", "mode": "x"}, {}) == {"path": "/a", "mode": "x"}
+        with pytest.raises(BlockingIOError):
+            listening.accept()
+    assert any("not fetched" in each for each in unverified(found))
+
+
+@pytest.mark.req("AIP-tools-11")
+@pytest.mark.parametrize("side", ["inputSchema", "outputSchema"])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "strin"},
+        {"type": "object", "properties": []},
+        {"$ref": "#/$defs/nothing"},
+        {"$schema": "https://schemas.example/mine"},
+        {"pattern": "("},
+        "true",
+        5,
+        [],
+    ],
+    ids=str,
+)
+def test_a_schema_that_does_not_compile_is_refused(side: str, schema: Any) -> None:
+    (problem,) = refused(entry(), promising({}), {**giving(), side: schema})
+    assert "a schema that does not compile" in problem.message
+
+
+def test_a_tool_that_says_nothing_about_its_input_takes_none() -> None:
+    assert isinstance(matched(entry(), promising({}), {"name": "tool"}), Bound)
+    refused(entry(), promising({}, takes("a", a=STRING)), {"name": "tool"})
+
+
+def test_a_binding_that_is_wrong_in_itself_is_refused_before_the_tool_is_looked_at() -> None:
+    found = matched(entry(mapping={"nothing": "x"}), promising({}), giving(inputs={"type": 5}))
+    assert not isinstance(found, Bound)
+    assert [each.code for each in found] == ["mapping_invalid"]
+
+
+def test_another_definition_has_another_digest_and_the_order_of_members_does_not_count() -> None:
+    reading = bound(entry(), READS_A_FILE, READ_FILE)
+    turned = dict(reversed(READ_FILE.items()))
+    assert reading.tool_digest == digest_of(turned)
+    assert reading.tool_digest != digest_of({**READ_FILE, "description": "another"})
+
+
+@pytest.mark.parametrize(
+    ("one", "promise", "verbatim"),
+    [
+        (entry(), READS_A_FILE, True),
+        (entry("$.content"), promising(STRING, PATH), False),
+        (entry(mapping={"path": "path"}), READS_A_FILE, False),
+        (entry(result_wrap="it"), READS_A_FILE, False),
+        (entry(result_parse={"as": "text", "into": "content"}), READS_A_FILE, False),
+        (entry(own_schema_narrowing={"drop_outputs": ["content"]}), promising(takes(content=STRING), PATH), False),
+    ],
+    ids=["plain", "extract", "mapping", "wrap", "parse", "drop"],
+)
+def test_only_a_binding_that_changes_nothing_passes_results_as_they_are(
+    one: dict[str, Any], promise: dict[str, Any], verbatim: bool
+) -> None:
+    assert bound(one, promise, READ_FILE).is_verbatim is verbatim
+
+
+def test_a_result_of_text_alone_is_not_passed_as_it_is() -> None:
+    assert bound(entry(), promising({"type": "object"}), giving()).is_verbatim is False
+
+
+@pytest.mark.req("AIP-extract-7")
+@pytest.mark.parametrize(
+    ("path", "tool", "text"),
+    [("$.contents", READ_FILE, "hello\n"), ("$.entries", LIST_DIRECTORY, "[DIR] .git\n[FILE] a.txt")],
+    ids=["read_file", "list_directory"],
+)
+def test_the_specifications_paths_mean_the_text_with_a_warning(path: str, tool: dict[str, Any], text: str) -> None:
+    promise = promising(STRING, PATH)
+    found = bound(entry(path), promise, tool)
+    assert [each.code for each in found.warnings] == ["extract_text_fallback"]
+    result = {"content": [{"type": "text", "text": text}], "structuredContent": {"content": text}}
+    assert found.value(result) == text
+    assert found.value({"content": [{"type": "text", "text": text}]}) == text
+    looks_like = '{"contents":"x","entries":"x"}'
+    assert found.value({"content": [{"type": "text", "text": looks_like}]}) == looks_like
+    refused(entry(path, text_fallback=False), promise, tool)
+    refused(entry(path), promise, tool, strict=True)
+    (problem,) = refused(entry(path), promising({"type": "array"}, PATH), tool)
+    assert "result_parse" in problem.hint
+
+
+def test_a_text_falls_back_only_in_results_that_are_text_shaped() -> None:
+    found = bound(entry("$.contents"), promising(STRING, PATH), READ_FILE)
+    text = {"type": "text", "text": "a"}
+    for result in (
+        {"content": [text], "structuredContent": {"content": "another"}},
+        {"content": [text], "structuredContent": {"content": "a", "more": 1}},
+        {"content": [text, text], "structuredContent": {"content": "a"}},
+        {"content": [], "structuredContent": {"content": "a"}},
+    ):
+        failed = found.value(result)
+        assert isinstance(failed, DriverError) and failed.code == "output_parse_failed"
+
+
+def test_problems_say_the_line_of_the_binding() -> None:
+    driver, one, promised = files(entry(), promising({}))
+    found = match(driver, one, promised, giving(inputs=takes("x", x=STRING)))
+    assert isinstance(found, tuple)
+    assert {each.line for each in found} == {driver.places.line("/implements/0")}

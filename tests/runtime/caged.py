@@ -1,0 +1,106 @@
+"""One program run in a sandbox, without a node around it."""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from interlock.config.plan import SandboxPlan
+from interlock.runtime.clock import SystemClock
+from interlock.runtime.recorder import Entry
+from interlock.runtime.sandbox.cells import Command, Sandboxes
+from interlock.transport.stderr import StderrRing
+from interlock.transport.stdio import Child
+
+
+class Ended(msgspec.Struct, frozen=True):
+    reason: str
+    lines: list[str]
+    errors: list[str]
+    argv: tuple[str, ...]
+    remark: str
+
+    @property
+    def said(self) -> Any:
+        assert self.lines, (self.reason, self.errors)
+        return json.loads(self.lines[-1])
+
+
+class House:
+    """A user's home, a workspace and a data folder, and the sandboxes of a node that would live there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home, self.workspace, self.state = folder / "home", folder / "workspace", folder / "state"
+        for each in (self.home, self.workspace, self.state):
+            each.mkdir()
+        self.records: list[Entry] = []
+        self.sandboxes = Sandboxes(
+            state=self.state,
+            workspace=self.workspace,
+            user_home=self.home,
+            clock=SystemClock(),
+            record=self.records.append,
+        )
+
+    def plan(self, **policy: Any) -> SandboxPlan:
+        return SandboxPlan(home=self.state / "homes" / "one", **policy)
+
+    async def run(
+        self, plan: SandboxPlan, *argv: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> Ended:
+        gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        sink, stderr = _Sink(gone), StderrRing(now=time.time)
+        command = Command(argv=argv, env=env or {}, cwd=cwd or self.workspace)
+        cell = await self.sandboxes.cell("one", plan, command, stderr)
+        child = Child(
+            cell.argv,
+            cell.env,
+            cell.cwd,
+            max_message_bytes=1_000_000,
+            sink=sink,
+            stderr=stderr,
+            warden=None,
+            handed=cell.handed,
+            terminate=cell.terminate,
+        )
+        try:
+            await child.start()
+            await cell.open(child)
+            async with asyncio.timeout(30):
+                reason = await gone
+        finally:
+            await child.stop(grace_s=0)
+            cell.close()
+        return Ended(reason, sink.lines, [line.text for line in stderr.tail()], cell.argv, cell.remark)
+
+    async def python(self, plan: SandboxPlan, text: str, *words: str, **options: Any) -> Any:
+        """What `tell(value)` was called with last; `tried(function)` is its value or the name of its error."""
+        prelude = (
+            "import json, os, subprocess, sys\n"
+            "def tell(value): print(json.dumps(value), flush=True)\n"
+            "def tried(attempt):\n"
+            "    try: return attempt()\n"
+            "    except (OSError, subprocess.SubprocessError) as failed: return type(failed).__name__\n"
+        )
+        return (await self.run(plan, sys.executable, "-c", prelude + text, *words, **options)).said
+
+
+class _Sink:
+    def __init__(self, gone: "asyncio.Future[str]") -> None:
+        self.lines: list[str] = []
+        self._gone = gone
+
+    def on_line(self, data: bytes) -> None:
+        self.lines.append(data.decode())
+
+    def on_gone(self, reason: str) -> None:
+        if not self._gone.done():
+            self._gone.set_result(reason)
+
+    def on_stalled(self) -> None:
+        pass

@@ -1,0 +1,354 @@
+"""Does an import write what it should, once, and leave the person's edits and the source alone?"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlock.protocol.drivers.driver_file import read_driver
+from interlock.protocol.drivers.tool_file import read_contract
+from interlock.protocol.imports.clients import BY_NAME
+from interlock.protocol.imports.drafting import Wishes
+from interlock.runtime.imports.connecting import SurveyFailed, connect
+from interlock.runtime.imports.finding import Machine, read_source
+from interlock.runtime.imports.finishing import NotFinished, finish
+from interlock.runtime.imports.folders import WorkspaceUnusable
+from interlock.runtime.imports.importing import Importing, Report, carry_out, plan, sourced
+
+MARKER = "m4rk3rS3cr3tV4lu3x0123456789"
+TOOLS = [
+    {
+        "name": "read_file",
+        "inputSchema": {"type": "object", "properties": {"path": {"type": "string"}}},
+        "annotations": {"readOnlyHint": True},
+    },
+    {"name": "write_file", "inputSchema": {"type": "object"}},
+    {"name": "drop", "inputSchema": {"type": "object"}, "annotations": {"destructiveHint": True}},
+]
+
+
+class Desk:
+    """A person's machine: files of clients, a workspace, a store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.workspace = folder / "workspace"
+        self.workspace.mkdir()
+        self.store: dict[str, str] = {}
+
+    def write(self, servers: dict[str, Any], client: str = "cursor", **more: Any) -> Path:
+        path = self.folder / f"{client}.json"
+        path.write_text(json.dumps({BY_NAME[client].root[0]: servers, **more}))
+        return path
+
+    def run(self, *clients: str, dry: bool = False, **asked: Any) -> Report:
+        files = [read_source(BY_NAME[each], self.folder / f"{each}.json", "global") for each in clients or ("cursor",)]
+        machine = Machine(system="linux", home=self.folder, project=self.workspace, env={})
+        importing = Importing(machine=machine, workspace=self.workspace, **asked)
+
+        def keep(slug: str, value: str) -> Any:
+            before = self.store.setdefault(slug, value)
+            return "new" if slug not in known else "same" if before == value else "differs"
+
+        known = set(self.store)
+        return carry_out(plan(sourced(files), files, importing), importing, None if dry else keep)
+
+    def files(self) -> dict[str, str]:
+        return {
+            str(path.relative_to(self.workspace)): path.read_text()
+            for path in sorted(self.workspace.rglob("*"))
+            if path.is_file()
+        }
+
+    def draft(self, identifier: str) -> Path:
+        return self.workspace / ".drivers" / identifier / "DRIVER.draft.md"
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+FILES = {"command": "npx", "args": ["-y", "fs", "/srv/data"], "env": {"API_KEY": MARKER}}
+
+
+@pytest.mark.req("AIP-import-6", "AIP-import-9")
+def test_a_server_becomes_a_draft_its_secret_goes_to_the_store(desk: Desk) -> None:
+    desk.write({"My Files": FILES})
+    (driver,) = desk.run().drivers
+    assert (driver.id, driver.status, driver.draft) == ("my-files-mcp", "new", True)
+    assert desk.store == {"my-files-mcp/api-key": MARKER}
+    assert set(desk.files()) == {
+        f".drivers/my-files-mcp/{name}" for name in ("DRIVER.draft.md", "SECRETS.md", "import.json")
+    }
+    assert MARKER not in str(desk.files())
+    assert [(each.place, each.slug, each.state) for each in driver.secrets] == [
+        ("env.API_KEY", "my-files-mcp/api-key", "kept")
+    ]
+
+
+@pytest.mark.req("AIP-import-13")
+def test_a_dry_run_tells_files_and_slugs_and_writes_nothing(desk: Desk) -> None:
+    desk.write({"My Files": FILES})
+    (driver,) = desk.run(dry=True).drivers
+    assert driver.files == tuple(
+        f".drivers/my-files-mcp/{name}" for name in ("SECRETS.md", "import.json", "DRIVER.draft.md")
+    )
+    assert [each.slug for each in driver.secrets] == ["my-files-mcp/api-key"]
+    assert (desk.files(), desk.store) == ({}, {})
+
+
+@pytest.mark.req("AIP-import-13")
+def test_the_second_time_nothing_is_written_and_the_source_is_as_it_was(desk: Desk) -> None:
+    path = desk.write({"My Files": FILES, "far": {"url": "https://a.example/mcp"}})
+    before = path.read_bytes()
+    desk.run()
+    written = {path: path.stat().st_mtime_ns for path in desk.workspace.rglob("*")}
+    report = desk.run()
+    assert [(each.status, each.files) for each in report.drivers] == [("unchanged", ()), ("unchanged", ())]
+    assert [each.state for each in report.drivers[0].secrets] == ["same"]
+    assert {path: path.stat().st_mtime_ns for path in desk.workspace.rglob("*")} == written
+    assert path.read_bytes() == before
+
+
+@pytest.mark.req("AIP-import-13")
+def test_a_changed_source_updates_its_fields_and_keeps_the_persons_edits(desk: Desk) -> None:
+    desk.write({"fs": {"command": "npx", "args": ["fs@1.0.0", "/srv/a"], "cwd": "/srv/x"}})
+    desk.run()
+    draft = desk.draft("fs-mcp")
+    text = (
+        draft.read_text()
+        .replace("description: The MCP server fs.", "description: Mine.  # my words")
+        .replace("cwd: /srv/x", "cwd: /srv/mine")
+    )
+    draft.write_text(text + "\nMy own notes.\n")
+    desk.write({"fs": {"command": "npx", "args": ["fs@1.0.1", "/srv/b"], "cwd": "/srv/y"}})
+    (driver,) = desk.run().drivers
+    assert driver.status == "updated"
+    assert set(driver.changed) == {"/server/package", "/server/args", "/sandbox/fs/write"}
+    assert driver.conflicts == ("/server/cwd",)
+    now = draft.read_text()
+    assert "# my words" in now
+    assert "My own notes." in now
+    assert "fs@1.0.1" in now
+    assert "cwd: /srv/mine" in now
+    assert "/srv/b" in now
+    assert "/srv/a" not in now
+    assert '"1.0.1"' in now or "version: 1.0.1" in now
+    again = desk.run().drivers[0]
+    assert (again.status, again.conflicts) == ("unchanged", ("/server/cwd",))
+
+
+@pytest.mark.req("AIP-import-13")
+def test_what_the_source_adds_is_added_with_its_secret(desk: Desk) -> None:
+    desk.write({"fs": {"command": "x", "env": {"API_KEY": MARKER}}})
+    desk.run()
+    desk.write({"fs": {"command": "x", "env": {"API_KEY": MARKER, "OTHER_KEY": "hush-hush"}}})
+    (driver,) = desk.run().drivers
+    assert driver.changed == ("/server/env/OTHER_KEY",)
+    inventory = desk.files()[".drivers/fs-mcp/SECRETS.md"]
+    assert "fs-mcp/api-key" in inventory
+    assert "fs-mcp/other-key" in inventory
+    assert desk.store == {"fs-mcp/api-key": MARKER, "fs-mcp/other-key": "hush-hush"}
+
+
+def test_another_server_behind_the_name_is_a_new_major(desk: Desk) -> None:
+    desk.write({"fs": {"command": "npx", "args": ["one"]}})
+    desk.run()
+    desk.write({"fs": {"command": "npx", "args": ["two"]}})
+    assert desk.run().drivers[0].status == "updated"
+    assert "2.0.0" in desk.draft("fs-mcp").read_text()
+
+
+def test_a_secret_that_the_person_changed_stays(desk: Desk) -> None:
+    desk.write({"fs": FILES})
+    desk.run()
+    desk.store["fs-mcp/api-key"] = "rotated"
+    assert [each.state for each in desk.run().drivers[0].secrets] == ["differs"]
+    assert desk.store["fs-mcp/api-key"] == "rotated"
+
+
+@pytest.mark.req("AIP-import-13")
+def test_one_server_in_two_clients_is_one_driver(desk: Desk) -> None:
+    desk.write({"fs": FILES})
+    desk.write({"fs": FILES}, "windsurf")
+    report = desk.run("cursor", "windsurf")
+    assert [(each.id, each.sources) for each in report.drivers] == [("fs-mcp", ("Cursor", "Windsurf"))]
+    assert [each.status for each in desk.run("windsurf").drivers] == ["unchanged"]
+
+
+@pytest.mark.req("AIP-import-13")
+def test_two_servers_of_one_name_are_two_drivers_each_time(desk: Desk) -> None:
+    desk.write({"fs": FILES})
+    desk.write({"fs": {"command": "other", "env": {"API_KEY": "hush-hush"}}}, "windsurf")
+    report = desk.run("cursor", "windsurf")
+    assert [each.id for each in report.drivers] == ["fs-mcp", "fs-2-mcp"]
+    assert desk.store == {"fs-mcp/api-key": MARKER, "fs-2-mcp/api-key": "hush-hush"}
+    before = desk.files()
+    assert [(each.id, each.status) for each in desk.run("windsurf", "cursor").drivers] == [
+        ("fs-2-mcp", "unchanged"),
+        ("fs-mcp", "unchanged"),
+    ]
+    assert desk.files() == before
+
+
+def test_a_folder_that_a_person_made_is_not_written_to(desk: Desk) -> None:
+    own = desk.workspace / ".drivers" / "fs-mcp" / "DRIVER.md"
+    own.parent.mkdir(parents=True)
+    own.write_text("---\nid: fs-mcp\n---\n")
+    desk.write({"fs": {"command": "x"}})
+    assert [each.id for each in desk.run().drivers] == ["fs-2-mcp"]
+    assert own.read_text() == "---\nid: fs-mcp\n---\n"
+
+
+@pytest.mark.req("AIP-import-2")
+def test_what_is_disabled_is_skipped_unless_all_is_wanted(desk: Desk) -> None:
+    desk.write({"a": {"command": "x", "disabled": True}, "b": {"command": "y", "bundled": True}, "c": {"command": "z"}})
+    report = desk.run(dry=True)
+    assert [each.id for each in report.drivers] == ["c-mcp"]
+    assert [(each.name, each.note.code) for each in report.skipped] == [("a", "disabled"), ("b", "disabled")]
+    assert len(desk.run(dry=True, everything=True).drivers) == 3
+    assert [each.id for each in desk.run(dry=True, only=frozenset({"c"})).drivers] == ["c-mcp"]
+
+
+@pytest.mark.req("AIP-export-1")
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"command": "interlock", "args": ["serve", "--stdio"]},
+        {"command": "/srv/bin/interlock", "args": ["serve", "--stdio", "--config", "x"]},
+        {"command": "python3", "args": ["-m", "interlock", "serve", "--stdio"]},
+        {"command": "uvx", "args": ["interlock", "serve", "--stdio"]},
+        {"url": "http://127.0.0.1:7411/mcp"},
+        {"url": "http://localhost:7411/mcp/only/x"},
+        {"command": "npx", "args": ["mcp-remote", "http://127.0.0.1:7411/mcp"]},
+    ],
+)
+def test_interlock_itself_is_not_imported(desk: Desk, raw: dict[str, Any]) -> None:
+    desk.write({"interlock": raw, "other": {"url": "http://127.0.0.1:9/mcp"}})
+    report = desk.run(dry=True, own_addresses=["http://127.0.0.1:7411"])
+    assert [(each.name, each.note.code) for each in report.skipped] == [("interlock", "interlock_itself")]
+    assert [each.id for each in report.drivers] == ["other-mcp"]
+
+
+def test_nothing_is_written_outside_of_the_workspace(desk: Desk, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (desk.workspace / ".drivers").symlink_to(outside)
+    desk.write({"fs": {"command": "x"}})
+    with pytest.raises(WorkspaceUnusable):
+        desk.run()
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.req("AIP-import-9")
+def test_a_draft_and_its_tools_become_a_driver_with_a_contract_each(desk: Desk) -> None:
+    desk.write({"My Files": FILES})
+    desk.run()
+    folder = desk.workspace / ".drivers" / "my-files-mcp"
+    finish(desk.workspace, folder, TOOLS)
+    files = desk.files()
+    assert set(files) == {
+        ".drivers/my-files-mcp/DRIVER.md",
+        ".drivers/my-files-mcp/SECRETS.md",
+        ".drivers/my-files-mcp/import.json",
+        ".tools/my-files.read-file/TOOL.md",
+        ".tools/my-files.write-file/TOOL.md",
+        ".tools/my-files.drop/TOOL.md",
+    }
+    driver = read_driver(files[".drivers/my-files-mcp/DRIVER.md"].encode(), "DRIVER.md", folder="my-files-mcp")
+    assert driver.errors == ()
+    assert driver.value is not None
+    assert [each.tool_name for each in driver.value.implements] == ["read_file", "write_file", "drop"]
+    for name, text in files.items():
+        if name.endswith("TOOL.md"):
+            assert read_contract(text.encode(), name).problems == ()
+    with pytest.raises(NotFinished):
+        finish(desk.workspace, folder, TOOLS)
+    assert [each.status for each in desk.run().drivers] == ["unchanged"]
+
+
+@pytest.mark.req("AIP-import-9", "AIP-import-10")
+def test_tools_the_source_left_out_are_not_bound_and_those_it_asked_about_are_asked(desk: Desk) -> None:
+    desk.write(
+        {
+            "fs": {
+                "command": "x",
+                "includeTools": ["read_file", "write_file"],
+                "excludeTools": ["write_file"],
+                "default_tools_approval_mode": "prompt",
+            }
+        }
+    )
+    desk.run()
+    finish(desk.workspace, desk.workspace / ".drivers" / "fs-mcp", TOOLS)
+    contracts = {name: text for name, text in desk.files().items() if name.endswith("TOOL.md")}
+    assert list(contracts) == [".tools/fs.read-file/TOOL.md"]
+    contract = read_contract(contracts[".tools/fs.read-file/TOOL.md"].encode(), "TOOL.md").value
+    assert contract is not None
+    assert contract.approval == "always"
+
+
+def test_a_contract_that_is_there_stays_as_it_is(desk: Desk) -> None:
+    desk.write({"fs": {"command": "x"}})
+    desk.run()
+    own = desk.workspace / ".tools" / "fs.drop" / "TOOL.md"
+    own.parent.mkdir(parents=True)
+    own.write_text("mine")
+    finish(desk.workspace, desk.workspace / ".drivers" / "fs-mcp", TOOLS)
+    assert own.read_text() == "mine"
+
+
+def test_a_server_without_tools_stays_a_draft(desk: Desk) -> None:
+    desk.write({"fs": {"command": "x"}})
+    desk.run()
+    before = desk.files()
+    for tools in ([], [{"name": "x"}], [{"name": "a"}, {}]):
+        with pytest.raises(NotFinished):
+            finish(desk.workspace, desk.workspace / ".drivers" / "fs-mcp", tools)
+    assert desk.files() == before
+
+
+@pytest.mark.req("AIP-import-8")
+async def test_each_start_is_announced_first_and_a_declined_one_is_skipped(desk: Desk) -> None:
+    desk.write(
+        {
+            "yes": {"command": "npx", "args": ["a"]},
+            "no": {"command": "npx", "args": ["b"]},
+            "away": {"url": "https://a.example"},
+        }
+    )
+    report = desk.run()
+    told: list[tuple[str, ...]] = []
+    asked: list[str] = []
+
+    def agreed(driver: Any) -> bool:
+        told.append(driver.command)
+        return bool(driver.id != "no-mcp")
+
+    async def survey(folder: Path) -> list[dict[str, Any]]:
+        assert len(told) > len(asked)
+        asked.append(folder.name)
+        if folder.name == "away-mcp":
+            raise SurveyFailed("it does not answer")
+        return TOOLS
+
+    done = await connect(report.drivers, desk.workspace, survey, agreed)
+    assert told == [("npx", "a"), ("npx", "b"), ("https://a.example",)]
+    assert asked == ["yes-mcp", "away-mcp"]
+    assert [(each.id, each.state, each.reason) for each in done] == [
+        ("yes-mcp", "ready", None),
+        ("no-mcp", "declined", None),
+        ("away-mcp", "failed", "it does not answer"),
+    ]
+    assert desk.draft("no-mcp").exists()
+    assert desk.draft("away-mcp").exists()
+    assert not desk.draft("yes-mcp").exists()
+
+
+@pytest.mark.req("AIP-import-11")
+def test_any_host_is_open_only_to_those_who_asked_for_it(desk: Desk) -> None:
+    desk.write({"fs": {"command": "x"}})
+    desk.run(wishes=Wishes(trust_network=True))
+    assert 'egress: ["*"]' in desk.draft("fs-mcp").read_text()

@@ -1,0 +1,274 @@
+"""What a sandbox shows of the disk, lets be started and hands over, by what its plan says."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from tests.runtime.caged import House
+from tests.servers.caging import marked, needs_sandbox
+
+from interlock.runtime.sandbox.errors import SandboxFailed
+
+pytestmark = needs_sandbox
+
+READ = "tell([tried(lambda: open(path).read()) for path in sys.argv[1:]])"
+GONE, KEPT_FROM = "FileNotFoundError", "PermissionError"
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+def filled(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    return folder
+
+
+@pytest.mark.req("AIP-security-5")
+async def test_read_paths_are_read_and_not_written_and_write_paths_are_both(house: House, tmp_path: Path) -> None:
+    seen, used = filled(tmp_path / "seen", "a"), filled(tmp_path / "used", "b")
+    text = f"""
+tell([tried(lambda: open({str(seen / "a")!r}).read()), tried(lambda: open({str(seen / "a")!r}, "w").close()),
+      tried(lambda: open({str(used / "b")!r}).read()), tried(lambda: open({str(used / "c")!r}, "w").write("new"))])
+"""
+    plan = house.plan(read=(seen,), write=(used,))
+    assert await house.python(plan, text) == ["a", "OSError", "b", 3]
+    assert (used / "c").read_text() == "new"
+
+
+@pytest.mark.req("AIP-security-5")
+async def test_what_is_denied_is_taken_away_from_what_is_read_and_written(house: House, tmp_path: Path) -> None:
+    folder = filled(tmp_path / "data", "open", "secret", "vault/deep/key", "vault/beside")
+    plan = house.plan(
+        read=(folder / "vault" / "deep",), write=(folder,), deny=(folder / "secret", folder / "vault" / "deep")
+    )
+    paths = [str(folder / name) for name in ("open", "secret", "vault/deep/key", "vault/beside")]
+    assert await house.python(plan, READ, *paths) == ["open", KEPT_FROM, GONE, "vault/beside"]
+    text = f"""
+tell([tried(lambda: os.rename({paths[1]!r}, {paths[1] + "2"!r})), tried(lambda: os.unlink({paths[1]!r})),
+      tried(lambda: os.rename({str(folder / "vault")!r}, {str(folder / "other")!r})),
+      tried(lambda: open({str(folder / "vault" / "deep" / "made")!r}, "w").close())])
+"""
+    assert await house.python(plan, text) == ["OSError"] * 4
+    assert (folder / "secret").read_text() == "secret"
+    assert (folder / "vault" / "deep" / "key").exists()
+
+
+@pytest.mark.req("AIP-security-5")
+async def test_a_link_that_leads_out_leads_nowhere(house: House, tmp_path: Path) -> None:
+    outside, allowed = filled(tmp_path / "outside", "note"), filled(tmp_path / "allowed", "own")
+    (allowed / "way").symlink_to(outside / "note")
+    (allowed / "folder").symlink_to(outside)
+    paths = [str(allowed / "way"), str(allowed / "folder" / "note"), str(allowed / ".." / "outside" / "note")]
+    assert await house.python(house.plan(write=(allowed,)), READ, *paths) == [GONE] * 3
+
+
+async def test_a_declared_path_that_is_a_link_is_found_under_both_names(house: House, tmp_path: Path) -> None:
+    real = filled(tmp_path / "real", "note")
+    (tmp_path / "alias").symlink_to(real)
+    paths = [str(tmp_path / "alias" / "note"), str(real / "note")]
+    assert await house.python(house.plan(read=(tmp_path / "alias",)), READ, *paths) == ["note", "note"]
+
+
+async def test_a_link_to_a_protected_place_is_not_granted_under_another_name(house: House, tmp_path: Path) -> None:
+    for target in (house.home, house.state, Path("/etc"), Path("/")):
+        link = tmp_path / "link"
+        link.symlink_to(target)
+        with pytest.raises(SandboxFailed, match=r"sandbox_invalid: .* is a link to") as failed:
+            await house.run(house.plan(write=(link,)), "true")
+        assert failed.value.code == "sandbox_invalid"
+        link.unlink()
+
+
+async def test_what_a_server_put_into_its_own_folder_grants_it_nothing_at_the_next_start(
+    house: House, tmp_path: Path
+) -> None:
+    own, outside = filled(tmp_path / "own", "sub/a"), filled(tmp_path / "outside", "note")
+    plan = house.plan(write=(own, own / "sub"), read=(own / "sub",))
+    text = "import shutil; shutil.rmtree(sys.argv[1]); os.symlink(sys.argv[2], sys.argv[1]); tell(1)"
+    assert await house.python(plan, text, str(own / "sub"), str(outside)) == 1
+    assert await house.python(plan, READ, str(own / "sub" / "note")) == [GONE]
+
+
+async def test_a_path_to_write_that_is_not_there_is_named(house: House, tmp_path: Path) -> None:
+    with pytest.raises(SandboxFailed, match=f"sandbox_invalid: {tmp_path}/none, which it may write, is not there"):
+        await house.run(house.plan(write=(tmp_path / "none",)), "true")
+
+
+@pytest.mark.req("AIP-security-5")
+async def test_existing_paths_among_the_arguments_are_implied_but_never_the_protected_ones(
+    house: House, tmp_path: Path
+) -> None:
+    data = filled(tmp_path / "data", "a")
+    filled(house.home, "diary")
+    filled(house.state, "store.db")
+    words = [str(each) for each in (data, house.home, house.state, "/", "/etc")]
+    text = """
+tell([tried(lambda: sorted(os.listdir(path))) for path in sys.argv[1:4]] + [os.path.exists("/etc/shadow"),
+     tried(lambda: open(sys.argv[1] + "/b", "w").write("x"))])
+"""
+    plan = house.plan(from_arguments=True)
+    listed = await house.python(plan, text, *words)
+    assert listed == [["a"], GONE, ["homes"], False, 1]
+    assert (await house.python(house.plan(), text, *words))[0] == GONE
+    inner = filled(house.home / "project", "x")
+    assert (await house.python(plan, text, str(inner), *words))[0] == ["x"]
+
+
+@pytest.mark.req("AIP-security-5")
+async def test_the_node_s_data_is_hidden_below_what_is_declared_unless_it_is_written_out(house: House) -> None:
+    filled(house.state, "store.db")
+    path = str(house.state / "store.db")
+    around = house.plan(read=(house.state.parent,))
+    assert await house.python(around, READ, path) == [GONE]
+    assert await house.python(house.plan(read=(Path("/"),)), READ, path) == [GONE]
+    assert await house.python(house.plan(read=(house.state / "store.db",)), READ, path) == ["store.db"]
+
+
+@pytest.mark.req("AIP-security-5")
+async def test_a_failure_names_the_path_among_the_arguments_that_is_not_shown(house: House, tmp_path: Path) -> None:
+    database = tmp_path / "data" / "t.db"
+    (tmp_path / "data").mkdir()
+    text = "import sqlite3, sys; sqlite3.connect(sys.argv[2]).execute('create table if not exists t (a)')"
+    arguments = (sys.executable, "-c", text, "--db-path", str(database))
+    without = await house.run(house.plan(), *arguments)
+    assert without.reason == "exited with code 1"
+    assert str(database) in without.remark
+    allowed = await house.run(house.plan(write=(tmp_path / "data",)), *arguments)
+    assert (allowed.reason, allowed.remark) == ("exited with code 0", "")
+    assert database.exists()
+
+
+@pytest.mark.req("AIP-security-5")
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed: named programs are not shown")
+async def test_only_the_runtime_and_named_programs_can_be_started(house: House) -> None:
+    text = """
+def start(*argv): return tried(lambda: subprocess.run(argv, capture_output=True, text=True, check=True).stdout[:11])
+tell([start(sys.executable, "-c", "print('own runtime')"), start("git", "--version"),
+      start("/usr/lib/git-core/git", "--version"), start("sh", "-c", "echo x"), start("ls"),
+      start("/bin/cat", "/etc/hosts")])
+"""
+    own, *rest = await house.python(house.plan(), text)
+    assert (own, set(rest)) == ("own runtime", {GONE})
+    named = await house.python(house.plan(programs=("git",)), text)
+    assert named[:2] == ["own runtime", "git version"]
+    assert set(named[3:]) == {GONE}
+    anything = await house.python(house.plan(any_program=True), text)
+    assert anything[1] == "git version"
+    assert anything[3] == "x\n"
+
+
+async def test_a_named_program_that_is_not_here_is_said(house: House) -> None:
+    with pytest.raises(SandboxFailed, match="there is no program 'no-such-program' on the PATH"):
+        await house.run(house.plan(programs=("no-such-program",)), "true")
+
+
+@pytest.mark.req("AIP-security-14")
+async def test_passed_and_declared_variables_are_there_and_nothing_else(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_KEY", "of the host")
+    monkeypatch.setenv("WANTED", "passed")
+    monkeypatch.setenv("TZ", "UTC")
+    inside = await house.python(
+        house.plan(passed=("WANTED", "NOT_SET")), "tell(dict(os.environ))", env={"OWN": "declared"}
+    )
+    assert set(inside) == {"PATH", "HOME", "TMPDIR", "LANG", "TZ", "PWD", "OWN", "WANTED"}
+    assert (inside["OWN"], inside["WANTED"]) == ("declared", "passed")
+    assert inside["HOME"] == str(house.state / "homes" / "one")
+
+
+async def test_a_secret_is_in_no_argument_of_any_process(house: House) -> None:
+    text = "tell([open(f'/proc/{pid}/cmdline').read() for pid in os.listdir('/proc') if pid.isdigit()])"
+    lines = await house.python(house.plan(), text, env={"TOKEN": "s3cret-value"})
+    assert lines
+    assert "s3cret-value" not in str(lines)
+    assert marked("s3cret-value") == []
+
+
+async def test_a_declared_variable_reaches_nothing_outside_of_the_sandbox(house: House, tmp_path: Path) -> None:
+    """The dynamic linker obeys LD_*: in bubblewrap's own environment it would load a stranger's code on the host."""
+    plan = house.plan()
+    text = "tell([os.environ['LD_AUDIT'], os.environ['PYTHONSTARTUP']])"
+    env = {"LD_AUDIT": str(tmp_path / "evil.so"), "PYTHONSTARTUP": "evil.py"}
+    ended = await house.run(
+        plan, sys.executable, "-c", "import json, os\ndef tell(v): print(json.dumps(v))\n" + text, env=env
+    )
+    assert ended.said == [env["LD_AUDIT"], "evil.py"]
+    loaded = [line for line in ended.errors if "evil.so" in line]
+    assert len(loaded) == 1  # by the program inside, which has no such file; bwrap would complain too
+
+
+async def test_nothing_is_inherited_but_the_pipes(house: House) -> None:
+    # os.listdir has one of its own.
+    assert await house.python(house.plan(), "tell(sorted(os.listdir('/proc/self/fd')))") == ["0", "1", "2", "3"]
+
+
+async def test_there_is_no_privilege_inside_and_no_way_to_another_namespace(house: House) -> None:
+    text = """
+import ctypes
+caps = [line.split()[1] for line in open("/proc/self/status") if line.startswith("Cap")]
+tell([caps, ctypes.CDLL(None).unshare(0x10000000), os.getpid() < 10, os.uname().nodename])
+"""
+    caps, entered, small, name = await house.python(house.plan(), text)
+    assert set(caps) == {"0000000000000000"}
+    assert (entered, small, name) == (-1, True, "sandbox")
+
+
+async def test_what_is_not_declared_is_read_only_and_bounded(house: House) -> None:
+    text = """
+places = ("/x", "/usr/x", "/etc/x", "/dev/x", "/proc/sys/kernel/core_pattern")
+tell([tried(lambda: open(path, "w").close()) for path in places]
+     + [tried(lambda: open("/" + "tmp/full", "wb").write(b"x" * (80 * 1024 * 1024)))])
+"""
+    assert await house.python(house.plan(), text) == ["OSError"] * 6
+
+
+async def test_the_home_is_kept_and_the_temporary_folder_is_not(house: House) -> None:
+    text = """
+home = os.environ["HOME"]
+before = [os.path.exists(home + "/kept"), os.listdir(os.environ["TMPDIR"])]
+open(home + "/kept", "w").close(); open(os.environ["TMPDIR"] + "/passing", "w").close()
+tell(before)
+"""
+    assert await house.python(house.plan(), text) == [False, []]
+    assert await house.python(house.plan(), text) == [True, []]
+
+
+async def test_a_script_sees_the_folder_it_lies_in_and_not_the_workspace(house: House) -> None:
+    filled(house.workspace, "interlock.toml", "servers/one/other")
+    script = house.workspace / "servers" / "one" / "server.py"
+    script.write_text(
+        "import json, os; print(json.dumps([os.path.exists(each) for each in ('other', '../../interlock.toml')]))"
+    )
+    ended = await house.run(house.plan(), sys.executable, "server.py", cwd=script.parent)
+    assert ended.said == [True, False]
+    alone = house.workspace / "alone.py"
+    alone.write_text("import json, os; print(json.dumps(sorted(os.listdir('.'))))")
+    ended = await house.run(house.plan(), sys.executable, "alone.py")
+    assert ended.said == ["alone.py"]
+
+
+async def test_a_program_with_a_first_line_brings_its_interpreter(house: House, tmp_path: Path) -> None:
+    program = tmp_path / "tool" / "bin" / "run"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!{sys.executable}\nimport json; print(json.dumps(open(__file__).read(2)))\n")
+    program.chmod(0o755)
+    link = house.home / "run"
+    link.symlink_to(program)
+    assert (await house.run(house.plan(), str(program))).said == "#!"
+    assert (await house.run(house.plan(), str(link))).said == "#!"
+
+
+async def test_a_file_in_the_way_of_the_home_is_no_way_out(house: House) -> None:
+    """A home is made by the node; what a server left in it as `tmp` is not followed."""
+    home, outside = house.state / "homes" / "one", filled(house.workspace / "outside", "kept")
+    home.mkdir(parents=True)
+    (home / "tmp").symlink_to(outside)
+    assert await house.python(house.plan(), "open(os.environ['TMPDIR'] + '/x', 'w').close(); tell(1)") == 1
+    assert [path.name for path in outside.iterdir()] == ["kept"]
+    assert not (home / "tmp").is_symlink()

@@ -1,0 +1,72 @@
+"""Is a sandboxed server ended when it uses more than it may, all its processes together?"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from tests.runtime.caged import House
+from tests.servers.caging import needs_sandbox
+
+from interlock.runtime.sandbox.limits import descendants, usage
+
+pytestmark = needs_sandbox
+
+HOLD = "held = b'x' * (int(sys.argv[1]) * 1024 * 1024); tell(1); import time; time.sleep(float(sys.argv[2]))"
+FORKED = "import os\nfor _ in range(4): os.fork() or os.execv(sys.executable, [sys.executable, '-c', sys.argv[3]])\n"
+BURN = "import time\nwhile time.process_time() * 1000 < int(sys.argv[1]): pass\ntell(1)"
+PRELUDE = "import json, sys\ndef tell(value): print(json.dumps(value), flush=True)\n"
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+@pytest.mark.req("AIP-30.front-6")
+async def test_a_server_that_takes_more_memory_than_its_limit_is_ended(house: House) -> None:
+    ended = await house.run(house.plan(memory_mb=64), sys.executable, "-c", PRELUDE + HOLD, "120", "20")
+    assert ended.reason == "used more memory than its limit of 64 MB (memory_mb) and was ended"
+
+
+async def test_memory_is_counted_over_all_processes(house: House) -> None:
+    child = "import time; held = b'x' * (30 * 1024 * 1024); time.sleep(20)"
+    text = PRELUDE + FORKED + "import time; time.sleep(20)"
+    ended = await house.run(house.plan(memory_mb=100), sys.executable, "-c", text, "0", "0", child)
+    assert "memory_mb" in ended.reason
+
+
+async def test_a_server_below_its_limits_goes_on(house: House) -> None:
+    plan = house.plan(memory_mb=200, cpu_ms=20_000)
+    ended = await house.run(plan, sys.executable, "-c", PRELUDE + HOLD, "40", "0.7")
+    assert (ended.reason, ended.said) == ("exited with code 0", 1)
+
+
+@pytest.mark.req("AIP-30.front-6")
+async def test_a_server_that_takes_more_processor_time_than_its_limit_is_ended(house: House) -> None:
+    ended = await house.run(house.plan(cpu_ms=400), sys.executable, "-c", PRELUDE + BURN, "60000")
+    assert ended.reason == "used more processor time than its limit of 400 ms (cpu_ms) and was ended"
+    free = await house.run(house.plan(), sys.executable, "-c", PRELUDE + BURN, "800")
+    assert free.said == 1
+
+
+async def test_what_a_process_uses_is_seen_with_what_it_started() -> None:
+    text = "import subprocess, sys; held = b'x' * (50 * 1024 * 1024); print(flush=True); sys.stdin.read()"
+    shell = f'"{sys.executable}" -c "{text}"; true'
+    process = await asyncio.create_subprocess_exec(
+        *("sh", "-c", shell), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        await process.stdout.readline()
+        assert len(list(descendants(process.pid))) == 1
+        seen = usage(process.pid)
+        assert 50 < seen.memory_mb < 120
+        assert seen.cpu_ms >= 0
+        assert process.pid in list(descendants(os.getpid()))
+    finally:
+        process.stdin.close()
+        await process.wait()
+    assert usage(process.pid).memory_mb == 0
