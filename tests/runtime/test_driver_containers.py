@@ -15,7 +15,7 @@ from tests.runtime.installs import Place, declared, program
 
 from interlock.config.plan import DriversPlan
 from interlock.protocol.drivers.messages import Driver
-from interlock.runtime.drivers.containers import find_engine
+from interlock.runtime.drivers.containers import remove_left
 from interlock.runtime.drivers.installing import difference, with_another_port
 from interlock.transport.stderr import StderrRing
 from interlock.transport.stdio import Child
@@ -231,11 +231,11 @@ async def test_the_digest_of_the_first_pull_is_run_until_somebody_decides_otherw
     assert first.lock.integrity == FIRST
     client.state(registry={"acme/server:latest": SECOND, "older": FIRST})
     again = await place.done(wanted, first.lock)
-    assert again.command == first.command
+    assert lasting(again.command) == lasting(first.command)
     assert len(client.calls("pull")) == 1
     client.state(images={})  # removed from this machine: pulled again, by digest
     restored = await place.done(wanted, first.lock)
-    assert restored.command == first.command
+    assert lasting(restored.command) == lasting(first.command)
     assert client.calls("pull")[-1]["argv"] == ["pull", "--quiet", f"acme/server@{FIRST}"]
     newer = await place.done(wanted)
     assert difference(first.lock, newer.lock) == (f"integrity {FIRST} -> {SECOND}",)
@@ -293,16 +293,29 @@ async def test_the_client_has_the_address_of_its_engine_and_nothing_of_the_nodes
         assert not {"INTERLOCK_TOKEN", "AWS_SECRET"} & set(call["env"])
 
 
+def labels(command: tuple[str, ...]) -> dict[str, str]:
+    words = [command[at + 1] for at, word in enumerate(command) if word == "--label"]
+    return dict(word.split("=", 1) for word in words)
+
+
+def lasting(command: tuple[str, ...]) -> list[str]:
+    """Without the name of the one life it is for."""
+    return [word for word in command if not word.startswith("dev.interlock.run=")]
+
+
 @pytest.mark.req("AIP-server-6")
-async def test_what_is_left_of_a_drivers_containers_is_found_by_label_and_removed(place: Place, client: Client) -> None:
-    command = list((await place.done(container())).command)
-    labels = {command[at + 1] for at, word in enumerate(command) if word == "--label"}
-    assert labels == {"dev.interlock.driver=filesystem-mcp@1", "dev.interlock.node=default"}
+async def test_what_is_left_of_one_life_of_a_driver_is_found_by_its_label_and_removed(
+    place: Place, client: Client
+) -> None:
+    command, other = (await place.done(container())).command, (await place.done(container())).command
+    found = labels(command)
+    assert found["dev.interlock.driver"] == "filesystem-mcp@1"
+    assert found["dev.interlock.node"] == "default"
+    assert found["dev.interlock.run"] != labels(other)["dev.interlock.run"]
     client.state(containers=["a" * 64, "not an id; rm", "b" * 64])
-    engine = find_engine(place.env, None)
-    assert await engine.remove_all("filesystem-mcp@1", "default") == 2
+    assert await remove_left(command, None) == 2
     (listed,) = client.calls("ps")
-    assert {f"label={label}" for label in labels} <= set(listed["argv"])
+    assert f"label=dev.interlock.run={found['dev.interlock.run']}" in listed["argv"]
     assert client.calls("rm")[0]["argv"] == ["rm", "--force", "a" * 64, "b" * 64]
 
 
@@ -336,4 +349,4 @@ async def test_a_real_engine_runs_a_real_container_and_leaves_none(tmp_path: Pat
         assert await asyncio.wait_for(sink.line, 30) == b"through the container"
     finally:
         await child.stop()
-    assert await find_engine(place.env, None).remove_all(wanted.key, "default") == 0
+    assert await remove_left(installed.command, None) == 0

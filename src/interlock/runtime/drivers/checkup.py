@@ -8,23 +8,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from interlock.config.plan import DriversPlan, SandboxPlan, Spawn
+from interlock.config.plan import DriversPlan, Spawn
 from interlock.protocol.drivers.messages import Driver, HealthCheck
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.mcp.methods import DISCOVER, PING
 from interlock.runtime.clock import Clock
-from interlock.runtime.drivers.commands import CommandFailed, own_program, words_of
+from interlock.runtime.drivers.commands import inside, outside
 from interlock.runtime.drivers.health import exec_health, http_health
 from interlock.runtime.drivers.installed import Installed
 from interlock.runtime.drivers.keeping import DriverKeeper
 from interlock.runtime.links.connecting import Workshop
 from interlock.runtime.links.greeting import MODERN_META, modern_head
 from interlock.runtime.links.link import Link, LostFault
-from interlock.runtime.sandbox.cells import Command
-from interlock.runtime.sandbox.errors import SandboxFailed
-from interlock.transport.errands import Ran, run
-from interlock.transport.launch import ChildStartFailed
-from interlock.transport.stderr import StderrRing
 
 EVERY_LEAST_S: Final = 1.0
 
@@ -110,33 +105,9 @@ class Checkup:
         return None
 
     async def _exec(self, check: HealthCheck) -> str | None:
-        reach = self._keeper.link.plan.reach
-        sandbox = reach.sandbox if isinstance(reach, Spawn) else None
-        if sandbox is None:
-            return await exec_health(self._driver, check, self._installed, warden=self._workshop.warden)
-        try:
-            words = own_program(words_of(check.cmd or ""), self._driver, self._installed)
-            async with asyncio.timeout(check.timeout_ms / 1000):
-                ran = await self._inside(sandbox, words)
-        except TimeoutError:
-            return f"the health check was ended after {check.timeout_ms} ms"
-        except CommandFailed as failed:
-            return f"the health check {failed}"
-        except (ChildStartFailed, SandboxFailed) as failed:
-            return f"the health check cannot be started: {failed}"
-        if ran.returncode != check.expect_exit:
-            return f"the health check {ran.reason}, not with {check.expect_exit}"
-        return None
-
-    async def _inside(self, plan: SandboxPlan, words: tuple[str, ...]) -> Ran:
-        """Where the server itself runs. Raises SandboxFailed, ChildStartFailed."""
-        sandboxes = self._workshop.sandboxes
-        if sandboxes is None:
-            raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
-        said = StderrRing(now=self._clock.wall)
-        command = Command(argv=words, env={}, cwd=plan.home)
-        cell = await sandboxes.cell(self._keeper.link.segment, plan, command, said)
-        try:
-            return await run(cell.argv, cell.env, cell.cwd, warden=self._workshop.warden, said=said, cell=cell)
-        finally:
-            cell.close()
+        reach, workshop = self._keeper.link.plan.reach, self._workshop
+        running = outside(workshop.warden)
+        if isinstance(reach, Spawn) and reach.sandbox is not None:
+            segment = self._keeper.link.segment
+            running = inside(workshop.sandboxes, segment, reach.sandbox, clock=self._clock, warden=workshop.warden)
+        return await exec_health(self._driver, check, self._installed, running)

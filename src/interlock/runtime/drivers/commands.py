@@ -1,26 +1,58 @@
 """Runs the commands a driver file names: version_check.cmd and health_check.cmd. Never through a shell.
 
-In: one line of words, and, where the driver has a sandbox, the function that puts a command into it. Out: how it ended
-and what it printed. A command that takes too long is ended with everything it started.
+In: one line of words, and where the driver's programs run: inside its sandbox, or outside where it has none. Out: how
+it ended and what it printed. A command that takes too long is ended with everything it started.
 """
 
 import asyncio
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from interlock.config.plan import SandboxPlan
 from interlock.protocol.drivers.messages import Binary, Driver
+from interlock.runtime.clock import Clock
 from interlock.runtime.drivers.installed import Installed
+from interlock.runtime.sandbox.cells import Command, Sandboxes
+from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.transport.errands import ChildStartFailed, Ran, run
 from interlock.transport.launch import child_environment
+from interlock.transport.stderr import StderrRing
 from interlock.transport.warden import Warden
 
-Wrap = Callable[[tuple[str, ...]], tuple[str, ...]]
+Running = Callable[[tuple[str, ...]], Awaitable[Ran]]  # raises ChildStartFailed, SandboxFailed
 
 
 class CommandFailed(Exception):
     """It could not be run, or not to its end; the message completes "the command ..."."""
+
+
+def outside(warden: Warden | None, cwd: Path | None = None) -> Running:
+    """With the environment that every child of the node gets, and no sandbox."""
+
+    async def running(words: tuple[str, ...]) -> Ran:
+        return await run(words, child_environment({}, os.environ), cwd, warden=warden)
+
+    return running
+
+
+def inside(
+    sandboxes: Sandboxes | None, segment: str, plan: SandboxPlan, *, clock: Clock, warden: Warden | None
+) -> Running:
+    """Where the server itself runs."""
+
+    async def running(words: tuple[str, ...]) -> Ran:
+        if sandboxes is None:
+            raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
+        said = StderrRing(now=clock.wall)
+        cell = await sandboxes.cell(segment, plan, Command(argv=words, env={}, cwd=plan.home), said)
+        try:
+            return await run(cell.argv, cell.env, cell.cwd, warden=warden, said=said, cell=cell)
+        finally:
+            cell.close()
+
+    return running
 
 
 def words_of(command: str) -> tuple[str, ...]:
@@ -39,23 +71,14 @@ def own_program(words: tuple[str, ...], driver: Driver, installed: Installed) ->
     return words
 
 
-async def run_command(
-    words: tuple[str, ...],
-    timeout_ms: int,
-    *,
-    wrap: Wrap | None,
-    warden: Warden | None,
-    env: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
-) -> Ran:
-    """`env` is the whole environment; without one it is what every child of the node gets. Raises CommandFailed."""
+async def run_command(words: tuple[str, ...], timeout_ms: int, running: Running) -> Ran:
+    """Raises CommandFailed."""
     if not words:
         raise CommandFailed("is empty")
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            whole = child_environment({}, os.environ) if env is None else env
-            return await run(words if wrap is None else wrap(words), whole, cwd, warden=warden)
+            return await running(words)
     except TimeoutError as error:
         raise CommandFailed(f"was ended after {timeout_ms} ms") from error
-    except ChildStartFailed as error:
+    except (ChildStartFailed, SandboxFailed) as error:
         raise CommandFailed(f"cannot be started: {error}") from error

@@ -9,6 +9,7 @@ the sandbox of such a server, and a network that cannot be kept to network.egres
 import asyncio
 import os
 import re
+import secrets
 import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +25,9 @@ from interlock.transport.warden import Warden
 ENGINES: Final = ("docker", "podman")  # in this order, the first on the PATH
 PULL_LIMIT_S: Final = 600.0
 ANSWER_LIMIT_S: Final = 30.0
-LABEL: Final = "dev.interlock.driver"  # by which the containers of a driver are found again
+LABEL: Final = "dev.interlock.driver"  # by these people find the containers of a driver,
 NODE_LABEL: Final = "dev.interlock.node"
+RUN_LABEL: Final = "dev.interlock.run"  # and by this we those of one life of it
 
 # By these the client is told which engine to speak to, which files to trust and what to load into itself.
 _CLIENTS_OWN = re.compile(
@@ -101,13 +103,10 @@ class Engine:
         identifier = seen.id if seen.id.startswith("sha256:") else f"sha256:{seen.id}"
         return Image(reference=identifier, digest=identifier)
 
-    async def remove_all(self, key: str, node: str) -> int:
-        """Ends what is left of a driver's containers, after a client was killed. How many there were."""
-        filters = ("--filter", f"label={LABEL}={key}", "--filter", f"label={NODE_LABEL}={node}")
-        listed = await self._run(ANSWER_LIMIT_S, "ps", "--all", "--quiet", "--no-trunc", *filters)
-        found = [
-            line for line in listed.stdout.decode(errors="replace").split() if re.fullmatch(r"[0-9a-f]{12,64}", line)
-        ]
+    async def remove(self, label: str) -> int:
+        """Ends every container with this label, after a client was killed before it could. How many there were."""
+        listed = await self._run(ANSWER_LIMIT_S, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={label}")
+        found = [word for word in listed.stdout.decode(errors="replace").split() if _CONTAINER.fullmatch(word)]
         if found:
             await self._run(ANSWER_LIMIT_S, "rm", "--force", *found)
         return len(found)
@@ -141,6 +140,12 @@ def find_engine(environment: Mapping[str, str], warden: Warden | None) -> Engine
     raise ContainerRefused("install_failed", "neither docker nor podman is on the PATH; install one of them")
 
 
+async def remove_left(command: Sequence[str], warden: Warden | None) -> int:
+    """What is left of the containers that a composed command has started, once no client of theirs runs any more."""
+    label = next((word for word in command if word.startswith(f"{RUN_LABEL}=")), None)
+    return 0 if label is None else await Engine(command[0], os.environ, warden).remove(label)
+
+
 def free_port() -> int:
     """A port of the loopback that nothing listens on now."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -163,7 +168,8 @@ def composed(
     if not isinstance(server, Docker):
         raise TypeError("only a server of kind docker runs in a container")
     words = [program, "run", "-i", "--rm", "--init", "--pull", "never", "--security-opt", "no-new-privileges"]
-    words += ["--label", f"{LABEL}={driver.key}", "--label", f"{NODE_LABEL}={node}"]
+    for label in (f"{LABEL}={driver.key}", f"{NODE_LABEL}={node}", f"{RUN_LABEL}={secrets.token_hex(8)}"):
+        words += ["--label", label]
     for name in environment_names(driver):
         words += ["-e", name]
     words += _network(driver, host_port is not None, is_open)

@@ -7,7 +7,7 @@ the operator named.
 
 import asyncio
 import ssl
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -16,29 +16,18 @@ from interlock.protocol.drivers.egress import permits
 from interlock.protocol.drivers.messages import Driver, HealthCheck, HttpProbe, Remote
 from interlock.protocol.drivers.server_block import is_loopback
 from interlock.protocol.oauth.places import Place, place_of
-from interlock.runtime.drivers.commands import CommandFailed, Wrap, own_program, run_command, words_of
+from interlock.runtime.drivers.commands import CommandFailed, Running, own_program, run_command, words_of
 from interlock.runtime.drivers.installed import Installed
 from interlock.transport.http import Failure, Headers, HttpClient
-from interlock.transport.warden import Warden
 
 BODY_BYTES_MAX: Final = 1024 * 1024  # nobody reads it
 _OK_MIN, _OK_MAX = 200, 299  # where expect_status is not written
 
 
-async def exec_health(
-    driver: Driver,
-    check: HealthCheck,
-    installed: Installed,
-    *,
-    wrap: Wrap | None = None,
-    warden: Warden | None = None,
-    env: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
-) -> str | None:
-    """`wrap` puts the command into the driver's sandbox."""
+async def exec_health(driver: Driver, check: HealthCheck, installed: Installed, running: Running) -> str | None:
     try:
         words = own_program(words_of(check.cmd or ""), driver, installed)
-        ran = await run_command(words, check.timeout_ms, wrap=wrap, warden=warden, env=env, cwd=cwd)
+        ran = await run_command(words, check.timeout_ms, running)
     except CommandFailed as error:
         return f"the health check {error}"
     if ran.returncode != check.expect_exit:

@@ -17,11 +17,12 @@ import msgspec
 from interlock.config.plan import Dial
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.matching import Bound
-from interlock.protocol.drivers.messages import Binding, Contract, Driver, Problem, Remote
+from interlock.protocol.drivers.messages import Binding, Contract, Docker, Driver, Problem, Remote
 from interlock.runtime.callers import Caller
 from interlock.runtime.drivers.checking import Verdict, check, greeting_warnings
 from interlock.runtime.drivers.checkup import Checkup
 from interlock.runtime.drivers.compiled import DeclaredEras, compiled, manner_of
+from interlock.runtime.drivers.containers import ContainerRefused, remove_left
 from interlock.runtime.drivers.installed import Installed
 from interlock.runtime.drivers.instances import Instance, InstanceLease, Instances
 from interlock.runtime.drivers.keeping import DriverKeeper
@@ -108,6 +109,15 @@ class DriverProvider:
                 longest_ms = max(contract.timeout_ms for contract in self._contracts.values())
                 await self._instances.unlent(longest_ms / 1000)
             await self._instances.stop()
+        if isinstance(self.driver.server, Docker) and self.installed is not None:
+            await self._remove_containers(self.installed)
+
+    async def _remove_containers(self, installed: Installed) -> None:
+        """AIP-server-6: a client that had to be killed leaves its container behind."""
+        try:
+            await remove_left(installed.command, self._shop.workshop.warden)
+        except ContainerRefused as refused:
+            log.warning("driver %s: its containers cannot be looked for: %s", self.driver.key, refused)
 
     async def _begin(self) -> None:
         try:

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from interlock.config.plan import Plan
+from interlock.config.plan import Plan, Spawn
 from interlock.protocol.drivers.messages import Driver
 from interlock.runtime.clock import Clock
+from interlock.runtime.drivers.commands import Running, inside, outside
+from interlock.runtime.drivers.compiled import compiled
 from interlock.runtime.drivers.declared import Declared
 from interlock.runtime.drivers.installed import Installed, InstallFailed
 from interlock.runtime.drivers.installing import install
@@ -82,7 +84,17 @@ class Providing:
                 node=plan.node.name,
             )
 
-        outcome = await install_checked(driver, installer, warden=self._workshop.warden, cwd=folder)
+        outcome = await install_checked(driver, installer, lambda installed: self._running(driver, installed, folder))
         if isinstance(outcome, Installed) and outcome.lock != lock:
             await self._locks.put(driver.key, outcome.lock)
         return outcome
+
+    def _running(self, driver: Driver, installed: Installed, folder: Path) -> Running:
+        """Where the commands of a driver run: as its server does."""
+        plan, workshop = self._plan(), self._workshop
+        is_sandboxed = plan.drivers.sandbox.get(driver.id) != "off"
+        made = compiled(driver, installed, folder=folder, data=plan.data, is_sandboxed=is_sandboxed)
+        if isinstance(made.reach, Spawn) and made.reach.sandbox is not None:
+            sandbox = made.reach.sandbox
+            return inside(workshop.sandboxes, made.segment, sandbox, clock=workshop.clock, warden=workshop.warden)
+        return outside(workshop.warden, folder)

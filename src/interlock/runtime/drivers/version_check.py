@@ -9,14 +9,13 @@ interrupted, so a process of its own does it and is ended with the time limit.
 import re
 import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from interlock.protocol.drivers.messages import Driver, Npm, Pypi, VersionCheck
 from interlock.protocol.drivers.versions import parse_version, satisfies, semantic
-from interlock.runtime.drivers.commands import CommandFailed, Wrap, own_program, run_command, words_of
+from interlock.runtime.drivers.commands import CommandFailed, Running, outside, own_program, run_command, words_of
 from interlock.runtime.drivers.installed import (
     VERSION_MISMATCH,
     Attempt,
@@ -25,7 +24,6 @@ from interlock.runtime.drivers.installed import (
     Note,
 )
 from interlock.transport.packages import normalised
-from interlock.transport.warden import Warden
 
 SEARCHED_BYTES_MAX: Final = 16 * 1024  # a version stands near the start of what is printed
 _SEARCH: Final = (
@@ -44,14 +42,7 @@ class VersionMismatch(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-async def check_version(
-    driver: Driver,
-    installed: Installed,
-    *,
-    wrap: Wrap | None = None,
-    warden: Warden | None = None,
-    cwd: Path | None = None,
-) -> VersionFits | VersionMismatch | None:
+async def check_version(driver: Driver, installed: Installed, running: Running) -> VersionFits | VersionMismatch | None:
     """None: the driver has no version_check."""
     check = driver.version_check
     if check is None:
@@ -64,12 +55,10 @@ async def check_version(
                 message=f"the version is that of the installed package, {installed.version}; the command was not run",
             )
             return _judged(check, semantic(installed.version), note)
-        ran = await run_command(
-            own_program(words, driver, installed), check.timeout_ms, wrap=wrap, warden=warden, cwd=cwd
-        )
+        ran = await run_command(own_program(words, driver, installed), check.timeout_ms, running)
         if ran.returncode != 0:
             return VersionMismatch(reason=f"the command {ran.reason}; correct version_check.cmd")
-        version = await _searched(check, ran.stdout, warden)
+        version = await _searched(check, ran.stdout)
     except CommandFailed as error:
         return VersionMismatch(reason=f"the command {error}; correct version_check.cmd")
     return _judged(check, version, None)
@@ -91,16 +80,11 @@ def _without_version(word: str) -> str:
     return word[:1] + word[1:].partition("@")[0]
 
 
-async def _searched(check: VersionCheck, stdout: bytes, warden: Warden | None) -> str:
+async def _searched(check: VersionCheck, stdout: bytes) -> str:
     text = stdout[:SEARCHED_BYTES_MAX].decode(errors="replace").replace("\0", "")
+    words = (sys.executable, "-I", "-S", "-X", "utf8", "-c", _SEARCH, check.parse, text)
     try:
-        ran = await run_command(
-            (sys.executable, "-I", "-S", "-c", _SEARCH, check.parse, text),
-            check.timeout_ms,
-            wrap=None,
-            warden=warden,
-            env={"PYTHONUTF8": "1"},
-        )
+        ran = await run_command(words, check.timeout_ms, outside(None))
     except CommandFailed as error:
         raise CommandFailed(f"is searched with a pattern that {error}") from error
     return ran.stdout.decode(errors="replace").strip()
@@ -119,21 +103,18 @@ def _judged(check: VersionCheck, version: str, note: Note | None) -> VersionFits
 async def install_checked(
     driver: Driver,
     installer: Callable[[bool], Awaitable[Installed | InstallFailed]],
-    *,
-    wrap: Wrap | None = None,
-    warden: Warden | None = None,
-    cwd: Path | None = None,
+    running_of: Callable[[Installed], Running],
 ) -> Installed | InstallFailed:
     """Install, check, and after a mismatch install once more, without the lock (AIP-30.version-1).
 
-    `installer(anew)` calls `install`, with no lock when `anew`.
+    `installer(anew)` calls `install`, with no lock when `anew`. `running_of`: where the command runs.
     """
     attempts: list[Attempt] = []
     for anew in (False, True):
         installed = await installer(anew)
         if isinstance(installed, InstallFailed):
             return msgspec.structs.replace(installed, attempts=(*attempts, *installed.attempts))
-        verdict = await check_version(driver, installed, wrap=wrap, warden=warden, cwd=cwd)
+        verdict = await check_version(driver, installed, running_of(installed))
         attempts += installed.attempts
         if not isinstance(verdict, VersionMismatch):
             notes = (*installed.notes, verdict.note) if verdict is not None and verdict.note else installed.notes

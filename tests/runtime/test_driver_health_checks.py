@@ -9,8 +9,10 @@ import pytest
 from tests.runtime.installs import Files, declared, program, serving
 
 from interlock.protocol.drivers.messages import Driver, HealthCheck
+from interlock.runtime.drivers.commands import outside
 from interlock.runtime.drivers.health import exec_health, http_health
 from interlock.runtime.drivers.installed import Installed, Locked
+from interlock.transport.errands import Ran
 
 INSTALLED = Installed(command=("/bin/true",), version=None, lock=Locked(asked="", method="present"))
 
@@ -36,31 +38,31 @@ async def test_exec_compares_the_exit_code(tmp_path: Path, code: int, expected: 
     command = program(tmp_path / "check", f"#!/bin/sh\nexit {code}\n")
     check = {"method": "exec", "cmd": str(command)} | ({} if expected is None else {"expect_exit": expected})
     driver, health = checked(check)
-    reason = await exec_health(driver, health, INSTALLED)
+    reason = await exec_health(driver, health, INSTALLED, outside(None))
     assert (reason is None) is healthy
     if reason is not None:
         assert f"exited with code {code}" in reason
 
 
 @pytest.mark.req("AIP-30.health-1")
-async def test_exec_goes_through_the_drivers_sandbox() -> None:
+async def test_exec_runs_where_the_drivers_programs_run() -> None:
     driver, health = checked({"method": "exec", "cmd": "server --ok"})
-    wrapped: list[tuple[str, ...]] = []
+    ran: list[tuple[str, ...]] = []
 
-    def wrap(words: tuple[str, ...]) -> tuple[str, ...]:
-        wrapped.append(words)
-        return ("/bin/false",)
+    async def running(words: tuple[str, ...]) -> Ran:
+        ran.append(words)
+        return Ran(returncode=1, reason="exited with code 1", stdout=b"", output=())
 
-    assert await exec_health(driver, health, INSTALLED, wrap=wrap) is not None
-    assert wrapped == [("/bin/true", "--ok")]
+    assert await exec_health(driver, health, INSTALLED, running) is not None
+    assert ran == [("/bin/true", "--ok")]
 
 
 async def test_a_check_that_hangs_or_cannot_be_started_is_a_failure(tmp_path: Path) -> None:
     hanging = program(tmp_path / "hang", "#!/bin/sh\nexec sleep 300\n")
     driver, health = checked({"method": "exec", "cmd": str(hanging), "timeout_ms": 300})
-    assert "was ended after 300 ms" in str(await exec_health(driver, health, INSTALLED))
+    assert "was ended after 300 ms" in str(await exec_health(driver, health, INSTALLED, outside(None)))
     driver, health = checked({"method": "exec", "cmd": "no-such-program-here"})
-    assert "cannot be started" in str(await exec_health(driver, health, INSTALLED))
+    assert "cannot be started" in str(await exec_health(driver, health, INSTALLED, outside(None)))
 
 
 def http(url: str, egress: list[str], method: str = "GET", **more: Any) -> tuple[Driver, HealthCheck]:
