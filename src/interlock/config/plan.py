@@ -208,6 +208,7 @@ class Dial(msgspec.Struct, frozen=True, kw_only=True, tag="dial"):
     query: dict[str, str] = {}  # joins the url when it is dialled; may hold ${secrets.NAME}
     transport: Literal["auto", "http", "sse"] = "auto"
     auth: OAuthPlan | None = None
+    program: Spawn | None = None  # what serves there: started first, and ended with the link
 
 
 ToolClass = Literal["read_only", "reversible", "irreversible"]

@@ -44,15 +44,15 @@ def compiled(
     sandbox = None
     if is_sandboxed and not is_container:
         sandbox = _sandbox(driver, installed, home if who is None else home / _brief(who), place)
-    return ServerPlan(
-        segment=segment,
-        reach=Spawn(
-            command=(*installed.command, *server.args),
-            env={**installed.env, **_set(driver.sandbox), **server.env},
-            cwd=None if server.cwd is None or is_container else place(server.cwd),
-            sandbox=sandbox,
-        ),
+    program = Spawn(
+        command=(*installed.command, *server.args),
+        env={**installed.env, **_set(driver.sandbox), **server.env},
+        cwd=None if server.cwd is None or is_container else place(server.cwd),
+        sandbox=sandbox,
     )
+    if installed.url is not None:  # a container that serves HTTP
+        return ServerPlan(segment=segment, reach=Dial(url=installed.url, transport="http", program=program))
+    return ServerPlan(segment=segment, reach=program)
 
 
 def manner_of(driver: Driver) -> Manner:

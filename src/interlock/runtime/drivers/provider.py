@@ -24,6 +24,7 @@ from interlock.runtime.drivers.checkup import Checkup
 from interlock.runtime.drivers.compiled import DeclaredEras, compiled, manner_of
 from interlock.runtime.drivers.containers import ContainerRefused, remove_left
 from interlock.runtime.drivers.installed import Installed
+from interlock.runtime.drivers.installing import with_another_port
 from interlock.runtime.drivers.instances import Instance, InstanceLease, Instances
 from interlock.runtime.drivers.keeping import DriverKeeper
 from interlock.runtime.drivers.ports import DriverState
@@ -184,7 +185,7 @@ class DriverProvider:
         shop, driver = self._shop, self.driver
         plan = compiled(
             driver,
-            installed,
+            installed if who is None else with_another_port(installed),
             folder=self._folder,
             data=shop.data,
             who=who,
@@ -192,7 +193,8 @@ class DriverProvider:
         )
         watching = Watching(shop.watcher, may_ask=bool(driver.interlock.client_capabilities))
         link = Link(plan, watching, shop.workshop.clock, vendor_meta=shop.vendor_meta)
-        holder = shop.holder_for(plan.segment, plan.reach) if isinstance(plan.reach, Dial) else None
+        reach = plan.reach
+        holder = shop.holder_for(plan.segment, reach) if isinstance(reach, Dial) and reach.program is None else None
         keeper = watching.keeper = DriverKeeper(
             link,
             self._workshop,

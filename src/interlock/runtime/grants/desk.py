@@ -28,7 +28,9 @@ def named_by(plan: ServerPlan) -> frozenset[str]:
             return secrets_named(*plan.reach.command, *plan.reach.env.values())
         case Dial():
             auth = plan.reach.auth
-            written = (*plan.reach.headers.values(), *plan.reach.query.values())
+            program = plan.reach.program
+            served = () if program is None else (*program.command, *program.env.values())
+            written = (*plan.reach.headers.values(), *plan.reach.query.values(), *served)
             return secrets_named(*written, auth.client_secret or "" if auth is not None else "")
 
 

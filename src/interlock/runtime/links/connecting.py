@@ -6,6 +6,7 @@ ConnectFailed with a reason for people. Whether and when to try again is the kee
 
 import asyncio
 import os
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -20,6 +21,7 @@ from interlock.runtime.clock import Clock
 from interlock.runtime.grants.errors import Unobtainable
 from interlock.runtime.grants.holder import Holder
 from interlock.runtime.grants.revealing import Revealer
+from interlock.runtime.links.companion import Companion
 from interlock.runtime.links.greeting import USUAL, GreetingFailed, Manner, greet
 from interlock.runtime.links.link import Link, ServerFacts
 from interlock.runtime.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble, Undelivered
@@ -33,6 +35,7 @@ from interlock.transport.stdio import Child
 from interlock.transport.warden import Warden
 
 LAUNCH_S: Final = 15.0
+LISTENS_AGAIN_S: Final = 0.1  # until a program that serves HTTP listens
 LATER: Final = (408, 425, 429)  # statuses after which the same may be tried again
 
 
@@ -98,6 +101,7 @@ class Connector:
         self._workshop = workshop
         self._stderr = stderr
         self._loss = loss
+        self._companion: Child | None = None
         self._first: Era | None = None  # which era to try first, when the last attempt ended in the greeting
 
     async def connect(self) -> None:
@@ -208,6 +212,8 @@ class Connector:
             reach = msgspec.structs.replace(reach, url=f"{reach.url}{'&' if '?' in reach.url else '?'}{query}")
         if self._holder is not None:
             await self._holder.ready()
+        if reach.program is not None:
+            return await self._served(reach.program, partial(self._over_http, reach, headers, address, remembered))
         http = partial(self._over_http, reach, headers, address, remembered)
         sse = partial(self._over_sse, reach, headers, address)
         first, other = (sse, http) if reach.transport == "sse" else (http, sse)
@@ -219,6 +225,30 @@ class Connector:
             if self._link.pipe is not None:
                 await self._link.pipe.close()
             return await other(failed)
+
+    async def _served(self, program: Spawn, greet_it: Callable[[], Awaitable[ServerFacts]]) -> ServerFacts:
+        """Greet what a program of ours serves, as soon as it listens."""
+        revealer, loop = self._workshop.revealer, asyncio.get_running_loop()
+        argv = tuple([await revealer.text(each) for each in program.command])
+        env = await revealer.table(program.env)
+        child = Companion(self._link, argv, env, self._stderr, self._workshop.warden).child
+        deadline = loop.time() + self._launch_s
+        self._companion = child
+        async with asyncio.timeout(self._launch_s):
+            await child.start()
+        self._link.pid = child.pid
+        while True:
+            try:
+                return await greet_it()
+            except GreetingFailed as failed:
+                # A container's port may be open before anything answers behind it.
+                silent = failed.what is not None and failed.what.trouble in (Trouble.UNREACHABLE, Trouble.LOST)
+                if not silent or loop.time() > deadline:
+                    raise
+            if isinstance(self._link.pipe, HttpPipe):
+                self._link.pipe.companion = None
+                await self._link.pipe.close()
+            await asyncio.sleep(LISTENS_AGAIN_S)
 
     async def _over_http(
         self,
@@ -232,6 +262,7 @@ class Connector:
         link = self._link
         link.session = b""
         link.pipe = HttpPipe(link, reach.url, headers, self._workshop.message_bytes, address)
+        link.pipe.companion = self._companion
         link.transport = "http"
         self.show_credential()
         try:

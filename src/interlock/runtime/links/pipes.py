@@ -141,6 +141,7 @@ class HttpPipe:
         self._post = self.client.start(b"POST", self.target, POST_HEAD + self._custom)
         self._stream: _Exchange | None = None
         self._closed = False
+        self.companion: Child | None = None  # the program that serves there, which ends with it
 
     def adopt_credential(self, line: bytes) -> None:
         """The Authorization header that every request has from now on."""
@@ -202,6 +203,8 @@ class HttpPipe:
                 pass
         await self._aside.close()
         await self.client.close()
+        if self.companion is not None:
+            await self.companion.stop()
 
     @property
     def has_session(self) -> bool:
