@@ -42,8 +42,17 @@ $(VENV)/.browser: $(VENV)/.dev
 		|| echo "NO BROWSER: chromium is not here and cannot be installed; the tests of pages in it are skipped"
 	@touch $@
 
+# A sandbox for servers, likewise.
+$(VENV)/.sandbox: $(VENV)/.dev
+	@command -v bwrap >/dev/null || { \
+		test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing bubblewrap for the tests of sandboxes" && \
+		{ apt-get -qq update; DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install bubblewrap; } \
+			> $(VENV)/sandbox.log 2>&1; } \
+		|| echo "NO SANDBOX: bubblewrap is not here and cannot be installed; the tests of servers in it are skipped"
+	@touch $@
+
 # Many tests start nodes and hold them to times. What fails beside others is run once more, alone: a fault fails again.
-test: $(VENV)/.browser
+test: $(VENV)/.browser $(VENV)/.sandbox
 	@$(BIN)/python -m pytest tests --ignore tests/conformance --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS) || { \
 		test $$? = 1 && echo "ONCE MORE, ALONE: what has just failed beside other tests" && \
 		$(BIN)/python -m pytest tests --ignore tests/conformance --last-failed --last-failed-no-failures none $(ARGS); }
@@ -56,7 +65,7 @@ check: $(VENV)/.dev
 	@$(BIN)/python spec/conformance.py --check
 	@$(BIN)/python spec/ax_reference.py --check
 
-conformance: $(VENV)/.dev
+conformance: $(VENV)/.dev $(VENV)/.sandbox
 	@$(BIN)/python -m pytest tests/conformance $(ARGS)
 
 bench: $(VENV)/.dev

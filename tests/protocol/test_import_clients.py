@@ -195,7 +195,7 @@ def test_what_would_relax_an_approval_is_told_and_ignored(relaxing: dict[str, ob
     assert drafted_from("cursor", {"command": "x", "alwaysAllow": [], "trust": False}).notes == ()
 
 
-@pytest.mark.req("AIP-import-9", "AIP-import-10")
+@pytest.mark.req("AIP-import-10")
 def test_what_a_source_says_of_tools_is_kept_for_later() -> None:
     raw = '[mcp_servers.a]\ncommand = "x"\nenabled_tools = ["r", "w"]\ndisabled_tools = ["w"]\n'
     raw += '[mcp_servers.a.tools.r]\napproval_mode = "prompt"\n'
@@ -207,7 +207,6 @@ def test_what_a_source_says_of_tools_is_kept_for_later() -> None:
     assert entry("cursor", {"command": "x", "default_tools_approval_mode": "prompt"}).asks is True
 
 
-@pytest.mark.req("AIP-import-8")
 def test_code_in_a_file_is_told_and_left_out() -> None:
     found = drafted_from("claude-code", {"type": "http", "url": "https://a.example/mcp", "headersHelper": "touch ran"})
     assert [note.code for note in found.notes] == ["helper_not_run"]

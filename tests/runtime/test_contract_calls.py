@@ -8,6 +8,12 @@ import pytest
 import pytest_asyncio
 from tests.runtime.contracts_here import ANY, ContractPlace, Lending, binding, contract, contract_place, driver
 from tests.runtime.desks import LegacyClient
+from tests.runtime.still_leaf import Leaf
+
+from interlock.protocol.drivers.errors import DriverError
+from interlock.runtime.callers import Principal
+from interlock.runtime.drivers.ports import DriverState
+from interlock.surface.cli.codes import codes_for
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -86,7 +92,7 @@ async def test_input_that_fails_the_contract_ends_as_input_invalid_with_the_fiel
 @pytest.mark.req("AIP-30.resolve-6")
 async def test_input_is_judged_before_a_driver_is_looked_for(here: ContractPlace) -> None:
     lending = await here.serve("new", contract("fs.read", inputs=PATH), "keep")
-    lending.state, lending.reason = type(lending.state).UNAVAILABLE, "install_failed"
+    lending.state, lending.reason = DriverState.UNAVAILABLE, "install_failed"
     assert error_of(await here.call("fs__read", {}).result())[0] == "input_invalid"
     assert error_of(await here.call("fs__read", {"path": "/a"}).result())[0] == "no_route"
 
@@ -199,8 +205,6 @@ async def test_a_contract_that_left_is_gone_from_the_list_and_one_that_stayed_ke
 
 
 def _local() -> tuple[Any, ...]:
-    from interlock.runtime.callers import Principal
-
     return Principal("local"), "http", None, "auto"
 
 
@@ -267,9 +271,6 @@ async def test_outputs_that_are_no_object_are_not_shown_to_handshake_clients(her
 async def test_every_failure_of_a_driver_is_an_isError_result_with_a_code_that_is_explained(
     here: ContractPlace,
 ) -> None:
-    from interlock.protocol.drivers.errors import DriverError
-    from interlock.surface.cli.codes import codes_for
-
     lending = await playing(here, "new")
     for code in ("auth_required", "auth_failed", "rate_limited", "contract_mismatch", "input_unsupported", "internal"):
         lending.refusal = DriverError(code=code, message="because")
@@ -281,8 +282,6 @@ async def test_every_failure_of_a_driver_is_an_isError_result_with_a_code_that_i
 
 
 async def test_a_driver_that_cannot_be_reached_is_a_degraded_tool(here: ContractPlace) -> None:
-    from interlock.protocol.drivers.errors import DriverError
-
     lending = await playing(here, "new")
     lending.refusal = DriverError(code="tool_unavailable", message="/usr/bin/secret-path did not start", retryable=True)
     error = await here.call("test__play", {"act": {}}).error()
@@ -301,3 +300,46 @@ async def test_a_sleeping_driver_is_woken_and_a_call_waits_for_it(here: Contract
     lending.asleep = True
     assert (await here.call("test__play", {"label": "woken"}).result())["structuredContent"]["done"] == "woken"
     assert (lending.woken, lending.lent) == (1, 0)
+
+
+async def test_nobody_registers_the_segment_of_a_contract_and_a_contract_takes_nobodys(here: ContractPlace) -> None:
+    await here.serve("new", contract("image.create"), "keep")
+    refused = await Leaf(here.node.registrar, "image").register()
+    assert refused["error"]["message"] == "namespace_conflict"
+    leaf = Leaf(here.node.registrar, "sound")
+    assert "result" in await leaf.register()
+    await here.serve("new", contract("sound.create"), "keep")
+    assert [each.code for each in here.node.contracts.problems] == ["name_collision"]
+    assert "sound.create" not in await listed(here)
+
+
+async def test_a_segment_that_the_configuration_gives_to_a_server_is_the_contracts_no_longer(
+    here: ContractPlace,
+) -> None:
+    await here.serve("new", contract("image.create"), "keep")
+    here.node.keepers["image"] = here.node.keepers["old"]
+    await here.node.contracts.retake()
+    assert "image.create" not in await listed(here)
+    del here.node.keepers["image"]
+    await here.node.contracts.retake()
+    assert (await here.call("image__create").result())["structuredContent"] == {"got": {}}
+
+
+async def test_an_operator_is_told_who_would_serve_a_call_and_what_it_meets(here: ContractPlace) -> None:
+    lending = await here.serve("new", contract("fs.read", inputs=PATH, timeout_ms=1500, approval="always"), "keep")
+
+    def told() -> dict[int, tuple[str, str]]:
+        shown = here.node.operations.tool("fs.read")
+        return {each["rung"]: (each["verdict"], each["reason"]) for each in shown["rungs"]}
+
+    assert told()[7][0] == "later"
+    assert told()[7][1].startswith("checked against the contract")
+    assert told()[8] == ("pass", "only-mcp@1 would serve it (only)")
+    assert told()[10][1].startswith("its contract asks for every call")
+    assert told()[12][1] == "timeout 1.5 s"
+    lending.state, lending.reason = DriverState.UNAVAILABLE, "it does not start"
+    assert told()[8] == ("refuse", "no_route; only-mcp@1: it does not start")
+    resolution = here.node.contracts.maybe_resolution("fs.read")
+    assert resolution is not None
+    assert [each.reason for each in resolution.rejected] == ["it does not start"]
+    assert here.node.contracts.maybe_resolution("nothing") is None

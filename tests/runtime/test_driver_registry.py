@@ -157,6 +157,19 @@ async def test_trust_outlives_the_node_and_what_cannot_be_read_of_it_grants_noth
     assert spoilt.made == []
 
 
+@pytest.mark.req("AIP-30.front-5")
+async def test_a_driver_for_another_machine_is_not_made_even_when_it_is_trusted(house: House) -> None:
+    house.workspace.driver(driver(requires={"os": ["windows"]}))
+    await house.registry.refresh()
+    await house.trust()
+    assert house.states() == {"files-mcp@1": DriverState.UNAVAILABLE}
+    assert house.made == []
+    house.workspace.driver(driver(requires={"os": ["linux"]}))
+    await house.registry.refresh()
+    await house.trust()
+    assert [one.started for one in house.made] == [1]
+
+
 async def test_a_change_to_one_driver_disturbs_no_other(house: House) -> None:
     first = house.workspace.driver(driver("first-mcp"))
     house.workspace.driver(driver("second-mcp"))

@@ -10,6 +10,7 @@ import pytest
 from driver_workspace import MACHINE, Workspace, binding, codes, contract, driver, remote, secret, text
 
 from interlock.protocol.drivers.identity import manifest_of
+from interlock.protocol.drivers.runner_block import RunnerLimits, runner_limits
 from interlock.runtime.drivers.folders import Folder, read_folder
 from interlock.runtime.drivers.looking import Found, look
 from interlock.runtime.drivers.ports import DriverState
@@ -108,7 +109,6 @@ def test_two_majors_of_one_id_are_two_drivers(workspace: Workspace) -> None:
     assert [one.state for one in found] == [None, None]
 
 
-@pytest.mark.req("AIP-file-4")
 def test_a_driver_ts_is_not_run_and_said_so(workspace: Workspace) -> None:
     folder = workspace.driver(driver())
     (folder / "driver.ts").write_text("throw new Error('run')")
@@ -579,6 +579,38 @@ def test_a_skill_and_a_runner_that_are_named_have_to_be_there(workspace: Workspa
     workspace.write(folder / "RUNNER.md", b"---\n---\n")
     workspace.write("skills/s/SKILL.md", b"---\n---\n")
     assert workspace.one().problems == ()
+
+
+@pytest.mark.req("AIP-30.front-6")
+def test_the_limits_of_a_runner_file_are_the_driver_s(workspace: Workspace) -> None:
+    folder = workspace.driver(driver(runner="./RUNNER.md"))
+    workspace.write(folder / "RUNNER.md", b"---\nengine: subprocess\nlimits: {memory_mb: 64, cpu_ms: 500}\n---\n")
+    only = workspace.one().driver
+    assert only is not None
+    assert runner_limits(only.runner) == RunnerLimits(memory_mb=64, cpu_ms=500)
+    workspace.write(folder / "RUNNER.md", b"---\nengine: in-process\nlimits: {memory_mb: 64MB}\n---\n")
+    assert [each.message for each in workspace.one().problems] == [
+        "./RUNNER.md: an MCP server is a process of its own",
+        "./RUNNER.md: memory_mb is a whole number above 0",
+    ]
+
+
+@pytest.mark.req("AIP-30.front-6")
+@pytest.mark.parametrize(
+    ("block", "pointer"),
+    [
+        ({"engine": "in-process"}, "/runner/engine"),
+        ({"limits": []}, "/runner/limits"),
+        ({"limits": {"memory_mb": 0}}, "/runner/limits/memory_mb"),
+        ({"limits": {"cpu_ms": "1s"}}, "/runner/limits/cpu_ms"),
+        ({"limits": {"cpu_ms": True}}, "/runner/limits/cpu_ms"),
+    ],
+)
+def test_a_runner_that_cannot_be_kept_to_is_refused_where_it_stands(
+    workspace: Workspace, block: dict[str, object], pointer: str
+) -> None:
+    workspace.driver(driver(runner=block))
+    assert [(each.code, each.field) for each in workspace.one().problems] == [("schema_invalid", pointer)]
 
 
 def test_what_did_not_change_is_not_read_again(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

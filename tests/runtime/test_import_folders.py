@@ -6,10 +6,15 @@ from typing import Any
 
 import pytest
 
+from interlock.config.plan import Spawn
 from interlock.protocol.drivers.driver_file import read_driver
 from interlock.protocol.drivers.tool_file import read_contract
+from interlock.protocol.drivers.writing import frontmatter_text
 from interlock.protocol.imports.clients import BY_NAME
 from interlock.protocol.imports.drafting import Wishes
+from interlock.protocol.imports.driver_text import PENDING
+from interlock.runtime.drivers.compiled import compiled
+from interlock.runtime.drivers.installed import Installed, Locked
 from interlock.runtime.imports.connecting import SurveyFailed, connect
 from interlock.runtime.imports.finding import Machine, read_source
 from interlock.runtime.imports.finishing import NotFinished, finish
@@ -73,7 +78,7 @@ def desk(tmp_path: Path) -> Desk:
 FILES = {"command": "npx", "args": ["-y", "fs", "/srv/data"], "env": {"API_KEY": MARKER}}
 
 
-@pytest.mark.req("AIP-import-6", "AIP-import-9")
+@pytest.mark.req("AIP-import-6")
 def test_a_server_becomes_a_draft_its_secret_goes_to_the_store(desk: Desk) -> None:
     desk.write({"My Files": FILES})
     (driver,) = desk.run().drivers
@@ -242,7 +247,6 @@ def test_nothing_is_written_outside_of_the_workspace(desk: Desk, tmp_path: Path)
     assert list(outside.iterdir()) == []
 
 
-@pytest.mark.req("AIP-import-9")
 def test_a_draft_and_its_tools_become_a_driver_with_a_contract_each(desk: Desk) -> None:
     desk.write({"My Files": FILES})
     desk.run()
@@ -269,7 +273,7 @@ def test_a_draft_and_its_tools_become_a_driver_with_a_contract_each(desk: Desk) 
     assert [each.status for each in desk.run().drivers] == ["unchanged"]
 
 
-@pytest.mark.req("AIP-import-9", "AIP-import-10")
+@pytest.mark.req("AIP-import-10")
 def test_tools_the_source_left_out_are_not_bound_and_those_it_asked_about_are_asked(desk: Desk) -> None:
     desk.write(
         {
@@ -310,7 +314,6 @@ def test_a_server_without_tools_stays_a_draft(desk: Desk) -> None:
     assert desk.files() == before
 
 
-@pytest.mark.req("AIP-import-8")
 async def test_each_start_is_announced_first_and_a_declined_one_is_skipped(desk: Desk) -> None:
     desk.write(
         {
@@ -347,8 +350,31 @@ async def test_each_start_is_announced_first_and_a_declined_one_is_skipped(desk:
     assert not desk.draft("yes-mcp").exists()
 
 
-@pytest.mark.req("AIP-import-11")
 def test_any_host_is_open_only_to_those_who_asked_for_it(desk: Desk) -> None:
     desk.write({"fs": {"command": "x"}})
     desk.run(wishes=Wishes(trust_network=True))
     assert 'egress: ["*"]' in desk.draft("fs-mcp").read_text()
+    assert [each.status for each in desk.run().drivers] == ["unchanged"]
+    assert 'egress: ["*"]' in desk.draft("fs-mcp").read_text()
+
+
+@pytest.mark.req("AIP-import-7")
+def test_a_default_is_used_where_the_host_has_no_value(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    data = {"name": "x", "id": "x-mcp", "description": "d", "version": "1.0.0", "kind": "mcp", "transport": "stdio"}
+    sandbox = {"env": {"pass": ["IMPORTED_LEVEL"], "set": {"IMPORTED_LEVEL": "info", "OTHER": "1"}}}
+    text = frontmatter_text(
+        {**data, "server": {"kind": "binary", "path": "x"}, "implements": [PENDING], "sandbox": sandbox}
+    )
+    driver = read_driver(text.encode(), "DRIVER.md").value
+    assert driver is not None
+    installed = Installed(command=("x",), version=None, lock=Locked(asked="", method="present"))
+
+    def env() -> dict[str, str]:
+        reach = compiled(driver, installed, folder=tmp_path, data=tmp_path).reach
+        assert isinstance(reach, Spawn)
+        return dict(reach.env)
+
+    monkeypatch.delenv("IMPORTED_LEVEL", raising=False)
+    assert env() == {"IMPORTED_LEVEL": "info", "OTHER": "1"}
+    monkeypatch.setenv("IMPORTED_LEVEL", "debug")
+    assert env() == {"OTHER": "1"}

@@ -18,7 +18,12 @@ from pathlib import Path
 from typing import Any
 
 WAIT_S = 3.0
-TOOL = {"name": "attempt", "description": "Try something.", "inputSchema": {"type": "object"}}
+TOOL = {
+    "name": "attempt",
+    "description": "Try something.",
+    "inputSchema": {"type": "object", "properties": {"what": {"type": "string"}, "with": {"type": "array"}}},
+    "outputSchema": {"type": "object"},
+}
 
 
 def read(path: str) -> str:
@@ -153,7 +158,7 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
             said: Any = {"done": ATTEMPTS[told["what"]](*told.get("with", []))}
         except (OSError, subprocess.SubprocessError) as failed:
             said = {"failed": f"{type(failed).__name__}: {failed}", "errno": getattr(failed, "errno", None)}
-        return {"content": [{"type": "text", "text": json.dumps(said)}]}
+        return {"content": [{"type": "text", "text": json.dumps(said)}], "structuredContent": said}
     return None
 
 

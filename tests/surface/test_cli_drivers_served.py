@@ -162,6 +162,34 @@ def test_history_is_forgotten_only_when_that_is_asked_for(served: Served) -> Non
     assert served.states() == {"first-mcp": "untrusted"}
 
 
+@pytest.mark.req("AIP-30.load-1")
+def test_a_node_with_nine_broken_drivers_serves_the_tenth_and_lists_nine_reasons(served: Served) -> None:
+    broken: dict[str, Any] = {
+        "a-mcp": b"no frontmatter",
+        "b-mcp": b"---\nname: [\n---\n",
+        "c-mcp": b"---\n\xff\n---\n",
+        "d-mcp": driver("d-mcp", transport="ws"),
+        "e-mcp": driver("e-mcp", server={"kind": "binary", "path": "../../../../bin/sh"}),
+        "f-mcp": driver("f-mcp", auth={"ref": "./SECRETS.md"}),
+        "g-mcp": driver("g-mcp", implements=[]),
+        "h-mcp": driver("h-mcp", server={"kind": "binary", "path": "x", "env": {"GITHUB_TOKEN": "ghp_abcdefgh1234"}}),
+        "z-mcp": driver("z-mcp", kind="cli"),
+    }
+    for id, data in broken.items():
+        folder = served.folder / ".drivers" / id
+        folder.mkdir(parents=True)
+        (folder / "DRIVER.md").write_bytes(data if isinstance(data, bytes) else text(data).encode())
+    served.write("first-mcp")
+    until(lambda: len(served.states()) == 10)
+    served.trust("first-mcp")
+    assert served.tools() == ["demo.first"]
+    assert served.inline("tools", "call", "demo.first", "--arg", "text=x").code == 0
+    listed = served.inline("drivers", "list", "--json").json["drivers"]
+    reasons = {one["id"]: one["reason"] for one in listed if one["state"] != "ready"}
+    assert reasons.keys() == broken.keys()
+    assert all(reasons.values())
+
+
 @pytest.mark.req("AIP-14.rules-3")
 def test_the_examples_of_contracts_are_run_through_the_driver_and_compared(served: Served) -> None:
     examples = [
@@ -196,6 +224,7 @@ def test_the_examples_of_contracts_are_run_through_the_driver_and_compared(serve
     assert served.calls("second-mcp") == 1
 
 
+@pytest.mark.req("AIP-security-12", "AIP-30.implements-1", "AIP-30.identity-1")
 def test_a_contract_is_shown_with_who_serves_it_and_why(served: Served) -> None:
     same = {"id": "demo.read"}
     served.write("first-mcp", contract=same, cost_override={"cost_units_per_call": 5})
@@ -208,6 +237,21 @@ def test_a_contract_is_shown_with_who_serves_it_and_why(served: Served) -> None:
     assert shown["decided_by"] == "cost"
     called = json.loads(served.inline("tools", "call", "demo.read", "--arg", "text=x", "--json").out)
     assert (served.calls("first-mcp"), served.calls("second-mcp")) == (0, 1), called
+    entry = {**driver()["implements"][0], "cost_override": {"cost_units_per_call": 0.5}}
+    served.write("second-mcp", contract=same, cost_override={"cost_units_per_call": 50}, implements=[entry])
+    until(lambda: served.inline("drivers", "show", "demo.read", "--json").json["decided_by"] == "only")
+    assert served.inline("tools", "call", "demo.read", "--arg", "text=x").code == 0
+    assert (served.calls("first-mcp"), served.calls("second-mcp")) == (1, 1)
+    served.trust("second-mcp")
+    shown = served.inline("drivers", "show", "demo.read", "--json").json
+    assert [(one["driver"], one["cost_units"]) for one in shown["ranked"]] == [
+        ("second-mcp@1", 0.5),
+        ("first-mcp@1", 5),
+    ]
+    assert served.inline("tools", "call", "demo.read", "--arg", "text=x").code == 0
+    assert (served.calls("first-mcp"), served.calls("second-mcp")) == (1, 2)
+    served.write("second-mcp", contract=same, policy_tags=["third-party-api"])
+    served.trust("second-mcp")
     assert "no examples" in served.inline("drivers", "test", "first-mcp").err
     config = served.folder / "interlock.toml"
     config.write_text(config.read_text() + 'policy = { deny = ["third-party-api"] }\n')

@@ -2,6 +2,10 @@
 
 import asyncio
 import json
+import os
+import pty
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -82,7 +86,6 @@ def test_secrets_of_every_place_are_in_the_store_and_in_no_file(interlock: Inter
     assert "nothing to do" in again.err
 
 
-@pytest.mark.req("AIP-import-8")
 def test_without_connecting_nothing_is_started_and_helpers_never_run(interlock: Interlock) -> None:
     ran = interlock.folder / "ran"
     touch = {"command": "touch", "args": [str(ran)]}
@@ -160,7 +163,6 @@ def test_a_running_node_keeps_the_secrets(inline: Inline, node: FakeOperations, 
     assert node.kept["secret", "far-mcp/x-key"] == "rotated"
 
 
-@pytest.mark.req("AIP-import-11")
 def test_hosts_are_closed_unless_the_network_is_trusted(interlock: Interlock) -> None:
     cursor(interlock.folder, {"a": {"command": "x"}})
     interlock("import", "--trust-network")
@@ -168,6 +170,35 @@ def test_hosts_are_closed_unless_the_network_is_trusted(interlock: Interlock) ->
     cursor(interlock.folder, {"b": {"command": "y"}})
     interlock("import")
     assert "egress: []" in (interlock.folder / ".drivers/b-mcp/DRIVER.draft.md").read_text()
+
+
+def test_a_person_is_asked_about_each_new_program_s_hosts(interlock: Interlock) -> None:
+    cursor(interlock.folder, {"a": {"command": "x"}, "b": {"command": "y"}, "far": {"url": "https://a.example"}})
+    ours, theirs = pty.openpty()
+    os.write(ours, b"no host!\napi.example.com, *.b.example\n\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "interlock", "import"],
+        cwd=interlock.folder,
+        env=interlock.env,
+        stdin=theirs,
+        stderr=theirs,
+        stdout=subprocess.PIPE,
+        timeout=30,
+        check=False,
+    )
+    told = os.read(ours, 65536).decode()
+    os.close(theirs)
+    os.close(ours)
+    assert done.returncode == 0, told
+    assert told.count("which hosts may it reach?") == 3
+    drafts = {
+        each: (interlock.folder / f".drivers/{each}-mcp/DRIVER.draft.md").read_text() for each in ("a", "b", "far")
+    }
+    assert 'egress: [api.example.com, "*.b.example"]' in drafts["a"]
+    assert "egress: []" in drafts["b"]
+    assert "egress" not in drafts["far"]
+    assert interlock("import").out.count("unchanged") == 3
+    assert "api.example.com" in (interlock.folder / ".drivers/a-mcp/DRIVER.draft.md").read_text()
 
 
 def test_an_empty_home_has_nothing_to_import(inline: Inline) -> None:

@@ -290,6 +290,7 @@ class Node:
             clock=self.clock,
             guard=self.dispatch.guard,
             recorder=self.recorder,
+            keep=self.registrar.keep_contracts,
         )
 
     @property

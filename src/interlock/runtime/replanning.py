@@ -41,6 +41,8 @@ class _Takes:
         node.registrar.keep_segments(new)
         node.door.replan(new)
         await node.configured.take(old, new)
+        if node.has_contracts:
+            await node.contracts.retake()
 
     async def drivers(self, old: Plan, new: Plan) -> None:
         node = self._node

@@ -43,15 +43,17 @@ def rungs(
     budgets: Budgets,
 ) -> list[dict[str, Any]]:
     standing = route.link.standing
-    usable = standing.state in USABLE
+    beyond = route.link.maybe_outlook(route.original)
+    usable = standing.state in USABLE if beyond is None else beyond.available
+    timeout_s = route.timeout_s if beyond is None else beyond.timeout_s
     met = [
         _route(route, caller, namespace),
-        _arguments(route),
+        _arguments(route, is_contract=beyond is not None),
         Verdict(
             rung=Rung.AVAILABILITY,
             name="availability",
             verdict="pass" if usable else "refuse",
-            reason=standing.reason or standing.state.value,
+            reason=(standing.reason or standing.state.value) if beyond is None else beyond.reason,
         ),
         _budget(route, caller, budgets),
         _gate(route, caller, plan.gate, inbox, approvers),
@@ -65,7 +67,7 @@ def rungs(
             rung=Rung.SEND,
             name="send",
             verdict="later",
-            reason=f"timeout {route.timeout_s:g} s" if route.timeout_s is not None else "no timeout (batch)",
+            reason=f"timeout {timeout_s:g} s" if timeout_s is not None else "no timeout (batch)",
         ),
     ]
     return [msgspec.structs.asdict(one) for one in met]
@@ -88,10 +90,13 @@ def _route(route: Route, caller: Principal, namespace: Namespace) -> Verdict:
     return Verdict(rung=Rung.ROUTE, name="route and scope", verdict=verdict, reason=reason)
 
 
-def _arguments(route: Route) -> Verdict:
+def _arguments(route: Route, *, is_contract: bool) -> Verdict:
     strict = _hold(route) is Hold.CALL
     reason = "must mean the same to every reader: they are part of what is confirmed" if strict else "the server's"
-    return Verdict(rung=Rung.ARGUMENTS, name="arguments", verdict="later" if strict else "pass", reason=reason)
+    if is_contract:
+        reason = "checked against the contract" + (f"; {reason}" if strict else "")
+    later = strict or is_contract
+    return Verdict(rung=Rung.ARGUMENTS, name="arguments", verdict="later" if later else "pass", reason=reason)
 
 
 def _budget(route: Route, caller: Principal, budgets: Budgets) -> Verdict:
@@ -116,12 +121,18 @@ def _gate(route: Route, caller: Principal, gate: GatePlan, inbox: Inbox, approve
     else:
         names = approvers.approving(route.qualified)
         by = f"proof by {', '.join(names)}" if names else "nobody can: interlock init makes an operator key"
-        also = any(fnmatchcase(route.qualified, pattern) for pattern in gate.also)
-        reason = f"{'gate.also names it' if also else 'it cannot be undone'}; {by}"
+        reason = f"{_why_held(route, gate)}; {by}"
         waiting = [one for one in inbox.listed((Status.PENDING, Status.APPROVED)) if one.requested_by == caller.name]
         mine = [f"{one.id} {one.status.value}" for one in waiting if one.tool == route.qualified]
         reason += f"; {', '.join(mine)}" if mine else ""
     return Verdict(rung=Rung.GATE, name="gate", verdict="hold", reason=reason)
+
+
+def _why_held(route: Route, gate: GatePlan) -> str:
+    if any(fnmatchcase(route.qualified, pattern) for pattern in gate.also):
+        return "gate.also names it"
+    by_contract = route.gate is not None and route.gate.by_contract
+    return "its contract asks for every call" if by_contract else "it cannot be undone"
 
 
 def _why_not(route: Route, gate: GatePlan) -> str:

@@ -8,6 +8,7 @@ from interlock.protocol.drivers.binding_checks import check_reading
 from interlock.protocol.drivers.egress import ENTRY, permits
 from interlock.protocol.drivers.frontmatter import shown
 from interlock.protocol.drivers.messages import Driver, Install, Remote
+from interlock.protocol.drivers.runner_block import runner_faults
 from interlock.protocol.drivers.server_block import Found
 from interlock.protocol.drivers.versions import PROTOCOL_VERSIONS, is_range
 
@@ -209,8 +210,9 @@ def _runner(driver: Driver, found: Found) -> None:
     if isinstance(runner, str):
         if escapes(runner):
             found.say("/runner", "path_escape", "the runner's path leaves the folder", "write ./RUNNER.md")
-    elif runner is not None and runner.get("engine") == "in-process":
-        found.say("/runner/engine", "schema_invalid", "an MCP server is a process of its own", "write subprocess")
+    elif runner is not None:
+        for pointer, message, hint in runner_faults(runner):
+            found.say(f"/runner{pointer}", "schema_invalid", message, hint)
 
 
 def _egress(driver: Driver, found: Found) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from interlock.protocol.imports.drafting import Wishes, drafted
+from interlock.protocol.imports.drafting import Wishes, drafted, refusal
 from interlock.protocol.imports.messages import Draft, Entry, Note
 from interlock.protocol.imports.own import is_own
 from interlock.protocol.imports.translating import Surroundings
@@ -105,9 +105,11 @@ def asks_for_hosts(planned: Planned) -> bool:
     return planned.standing is None and data["server"]["kind"] != "remote" and not data["network"]["egress"]
 
 
-def with_hosts(planned: Planned, hosts: Sequence[str]) -> Planned:
-    data = {**planned.draft.data, "network": {"egress": list(hosts)}}
-    return msgspec.structs.replace(planned, draft=msgspec.structs.replace(planned.draft, data=data))
+def with_hosts(planned: Planned, hosts: Sequence[str]) -> Planned | Note:
+    """A Note: what is wrong with these."""
+    draft = msgspec.structs.replace(planned.draft, opened=tuple(hosts))
+    problem = refusal(draft.written)
+    return msgspec.structs.replace(planned, draft=draft) if problem is None else problem
 
 
 def _judged(

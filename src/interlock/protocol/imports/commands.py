@@ -31,6 +31,9 @@ NPM_VERBS: Final = frozenset({("bun", "x"), ("pnpm", "dlx"), ("yarn", "dlx"), ("
 PIPX_QUIET: Final = frozenset({"--no-cache", "-q", "--quiet", "--verbose"})
 
 
+_INTERPRETERS: Final = re.compile(r"node|deno|bun|python(?:[23](?:\.\d+)?)?|ruby|perl|java")
+
+
 class Classified(msgspec.Struct, frozen=True, kw_only=True):
     """`server`: the block without env. `env`: what the command line itself sets; `passed`: what it hands on."""
 
@@ -43,6 +46,11 @@ class Classified(msgspec.Struct, frozen=True, kw_only=True):
 def program_name(path: str) -> str:
     """npx of C:\\Program Files\\nodejs\\npx.cmd and of /usr/local/bin/npx."""
     return _EXTENSION.sub("", re.split(r"[/\\]", path.strip())[-1]).lower()
+
+
+def is_interpreter(path: str) -> bool:
+    """Of a language: the first file it is given is the program."""
+    return program_name(path) in SHELLS or _INTERPRETERS.fullmatch(program_name(path)) is not None
 
 
 def classified(command: tuple[str, ...]) -> Classified:

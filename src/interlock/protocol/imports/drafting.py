@@ -14,7 +14,7 @@ import msgspec
 from interlock.protocol.drivers.driver_file import read_driver
 from interlock.protocol.drivers.plaintext import holds_token
 from interlock.protocol.drivers.writing import frontmatter_text
-from interlock.protocol.imports.commands import Classified, classified
+from interlock.protocol.imports.commands import Classified, classified, is_interpreter
 from interlock.protocol.imports.driver_text import PENDING
 from interlock.protocol.imports.messages import Draft, Entry, Note
 from interlock.protocol.imports.opening import Sandboxing
@@ -51,8 +51,8 @@ def drafted(entry: Entry, around: Surroundings, wishes: Wishes, *, identifier: s
         server, transport = _server(entry, work, sandboxing)
     except Cannot as cannot:
         return Note(code=cannot.code, text=str(cannot), server=entry.name)
-    data = _frontmatter(entry, identifier, server, transport, work, sandboxing, wishes)
-    problem = _refusal(data)
+    data = _frontmatter(entry, identifier, server, transport, work, sandboxing)
+    problem = refusal(data)
     if problem is not None:
         return Note(code=problem.code, text=problem.text, server=entry.name)
     notes = [*entry.notes, *work.notes]
@@ -63,6 +63,7 @@ def drafted(entry: Entry, around: Surroundings, wishes: Wishes, *, identifier: s
         id=identifier,
         source=entry.name,
         data=data,
+        opened=("*",) if wishes.trust_network else None,
         hints=_hints(entry),
         secrets=tuple(work.secrets.found),
         notes=tuple(msgspec.structs.replace(each, server=entry.name) for each in notes),
@@ -123,7 +124,7 @@ def _spawned(
         values[name] = work.secrets.ask(f"env.{name}", name, f"{name} of {entry.name}.")
     cwd = work.fixed(entry.cwd, "cwd") if entry.cwd is not None else None
     if block["kind"] != "docker":
-        sandboxing.look_at(args, values)
+        sandboxing.look_at(args, values, script=block["kind"] == "binary" and is_interpreter(block["path"]))
     block |= {"volumes": volumes} if volumes else {}
     block |= {"args": args} if args else {}
     block |= {"env": values} if values else {}
@@ -157,7 +158,6 @@ def _frontmatter(
     transport: str,
     work: Translator,
     sandboxing: Sandboxing,
-    wishes: Wishes,
 ) -> dict[str, Any]:
     title = entry.title if entry.title and not holds_token(entry.title) else entry.name
     about = entry.description if entry.description and not holds_token(entry.description) else None
@@ -171,9 +171,8 @@ def _frontmatter(
         "transport": transport,
         "implements": [],
     }
-    egress = ["*"] if wishes.trust_network else list(entry.egress or ())
-    if server["kind"] != "remote" or wishes.trust_network:
-        data["network"] = {"egress": egress}
+    if server["kind"] != "remote":  # the address of one is itself an allowance
+        data["network"] = {"egress": list(entry.egress or ())}
     sandbox = sandboxing.block(work.environment_passed, work.environment_defaults)
     data |= {"sandbox": sandbox} if sandbox and server["kind"] not in {"remote", "docker"} else {}
     data |= {"connection_options": {"timeout_ms": entry.connect_timeout_ms}} if entry.connect_timeout_ms else {}
@@ -193,7 +192,7 @@ def _hints(entry: Entry) -> dict[str, Any]:
     return hints | ({"asks_tools": list(entry.asks_tools)} if entry.asks_tools else {})
 
 
-def _refusal(data: Mapping[str, Any]) -> Note | None:
+def refusal(data: Mapping[str, Any]) -> Note | None:
     """What the driver's own reader says to it, with one binding in the place of those to come."""
     reading = read_driver(frontmatter_text({**data, "implements": [PENDING]}).encode(), "DRIVER.md")
     if not reading.errors:

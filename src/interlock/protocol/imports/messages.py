@@ -91,12 +91,18 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver to be written. `data` is its frontmatter without contracts; it holds no secret."""
+    """A driver to be written. `data` is its frontmatter without contracts, as the source has it; it holds no secret."""
 
     id: str
     source: str  # the name the server has in its file
     data: Mapping[str, Any]
+    opened: tuple[str, ...] | None = None  # hosts that the person allowed besides what the source says
     hints: Mapping[str, Any] = {}  # only_tools, without_tools, asks, asks_tools: for when its tools are known
     secrets: tuple[Finding, ...] = ()
     notes: tuple[Note, ...] = ()
     withheld: tuple[str, ...] = ()  # absolute paths that were not opened to it
+
+    @property
+    def written(self) -> Mapping[str, Any]:
+        """The frontmatter as it goes to the file."""
+        return self.data if self.opened is None else {**self.data, "network": {"egress": list(self.opened)}}

@@ -18,11 +18,13 @@ class Sandboxing:
         self._write: dict[str, None] = {}
         self.withheld: list[str] = []
 
-    def look_at(self, args: Sequence[str], env: Mapping[str, str]) -> None:
-        """A path that stands alone among the arguments is what the server works on; others are only read."""
+    def look_at(self, args: Sequence[str], env: Mapping[str, str], *, script: bool = False) -> None:
+        """A path that stands alone among the arguments is what the server works on; others are only read. `script`: the
+        first of them is the program itself."""
         for each in args:
             if _ABSOLUTE.fullmatch(each):
-                self._open(each, self._write)
+                self._open(each, self._read if script else self._write)
+                script = False
             elif (assigned := _ASSIGNED.fullmatch(each)) and _ABSOLUTE.fullmatch(assigned["value"]):
                 self._open(assigned["value"], self._read)
         for value in env.values():

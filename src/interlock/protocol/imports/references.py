@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from interlock.protocol.imports.commands import classified, program_name
+from interlock.protocol.imports.commands import classified, is_interpreter, program_name
 from interlock.protocol.imports.messages import Entry
 
 KINDS: Final = {"npm": "package", "pypi": "package", "docker": "image"}
 _ADDRESS: Final = re.compile(r"https?://\S+", re.I)
-_INTERPRETERS: Final = re.compile(r"(?:node|deno|bun|python(?:[23](?:\.\d+)?)?|ruby|perl|java|sh|bash)")
 _EMPTY_WORDS: Final = frozenset(("mcp", "server", "servers", "modelcontextprotocol"))
 _HOST_WORDS: Final = frozenset(("mcp", "api", "www", "app", "server"))
 _NPM_PIN: Final = re.compile(r"(?<=.)@[^/@]*$")
@@ -100,7 +99,7 @@ def name_of_command(command: Sequence[str]) -> str:
     if kind in KINDS:
         return name_of_package(kind, server[KINDS[kind]])
     program = program_name(command[0])
-    if _INTERPRETERS.fullmatch(program):
+    if is_interpreter(command[0]):
         rest = list(command[1:])
         if "-m" in rest[:-1]:
             return _without_empty_words(rest[rest.index("-m") + 1]) or program

@@ -272,8 +272,8 @@ class Translator:
         if ref.kind == "input":
             asked = self._entry.inputs.get(ref.name)
             described = asked.description if asked is not None and not holds_token(asked.description) else ""
-            if asked is not None and not asked.secret and asked.default is not None:
-                return asked.default
+            if asked is not None and not asked.secret and asked.default is not None and self._entry.style != "common":
+                return asked.default  # of a package; what a client asks its person for is asked here too
             return self.secrets.ask(place, ref.name, described or f"{ref.name} of {self._entry.name}.")
         if ref.default is not None and ref.name not in self._around.env:
             if names_secret(ref.name) or may_be_secret(name, ref.default):

@@ -31,11 +31,16 @@ class Rulings(Protocol):
         """Remember what was decided of a definition."""
 
 
+class DriverRulings(Rulings, Protocol):
+    async def look(self) -> None:
+        """Find out what the folders of drivers are now."""
+
+
 class Deciding:
     def __init__(self, inbox: Inbox, clock: Clock, aggregator_id: str) -> None:
         self.judge: Judge | None = None
         self.rulings: Rulings | None = None
-        self.drivers: Rulings | None = None  # of definitions that are drivers
+        self.drivers: DriverRulings | None = None  # of definitions that are drivers
         self.is_current: Callable[[Approval], bool] = lambda approval: True  # what was shown is still what would run
         self._inbox = inbox
         self._clock = clock
@@ -49,6 +54,8 @@ class Deciding:
         if isinstance(open_, Fault):
             return open_
         approval, answer = open_
+        if approval.source is Source.DRIVERS and self.drivers is not None:
+            await self.drivers.look()
         if not self.is_current(approval):
             voided = await self._inbox.void(id, REDEFINED)
             return voided if isinstance(voided, Fault) else refusal_of(voided)

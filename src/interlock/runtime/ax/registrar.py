@@ -7,6 +7,7 @@ In come messages that doors have read, with who sent them; out go answers. What 
 import asyncio
 import logging
 import secrets
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -58,12 +59,22 @@ class Registrar(Members):
         self._proofs = proofs
         self._versions_noted: set[str | None] = {VERSION}
         self._children: dict[str, str] = {}
+        self._of_contracts: tuple[str, ...] = ()
         self.keep_segments(plan)
 
     def keep_segments(self, plan: Plan) -> None:
         """What the configuration has given away nobody can register."""
-        self.engine.keep((OWN_TOOL, *(server.segment for server in plan.servers)))
+        self._configured = tuple(server.segment for server in plan.servers)
+        self._keep()
         self._children = {child.segment: f"child:{child.segment}" for child in plan.ax.children}
+
+    def keep_contracts(self, segments: Iterable[str]) -> None:
+        """Nor what the contracts of drivers stand under."""
+        self._of_contracts = tuple(segments)
+        self._keep()
+
+    def _keep(self) -> None:
+        self.engine.keep((OWN_TOOL, *self._configured, *self._of_contracts))
 
     # Registering
 

@@ -121,11 +121,8 @@ async def declared_in(bench: Bench, folder: Path) -> Declared:
     plan = bench.plan
 
     def declared() -> Declared:
-        seen = look(plan)
         root = Root(kind="workspace", rank=0, path=folder.parent)
-        found = Found(root=root, path=folder, mark=mark_of(folder))
-        others = tuple(each for each in seen.folders if each.path.name != folder.name)
-        sight = msgspec.structs.replace(seen, folders=(found, *others))
+        sight = look(plan, staged=Found(root=root, path=folder, mark=mark_of(folder)))
         surveyed = Surveyor(plan, this_machine(plan.data / "packages")).survey(sight, memory.all)
         return next(each for each in surveyed.drivers if each.folder == folder)
 
@@ -257,7 +254,7 @@ def _unusable(declared: Declared) -> NotAdded:
 
 def _away(stood: Stood) -> NotAdded:
     words = f"; its last words: {' | '.join(stood.last_words)}" if stood.last_words else ""
-    hint = "nothing was written"
+    hint = "nothing was written; it may miss a program (--program NAME), a variable (--env) or a host (--egress HOST)"
     if stood.denied:
         hint = f"it tried to reach what its sandbox does not allow ({stood.denied[0]}): --egress HOST allows a host"
     elif stood.state is DriverState.UNAUTHED:

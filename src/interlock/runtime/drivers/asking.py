@@ -84,6 +84,10 @@ class Asking:
         if isinstance(raised, Fault):
             log.error("driver %s cannot be put into the inbox: %s", one.key, raised.message)
 
+    async def look(self) -> None:
+        """Raises StoreError."""
+        await self._desk.registry.refresh()
+
     def is_current(self, approval: Approval) -> bool:
         if approval.source is not Source.DRIVERS:
             return self._otherwise(approval)

@@ -39,7 +39,7 @@ from interlock.runtime.tasks import Tasks
 from interlock.store.registry import build_store
 from interlock.transport.warden import Warden
 
-LAST_WORDS: Final = 3  # lines of stderr: the reason of most programs that end is in the last
+LAST_WORDS: Final = 8  # lines of stderr that say something
 
 Say = Callable[[str], None]
 
@@ -140,7 +140,7 @@ class Bench:
                 facts=keeper.link.facts if keeper is not None else None,
                 transport=keeper.link.transport if keeper is not None else "",
                 installed=provider.installed,
-                last_words=tuple(line.text for line in keeper.stderr.tail(LAST_WORDS)) if keeper is not None else (),
+                last_words=_words(keeper) if keeper is not None else (),
                 denied=tuple(dict.fromkeys(self._denied)),
             )
         finally:
@@ -199,6 +199,11 @@ def _step(state: DriverState, reason: str | None) -> str | None:
         case DriverState.CHECKING:
             return "starting it, and asking for its tools"
     return None
+
+
+def _words(keeper: Keeper) -> tuple[str, ...]:
+    said = [line.text.strip() for line in keeper.stderr.tail(4 * LAST_WORDS)]
+    return tuple(text for text in said if text)[-LAST_WORDS:]
 
 
 def _decoded(raws: tuple[bytes, ...]) -> tuple[dict[str, Any], ...]:

@@ -4,6 +4,7 @@ Secrets stay placeholders: they are revealed when the server is started, and nob
 goes in (AIP-security-8).
 """
 
+import os
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Final
 
 from interlock.config.plan import Dial, OAuthPlan, SandboxPlan, ServerPlan, Spawn
 from interlock.protocol.drivers.messages import Docker, Driver, FileAccess, Network, Remote, RemoteAuth, Sandbox
+from interlock.protocol.drivers.runner_block import runner_limits
 from interlock.protocol.mcp.eras import LEGACY_VERSIONS, Era
 from interlock.runtime.drivers.installed import Installed
 from interlock.runtime.links.connecting import Eras
@@ -115,13 +117,18 @@ def _oauth(driver: Driver, auth: RemoteAuth) -> OAuthPlan:
 
 
 def _set(sandbox: Sandbox | None) -> dict[str, str]:
-    return {} if sandbox is None or sandbox.env is None else dict(sandbox.env.set)
+    """What is both passed and set is set where the host has none: ${VAR:-default} of an import (AIP-import-7)."""
+    if sandbox is None or sandbox.env is None:
+        return {}
+    passed = {name for name in sandbox.env.passed if name in os.environ}
+    return {name: value for name, value in sandbox.env.set.items() if name not in passed}
 
 
 def _sandbox(driver: Driver, installed: Installed, home: Path, place: Callable[[str], Path]) -> SandboxPlan:
     block = driver.sandbox or Sandbox()
     fs = block.fs or FileAccess()
     network = driver.network or block.network or Network()
+    limits = runner_limits(driver.runner)
     states = tuple(place(path) for path in driver.auth.state.paths) if driver.auth is not None else ()
     return SandboxPlan(
         home=home,
@@ -133,4 +140,6 @@ def _sandbox(driver: Driver, installed: Installed, home: Path, place: Callable[[
         programs=block.exec.spawn if block.exec is not None else (),
         any_program=block.exec is not None and block.exec.allow,
         passed=block.env.passed if block.env is not None else (),
+        memory_mb=limits.memory_mb,
+        cpu_ms=limits.cpu_ms,
     )

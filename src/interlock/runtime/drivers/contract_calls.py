@@ -59,6 +59,7 @@ class ContractCall(LentCall, eq=False, kw_only=True):
     pinned: str | None = None  # the driver that asked for the round this call answers
     state: Raw | None = None  # ... and what that server wants back
     choices: tuple[Choice, ...] = ()
+    providers: tuple[Provider, ...] = ()
     at: int = 0
     tries: int = 0  # with the driver it is at
     prepared: Prepared | None = None
@@ -88,11 +89,12 @@ class ContractCall(LentCall, eq=False, kw_only=True):
             self.fail(error)
             return
         self.choices = decision.resolution.ranked
+        self.providers = decision.providers
         self._try()
 
     @property
     def provider(self) -> Provider:
-        return self.served.provider(self.choices[self.at])
+        return self.providers[self.at]
 
     def _try(self) -> None:
         self.tries += 1
@@ -121,7 +123,8 @@ class ContractCall(LentCall, eq=False, kw_only=True):
             lease.release()
             self.on_unlent(provider, _MISMATCH)
             return
-        arguments = prepared.bound.arguments(self.given, context_of(self.caller, self.served.workspace))
+        context = context_of(self.caller, self.served.workspace) if prepared.wants_context else {}
+        arguments = prepared.bound.arguments(self.given, context)
         if isinstance(arguments, DriverError):
             lease.release()
             self.fail(arguments)

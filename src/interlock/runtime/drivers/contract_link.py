@@ -22,7 +22,6 @@ from interlock.protocol.mcp.headers import encode_header
 from interlock.protocol.mcp.meta import RAW_EMPTY
 from interlock.runtime.calls import Call
 from interlock.runtime.clock import Clock
-from interlock.runtime.drivers.context import context_of
 from interlock.runtime.drivers.contract_calls import ContractCall
 from interlock.runtime.drivers.exposing import Exposed, Shown
 from interlock.runtime.drivers.lent_calls import LentCall
@@ -32,7 +31,7 @@ from interlock.runtime.drivers.served import Served
 from interlock.runtime.guard import RELISTED, Admitted, Guard
 from interlock.runtime.links.greeting import modern_head
 from interlock.runtime.links.link import Link, LinkWatcher, ServerFacts
-from interlock.runtime.links.state import LinkState
+from interlock.runtime.links.state import LinkState, Outlook
 from interlock.runtime.recorder import Recorder
 from interlock.runtime.shelves import Route
 
@@ -78,6 +77,10 @@ class ContractLink(Link):
         else:
             super().send(admitted)
 
+    def maybe_outlook(self, tool: str) -> Outlook | None:
+        served = self.contracts.get(tool)
+        return None if served is None else served.outlook(self.clock.now())
+
     def _entered(self, call: Call, route: Route) -> Call:
         """Guard rung 7. A call that is not as its contract wants it is answered here."""
         served = self.contracts.get(route.original)
@@ -107,7 +110,7 @@ class ContractLink(Link):
             if opened is None:
                 return _refused(made, _STATE_INVALID)
             made.pinned, made.state = opened
-        fault = served.maybe_fault(given, context_of(call.caller, served.workspace))
+        fault = served.maybe_fault(given, call.caller)
         if fault is not None:
             made.fail(fault)
         return made

@@ -7,7 +7,7 @@ it began with.
 import asyncio
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from msgspec import Raw
@@ -15,7 +15,7 @@ from msgspec import Raw
 from interlock.config.plan import Plan
 from interlock.protocol.drivers.messages import Driver, Problem
 from interlock.protocol.drivers.offering import Offered, offer
-from interlock.protocol.drivers.resolver import Policy
+from interlock.protocol.drivers.resolver import Policy, Resolution
 from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.mcp.items import Item
 from interlock.runtime.catalog import Catalog
@@ -43,8 +43,9 @@ class Contracts:
         clock: Clock,
         guard: Guard,
         recorder: Recorder,
+        keep: Callable[[Iterable[str]], None],
     ) -> None:
-        """`taken`: the segments that servers and registrants have."""
+        """`taken`: the segments that servers and registrants have. `keep` is told those that nobody may register."""
         self._plan = plan
         self._catalog = catalog
         self._taken = taken
@@ -52,10 +53,12 @@ class Contracts:
         self._clock = clock
         self._guard = guard
         self._recorder = recorder
+        self._keep = keep
         self._links: dict[str, ContractLink] = {}
         self._listings: dict[str, Listing] = {}
         self._items: dict[tuple[bool, bytes], Item] = {}  # an item that is as before is the same object again
         self._serving: dict[str, tuple[tuple[object, ...], Served]] = {}  # by the contracts' ids, with what each is of
+        self._table = ContractTable()
         self._taking = asyncio.Lock()
         self.problems: tuple[Problem, ...] = ()
 
@@ -65,7 +68,18 @@ class Contracts:
 
     async def take(self, table: ContractTable) -> None:
         async with self._taking:
+            self._table = table
             await self._take(table)
+
+    async def retake(self) -> None:
+        """Segments were given to servers, or given back."""
+        async with self._taking:
+            await self._take(self._table)
+
+    def maybe_resolution(self, contract: str) -> Resolution | None:
+        """Who would serve a call of this contract, by its id, and why; None: it is not offered."""
+        known = self._serving.get(contract)
+        return None if known is None else known[1].decide({}, None, self._clock.now()).resolution
 
     def replan(self, plan: Plan) -> None:
         self._plan = plan
@@ -103,6 +117,7 @@ class Contracts:
             problems += [_taken(each) for each in contracts.pop(segment, ())]
             problems += [_taken_by_server(each, segment) for each in _drivers_of(segments.pop(segment, Shown()))]
         self.problems = tuple(problems)
+        self._keep(contracts.keys() | segments.keys())
         for segment in self._links.keys() - contracts.keys() - segments.keys():
             self._catalog.drop(self._links.pop(segment))
             del self._listings[segment]

@@ -72,8 +72,9 @@ def is_any(roots: Iterable[Root]) -> bool:
     return any(root.path.is_dir() for root in roots)
 
 
-def look(plan: Plan, others: Iterable[Path] = ()) -> Sight:
-    """`others`: files somewhere else in the workspace that matter."""
+def look(plan: Plan, others: Iterable[Path] = (), staged: Found | None = None) -> Sight:
+    """`others`: files somewhere else in the workspace that matter. `staged`: a folder that stands in no root yet, and
+    would take the place of the one of its name."""
     folders: list[Found] = []
     drafts: list[Path] = []
     problems: list[Problem] = []
@@ -88,8 +89,10 @@ def look(plan: Plan, others: Iterable[Path] = ()) -> Sight:
             folders += _beside_tools(root, contracts, problems)
         else:
             folders += _in_root(root, drafts, problems)
+    if staged is not None:
+        folders = [staged, *(found for found in folders if found.path.name != staged.path.name)]
     if not folders:
-        return Sight(drafts=tuple(drafts), problems=tuple(problems))
+        return Sight(contracts=tuple(contracts), drafts=tuple(drafts), problems=tuple(problems))
     return Sight(
         folders=tuple(folders),
         contracts=tuple(contracts),

@@ -63,6 +63,7 @@ class Registry:
         self.on_declared: Callable[[Declaration], Awaitable[None]] | None = None  # after everything is taken up
         self._machine = machine
         self._surveyor = Surveyor(plan, machine)
+        self._basis: tuple[Sight, int, Surveyor] | None = None  # what the declaration was made of
         self._kept: dict[str, _Kept] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._refreshing = asyncio.Lock()
@@ -77,11 +78,15 @@ class Registry:
         async with self._refreshing:
             if sight is None:
                 sight = await asyncio.to_thread(look, self.plan, self.declaration.others)
+            basis = (sight, self.memory.revision, self._surveyor)
+            if basis == self._basis:
+                return self.declaration
             new = await asyncio.to_thread(self._surveyor.survey, sight, self.memory.all)
             old, self.declaration, self.sight = self.declaration, new, sight
             if self.factory is not None:
                 _tell(old, new)
                 await self._put_into_effect(new, self.factory)
+            self._basis = basis
         if self.on_declared is not None:
             await self.on_declared(new)
         return new

@@ -64,6 +64,7 @@ class Memory:
         self._trusted: dict[str, Trusted] = {}
         self._manifests: dict[str, Manifest] = {}
         self._allowed: dict[str, tuple[str, ...]] = {}
+        self.revision = 0  # another whenever something else is remembered
 
     async def open(self) -> None:
         """Raises StoreError."""
@@ -85,9 +86,11 @@ class Memory:
     async def trust(self, trusted: Trusted) -> None:
         await self._kv.put(TRUST, _hashed(trusted.folder), msgspec.json.encode(trusted), self._clock.wall())
         self._trusted[trusted.folder] = trusted
+        self.revision += 1
 
     async def distrust(self, folder: str) -> bool:
         self._trusted.pop(folder, None)
+        self.revision += 1
         return await self._kv.delete(TRUST, _hashed(folder))
 
     async def register(self, driver: Driver) -> None:
@@ -96,13 +99,16 @@ class Memory:
             return
         await self._kv.put(MANIFESTS, _hashed(manifest.key), keep(driver), self._clock.wall())
         self._manifests[manifest.key] = manifest
+        self.revision += 1
 
     async def forget(self, key: str) -> bool:
         self._manifests.pop(key, None)
+        self.revision += 1
         return await self._kv.delete(MANIFESTS, _hashed(key))
 
     async def allow(self, id: str, hosts: tuple[str, ...]) -> None:
         """These, and no others of before."""
+        self.revision += 1
         if not hosts:
             self._allowed.pop(id, None)
             await self._kv.delete(ALLOWED, _hashed(id))

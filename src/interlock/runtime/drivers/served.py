@@ -15,7 +15,6 @@ from interlock.protocol.drivers.messages import Binding, Contract, Retry
 from interlock.protocol.drivers.offering import Offered
 from interlock.protocol.drivers.resolver import (
     Candidate,
-    Choice,
     Fault,
     Policy,
     Request,
@@ -23,14 +22,17 @@ from interlock.protocol.drivers.resolver import (
     resolve,
     resolved_row,
 )
-from interlock.protocol.drivers.uris import uris_in
+from interlock.protocol.drivers.uris import Watch
 from interlock.protocol.drivers.validators import Compiled, compiled
 from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.mcp.headers import Mirrored, encode_header, mirrored_arguments
 from interlock.protocol.mcp.items import maybe_value
 from interlock.protocol.mcp.methods import TOOLS_CALL
+from interlock.runtime.callers import Caller
+from interlock.runtime.drivers.context import context_of
 from interlock.runtime.drivers.ports import DriverState, Provider
 from interlock.runtime.links.greeting import modern_head
+from interlock.runtime.links.state import Outlook
 
 DECISIONS_MAX: Final = 64  # remembered of one contract
 CONTEXT: Final = "context"
@@ -41,6 +43,7 @@ _UNUSABLE: Final = frozenset(
 
 class Decision(msgspec.Struct, frozen=True):
     resolution: Resolution
+    providers: tuple[Provider, ...]  # of those that are ranked
     row: bytes  # of the audit log, without who and when
 
 
@@ -54,15 +57,24 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float
     retry: Retry | None
     keeps_result: bool  # the value is the whole of what the server says: its own blocks are passed on
-    schemas: tuple[Any, Any]  # of the contract's input and of the server's arguments
-    says_uri: bool  # one of them has URIs
+    wants_context: bool
+    watches: tuple[Watch, Watch]  # of the contract's input and of the server's arguments
+    uri_names: tuple[frozenset[str] | None, frozenset[str] | None]  # the members of each that may be one; None: any
 
     def uris(self, given: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
         """AIP-security-6: what is checked before it is forwarded. Most calls hold no text that could be one."""
-        if not self.says_uri and not may_hold_uri(arguments) and not may_hold_uri(given):
+        mine, other = self.uri_names
+        if (
+            mine is not None
+            and other is not None
+            and mine.isdisjoint(given)
+            and other.isdisjoint(arguments)
+            and not may_hold_uri(arguments)
+            and not may_hold_uri(given)
+        ):
             return []
-        ours, theirs = self.schemas
-        return list(dict.fromkeys((*uris_in(given, ours), *uris_in(arguments, theirs))))
+        ours, theirs = self.watches
+        return list(dict.fromkeys((*ours.uris(given), *theirs.uris(arguments))))
 
 
 class Served:
@@ -92,13 +104,13 @@ class Served:
 
     # Rung 7
 
-    def maybe_fault(self, given: Any, context: Mapping[str, str]) -> DriverError | None:
+    def maybe_fault(self, given: Any, caller: Caller) -> DriverError | None:
         """AIP-14.rules-4: the host checks input and context before anything is chosen."""
         fault = self._inputs.maybe_fault(given)
         if fault is not None:
             return DriverError(code="input_invalid", message=str(fault))
         if self._context is not None:
-            fault = self._context.maybe_fault(context)
+            fault = self._context.maybe_fault(context_of(caller, self.workspace))
             if fault is not None:
                 return DriverError(code="input_invalid", message=f"{CONTEXT}: {fault}")
         return None
@@ -126,7 +138,8 @@ class Served:
             region=self._policy.region,
         )
         resolution = resolve(request, candidates, self._policy)
-        made = Decision(resolution, encode_value(resolved_row(request, resolution)))
+        providers = tuple(self._providers[each.candidate.key] for each in resolution.ranked)
+        made = Decision(resolution, providers, encode_value(resolved_row(request, resolution)))
         if not any(each.failed_at is not None for each in candidates):  # how old a failure is changes by itself
             if len(self._decisions) >= DECISIONS_MAX:
                 self._decisions.clear()
@@ -167,8 +180,16 @@ class Served:
             failed_at=provider.failed_at,
         )
 
-    def provider(self, choice: Choice) -> Provider:
-        return self._providers[choice.candidate.key]
+    def outlook(self, now: float) -> Outlook:
+        """For an operator: who would serve a call without optional inputs, and why."""
+        resolution = self.decide({}, None, now).resolution
+        if resolution.chosen is None:
+            why = [f"{each.driver}: {each.reason}" for each in resolution.rejected]
+            code = resolution.error.code if resolution.error is not None else "no_route"
+            return Outlook(False, f"{code}; {'; '.join(why)}" if why else code, self.timeout_s)
+        others = len(resolution.ranked) - 1
+        reason = f"{resolution.chosen.key} would serve it ({resolution.decided_by})"
+        return Outlook(True, reason + (f", {others} more could" if others else ""), self.timeout_s)
 
     # Sending
 
@@ -190,8 +211,9 @@ class Served:
             mirrored=_mirrored(item),
             timeout_s=_narrowed(self.contract, binding, provider) / 1000,
             retry=binding.retry or provider.driver.retry or self.contract.retry,
-            schemas=schemas,
-            says_uri=any(b'"uri' in encode_value(each) or b'"iri' in encode_value(each) for each in schemas),
+            watches=(Watch(schemas[0]), Watch(schemas[1])),
+            wants_context=bool(binding.context_arguments),
+            uri_names=(_uri_names(schemas[0]), _uri_names(schemas[1])),
             keeps_result=binding.result_extract == "$"
             and binding.result_parse is None
             and binding.result_wrap is None
@@ -216,6 +238,23 @@ def _mirrored(item: Mapping[str, Any]) -> tuple[Mirrored, ...]:
     """Arguments that a 2026-07-28 server wants repeated as headers."""
     found = mirrored_arguments(item.get("inputSchema"))
     return () if isinstance(found, str) else found
+
+
+def _uri_names(schema: Any) -> frozenset[str] | None:
+    """Of a plain list of properties; None where a schema has ways of its own to say what a member is."""
+    if not isinstance(schema, Mapping):
+        return frozenset()
+    listed = schema.get("properties")
+    properties = listed if isinstance(listed, Mapping) else {}
+    rest = {key: value for key, value in schema.items() if key != "properties"}
+    if _says_uri(rest) or b'"$ref"' in encode_value(schema) or b'"$dynamicRef"' in encode_value(schema):
+        return None
+    return frozenset(name for name, member in properties.items() if _says_uri(member))
+
+
+def _says_uri(schema: Any) -> bool:
+    written = encode_value(schema)
+    return b'"uri' in written or b'"iri' in written
 
 
 def may_hold_uri(value: Any) -> bool:

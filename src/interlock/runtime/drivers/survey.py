@@ -8,6 +8,7 @@ did not change since the last time is not read again.
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -15,6 +16,7 @@ from interlock.config.plan import Plan
 from interlock.protocol.drivers.driver_checks import escapes
 from interlock.protocol.drivers.driver_file import DRIVER_FILE, read_driver
 from interlock.protocol.drivers.folder_digest import folder_digest
+from interlock.protocol.drivers.frontmatter import read_frontmatter
 from interlock.protocol.drivers.history import successor_problems
 from interlock.protocol.drivers.messages import (
     Binary,
@@ -27,6 +29,7 @@ from interlock.protocol.drivers.messages import (
     Secrets,
 )
 from interlock.protocol.drivers.premises import UNMET, Machine, unmet, unverified_tags
+from interlock.protocol.drivers.runner_block import runner_faults
 from interlock.protocol.drivers.secrets_file import SECRETS_FILE, merged, read_secrets, secret_for
 from interlock.protocol.drivers.server_json import SERVER_JSON
 from interlock.protocol.drivers.tool_file import TOOL_FILE, read_contract
@@ -110,7 +113,7 @@ class Surveyor:
         hosts = remembered.allowed.get(driver.id, ())
         made = msgspec.structs.replace(
             made,
-            driver=_reaching(driver, hosts),
+            driver=_reaching(self._running(driver, parsed), hosts),
             contracts=bindings.contracts,
             own_secrets=parsed.secrets.value if parsed.secrets is not None else None,
             files={**parsed.digests, **bindings.outside},
@@ -128,6 +131,8 @@ class Surveyor:
                 yield driver.places.problem("/auth/ref", "secrets_ref_missing", message, hint)
         if isinstance(driver.runner, str) and not escapes(driver.runner):
             yield from self._named(driver, parsed, "/runner", driver.runner, "runner_missing")
+            for _, message, hint in runner_faults(self._runner(driver.runner, parsed)):
+                yield driver.places.problem("/runner", "schema_invalid", f"{driver.runner}: {message}", hint)
         for index, prompt in enumerate(driver.prompts):
             if prompt.skill_ref and not escapes(prompt.skill_ref):
                 place = f"/prompts/{index}/skill_ref"
@@ -145,6 +150,23 @@ class Surveyor:
         if not any(path.is_file() for path in near):
             message = f"there is no file {' or '.join(os.path.normpath(path) for path in looked)}"
             yield driver.places.problem(place, code, message, "write it, or correct the path")
+
+    def _running(self, driver: Driver, parsed: Parsed) -> Driver:
+        """With what its RUNNER.md says in place of its name."""
+        if not isinstance(driver.runner, str):
+            return driver
+        return msgspec.structs.replace(driver, runner=self._runner(driver.runner, parsed))
+
+    def _runner(self, written: str, parsed: Parsed) -> dict[str, Any]:
+        """AIP-17: the block that a RUNNER.md holds."""
+        for path in (parsed.path / written, self._plan.workspace / written):
+            if self._is_near(path, parsed) and path.is_file():
+                try:
+                    read = read_frontmatter(read_file(path)[0], str(path)).value
+                except Unreadable:
+                    return {}
+                return {} if read is None else read.data
+        return {}
 
     def _is_near(self, path: Path, parsed: Parsed) -> bool:
         return inside(path, self._plan.workspace) or inside(path, parsed.root.path)

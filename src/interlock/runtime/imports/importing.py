@@ -143,7 +143,7 @@ class _Work:
         if draft.secrets:
             self.files.append((self._path / SECRETS_FILE, secrets_text(draft.secrets)))
         self.files.append((self._path / RECORD_FILE, record_text(record)))
-        self.files.append((self._path / DRAFT_FILE, frontmatter_text(draft.data, _body(self._planned))))
+        self.files.append((self._path / DRAFT_FILE, frontmatter_text(draft.written, _body(self._planned))))
 
     def _update(self, folder: Folder, record: Record) -> None:
         draft = self._planned.draft

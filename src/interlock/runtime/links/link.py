@@ -62,7 +62,7 @@ from interlock.runtime.grants.consents import Consent
 from interlock.runtime.guard import BUSY, Admitted
 from interlock.runtime.links.listener import Listener, subscription_id
 from interlock.runtime.links.pipes import Pipe, Trouble, Undelivered
-from interlock.runtime.links.state import RETRY_AFTER_MS, LinkState, Standing
+from interlock.runtime.links.state import RETRY_AFTER_MS, LinkState, Outlook, Standing
 from interlock.runtime.links.task_watcher import Asking, TaskWatcher
 
 log = logging.getLogger("interlock.links")
@@ -230,6 +230,10 @@ class Link:
         """What a request for a prompt or a resource becomes; `what` is its name or URI here. One that is done was
         answered."""
         return call
+
+    def maybe_outlook(self, tool: str) -> Outlook | None:
+        """What a call of a tool would find beyond this link; None where there is nothing but its server."""
+        return None
 
     def _rewrite_meta(self, call: Call, uid: int) -> None:
         if not call.meta:

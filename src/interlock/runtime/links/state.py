@@ -26,5 +26,13 @@ class Standing(msgspec.Struct, frozen=True):
     retry_after_ms: int = RETRY_AFTER_MS
 
 
+class Outlook(msgspec.Struct, frozen=True):
+    """Who would serve a call of a tool now, where the link itself is not its server."""
+
+    available: bool
+    reason: str
+    timeout_s: float
+
+
 USABLE = frozenset((LinkState.READY, LinkState.SLOW))
 AWAY = frozenset((LinkState.DEGRADED, LinkState.UNAUTHORISED))  # what it offers stays listed, as degraded

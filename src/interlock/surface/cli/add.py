@@ -1,5 +1,6 @@
 """interlock add"""
 
+import logging
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from interlock.runtime.drivers.adding import Added, NotAdded
     from interlock.runtime.drivers.bench import Bench
 
+SETTLE_S = 30.0
+SETTLE_LOOK_S = 0.2
 CLASSES = ("read_only", "reversible", "irreversible")
 
 app = verb_app("Make a driver of an MCP server.")
@@ -29,7 +32,7 @@ app = verb_app("Make a driver of an MCP server.")
     "add",
     examples="""
     interlock add npm:@modelcontextprotocol/server-filesystem -- ~/Documents
-    interlock add pypi:mcp-server-git --as git-mcp -- --repository .
+    interlock add pypi:mcp-server-git --program git -- --repository .
     interlock add https://mcp.example.com/mcp --secret TOKEN
     interlock add docker:mcp/time --yes
     interlock add -- node ./server.js --port 0
@@ -76,6 +79,10 @@ def add(
     egress: Annotated[
         list[str] | None, typer.Option("--egress", metavar="HOST", help="A host it may reach; may be repeated.")
     ] = None,
+    program: Annotated[
+        list[str] | None,
+        typer.Option("--program", metavar="NAME", help="A program it may start, like git; may be repeated."),
+    ] = None,
     with_: Annotated[
         list[str] | None, typer.Option("--with", metavar="PACKAGE", help="Installed beside a pypi package.")
     ] = None,
@@ -100,6 +107,7 @@ def add(
         secrets=tuple(secret or ()),
         headers={name: value or "" for name, value in _assigned(header or [], "--header").items()},
         egress=tuple(egress or ()),
+        programs=tuple(program or ()),
         beside=tuple(with_ or ()),
     )
     try:
@@ -109,6 +117,8 @@ def add(
     except ModuleNotFoundError as missing:
         message = f"driver files need the package {missing.name}"
         raise BadUsage("extra_missing", message, hint="install interlock[drivers]") from None
+    if not invocation.debug:
+        logging.getLogger("interlock").setLevel(logging.CRITICAL)  # what matters of it is said below
     flow = _Flow(invocation, asked, yes=yes, replace=replace)
     flow.prepare()
     try:
@@ -132,6 +142,7 @@ class _Asked:
         self.secrets: tuple[str, ...] = said["secrets"]
         self.headers: dict[str, str] = said["headers"]
         self.egress: tuple[str, ...] = said["egress"]
+        self.programs: tuple[str, ...] = said["programs"]
         self.beside: tuple[str, ...] = said["beside"]
 
 
@@ -201,6 +212,9 @@ class _Flow:
         for note in draft.notes:
             self.invocation.out.remark(f"note: {note.text}")
         self._data = {key: value for key, value in draft.data.items() if key != "implements"}
+        if asked.programs:
+            sandbox = self._data.get("sandbox", {})
+            self._data["sandbox"] = {**sandbox, "exec": {"allow": False, "spawn": list(asked.programs)}}
         if asked.beside:
             package = self._data["server"].get("package")
             self._data["install"] = [{"method": "pip", "package": package, "with": list(asked.beside)}]
@@ -368,7 +382,20 @@ def _trusted(invocation: Invocation, key: str) -> dict[str, Any]:
         done = invocation.node.post("drivers", key, "trust", body=body, timeout=CHANGE_TIMEOUT_S)
     except Unreachable as away:
         done = from_files(invocation, away).trust(key, digest)
-    return dict(done.value)
+    return _settled(invocation, key, dict(done.value))
+
+
+def _settled(invocation: Invocation, key: str, one: dict[str, Any]) -> dict[str, Any]:
+    """A running node takes it up now; how that ended is worth a short wait."""
+    import time
+
+    from interlock.surface.cli.drivers import shown
+
+    end = time.monotonic() + SETTLE_S
+    while one["state"] in ("installing", "checking") and time.monotonic() < end:
+        time.sleep(SETTLE_LOOK_S)
+        one = dict(shown(invocation, key).value)
+    return one
 
 
 def _refused(failed: "NotAdded") -> Refused:

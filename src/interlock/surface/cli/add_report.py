@@ -6,7 +6,10 @@ from typing import Any
 import msgspec
 
 from interlock.protocol.ax.capability import ToolClass
+from interlock.protocol.ax.names import normalise
 from interlock.protocol.drivers.authoring import Composed, Proposal
+from interlock.protocol.drivers.messages import Problem
+from interlock.protocol.drivers.offering import exposed_segment
 from interlock.runtime.drivers.adding import Added
 from interlock.surface.cli.output import Output
 from interlock.surface.cli.text import count, one_line
@@ -59,8 +62,8 @@ def show_added(
     show_proposals(out, proposals)
     out.line()
     out.line(f"wrote {added.folder} ({count(len(added.files), 'file')})" if added.files else f"{added.folder} stands")
-    for problem in added.problems:
-        out.line(f"{problem.severity}: {one_line(str(problem))}")
+    for line in _problem_lines(added.problems):
+        out.line(line)
     for review in composed.reviews:
         out.line(f"review: {one_line(review)}")
     for line in _sandbox_lines(added.sandbox):
@@ -75,15 +78,21 @@ def show_added(
         out.line(f"{added.key} is trusted and starts with the node: interlock serve")
     else:
         out.line(f"{added.key} is trusted, and the node has it: {state['state']}")
-    names = [listed_name(composed, each) for each in proposals]
-    if names and state is not None:
-        out.line(f"try: interlock tools show {names[0]}")
+    fresh = next((each.tool_name for each in proposals if each.is_new), None)
+    if state is not None and fresh is not None:
+        out.line(f"try: interlock tools show {exposed_segment(driver.id)}.{normalise(fresh)}")
 
 
-def listed_name(composed: Composed, proposal: Proposal) -> str:
-    from interlock.protocol.drivers.offering import exposed_segment
-
-    return f"{exposed_segment(composed.driver.driver.id)}.{proposal.tool_name}"
+def _problem_lines(problems: Sequence[Problem]) -> list[str]:
+    """The same of every tool is said once."""
+    by_code: dict[tuple[str, str], list[Problem]] = {}
+    for each in problems:
+        by_code.setdefault((each.severity, each.code), []).append(each)
+    lines = []
+    for (severity, _), several in by_code.items():
+        more = f" (and {len(several) - 1} more of this kind: interlock drivers show)" if len(several) > 1 else ""
+        lines.append(f"{severity}: {one_line(str(several[0]))}{more}")
+    return lines
 
 
 def _sandbox_lines(sandbox: Mapping[str, Any]) -> list[str]:

@@ -120,6 +120,8 @@ def _told(one: "Whole") -> str:
     from interlock.surface.cli.approval_detail import left
     from interlock.surface.cli.text import one_line
 
+    if one.kind == "definition" and one.status == "failed":
+        return f"approved, and it could not be done: {one_line(one.outcome or '')}"
     if one.kind == "definition":
         return f"done: {one_line(one.tool)} is remembered"
     return f"approved: the same call by {one_line(one.requested_by)} runs once ({left(one)} left)"

@@ -156,17 +156,21 @@ def is_dialogue(invocation: Invocation) -> bool:
 
 def _asked_about_hosts(invocation: Invocation, found: "Batch") -> "Batch":
     """AIP-import-11: a client's file does not say which hosts a server needs."""
-    from interlock.protocol.imports.batches import Batch, asks_for_hosts, with_hosts
+    from interlock.protocol.imports.batches import Batch, Planned, asks_for_hosts, with_hosts
 
     planned = []
     for each in found.planned:
-        if asks_for_hosts(each):
+        while asks_for_hosts(each):
             invocation.out.remark(f"{each.draft.source}: which hosts may it reach?")
             answer = typer.prompt(
                 "names with commas, * for any, nothing for none", default="", err=True, show_default=False
             )
             hosts = [host.strip() for host in answer.split(",") if host.strip()]
-            each = with_hosts(each, hosts)
+            opened = with_hosts(each, hosts)
+            if isinstance(opened, Planned):
+                each = opened
+                break
+            invocation.out.remark(opened.text)
         planned.append(each)
     return Batch(planned=tuple(planned), skipped=found.skipped)
 

@@ -9,6 +9,7 @@ from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.failures import BadUsage, Refused
 
 if TYPE_CHECKING:
+    from interlock.config.plan import Plan
     from interlock.surface.cli.shapes import Status
 
 app = verb_app("Run the node.")
@@ -41,7 +42,7 @@ def serve(
     plan = loaded.plan
     _warn(invocation, loaded.warnings)
     if only is not None:
-        _known_segment(only, [server.segment for server in plan.servers])
+        _known_segment(only, [*(server.segment for server in plan.servers), *_segments_of_drivers(plan)])
     from interlock.runtime.node import NodeRunning
     from interlock.runtime.serving import NodeGone
     from interlock.runtime.serving import serve as run_node
@@ -94,6 +95,18 @@ def _known_segment(only: str, segments: list[str]) -> None:
         nearest = get_close_matches(only, segments, n=1)
         hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(segments) or 'none'}"
         raise BadUsage("unknown_segment", f"no server has the segment {only}", hint=hint)
+
+
+def _segments_of_drivers(plan: "Plan") -> list[str]:
+    """Where a driver's tools stand unless its contracts say otherwise."""
+    from interlock.runtime.drivers.looking import look
+
+    folders = look(plan).folders
+    if not folders:
+        return []
+    from interlock.protocol.drivers.offering import exposed_segment
+
+    return [exposed_segment(each.path.name) for each in folders]
 
 
 def _announce(invocation: Invocation, status: dict[str, Any], *, stdio: bool, anonymous: bool, again: bool) -> None:
