@@ -16,6 +16,13 @@ from tests.servers.start import raw
 ANY = {"type": "object"}
 PLAY = {"type": "object", "properties": {"act": ANY, "label": {"type": "string"}}}
 KEEP = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+SKILL = "---\nname: summarize\ndescription: Says less.\n---\nSay less.\n"
+BLOCK = {
+    "name": "plain",
+    "integrate_as": "skill_block",
+    "skill_ref": "./skills/summarize/SKILL.md",
+    "description": "Says it plainly.",
+}
 DRIVERS = '[drivers]\ntrust_workspace = true\nsandbox = { new-mcp = "off", old-mcp = "off" }\n'
 
 
@@ -31,6 +38,8 @@ def write(workspace: Path, ident: str, era: str, contracts: dict[str, dict[str, 
     command = raw("driven,recorder,prompts,resources", "--era", era)
     server = {"kind": "binary", "path": sys.executable, "args": command[1:]}
     data = driver_texts.driver(id=ident, server=server, implements=bindings, **changed)
+    (folder / "skills" / "summarize").mkdir(parents=True, exist_ok=True)
+    (folder / "skills" / "summarize" / "SKILL.md").write_text(SKILL)
     (folder / "DRIVER.md").write_bytes(driver_texts.text(data))
 
 
@@ -43,7 +52,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
             "keep": {"id": f"{era}.keep", "inputs": KEEP, "description": "Keeps it."},
             "play": {"id": f"{era}.play", "inputs": PLAY, "timeout_ms": 3000},
         }
-        prompts = [{"name": "greet", "integrate_as": "raw"}]
+        prompts = [{"name": "greet", "integrate_as": "raw"}, BLOCK]
         kind = {"uri_template": "raw://{path}", "integrate_as": "ref_kind", "ref_kind_id": f"{era}_notes"}
         write(
             workspace,
@@ -94,6 +103,25 @@ def test_prompts_and_references_of_a_driver_reach_its_server(node: RunningNode, 
         assert read["contents"][0]["text"] == "text of raw://text"
         refused = ask("resources/read", {"uri": f"mcp_{side}_notes:http://elsewhere/"}).message["error"]
         assert refused["data"]["reason"] == "ref_invalid"
+
+
+@pytest.mark.req("AIP-prompts-3")
+def test_a_prompt_becomes_a_block_of_the_skill_it_names(node: RunningNode) -> None:
+    with client(node, "modern") as ask:
+        prompts = {each["name"]: each for each in ask("prompts/list").message["result"]["prompts"]}
+        assert prompts["new__summarize_plain"]["description"] == "Says it plainly."
+        got = ask("prompts/get", {"name": "new__summarize_plain"}).message["result"]
+        assert got["messages"][0]["content"]["text"] == "Hello."
+    shown = json.loads(node.cli("skills", "show", "summarize", "--json").stdout)
+    assert [(each["block"], each["driver"]) for each in shown["blocks"]] == [
+        ("summarize_plain", "new-mcp@1"),
+        ("summarize_plain", "old-mcp@1"),
+    ]
+    assert "Says it plainly." in node.cli("skills", "show", "summarize").stdout
+    assert node.cli("skills", "list").stdout.split() == ["summarize", "2", "blocks"]
+    assert node.cli("skill", "show", "other").returncode == 1
+    skill = node.config.parent / ".drivers/new-mcp/skills/summarize/SKILL.md"
+    assert skill.read_text() == SKILL
 
 
 @pytest.mark.req("AIP-transport-13")

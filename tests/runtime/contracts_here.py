@@ -82,6 +82,7 @@ class Lending:
         self.failed_at: float | None = None
         self.illness: str | None = None
         self.looked = 0
+        self.hooks: Any = None
         self.lent = 0
         self.asleep = False
         self.woken = 0

@@ -31,13 +31,14 @@ DIFFERENT = {"at", "transport", "server_kind", "duration_ms"}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ContractPlace]:
-    with serving(raw(FEATURES, "--era", "legacy")) as url:
+    with serving(raw(FEATURES, "--era", "legacy")) as url, serving(raw(FEATURES, "--era", "modern")) as modern:
         sse = url.removesuffix("/mcp") + "/sse"
         servers = {
             "pipe": "legacy",
             "web": {"url": url},
             "stream": {"url": sse, "transport": "sse"},
             "mortal": "modern",
+            "fresh": {"url": modern},
         }
         async with contract_place(tmp_path_factory.mktemp("transports"), servers) as here:
             yield here
@@ -125,3 +126,27 @@ async def test_a_dead_server_is_no_reason_to_send_again_what_may_have_happened(h
         assert ("result" in answer) is idempotent
         times = (await here.call("pipe__played").result())["structuredContent"]
         assert times.get(label, 0) == (1 if idempotent else 0)
+
+
+@pytest.mark.req("AIP-30.errors-2")
+@pytest.mark.parametrize("segment", ["pipe", "web", "stream", "fresh"])
+async def test_a_cancelled_call_is_over_at_the_server_too_whatever_it_is_reached_by(
+    here: ContractPlace, segment: str
+) -> None:
+    lending = await here.serve(segment, contract("test.play", inputs=PLAY), "play")
+
+    async def told(tool: str) -> Any:
+        return (await here.call(f"{segment}__{tool}").result())["structuredContent"]
+
+    label = f"waits at {segment}"
+    before = len((await told("cancelled"))["ids"])
+    asked, other = (here.call("test__play", {"act": {"wait": True}, "label": label}) for _ in range(2))
+    async with asyncio.timeout(5):
+        while (await told("played")).get(label, 0) < 2:
+            pass
+        asked.running.cancel("enough")
+        assert (asked.running.done, lending.lent) == (True, 1)
+        while len((await told("cancelled"))["ids"]) == before:
+            pass
+    assert not other.running.done
+    other.running.cancel("as well")

@@ -1,6 +1,7 @@
 """What happens to a call of a contract on its way: time, cancellation, progress, retries, other drivers, loss."""
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,6 +12,7 @@ from tests.runtime.contracts_here import ANY, ContractPlace, Lending, binding, c
 from tests.runtime.desks import LegacyClient
 
 from interlock.protocol.drivers.errors import DriverError
+from interlock.runtime.drivers.contract_calls import ContractCall
 from interlock.runtime.drivers.ports import DriverState
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -241,3 +243,93 @@ async def test_a_driver_whose_failed_check_is_old_is_looked_at_before_it_is_used
     first.illness = None
     await here.call("test__play", {"label": "well"}).result()
     assert (first.looked, await played(here, "new", "well")) == (2, 1)
+
+
+# What goes wrong inside
+
+
+class Failing(Lending):
+    async def acquire(self, caller: Any, timeout_s: float = 30.0) -> Any:
+        raise RuntimeError("a defect")
+
+
+@pytest.mark.req("AIP-30.errors-1")
+async def test_a_defect_of_ours_ends_the_call_as_internal_and_shows_nothing_of_itself(
+    here: ContractPlace, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = play()
+    lending = Failing(here.node, "new", driver("bad-mcp", binding("test.play", "play")), [made])
+    lending.asleep = True
+    await here.offer([made], lending)
+    result = await here.call("test__play").result()
+    assert code_of(result) == "internal"
+    assert "defect" not in json.dumps(result)
+    assert "a defect" in caplog.text
+    lending.asleep, lending.hooks = False, Hooking(arguments=RuntimeError("another"))
+    assert code_of(await here.call("test__play").result()) == "internal"
+    assert lending.lent == 0
+
+
+class Hooking:
+    """What a driver.py would do."""
+
+    def __init__(self, arguments: Any = None, value: Any = None) -> None:
+        self._arguments, self._value = arguments, value
+        self.saw: list[Any] = []
+
+    def makes_arguments(self, bound: Any) -> bool:
+        return self._arguments is not None
+
+    async def arguments(self, bound: Any, given: Any, context: Any) -> Any:
+        self.saw.append((given, context))
+        if isinstance(self._arguments, Exception):
+            raise self._arguments
+        return self._arguments
+
+    def reads_results(self, bound: Any) -> bool:
+        return self._value is not None
+
+    async def value(self, bound: Any, result: Any) -> Any:
+        self.saw.append(result)
+        return self._value
+
+
+async def test_a_drivers_own_functions_make_arguments_and_read_results(here: ContractPlace) -> None:
+    lending = await here.serve("new", play(), "play")
+    hooks = lending.hooks = Hooking(arguments={"label": "made"}, value={"read": True})
+    result = await here.call("test__play", {"label": "given"}).result()
+    assert result["structuredContent"] == {"read": True}
+    assert hooks.saw[0][0] == {"label": "given"}
+    assert hooks.saw[1]["structuredContent"]["done"] == "made"
+    lending.hooks = Hooking(value=DriverError(code="shop:sold_out", message="none left"))
+    assert code_of(await here.call("test__play").result()) == "shop:sold_out"
+    assert lending.lent == 0
+
+
+async def test_a_result_that_cannot_be_read_is_output_parse_failed(here: ContractPlace) -> None:
+    await here.serve("new", play(), "play")
+    half = '{"content":[{"type":"text","text":"\\ud800"}],"structuredContent":{}}'
+    assert code_of(await here.call("test__play", {"act": {"raw": half}}).result()) == "output_parse_failed"
+
+
+async def test_calls_that_ended_leave_no_circle_for_the_collector(here: ContractPlace) -> None:
+    await here.serve("new", play(), "play")
+    for act in ({}, BUSY, FAILED, {"progress": 1}):
+        await here.call("test__play", {"act": act}).result()
+    gc.collect()
+    gc.disable()
+    try:
+        for act in ({}, BUSY, FAILED, {"progress": 1}) * 10:
+            asked = here.call("test__play", {"act": act})
+            await asked.result()
+            asked.running = None  # which is the test's own circle
+        await here.node.recorder.flush()
+        await asyncio.sleep(0)
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        left = [each for each in gc.garbage if isinstance(each, ContractCall)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert len(left) < 5

@@ -48,7 +48,8 @@ class Desk:
         return path
 
     def run(self, *clients: str, dry: bool = False, **asked: Any) -> Report:
-        files = [read_source(BY_NAME[each], self.folder / f"{each}.json", "global") for each in clients or ("cursor",)]
+        scope: Any = asked.pop("scope", "global")
+        files = [read_source(BY_NAME[each], self.folder / f"{each}.json", scope) for each in clients or ("cursor",)]
         machine = Machine(system="linux", home=self.folder, project=self.workspace, env={})
         importing = Importing(machine=machine, workspace=self.workspace, **asked)
 
@@ -57,7 +58,7 @@ class Desk:
             return "new" if slug not in known else "same" if before == value else "differs"
 
         known = set(self.store)
-        return carry_out(plan(sourced(files), files, importing), importing, None if dry else keep)
+        return carry_out(plan(sourced(files, self.workspace), files, importing), importing, None if dry else keep)
 
     def files(self) -> dict[str, str]:
         return {
@@ -196,6 +197,23 @@ def test_two_servers_of_one_name_are_two_drivers_each_time(desk: Desk) -> None:
         ("fs-mcp", "unchanged"),
     ]
     assert desk.files() == before
+
+
+def test_files_of_a_project_are_named_from_where_they_are(desk: Desk) -> None:
+    (desk.workspace / "bin").mkdir()
+    (desk.workspace / "bin/server.js").touch()
+    (desk.workspace / "run").touch()
+    raw = {"command": "node", "args": ["bin/server.js", "other.js", "--in=bin", "@scope/bin"]}
+    desk.write({"a": raw, "b": {"command": "./run"}})
+    report = desk.run(dry=True, scope="project")
+    script = str(desk.workspace / "bin/server.js")
+    assert [each.command for each in report.drivers] == [
+        ("node", script, "other.js", "--in=bin", "@scope/bin"),
+        (str(desk.workspace / "run"),),
+    ]
+    assert desk.run(dry=True).drivers[0].command[1] == "bin/server.js"
+    desk.write({"a": {**raw, "cwd": str(desk.workspace)}})
+    assert desk.run(dry=True).drivers[0].command[1] == script
 
 
 def test_a_folder_that_a_person_made_is_not_written_to(desk: Desk) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,8 @@ auth:
 
 
 @pytest.fixture
-def workspace(interlock: Interlock) -> Path:
+def workspace(interlock: Interlock, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "argv", ["interlock"])  # however the tests themselves were started
     (interlock.folder / "interlock.toml").write_text('data = "data"\n')
     folder = interlock.folder / ".drivers" / "files-mcp"
     folder.mkdir(parents=True)
@@ -97,6 +99,17 @@ def test_every_client_can_be_pointed_here_and_is_known_again(inline: Inline, wor
         assert http["backup"] is not None
         imported = inline("import", "--from", client, "--dry-run", "--json").json
         assert [each["code"] for each in imported["skipped"]] == ["interlock_itself"]
+
+
+@pytest.mark.req("AIP-export-2")
+def test_a_node_that_asks_for_a_token_is_dialled_with_one_of_the_environment(inline: Inline, workspace: Path) -> None:
+    (workspace / "interlock.toml").write_text('data = "data"\n[auth]\nanonymous = "never"\n')
+    entry = inline("export", "client", "--for", "claude-code", "--http", "--json").json["entry"]
+    assert entry["headers"] == {"Authorization": "Bearer ${INTERLOCK_TOKEN}"}
+    entry = inline("export", "client", "--for", "codex", "--http", "--json").json["entry"]
+    assert entry["bearer_token_env_var"] == "INTERLOCK_TOKEN"
+    refused = inline("export", "client", "--for", "zed", "--http")
+    assert (refused.code, "leave out --http" in refused.err) == (1, True)
 
 
 def test_a_file_that_cannot_be_changed_safely_is_left_alone(inline: Inline, workspace: Path) -> None:

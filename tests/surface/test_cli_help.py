@@ -39,6 +39,9 @@ COMMANDS = [
     ("secrets", "list"),
     ("secrets", "set"),
     ("secrets", "remove"),
+    ("skills",),
+    ("skills", "list"),
+    ("skills", "show"),
     ("add",),
     ("import",),
     ("export",),
@@ -58,7 +61,7 @@ COMMANDS = [
     ("explain",),
     ("version",),
 ]
-GROUPS = {("tools",), ("links",), ("drivers",), ("secrets",), ("export",), ("access",), ("audit",)}
+GROUPS = {("tools",), ("links",), ("drivers",), ("secrets",), ("skills",), ("export",), ("access",), ("audit",)}
 
 
 def test_the_list_above_holds_every_verb() -> None:

@@ -394,6 +394,10 @@ class NodeOperations:
         known = [route.qualified for route in self._node.catalog.namespace.view(EVERYTHING).tool_routes]
         raise NotFound("tool", name, known)
 
+    def skills(self) -> JsonObject:
+        known = self._node.contracts.skills() if self._node.has_contracts else {}
+        return {"skills": [{"name": name, "blocks": blocks} for name, blocks in known.items()]}
+
     def routes(self) -> JsonObject:
         """MCP-AX 7.1."""
         return {

@@ -15,8 +15,9 @@ _OPEN = '"additionalProperties":true'
 def driven(server: Server, options: Namespace) -> None:
     """`keep` returns the arguments it got; `play` does what its argument `act` says, once for each of `acts` in turn.
 
-    An act: {"result": CallToolResult}, {"error": {code, message}}, {"wait": true}, {"exit": code},
-    {"kind": resultType}, {"ask": {method, params}}, {"progress": steps}. `played` says how often `play` was called.
+    An act: {"result": CallToolResult}, {"raw": its JSON text}, {"error": {code, message}}, {"wait": true},
+    {"exit": code}, {"kind": resultType}, {"ask": {method, params}}, {"progress": steps}.
+    `played` says how often `play` was called.
     """
     times: dict[str, int] = {}
 
@@ -38,6 +39,8 @@ def driven(server: Server, options: Namespace) -> None:
             os._exit(act["exit"])
         if "wait" in act:
             await asyncio.Event().wait()
+        if "raw" in act:
+            return str(act["raw"])
         if "error" in act:
             raise Refusal(act["error"]["code"], act["error"]["message"])
         state = exchange.message.params.get("requestState", "null")

@@ -23,6 +23,15 @@ def stdio_entry(client: Client, name: str, command: Sequence[str], env: Mapping[
     return {**around, **kind, "command": program, "args": args, **_some("env", env), **_tools(client)}
 
 
+def with_token(client: Client, name: str, url: str, variable: str) -> dict[str, Any] | None:
+    """To dial with a bearer token of the client's environment; None where the token itself would stand in the file."""
+    if client.shape == "codex":
+        return {"url": url, "bearer_token_env_var": variable}
+    if client.expands is None or client.stdio_only:
+        return None
+    return http_entry(client, name, url, {"Authorization": f"Bearer {client.expands.replace('VAR', variable)}"})
+
+
 def http_entry(client: Client, name: str, url: str, headers: Mapping[str, str], *, sse: bool = False) -> dict[str, Any]:
     """For clients that dial: not for one that is `stdio_only`."""
     http_type = "sse" if sse and client.http_type is not None and client.shape != "opencode" else client.http_type

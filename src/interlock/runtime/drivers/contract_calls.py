@@ -7,7 +7,7 @@ left, or the contract is idempotent and the failure passing (AIP-30.resolve-7, A
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -40,12 +40,12 @@ from interlock.protocol.mcp.mrtr import read_input_required
 from interlock.runtime.calls import OK, Call, Outcome
 from interlock.runtime.drivers import call_records
 from interlock.runtime.drivers.context import context_of
-from interlock.runtime.drivers.lent_calls import MESSAGE_CHARS_MAX, UNREACHABLE, LentCall, unreachable
-from interlock.runtime.drivers.ports import Lease, Provider
+from interlock.runtime.drivers.lent_calls import INTERNAL, MESSAGE_CHARS_MAX, UNREACHABLE, LentCall, unreachable
+from interlock.runtime.drivers.ports import Hooks, Provider
 from interlock.runtime.drivers.reaching import maybe_denied
 from interlock.runtime.drivers.served import Prepared, Served
 from interlock.runtime.guard import Admitted
-from interlock.runtime.links.link import LostFault
+from interlock.runtime.links.link import Link, LostFault
 
 log = logging.getLogger("interlock.drivers")
 
@@ -99,7 +99,7 @@ class ContractCall(LentCall, eq=False, kw_only=True):
     def _try(self) -> None:
         self.tries += 1
         if self.choices[self.at].check_first:
-            self.lender.begin(self._tried_if_healthy(self.provider))
+            self.begin(self._tried_if_healthy(self.provider))
         else:
             self.borrow(self.provider)
 
@@ -117,40 +117,49 @@ class ContractCall(LentCall, eq=False, kw_only=True):
                 DriverError(code="tool_unavailable", message="its health check fails", retryable=True, cause=cause),
             )
 
-    def on_lent(self, provider: Provider, lease: Lease) -> None:
-        prepared = self.served.prepared(provider)
+    def on_lent(self, provider: Provider, link: Link) -> None:
+        prepared = self.prepared = self.served.prepared(provider)
         if prepared is None:
-            lease.release()
+            self.give_back()
             self.on_unlent(provider, _MISMATCH)
             return
         context = context_of(self.caller, self.served.workspace) if prepared.wants_context else {}
-        arguments = prepared.bound.arguments(self.given, context)
+        hooks = provider.hooks
+        if hooks is not None and hooks.makes_arguments(prepared.bound):
+            self.begin(self._hooked(hooks, prepared, link, context))
+            return
+        try:
+            arguments = prepared.bound.arguments(self.given, context)
+        except Exception:
+            log.exception("%s: its arguments could not be made", self.target)
+            arguments = INTERNAL
+        self._on_arguments(prepared, link, arguments)
+
+    async def _hooked(self, hooks: Hooks, prepared: Prepared, link: Link, context: Mapping[str, str]) -> None:
+        arguments = await hooks.arguments(prepared.bound, self.given, context)
+        if not self.done:
+            self._on_arguments(prepared, link, arguments)
+
+    def _on_arguments(self, prepared: Prepared, link: Link, arguments: dict[str, Any] | DriverError) -> None:
         if isinstance(arguments, DriverError):
-            lease.release()
             self.fail(arguments)
             return
-        self.prepared = prepared
         named = prepared.uris(self.given, arguments)
         if named:
-            self.lender.begin(self._sent_if_permitted(named, provider, lease, arguments))
+            self.begin(self._sent_if_permitted(named, prepared, link, arguments))
         else:
-            self._forward(provider, lease, arguments)
+            self._forward(prepared, link, arguments)
 
     async def _sent_if_permitted(
-        self, uris: list[str], provider: Provider, lease: Lease, arguments: dict[str, Any]
+        self, uris: list[str], prepared: Prepared, link: Link, arguments: dict[str, Any]
     ) -> None:
-        denied = await asyncio.to_thread(maybe_denied, uris, lease.link.plan, provider.driver)
-        if self.done:
-            lease.release()
-        elif denied is not None:
-            lease.release()
+        denied = await asyncio.to_thread(maybe_denied, uris, link.plan, self.provider.driver)
+        if denied is not None and not self.done:
             self.fail(denied)
-        else:
-            self._forward(provider, lease, arguments)
+        elif not self.done:
+            self._forward(prepared, link, arguments)
 
-    def _forward(self, provider: Provider, lease: Lease, arguments: dict[str, Any]) -> None:
-        prepared = self.prepared
-        assert prepared is not None  # noqa: S101  (set where the link was lent)
+    def _forward(self, prepared: Prepared, link: Link, arguments: dict[str, Any]) -> None:
         self.timeout_s = prepared.timeout_s
         head = prepared.head
         if prepared.mirrored:
@@ -163,15 +172,15 @@ class ContractCall(LentCall, eq=False, kw_only=True):
         if self.state is not None:
             params["requestState"] = self.state
         self.sent_at = self.lender.clock.now()
-        if self.send_over(lease, params, head) is not None:
+        if self.send_over(link, params, head) is not None:
             self.sent_at = None
-            self._go_on_unsent(provider, _GONE)
+            self._go_on_unsent(_GONE)
 
     def on_unlent(self, provider: Provider, error: DriverError) -> None:
         log.info("%s: driver %s cannot take a call: %s %s", self.target, provider.driver.key, error.code, error.message)
-        self._go_on_unsent(provider, error)
+        self._go_on_unsent(error)
 
-    def _go_on_unsent(self, provider: Provider, error: DriverError) -> None:
+    def _go_on_unsent(self, error: DriverError) -> None:
         if self._moves_on():
             return
         if error.retryable and error.code in UNREACHABLE:
@@ -200,21 +209,39 @@ class ContractCall(LentCall, eq=False, kw_only=True):
         try:
             result = decode_value(response.result)
         except CodecError:
-            result = None
+            self.fail(_UNREADABLE)
+            return
         if not isinstance(result, dict):
-            self.fail(DriverError(code="upstream_error", message="the server's result is no object"))
+            self.fail(_NO_OBJECT)
             return
         kind = result.get("resultType", "complete") if era is MODERN else "complete"
+        prepared, hooks = self.prepared, self.provider.hooks
+        assert prepared is not None  # noqa: S101  (it was sent)
         if kind != "complete":
             self._on_other_kind(kind, response, era)
-            return
-        assert self.prepared is not None  # noqa: S101  (it was sent)
-        value = self.prepared.bound.value(result)
+        elif hooks is not None and hooks.reads_results(prepared.bound):
+            self.begin(self._read_by(hooks, prepared, response, result, era))
+        else:
+            try:
+                value = prepared.bound.value(result)
+            except Exception:
+                log.exception("%s: its result could not be read", self.target)
+                value = INTERNAL
+            self._on_value(value, response, era, keeps=prepared.keeps_result, result=result)
+
+    async def _read_by(
+        self, hooks: Hooks, prepared: Prepared, response: Response, result: dict[str, Any], era: Era
+    ) -> None:
+        value = await hooks.value(prepared.bound, result)
+        if not self.done:
+            self._on_value(value, response, era, keeps=False, result=result)
+
+    def _on_value(self, value: Any, response: Response, era: Era, *, keeps: bool, result: dict[str, Any]) -> None:
         if isinstance(value, DriverError):
             self.fail(value, _blocks(response.result) if value.code == "upstream_error" else ())
             return
         self._invoked(None)
-        if not self.prepared.keeps_result:
+        if not keeps:
             self.answer_result(value_result(value), OK)
         elif "structuredContent" in result:
             super().on_response(response, era)
@@ -268,7 +295,7 @@ class ContractCall(LentCall, eq=False, kw_only=True):
     def on_failed(self, fault: Fault, outcome: Outcome) -> None:
         if self.done:
             return
-        if self.lease is None or outcome in (Outcome.TIMEOUT, Outcome.CANCELLED):
+        if self.sent_at is None or outcome in (Outcome.TIMEOUT, Outcome.CANCELLED):
             self._invoked(outcome.value)
             super().on_failed(fault, outcome)
             return
@@ -373,6 +400,8 @@ def _blocks(result: Raw) -> Sequence[Raw]:
 
 
 _MISMATCH: Final = DriverError(code="contract_mismatch", message="the server behind this tool no longer fits it")
+_UNREADABLE: Final = DriverError(code="output_parse_failed", message="the server's result cannot be read")
+_NO_OBJECT: Final = DriverError(code="upstream_error", message="the server's result is no object")
 _GONE: Final = DriverError(code="tool_unavailable", message="the server went away", retryable=True)
 _AUTH_FAILED: Final = DriverError(code="auth_failed", message="the server behind this tool refuses our credential")
 _MALFORMED: Final = DriverError(code="upstream_error", message="the server's answer cannot be read", retryable=True)

@@ -16,7 +16,7 @@ from interlock.config.plan import Plan
 from interlock.protocol.drivers.messages import Driver, Problem
 from interlock.protocol.drivers.offering import Offered, offer
 from interlock.protocol.drivers.resolver import Policy, Resolution
-from interlock.protocol.jsonrpc.codec import encode_value
+from interlock.protocol.jsonrpc.codec import decode_value, encode_value
 from interlock.protocol.mcp.items import Item
 from interlock.runtime.catalog import Catalog
 from interlock.runtime.clock import Clock
@@ -65,6 +65,22 @@ class Contracts:
     @property
     def links(self) -> Mapping[str, ContractLink]:
         return self._links
+
+    def skills(self) -> dict[str, list[dict[str, str]]]:
+        """Every skill that has blocks, and for each block its prompt as it is listed and who serves it."""
+        found: dict[str, list[dict[str, str]]] = {}
+        for segment, link in sorted(self._links.items()):
+            for block in link.shown.prompts.values():
+                if block.skill is not None:
+                    said = {
+                        "block": block.name,
+                        "prompt": f"{segment}.{block.name}",
+                        "driver": block.provider.driver.key,
+                        "server_prompt": block.theirs,
+                        "description": _text(block.item.get("description")),
+                    }
+                    found.setdefault(block.skill, []).append(said)
+        return dict(sorted(found.items()))
 
     async def take(self, table: ContractTable) -> None:
         async with self._taking:
@@ -185,6 +201,11 @@ class Contracts:
             digest.update(b"%d%d %b" % (asks, len(written), written))
             items.append((name, kept))
         return Items(items=tuple(items), digest=digest.digest() if items else b"", private=False)
+
+
+def _text(value: Any) -> str:
+    said = decode_value(value) if isinstance(value, Raw) else value
+    return said if isinstance(said, str) else ""
 
 
 def _is_any(shown: Shown) -> bool:

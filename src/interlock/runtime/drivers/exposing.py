@@ -31,6 +31,7 @@ class Exposed(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     theirs: str
     item: dict[str, Any]
+    skill: str | None = None  # of a prompt: the skill it is a block of
 
 
 class Shown(msgspec.Struct, kw_only=True):
@@ -110,7 +111,8 @@ class _Exposing:
             else:
                 name = block_name(prompt)
                 described = {} if prompt.description is None else {"description": prompt.description}
-                yield self._made(name, prompt.name, {**item, "name": name, **described})
+                block = self._made(name, prompt.name, {**item, "name": name, **described})
+                yield msgspec.structs.replace(block, skill=skill_of(prompt))
 
     def _resources(self) -> Iterator[Exposed]:
         for uri, item in self._raw_of("resources"):
@@ -148,9 +150,14 @@ class _Exposing:
         self.problems.append(self._driver.places.problem(place, code, message, hint, severity="warning"))
 
 
+def skill_of(prompt: Prompt) -> str:
+    """A skill is called as the folder of its SKILL.md."""
+    return PurePosixPath(prompt.skill_ref or "").parent.name
+
+
 def block_name(prompt: Prompt) -> str:
-    """AIP-prompts-3: the skill is called as the folder of its SKILL.md."""
-    return f"{PurePosixPath(prompt.skill_ref or '').parent.name}_{prompt.name}"
+    """AIP-prompts-3."""
+    return f"{skill_of(prompt)}_{prompt.name}"
 
 
 def _was_not_listed(items: Items) -> bool:

@@ -35,6 +35,9 @@ MESSAGE_CHARS_MAX: Final = 4096  # of a server's own words
 UNREACHABLE: Final = frozenset(("tool_unavailable", "upstream_error"))  # where they may pass: at the edge a lost link
 
 
+INTERNAL: Final = DriverError(code="internal", message="something failed inside the node; its log says more")
+
+
 class Lender(Protocol):
     """What a call needs of whoever offers it."""
 
@@ -60,23 +63,40 @@ class LentCall(Call, eq=False, kw_only=True):
         """It was admitted: find a server and send it."""
         raise NotImplementedError
 
-    def on_lent(self, provider: Provider, lease: Lease) -> None:
-        """Send it over this link."""
+    def on_lent(self, provider: Provider, link: Link) -> None:
+        """Send it over this link, which is lent to it until it ends or gives it back."""
         raise NotImplementedError
 
     def on_unlent(self, provider: Provider, error: DriverError) -> None:
         """There is no link to be had. Nothing was sent."""
         raise NotImplementedError
 
+    def fail(self, error: DriverError) -> None:
+        """End it with this."""
+        raise NotImplementedError
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Something of it that takes time. Whatever goes wrong there ends the call, not only the work."""
+        self.lender.begin(self._seen_to(work))
+
+    async def _seen_to(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception:
+            log.exception("%s: a call of it failed inside the node", self.target)
+            if not self.done:
+                self.fail(INTERNAL)
+
     def borrow(self, provider: Provider) -> None:
         """At once where the provider is ready, else as soon as it is."""
         lease = provider.maybe_ready(self.caller)
         if lease is not None:
-            self.on_lent(provider, lease)
+            self.lease = lease
+            self.on_lent(provider, lease.link)
             return
         if self.since is None:
             self.deadline = inf  # what it takes to start a server is bounded by the provider
-        self.lender.begin(self._acquired(provider))
+        self.begin(self._acquired(provider))
 
     async def _acquired(self, provider: Provider) -> None:
         found = await provider.acquire(self.caller, self.timeout_s or 0.0)
@@ -86,16 +106,15 @@ class LentCall(Call, eq=False, kw_only=True):
         elif self.done:  # its client left meanwhile; what was started for it stays
             found.release()
         else:
-            self.on_lent(provider, found)
+            self.lease = found
+            self.on_lent(provider, found.link)
 
-    def send_over(self, lease: Lease, params: dict[str, Any], head: bytes) -> Refuse | None:
+    def send_over(self, link: Link, params: dict[str, Any], head: bytes) -> Refuse | None:
         """What the server is sent, over the link lent for it. The refusal where that link is gone again."""
-        link = lease.link
         verdict = self.lender.guard.derive(self.admitted, link)
         if isinstance(verdict, Refuse):
-            lease.release()
+            self.give_back()
             return verdict
-        self.lease = lease
         self.params = params
         self.head = head
         self._set_deadline()
@@ -109,7 +128,7 @@ class LentCall(Call, eq=False, kw_only=True):
             self.wished = self.asked.get(NAMED_BY[self.method])
             first = self.house.returned(self)
             if first is not None:
-                self.lender.begin(self._sent_after(first, link, verdict))
+                self.begin(self._sent_after(first, link, verdict))
                 return None
         self._send(link, verdict)
         return None

@@ -6,7 +6,7 @@ links take calls that the guard admitted, choose a provider and borrow a link fr
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.matching import Bound
@@ -39,6 +39,23 @@ class Lease(Protocol):
     def release(self) -> None: ...
 
 
+class Hooks(Protocol):
+    """The functions of a driver.py, run where they can hurt nobody."""
+
+    def makes_arguments(self, bound: Bound) -> bool:
+        """Whether any of them has a part in the arguments of this binding: build_arguments, a transform."""
+
+    async def arguments(
+        self, bound: Bound, given: Mapping[str, Any], context: Mapping[str, Any]
+    ) -> dict[str, Any] | DriverError:
+        """What the server is sent; `bound.accepting` has taken it."""
+
+    def reads_results(self, bound: Bound) -> bool: ...
+
+    async def value(self, bound: Bound, result: Mapping[str, Any]) -> Any:
+        """The contract's value, which `bound.satisfying` has taken, or a DriverError."""
+
+
 class Provider(Protocol):
     driver: Driver
     state: DriverState
@@ -48,6 +65,7 @@ class Provider(Protocol):
     bindings: Mapping[str, Binding]  # contract id -> its entry of implements[], also before anything was checked
     contract_ids: frozenset[str]  # what it serves now, also asleep, before `bound` is made
     bound: Mapping[str, Bound]  # contract id -> the checked binding; complete while a lease is held
+    hooks: Hooks | None  # of its driver.py
     listing: Listing | None  # what its server listed when it was last checked; None before
 
     @property

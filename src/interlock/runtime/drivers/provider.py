@@ -27,7 +27,7 @@ from interlock.runtime.drivers.installed import Installed
 from interlock.runtime.drivers.installing import with_another_port
 from interlock.runtime.drivers.instances import Instance, InstanceLease, Instances
 from interlock.runtime.drivers.keeping import DriverKeeper
-from interlock.runtime.drivers.ports import DriverState
+from interlock.runtime.drivers.ports import DriverState, Hooks
 from interlock.runtime.drivers.shop import Shop
 from interlock.runtime.drivers.watching import Watching
 from interlock.runtime.links.greeting import UNSUPPORTED
@@ -73,6 +73,7 @@ class DriverProvider:
         self.bindings: Mapping[str, Binding] = {contracts[each.index].id: each for each in driver.implements}
         self.contract_ids: frozenset[str] = frozenset()  # what it serves now; `bound` may still have to be made
         self.problems: tuple[Problem, ...] = ()  # of the last check, errors first
+        self.hooks: Hooks | None = None
         self.listing: Listing | None = None
         self.installed: Installed | None = None
         self.settled = asyncio.Event()  # the first verdict is there

@@ -19,9 +19,10 @@ from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import TOOLS_CALL
 from interlock.runtime.calls import Call, Outcome
 from interlock.runtime.drivers.lent_calls import UNREACHABLE, LentCall, unreachable
-from interlock.runtime.drivers.ports import Lease, Provider
+from interlock.runtime.drivers.ports import Provider
 from interlock.runtime.drivers.reaching import maybe_denied
 from interlock.runtime.guard import Admitted
+from interlock.runtime.links.link import Link
 
 
 class RawCall(LentCall, eq=False, kw_only=True):
@@ -34,24 +35,21 @@ class RawCall(LentCall, eq=False, kw_only=True):
         self.admitted = admitted
         self.borrow(self.provider)
 
-    def on_lent(self, provider: Provider, lease: Lease) -> None:
+    def on_lent(self, provider: Provider, link: Link) -> None:
         if self.uri is None:
-            self._forward(lease)
+            self._forward(link)
         else:
-            self.lender.begin(self._sent_if_permitted(self.uri, lease))
+            self.begin(self._sent_if_permitted(self.uri, link))
 
-    async def _sent_if_permitted(self, uri: str, lease: Lease) -> None:
-        denied = await asyncio.to_thread(maybe_denied, (uri,), lease.link.plan, self.provider.driver)
-        if self.done:
-            lease.release()
-        elif denied is not None:
-            lease.release()
+    async def _sent_if_permitted(self, uri: str, link: Link) -> None:
+        denied = await asyncio.to_thread(maybe_denied, (uri,), link.plan, self.provider.driver)
+        if denied is not None and not self.done:
             self.fail(denied)
-        else:
-            self._forward(lease)
+        elif not self.done:
+            self._forward(link)
 
-    def _forward(self, lease: Lease) -> None:
-        refused = self.send_over(lease, {**self.asked, **self.says}, self.head)
+    def _forward(self, link: Link) -> None:
+        refused = self.send_over(link, {**self.asked, **self.says}, self.head)
         if refused is not None:
             self.on_failed(refused.fault, Outcome.REFUSED)
 

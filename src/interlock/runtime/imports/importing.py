@@ -18,7 +18,7 @@ from interlock.protocol.imports.batches import Batch, Planned, Skipped, Sourced,
 from interlock.protocol.imports.drafting import Wishes
 from interlock.protocol.imports.driver_text import secrets_text
 from interlock.protocol.imports.merging import merged, next_version, with_old
-from interlock.protocol.imports.messages import Note
+from interlock.protocol.imports.messages import Entry, Note
 from interlock.protocol.imports.translating import Surroundings
 from interlock.runtime.drivers.looking import DRAFT_FILE, DRIVERS
 from interlock.runtime.imports.editing import with_fields, with_secrets
@@ -73,15 +73,35 @@ class Importing(msgspec.Struct, frozen=True, kw_only=True):
     own_addresses: Collection[str] = ()
 
 
-def sourced(files: Sequence[SourceFile]) -> list[Sourced]:
+def sourced(files: Sequence[SourceFile], project: Path) -> list[Sourced]:
+    """`project`: where the files of scope project stand."""
     found = []
     for file in files:
         for entry in file.reading.entries:
             scope = "" if file.scope == "global" else f"/{file.scope}"
             if entry.project is not None:
                 scope = f"/{hashlib.sha256(entry.project.encode()).hexdigest()[:8]}"
-            found.append(Sourced(key=f"{file.client}{scope}/{entry.name}", told=file.title, entry=entry))
+            base = entry.cwd or entry.project or (str(project) if file.scope == "project" else None)
+            settled = entry if base is None else _with_paths(entry, Path(base))
+            found.append(Sourced(key=f"{file.client}{scope}/{entry.name}", told=file.title, entry=settled))
     return found
+
+
+def _with_paths(entry: Entry, base: Path) -> Entry:
+    """A driver is started in a folder of its own: what names a file of the client's folder is made to name it there."""
+
+    def settled(word: str) -> str:
+        looks = not word.startswith(("-", "/", "~", "@", "$")) and ("/" in word or "." in word) and "://" not in word
+        return str(base / word) if looks and _exists(base / word) else word
+
+    return msgspec.structs.replace(entry, command=tuple(settled(word) for word in entry.command))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def plan(entries: Sequence[Sourced], files: Sequence[SourceFile], asked: Importing) -> Batch:

@@ -159,6 +159,7 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
         Route("/admin/secrets/{kind}/{name:path}", remove_secret, methods=["DELETE"]),
         get("/admin/tools", lambda _: operations.tools()),
         get("/admin/tools/routes", lambda _: operations.routes()),
+        get("/admin/skills", lambda _: operations.skills()),
         Route("/admin/tools/{name}", tool, methods=["GET"]),
         Route("/admin/tools/{name}/classify", classify_tool, methods=["POST"]),
         Route("/admin/audit", audit, methods=["GET"]),

@@ -78,6 +78,9 @@ class Operations(Protocol):
 
     def routes(self) -> JsonObject: ...
 
+    def skills(self) -> JsonObject:
+        """Skills that have blocks of drivers, by name."""
+
     async def audit(self, after: int, limit: int) -> JsonObject:
         """Records with a sequence above `after`, oldest first, at most `limit`."""
 

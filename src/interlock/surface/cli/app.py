@@ -31,6 +31,7 @@ VERBS = {
         "links",
         "drivers",
         "secrets",
+        "skills",
         "export",
         "access",
         "audit",
@@ -44,6 +45,7 @@ OTHER_NUMBER = {  # nouns, singular or plural
     "link": "links",
     "driver": "drivers",
     "secret": "secrets",
+    "skill": "skills",
     "accesses": "access",
     "audits": "audit",
 }

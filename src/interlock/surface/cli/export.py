@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
+from interlock.surface.cli.extras import need_driver_files
 from interlock.surface.cli.failures import BadUsage, Refused
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from interlock.protocol.imports.clients import Client
 
 NAME = "interlock"
+TOKEN = "INTERLOCK_TOKEN"  # noqa: S105  (the name of a variable)
 
 For = Annotated[
     str | None, typer.Option("--for", metavar="CLIENT", help="cursor, claude-code, vscode, ...", show_default=False)
@@ -51,6 +53,7 @@ def export_client(
     By default the client starts interlock serve --stdio, which joins the node that runs, or is one. No token is
     needed for that, and none is written.
     """
+    need_driver_files()
     from interlock.protocol.exports.client_entries import http_entry, stdio_entry
     from interlock.surface.cli.connecting import stdio_command
     from interlock.surface.cli.text import mcp_url
@@ -58,7 +61,9 @@ def export_client(
     client = _client(for_client)
     if http and client.stdio_only:
         raise BadUsage("stdio_only", f"{client.title} starts programs and dials nobody", hint="leave out --http")
-    if http:
+    if http and invocation.loaded.plan.auth.anonymous == "never":
+        entry = _with_token(invocation, client)
+    elif http:
         entry = http_entry(client, NAME, mcp_url(_public_url(invocation)), {})
     else:
         entry = stdio_entry(client, NAME, stdio_command(_config(invocation), _data(invocation)), {})
@@ -91,6 +96,7 @@ def export_driver(
     No secret is in what is written: a client that expands variables gets their names, and any other one runs the
     driver through Interlock.
     """
+    need_driver_files()
     if sum((upstream, server_json, for_client is not None)) != 1:
         raise BadUsage("usage", "say what to make of it", hint="one of --upstream, --server-json, --for CLIENT")
     driver, data, secrets = _driver(invocation, identifier)
@@ -100,6 +106,23 @@ def export_driver(
         _server_json(invocation, driver, data, name)
     else:
         _for_client(invocation, driver, secrets, _client(for_client), write=write)
+
+
+def _with_token(invocation: Invocation, client: "Client") -> dict[str, Any]:
+    from interlock.protocol.exports.client_entries import with_token
+    from interlock.surface.cli.text import mcp_url
+
+    entry = with_token(client, NAME, mcp_url(_public_url(invocation)), TOKEN)
+    if entry is None:
+        raise Refused(
+            "token_needed",
+            f"this node asks for a token, and {client.title} would have to keep it in its file",
+            hint="leave out --http: a program that joins the node needs none",
+        )
+    invocation.out.remark(
+        f"{client.title} needs {TOKEN} in its environment: interlock access token --for client makes one"
+    )
+    return entry
 
 
 def _client(name: str | None) -> "Client":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
+from interlock.surface.cli.extras import need_driver_files
 from interlock.surface.cli.failures import BadUsage, Refused, Unreachable
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def import_(
     Each becomes a driver in .drivers/. Secrets are moved into the encrypted store; the other client's files are left
     as they are. Nothing that a file says to run is run, except to ask a server for its tools.
     """
+    need_driver_files()
     from interlock.protocol.imports.drafting import Wishes
     from interlock.runtime.imports.finding import Machine, look
     from interlock.runtime.imports.importing import Importing
@@ -135,7 +137,7 @@ def _carried_out(invocation: Invocation, files: "list[SourceFile]", asked: "Impo
     from interlock.runtime.imports.importing import carry_out, plan, sourced
 
     try:
-        found = plan(sourced(files), files, asked)
+        found = plan(sourced(files, asked.machine.project), files, asked)
         if not dry_run and not asked.wishes.trust_network and is_dialogue(invocation):
             found = _asked_about_hosts(invocation, found)
         for file in files:

@@ -268,6 +268,23 @@ class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
     last: int
 
 
+class Block(msgspec.Struct, frozen=True, kw_only=True):
+    block: str
+    prompt: str
+    driver: str
+    server_prompt: str
+    description: str = ""
+
+
+class Skill(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    blocks: tuple[Block, ...] = ()
+
+
+class Skills(msgspec.Struct, frozen=True, kw_only=True):
+    skills: tuple[Skill, ...] = ()
+
+
 class Token(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str
