@@ -250,6 +250,14 @@ async def test_an_operator_may_have_only_the_broken_binding_dropped(stage: Stage
 
 
 @pytest.mark.req("AIP-tools-1")
+async def test_a_tool_on_a_later_page_of_the_list_is_found(stage: Stage) -> None:
+    options = stage.tools({"name": "first"}, {"name": "second"}, {"name": "echo"})
+    provider = await settled(stage.provider(*options, "--page", "1"))
+    assert provider.state is DriverState.READY
+    assert stage.log.methods.count("tools/list") == 3
+
+
+@pytest.mark.req("AIP-tools-1")
 async def test_names_of_tools_are_compared_with_their_case(stage: Stage) -> None:
     provider = await settled(stage.provider(tools={"Echo": "echoes"}))
     assert (provider.state, provider.code) == (DriverState.REJECTED, "mcp_tool_missing")

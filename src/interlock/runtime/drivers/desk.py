@@ -76,6 +76,7 @@ class DriverDesk:
             "difference": list(_difference(accepted.texts, now)) if accepted is not None and not one.trusted else [],
             "files": sorted(one.files),
             "problems": [problem_value(each) for each in self._problems(one)],
+            "running": self._running(one),
             **(_declared(one, one.driver) if one.driver is not None else {}),
         }
 
@@ -232,12 +233,21 @@ class DriverDesk:
             "contracts": [contract.id for contract in one.contracts.values()],
             "root": one.root.kind,
             "folder": str(one.folder),
+            "found": [problem_value(each) for each in self._found(one)],
             "warnings": sum(each.severity == "warning" for each in self._problems(one)),
         }
 
-    def _problems(self, one: Declared) -> tuple[Problem, ...]:
+    def _running(self, one: Declared) -> JsonObject | None:
         provider = self.registry.providers.get(one.key)
-        return one.problems if provider is None else tuple(dict.fromkeys((*one.problems, *provider.problems)))
+        return None if provider is None else dict(provider.running())
+
+    def _problems(self, one: Declared) -> tuple[Problem, ...]:
+        return tuple(dict.fromkeys((*one.problems, *self._found(one))))
+
+    def _found(self, one: Declared) -> tuple[Problem, ...]:
+        """What only its server could tell."""
+        provider = self.registry.providers.get(one.key)
+        return () if provider is None else provider.problems
 
     def _is_unsandboxed(self, one: Declared) -> bool:
         return self.registry.plan.drivers.sandbox.get(one.id) == "off"

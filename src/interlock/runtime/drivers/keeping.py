@@ -130,6 +130,19 @@ class DriverKeeper(Keeper):
         self._on_up()
 
     async def _stock(self) -> None:
+        """Unless the server goes first: a list it was asked for then would never come."""
+        reading, lost = asyncio.ensure_future(self._read_lists()), asyncio.ensure_future(self._loss.wait())
+        try:
+            await asyncio.wait((reading, lost), return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                raise ConnectFailed(self._loss.reason)
+            reading.result()
+        finally:
+            reading.cancel()
+            lost.cancel()
+            await asyncio.gather(reading, lost, return_exceptions=True)
+
+    async def _read_lists(self) -> None:
         """One list after the other (AIP-proto-4), and none that does not come."""
         lists: dict[str, Items] = {}
         for method in self.reads:

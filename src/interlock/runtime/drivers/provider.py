@@ -8,9 +8,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -29,6 +28,7 @@ from interlock.runtime.drivers.instances import Instance, InstanceLease, Instanc
 from interlock.runtime.drivers.keeping import DriverKeeper
 from interlock.runtime.drivers.ports import DriverState, Hooks
 from interlock.runtime.drivers.shop import Shop
+from interlock.runtime.drivers.snapshots import Snapshot, Snapshots, about
 from interlock.runtime.drivers.watching import Watching
 from interlock.runtime.links.greeting import UNSUPPORTED
 from interlock.runtime.links.link import Link
@@ -37,21 +37,13 @@ from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.drivers")
 
-SNAPSHOTS: Final = "driver_snapshots"
 INSTALL_AGAIN_S: Final = 60.0
 INSTALL_AGAIN_MAX_S: Final = 3600.0
 ACQUIRE_S: Final = 30.0
 UNHEALTHY: Final = "health_check_failed"
+LAST_WORDS: Final = 5  # lines of stderr that are shown with the driver
 
 _SERVES: Final = frozenset((DriverState.READY, DriverState.PARTIAL))
-
-
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """What an earlier check was made on and found: digests, so that no server's words are served from a cache."""
-
-    about: str  # the driver's folder, its contracts and what was installed
-    protocol: str
-    tools: dict[str, str]  # contract id -> digest of the tool's definition
 
 
 class DriverProvider:
@@ -82,7 +74,7 @@ class DriverProvider:
         self._digest = digest
         self._folder = folder
         self.on_changed: Callable[[DriverProvider], None] | None = None  # what it offers; not how it stands
-        self._snapshot: Snapshot | None = None
+        self._snapshots = Snapshots(shop.kv, shop.workshop.clock, driver.key)
         self._checked: tuple[bytes, Verdict] | None = None  # the digest of a list, and what was found
         self._judged: tuple[DriverState, str | None, str | None] = (DriverState.READY, None, None)
         self._task: asyncio.Task[None] | None = None
@@ -127,7 +119,8 @@ class DriverProvider:
             self._instances = self._make_instances(self.installed)
             primary = self._instances.make(None)
             self._checkup = self._make_checkup(self.installed, primary.keeper)
-            snapshot = await self._maybe_snapshot() if self._shop.plan.registration == "lazy" else None
+            is_lazy = self._shop.plan.registration == "lazy"
+            snapshot = await self._snapshots.maybe(self._about()) if is_lazy else None
         except Exception as error:
             log.exception("driver %s cannot be registered", self.driver.key)
             words = str(error) if isinstance(error, StoreError) else "internal error; the log says more"
@@ -135,7 +128,6 @@ class DriverProvider:
             self.settled.set()
             return
         if snapshot is not None:
-            self._snapshot = snapshot
             self.contract_ids = frozenset(snapshot.tools)
             complete = len(self.contract_ids) == len(self.bindings)
             self._judged = (DriverState.READY if complete else DriverState.PARTIAL, None, None)
@@ -224,7 +216,7 @@ class DriverProvider:
             return  # that tenant's server alone does not fit
         self._adopt(verdict, listing, link)
         if verdict.state in _SERVES:
-            await self._save_snapshot(verdict, link)
+            await self._keep(verdict, link)
         if is_own and who is None:
             # Nobody calls this one: it was started to be looked at (AIP-tenant-1).
             asyncio.get_running_loop().call_soon(instances.rest, instance)
@@ -382,34 +374,30 @@ class DriverProvider:
     # What an earlier check found
 
     def _about(self) -> str:
-        installed = self.installed
-        package = "" if installed is None else f"{installed.version} {installed.lock.integrity}"
         contracts = [self._contracts[each.index] for each in self.driver.implements]
-        said = msgspec.json.encode([self._digest, package, contracts])
-        return sha256(said).hexdigest()
+        return about(self._digest, self.installed, contracts)
 
-    async def _maybe_snapshot(self) -> Snapshot | None:
-        entry = await self._shop.kv.get(SNAPSHOTS, self.driver.key, self._shop.workshop.clock.wall())
-        try:
-            snapshot = None if entry is None else msgspec.json.decode(entry.value, type=Snapshot)
-        except msgspec.DecodeError:
-            return None
-        if snapshot is None or snapshot.about != self._about() or not snapshot.tools.keys() <= self.bindings.keys():
-            return None
-        return snapshot
-
-    async def _save_snapshot(self, verdict: Verdict, link: Link) -> None:
-        facts = link.facts
+    async def _keep(self, verdict: Verdict, link: Link) -> None:
         tools = {contract: bound.tool_digest for contract, bound in verdict.bound.items()}
-        snapshot = Snapshot(about=self._about(), protocol=facts.version if facts is not None else "", tools=tools)
-        if snapshot == self._snapshot:
-            return
-        self._snapshot = snapshot
-        try:
-            encoded = msgspec.json.encode(snapshot)
-            await self._shop.kv.put(SNAPSHOTS, self.driver.key, encoded, self._shop.workshop.clock.wall())
-        except StoreError as error:
-            log.warning("what %s was found to offer could not be kept: %s", self.driver.key, error)
+        protocol = link.facts.version if link.facts is not None else ""
+        await self._snapshots.keep(Snapshot(about=self._about(), protocol=protocol, tools=tools))
+
+    # For people
+
+    def running(self) -> dict[str, Any]:
+        """What its server is now, beside what its file says."""
+        instance = self._instances.maybe(None) if self._instances is not None else None
+        if instance is None:
+            return {"protocol_version": None, "transport": None, "version": None, "last_words": []}
+        keeper = instance.keeper
+        facts = keeper.link.facts
+        return {
+            "protocol_version": facts.version if facts is not None else None,
+            "transport": keeper.link.transport if facts is not None else None,
+            "version": self.installed.version if self.installed is not None else None,
+            "link": keeper.link.standing.state.value,
+            "last_words": [line.text for line in keeper.stderr.tail(LAST_WORDS)],
+        }
 
 
 def _offered(listing: Listing | None, bound: Mapping[str, Bound]) -> object:

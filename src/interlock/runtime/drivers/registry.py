@@ -38,6 +38,9 @@ class Running(Provider, Protocol):
     on_changed: Callable[[Any], None] | None
     settled: asyncio.Event  # the first verdict is there
 
+    def running(self) -> Mapping[str, Any]:
+        """What its server is now, for people."""
+
     def start(self) -> None: ...
 
     async def stop(self, *, at_once: bool = False) -> None: ...
