@@ -26,6 +26,11 @@ _ROWS: Final = {
     "required": ["rows"],
     "properties": {"rows": {"type": "array", "items": {"type": "object"}}},
 }
+_BLOCKS: Final = {
+    "type": "object",
+    "required": ["content"],
+    "properties": {"content": {"type": "array", "items": {"type": "object"}}},
+}
 _AS_ROWS: Final = {"result_parse": {"from": "text", "as": "python_literal", "into": "rows"}}
 
 
@@ -76,7 +81,17 @@ DRIVERS: Final = (
         description="Exercises every feature of MCP; for trying clients and gateways, not for work.",
         server=_npm("everything", "stdio"),
         rest=_NO_NETWORK,
-        body="The reference server for tests. Without a network `gzip-file-as-resource` takes data: URIs only.",
+        body="The reference server for tests. Without a network `gzip-file-as-resource` has nothing to fetch.",
+        outputs=dict.fromkeys(
+            (
+                "get-annotated-message",
+                "get-resource-links",
+                "get-resource-reference",
+                "get-tiny-image",
+                "gzip-file-as-resource",
+            ),
+            _BLOCKS,
+        ),
     ),
     Shipped(
         id="sequential-thinking-mcp",

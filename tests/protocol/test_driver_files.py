@@ -172,6 +172,7 @@ def test_a_prompt_is_a_closed_object(prompt: dict[str, Any], pointer: str) -> No
     assert loaded(driver()).prompts == ()
 
 
+@pytest.mark.req("AIP-prompts-3")
 def test_a_skill_block_names_its_skill() -> None:
     block = {"name": "a", "integrate_as": "skill_block"}
     assert errors(driver(prompts=[block])) == [("skill_ref_invalid", "/prompts/0/skill_ref")]
@@ -538,6 +539,7 @@ def test_secrets_taken_are_listed_once_in_their_order() -> None:
         ([""], [("schema_invalid", "/network/egress/0")]),
     ],
 )
+@pytest.mark.req("AIP-security-3")
 def test_egress_names_hosts_only(egress: list[str], found: list[tuple[str, str]]) -> None:
     assert errors(driver(network={"egress": egress})) == found
     assert warnings(driver(network={"egress": ["*"]})) == [("egress_open", "/network/egress/0")]

@@ -171,6 +171,50 @@ def test_a_path_to_what_a_closed_output_schema_does_not_have_is_refused(path: st
     assert "output" in problem.message and "nothing at" in problem.message
 
 
+PAIR = {"type": "array", "prefixItems": [STRING, {"type": "integer"}]}
+CHOICE = {
+    "anyOf": [
+        {**takes("a", a=STRING), "additionalProperties": False},
+        {**takes("a", "b", a={"type": "integer"}, b=STRING), "additionalProperties": False},
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "offered", "outputs", "fits"),
+    [
+        ("$.p[1]", takes("p", "q", p=PAIR, q=STRING), {"type": "integer"}, True),
+        ("$.p[1]", takes("p", "q", p=PAIR, q=STRING), STRING, False),
+        ("$.p[0]", {**DRAFT_07, **takes("p", "q", p={"type": "array", "items": [STRING]}, q=STRING)}, STRING, True),
+        ("$.a", CHOICE, {"type": ["string", "integer"]}, True),
+        ("$.a", CHOICE, {"type": "array"}, False),
+        ("$.b", CHOICE, STRING, True),
+        ("$.c", CHOICE, STRING, False),
+        ("$.x.y", {"type": "object", "additionalProperties": takes("y", y=STRING)}, STRING, True),
+        ("$.x.y", {"type": "object", "additionalProperties": takes("y", y=STRING)}, {"type": "array"}, False),
+    ],
+)
+@pytest.mark.req("AIP-tools-6")
+def test_a_path_goes_through_pairs_alternatives_and_maps(path: str, offered: Any, outputs: Any, fits: bool) -> None:
+    found = matched(entry(path), promising(outputs), giving(offered))
+    assert isinstance(found, Bound) is fits
+    if isinstance(found, Bound):
+        assert found.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "offered"),
+    [
+        ("$.p[2]", takes("p", "q", p=PAIR, q=STRING)),
+        ("$.p[*]", takes("p", "q", p=PAIR, q=STRING)),
+        ("$.p[0]", {"type": "object", "properties": {"p": {**PAIR, "allOf": [PAIR]}}}),
+        ("$.d", {"anyOf": [takes("a", a=STRING), {**takes("d", d=STRING), "additionalProperties": False}]}),
+    ],
+)
+def test_a_path_to_where_a_schema_is_silent_is_unverified(path: str, offered: Any) -> None:
+    assert unverified(bound(entry(path), promising({"type": ["array", "string"]}), giving(offered))) != []
+
+
 def test_a_path_to_what_an_open_output_schema_does_not_name_is_unverified() -> None:
     assert unverified(bound(entry("$.other"), promising({}), giving(takes("a", "b", a=STRING, b=STRING)))) != []
 
@@ -324,6 +368,41 @@ def test_a_reference_elsewhere_is_not_fetched_and_is_unknown() -> None:
 def test_a_schema_that_does_not_compile_is_refused(side: str, schema: Any) -> None:
     (problem,) = refused(entry(), promising({}), {**giving(), side: schema})
     assert "a schema that does not compile" in problem.message
+
+
+def test_a_tool_whose_arguments_are_no_object_is_refused() -> None:
+    (problem,) = refused(entry(), promising({}), giving(inputs=STRING))
+    assert "no object" in problem.message
+
+
+CIRCLE = {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "allOf": [{"$ref": "#/$defs/a"}]}
+
+
+@pytest.mark.parametrize(("inputs", "arguments"), [(CIRCLE, {}), ({}, CIRCLE)], ids=["contract", "server"])
+def test_a_reference_in_a_circle_around_the_input_is_warned_of(inputs: Any, arguments: Any) -> None:
+    found = bound(entry(), promising({}, {**PATH, **inputs}), giving({}, {**PATH, **arguments}))
+    assert any("a reference that is not followed" in each for each in unverified(found))
+
+
+def test_an_argument_that_only_a_pattern_may_name_is_warned_of() -> None:
+    arguments = {**takes(), "patternProperties": {"^p": STRING}}
+    assert any("/path" in each for each in unverified(bound(entry(), promising({}, PATH), giving({}, arguments))))
+
+
+def test_arguments_that_are_open_in_one_place_and_closed_in_another_are_closed() -> None:
+    halves = [{**takes(), "additionalProperties": True}, {**takes(), "additionalProperties": False}]
+    refused(entry(), promising({}, PATH), giving({}, {"type": "object", "allOf": halves}))
+
+
+def test_records_are_compared_with_the_parts_their_pattern_names() -> None:
+    def promised(*names: str) -> dict[str, Any]:
+        return promising({"type": "array", "items": takes(*names, **dict.fromkeys(names, STRING))}, PATH)
+
+    records = entry(result_parse={"as": "records", "pattern": "(?P<name>.*)"})
+    bound(records, promised("name"), LIST_DIRECTORY)
+    (problem,) = refused(records, promised("name", "size"), LIST_DIRECTORY)
+    assert "output, /*/size" in problem.message
+    assert "result_parse" not in problem.hint
 
 
 def test_a_tool_that_says_nothing_about_its_input_takes_none() -> None:

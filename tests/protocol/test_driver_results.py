@@ -128,6 +128,26 @@ def test_how_text_is_read_is_settled_by_the_files_and_the_list(
     assert reading(extract, outputs, tool, **ours).mode == mode
 
 
+@pytest.mark.parametrize(
+    ("extract", "codes"),
+    [
+        ("$.content", ["contract_unverified"]),
+        ("$", ["contract_unverified"]),
+        ("$.anything", ["contract_unverified", "extract_text_fallback"]),
+    ],
+)
+def test_only_a_name_that_no_text_has_falls_back_with_a_warning(extract: str, codes: list[str]) -> None:
+    assert [each.code for each in reading(extract).warnings] == codes
+
+
+@pytest.mark.parametrize(
+    ("source", "offered", "mode"),
+    [("auto", {"type": "object"}, "structured"), ("text", {"type": "object"}, "text"), ("auto", None, "text")],
+)
+def test_a_part_that_is_named_and_not_read_has_the_mode_of_that_part(source: str, offered: Any, mode: str) -> None:
+    assert reading(None, {}, giving(offered), result_parse={"from": source}).mode == mode
+
+
 @pytest.mark.req("AIP-extract-5")
 def test_structured_content_that_is_missing_is_replaced_by_the_text_read_as_json() -> None:
     numbers = reading("$.n", {"type": "integer"}, giving(takes("n", "m", n={"type": "integer"}, m=STRING)))
@@ -277,6 +297,12 @@ def test_dropped_outputs_are_removed_before_the_check() -> None:
     narrowed = entry(own_schema_narrowing={"drop_outputs": ["b"]})
     assert bound(narrowed, promising(outputs), giving({})).value(result) == {"a": "x"}
     assert result == {"structuredContent": {"a": "x", "b": "no integer"}}
+
+
+def test_nothing_is_dropped_from_what_is_no_object() -> None:
+    narrowed = entry(own_schema_narrowing={"drop_outputs": ["b"]})
+    outputs = {"type": ["object", "array"], "properties": {"b": STRING}}
+    assert bound(narrowed, promising(outputs), giving({})).value({"structuredContent": ["b"]}) == ["b"]
 
 
 def test_an_output_that_the_contract_promises_is_not_dropped() -> None:

@@ -241,6 +241,12 @@ async def test_text_without_structure_keeps_its_blocks_and_becomes_the_contracts
     assert result["structuredContent"] == {"content": "hello"}
 
 
+async def test_a_result_without_anything_is_still_one(here: ContractPlace) -> None:
+    await playing(here, "new")
+    result = await here.call("test__play", {"act": {"result": {}}}).result()
+    assert result["structuredContent"] == {"content": ""}
+
+
 async def test_an_extracted_value_is_given_as_structure_and_as_text(here: ContractPlace) -> None:
     inputs = {"type": "object", "properties": {"path": {"type": "string"}}}
     made = contract("test.taken", inputs=inputs, outputs={"type": "string"})

@@ -271,6 +271,17 @@ async def test_entry_names_one_of_several_npm_programs(registry: Registry, tmp_p
 
 
 @needs_node
+async def test_the_script_of_a_version_manager_is_not_what_runs(registry: Registry, tmp_path: Path) -> None:
+    registry.put("tool", bin="main.js")
+    real = shutil.which("node")
+    shim = program(tmp_path / "shims" / "node", f"#!/bin/sh\nexec '{real}' \"$@\"\n")
+    place = Place(tmp_path, registry.env | {"PATH": f"{shim.parent}:{os.environ['PATH']}"})
+    done = await place.done(npm_driver())
+    assert Path(done.command[0]).resolve() == Path(str(real)).resolve()
+    assert output(done.command) == "tool 1.0.0"
+
+
+@needs_node
 @pytest.mark.req("AIP-server-4")
 async def test_npx_is_used_only_when_the_operator_says_so(registry: Registry, tmp_path: Path) -> None:
     registry.put("tool", "1.2.3", bin="main.js")

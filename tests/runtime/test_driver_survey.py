@@ -323,6 +323,7 @@ def test_plain_http_is_for_this_machine_and_for_hosts_an_operator_names(tmp_path
     assert codes(refused.problems, "error") == ["insecure_url"]
 
 
+@pytest.mark.req("AIP-security-4")
 def test_the_address_of_a_remote_driver_keeps_to_its_own_list(workspace: Workspace) -> None:
     workspace.driver(remote("https://mcp.example.com", network={"egress": ["api.example.com"]}))
     assert codes(workspace.one().problems) == ["egress_denied"]
@@ -568,6 +569,7 @@ def test_a_host_an_operator_allowed_is_reached_besides_those_of_the_file(workspa
     assert only.network.egress == ("a.example.com", "b.example.com")
 
 
+@pytest.mark.req("AIP-prompts-3")
 def test_a_skill_and_a_runner_that_are_named_have_to_be_there(workspace: Workspace, tmp_path: Path) -> None:
     prompt = {"name": "summarize", "integrate_as": "skill_block", "skill_ref": "./skills/s/SKILL.md"}
     folder = workspace.driver(driver(prompts=[prompt], runner="./RUNNER.md"))

@@ -1,18 +1,26 @@
 """What a sandbox shows of the disk, lets be started and hands over, by what its plan says."""
 
+import asyncio
+import ctypes
+import errno
+import json
+import platform
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from tests.interaction.harness import wait_for
 from tests.runtime.caged import House
 from tests.servers.caging import marked, needs_sandbox
 
 from interlock.runtime.sandbox.errors import SandboxFailed
+from interlock.runtime.sandbox.seccomp import seccomp_filter
 
 pytestmark = needs_sandbox
 
 READ = "tell([tried(lambda: open(path).read()) for path in sys.argv[1:]])"
+ADD_KEY, KEYCTL = 248, 250  # of x86_64
 GONE, KEPT_FROM = "FileNotFoundError", "PermissionError"
 
 
@@ -219,6 +227,34 @@ tell([caps, ctypes.CDLL(None).unshare(0x10000000), os.getpid() < 10, os.uname().
     assert (entered, small, name) == (-1, True, "sandbox")
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers of system calls are those of x86_64")
+async def test_the_keys_of_the_users_session_are_not_reached(house: House) -> None:
+    """They belong to the user, and no namespace separates them."""
+    kernel = ctypes.CDLL(None, use_errno=True)
+    key = kernel.syscall(ADD_KEY, b"user", b"interlock-test", b"secret", 6, -2)  # to this process
+    if key < 0:
+        pytest.skip("NO KEYS: this machine keeps none, so nothing is shown of them")
+    kernel.syscall(KEYCTL, 5, key, 0x3F3F0000)  # readable for whoever is the same user
+    text = f"""
+import ctypes, json, sys
+kernel = ctypes.CDLL(None, use_errno=True)
+held = ctypes.create_string_buffer(100)
+print(json.dumps([kernel.syscall({KEYCTL}, 11, {key}, held, 100), ctypes.get_errno(), held.value.decode()]))
+"""
+    free = await asyncio.create_subprocess_exec(sys.executable, "-c", text, stdout=asyncio.subprocess.PIPE)
+    assert json.loads((await free.communicate())[0]) == [6, 0, "secret"]
+    assert (await house.run(house.plan(), sys.executable, "-c", text)).said == [-1, errno.EPERM, ""]
+    kernel.syscall(KEYCTL, 3, key)  # revoked
+
+
+def test_a_filter_is_made_for_machines_that_are_known() -> None:
+    assert seccomp_filter("s390x") is None
+    for machine in ("x86_64", "aarch64", "riscv64"):
+        made = seccomp_filter(machine)
+        assert made is not None
+        assert len(made) == 8 * 12
+
+
 async def test_what_is_not_declared_is_read_only_and_bounded(house: House) -> None:
     text = """
 places = ("/x", "/usr/x", "/etc/x", "/dev/x", "/proc/sys/kernel/core_pattern")
@@ -237,6 +273,23 @@ tell(before)
 """
     assert await house.python(house.plan(), text) == [False, []]
     assert await house.python(house.plan(), text) == [True, []]
+
+
+async def test_a_second_program_in_the_same_home_leaves_the_temporary_files_of_the_first(house: House) -> None:
+    """A health check runs where its server does."""
+    wait = """
+import time
+open(os.environ["TMPDIR"] + "/mine", "w").close()
+while not os.path.exists(os.environ["HOME"] + "/seen"): time.sleep(0.01)
+tell(os.path.exists(os.environ["TMPDIR"] + "/mine"))
+"""
+    mine = house.state / "homes" / "one" / "tmp" / "mine"
+    first = asyncio.create_task(house.python(house.plan(), wait))
+    await asyncio.to_thread(wait_for, mine.exists)
+    assert await house.python(house.plan(), "tell(os.listdir(os.environ['TMPDIR']))") == ["mine"]
+    (house.state / "homes" / "one" / "seen").touch()
+    assert await first is True
+    assert await house.python(house.plan(), "tell(os.listdir(os.environ['TMPDIR']))") == []
 
 
 async def test_a_script_sees_the_folder_it_lies_in_and_not_the_workspace(house: House) -> None:
@@ -272,3 +325,16 @@ async def test_a_file_in_the_way_of_the_home_is_no_way_out(house: House) -> None
     assert await house.python(house.plan(), "open(os.environ['TMPDIR'] + '/x', 'w').close(); tell(1)") == 1
     assert [path.name for path in outside.iterdir()] == ["kept"]
     assert not (home / "tmp").is_symlink()
+
+
+async def test_a_program_that_cannot_be_started_says_so_with_and_without_a_network(
+    house: House, tmp_path: Path
+) -> None:
+    broken = tmp_path / "tool" / "broken"
+    broken.parent.mkdir()
+    broken.write_text("#!/nonexistent/interpreter\n")
+    broken.chmod(0o755)
+    for egress in ((), ("localhost",)):
+        ended = await house.run(house.plan(egress=egress), str(broken))
+        assert ended.reason == "exited with code 1"
+        assert f"bwrap: execvp {broken}: No such file or directory" in ended.remark

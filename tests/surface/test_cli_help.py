@@ -34,6 +34,7 @@ COMMANDS = [
     ("drivers", "trust"),
     ("drivers", "allow"),
     ("drivers", "test"),
+    ("drivers", "update"),
     ("drivers", "remove"),
     ("secrets",),
     ("secrets", "list"),

@@ -209,6 +209,7 @@ class Dial(msgspec.Struct, frozen=True, kw_only=True, tag="dial"):
     transport: Literal["auto", "http", "sse"] = "auto"
     auth: OAuthPlan | None = None
     program: Spawn | None = None  # what serves there: started first, and ended with the link
+    egress: tuple[str, ...] | None = None  # hosts that may be asked for its sake, as in SandboxPlan; None: any
 
 
 ToolClass = Literal["read_only", "reversible", "irreversible"]

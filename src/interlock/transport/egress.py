@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 from interlock.protocol.drivers.egress import (
@@ -31,8 +33,13 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 Dial = Callable[[str, int], Awaitable[Streams]]
 
 
+# Of their own: names that nobody answers for must not take the threads that write to disk.
+_LOOKUPS: Final = ThreadPoolExecutor(4, thread_name_prefix="egress")
+
+
 async def resolve(host: str, port: int) -> Sequence[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    look = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_LOOKUPS, look)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 

@@ -30,6 +30,7 @@ from interlock.transport.warden import Warden
 INSTALL_LIMIT_S = 300.0
 REFERENCE_CHARS_MAX = 214  # npm's limit for a name; a folder's name has to hold it too
 LOCK_POLL_S = 0.1
+NODE_ANSWER_S = 10.0
 MARKER = "interlock-package.json"
 
 _PYPI = re.compile(
@@ -329,6 +330,29 @@ def node_tool(tool: str, env: Mapping[str, str], package: str) -> str:
             "install Node.js 20 or newer (nodejs.org), which brings node and npm"
         )
     return found
+
+
+async def node_program(env: Mapping[str, str], package: str, warden: Warden | None) -> str:
+    """The interpreter itself: what stands on the PATH may be a script of a version manager, which finds nothing in a
+    sandbox and costs a process."""
+    found = node_tool("node", env, package)
+    if not _is_script(Path(found)):
+        return found
+    try:
+        async with asyncio.timeout(NODE_ANSWER_S):
+            ran = await run((found, "-p", "process.execPath"), env, None, warden=warden)
+    except (TimeoutError, ChildStartFailed):
+        return found
+    told = ran.stdout.decode(errors="replace").strip()
+    return told if ran.returncode == 0 and Path(told).is_absolute() and Path(told).is_file() else found
+
+
+def _is_script(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"#!"
+    except OSError:
+        return False
 
 
 def python_version() -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from interlock.protocol.drivers.errors import DriverError
-from interlock.protocol.jsonrpc.codec import encode_value
+from interlock.protocol.jsonrpc.codec import decode_object, encode_value
 
 ERROR_KEY: Final = "dev.interlock/error"
 _HEAD: Final = b'{"resultType":"complete",'
@@ -23,9 +23,9 @@ def value_result(value: Any) -> bytes:
     return _HEAD + b'"content":%b,"structuredContent":%b,"isError":false}' % (content, structured)
 
 
-def with_structured(result: bytes, value: Any) -> bytes:
-    """The server's result, which begins with a member and has no structured content, with the value as such."""
-    return b'{"structuredContent":%b,%b' % (encode_value(value), result.lstrip()[1:].lstrip())
+def with_structured(result: Raw, value: Any) -> bytes:
+    """The server's result with the value as its structured content; every other member keeps its bytes."""
+    return encode_value({**(decode_object(result) or {}), "structuredContent": value})
 
 
 def error_result(error: DriverError, ref: str, content: Sequence[Raw] = ()) -> bytes:

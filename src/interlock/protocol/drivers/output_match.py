@@ -134,8 +134,6 @@ def _without(side: Side, schema: Any, dropped: tuple[str, ...]) -> Any:
         kept = {key: value for key, value in part.items() if key not in {"$ref", "allOf"}}
         if isinstance(kept.get("properties"), Mapping):
             kept["properties"] = {name: each for name, each in kept["properties"].items() if name not in dropped}
-        if isinstance(kept.get("required"), list):
-            kept["required"] = [name for name in kept["required"] if name not in dropped]
         parts.append(kept)
     return {"allOf": parts}
 

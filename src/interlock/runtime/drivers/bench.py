@@ -66,8 +66,10 @@ class Stood(msgspec.Struct, frozen=True, kw_only=True):
 class Bench:
     """`async with`; nobody else is told what its servers say."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, anew: bool = False) -> None:
+        """`anew`: what is installed is the newest, whatever is on record, and nothing is recorded of it."""
         self.plan = plan
+        self._anew = anew
         self.clock = SystemClock()
         self.store = build_store(plan.store.backend, plan.data)
         self.desk = GrantDesk(plan.data, self.clock, plan.node.name)
@@ -105,7 +107,7 @@ class Bench:
         )
         # Whatever was found earlier, it is looked at now.
         eager = msgspec.structs.replace(plan, drivers=msgspec.structs.replace(plan.drivers, registration="eager"))
-        self._make = Providing(self, workshop, lambda: eager)
+        self._make = Providing(self, workshop, lambda: eager, anew=self._anew)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from interlock.config.plan import Dial, OAuthPlan, SandboxPlan, ServerPlan, Spawn
 from interlock.protocol.drivers.messages import Docker, Driver, FileAccess, Network, Remote, RemoteAuth, Sandbox
@@ -104,7 +105,15 @@ def _dial(driver: Driver, server: Remote) -> Dial:
         query=dict(server.query),
         transport="sse" if driver.transport == "sse" else "http",
         auth=_oauth(driver, auth) if auth.type == "oauth" else None,
+        egress=_asked(driver, server),
     )
+
+
+def _asked(driver: Driver, server: Remote) -> tuple[str, ...] | None:
+    """AIP-security-4: authorization servers are hosts like any other, where the file lists hosts."""
+    if driver.network is None or "/network/egress" not in driver.places.lines:
+        return None
+    return (*driver.network.egress, urlsplit(server.url).hostname or "")
 
 
 def _oauth(driver: Driver, auth: RemoteAuth) -> OAuthPlan:

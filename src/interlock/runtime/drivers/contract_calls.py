@@ -17,19 +17,8 @@ from interlock.protocol.drivers import round_state
 from interlock.protocol.drivers.answers import error_result, value_result, with_structured
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.resolver import Choice
-from interlock.protocol.jsonrpc.codec import (
-    decode_array,
-    decode_object,
-    decode_value,
-    encode_value,
-    maybe_string,
-)
-from interlock.protocol.jsonrpc.errors import (
-    INTERNAL_ERROR,
-    URL_ELICITATION_REQUIRED,
-    CodecError,
-    Fault,
-)
+from interlock.protocol.jsonrpc.codec import decode_array, decode_object, decode_value, encode_value, maybe_string
+from interlock.protocol.jsonrpc.errors import INTERNAL_ERROR, URL_ELICITATION_REQUIRED, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Response
 from interlock.protocol.mcp.capabilities import may_be_asked
 from interlock.protocol.mcp.eras import MODERN, Era
@@ -50,7 +39,6 @@ from interlock.runtime.links.link import Link, LostFault
 log = logging.getLogger("interlock.drivers")
 
 _PASSING_CODES: Final = range(-32099, -32000 + 1)  # JSON-RPC's for the server's own troubles
-_NO_ERROR: Final = Raw(b"")
 
 
 class ContractCall(LentCall, eq=False, kw_only=True):
@@ -246,7 +234,7 @@ class ContractCall(LentCall, eq=False, kw_only=True):
         elif "structuredContent" in result:
             super().on_response(response, era)
         else:
-            whole = Raw(with_structured(bytes(response.result), value))
+            whole = Raw(with_structured(response.result, value))
             super().on_response(Response(response.id, whole, response.error), era)
 
     def _on_error(self, response: Response, era: Era) -> None:

@@ -22,7 +22,7 @@ from interlock.runtime.clock import Clock, rfc3339
 from interlock.runtime.drivers.asking import shown
 from interlock.runtime.drivers.declared import Declared
 from interlock.runtime.drivers.folders import read_folder
-from interlock.runtime.drivers.looking import Found, mark_of
+from interlock.runtime.drivers.looking import DRIVER_FILE, Found, mark_of
 from interlock.runtime.drivers.ports import DriverState
 from interlock.runtime.drivers.registry import Registry
 from interlock.runtime.drivers.remembered import HOSTS_MAX, Trusted
@@ -41,11 +41,18 @@ class Tester(Protocol):
     async def run(self, declared: Declared, by: str, *, allow_mutation: bool) -> JsonObject: ...
 
 
+class Updater(Protocol):
+    async def look(self, one: Declared) -> JsonObject: ...
+
+    async def switch(self, one: Declared, candidate: str) -> JsonObject: ...
+
+
 class DriverDesk:
     def __init__(self, registry: Registry, clock: Clock, record: Record) -> None:
         self.registry = registry
         self.explain: Explain | None = None
         self.tester: Tester | None = None  # of a node that runs
+        self.updater: Updater | None = None
         self._clock = clock
         self._record = record
 
@@ -76,7 +83,7 @@ class DriverDesk:
             "difference": list(_difference(accepted.texts, now)) if accepted is not None and not one.trusted else [],
             "files": sorted(one.files),
             "problems": [problem_value(each) for each in self._problems(one)],
-            "running": self._running(one),
+            "running": self._server(one),
             **(_declared(one, one.driver) if one.driver is not None else {}),
         }
 
@@ -181,14 +188,30 @@ class DriverDesk:
 
     async def test(self, name: str, by: str, *, allow_mutation: bool) -> JsonObject:
         """The examples of its contracts, through this driver. Raises NotFound, Refused."""
+        one = await self._running(name)
+        if self.tester is None:
+            raise _not_here()
+        return await self.tester.run(one, by, allow_mutation=allow_mutation)
+
+    async def update(self, name: str, by: str, candidate: str | None) -> JsonObject:
+        """What the newest release of its server would change; with `candidate`, which that named, it is switched to.
+        Raises NotFound, Refused, StoreError."""
+        one = await self._running(name)
+        if self.updater is None:
+            raise _not_here()
+        if candidate is None:
+            return await self.updater.look(one)
+        await self._record(self._line("update", one.key, by, {"candidate": candidate}))
+        return await self.updater.switch(one, candidate)
+
+    async def _running(self, name: str) -> Declared:
         await self.registry.refresh()
         one = self._find(name)
-        if self.tester is None or one.key not in self.registry.providers:
+        if one.key not in self.registry.providers:
             state, reason = self.registry.state_of(one)
-            raise Refused(
-                "not_running", f"{one.id} is {state}" + (f": {reason}" if reason else ""), {"driver": one.key}
-            )
-        return await self.tester.run(one, by, allow_mutation=allow_mutation)
+            said = f"{one.id} is {state}" + (f": {reason}" if reason else "")
+            raise Refused("not_running", said, {"driver": one.key})
+        return one
 
     def _maybe_contract(self, name: str) -> JsonObject | None:
         """What is no driver's name may be a contract's."""
@@ -237,7 +260,7 @@ class DriverDesk:
             "warnings": sum(each.severity == "warning" for each in self._problems(one)),
         }
 
-    def _running(self, one: Declared) -> JsonObject | None:
+    def _server(self, one: Declared) -> JsonObject | None:
         provider = self.registry.providers.get(one.key)
         return None if provider is None else dict(provider.running())
 
@@ -245,9 +268,13 @@ class DriverDesk:
         return tuple(dict.fromkeys((*one.problems, *self._found(one))))
 
     def _found(self, one: Declared) -> tuple[Problem, ...]:
-        """What only its server could tell."""
+        """What only its server could tell, and what others offer."""
         provider = self.registry.providers.get(one.key)
-        return () if provider is None else provider.problems
+        if provider is None:
+            return ()
+        files = {str(one.folder / DRIVER_FILE), *(contract.places.file for contract in one.contracts.values())}
+        offered = (each for each in self.registry.offered_problems() if each.file in files)
+        return (*provider.problems, *offered)
 
     def _is_unsandboxed(self, one: Declared) -> bool:
         return self.registry.plan.drivers.sandbox.get(one.id) == "off"
@@ -268,6 +295,10 @@ class DriverDesk:
                 **more,
             }
         )
+
+
+def _not_here() -> Refused:
+    return Refused("not_running", "this takes a node that runs: interlock serve")
 
 
 def problem_value(problem: Problem) -> JsonObject:

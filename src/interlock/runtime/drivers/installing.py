@@ -24,6 +24,7 @@ from interlock.runtime.drivers.methods import Brought, MethodFailed, Methods
 from interlock.runtime.drivers.programs import NoProgram, find_program
 from interlock.transport.packages import (
     PackageUnavailable,
+    node_program,
     node_tool,
     normalised,
     npm_folder,
@@ -235,7 +236,7 @@ class _Installing:
             folder = await self._methods.packages.put(pins)
         if folder is None or not (npm_folder(folder, server.package) / "package.json").is_file():
             raise MethodFailed(f"this does not bring the npm package {server.package}")
-        node = node_tool("node", self._environment, server.package)
+        node = await node_program(self._environment, server.package, self._warden)
         program = npm_program(folder, server.package, server.entry)
         return Installed(
             command=(node, str(program)),

@@ -166,7 +166,8 @@ class LentCall(Call, eq=False, kw_only=True):
         """The ref under which the log says more than the client is told."""
         ref = secrets.token_hex(6)
         said = error.message[:MESSAGE_CHARS_MAX]
-        log.warning("%s by %s (ref %s): %s: %s %s", self.target, driver, ref, error.code, said, error.cause or "")
+        level = logging.DEBUG if error.code == "input_invalid" else logging.WARNING  # that one the caller can mend
+        log.log(level, "%s by %s (ref %s): %s: %s %s", self.target, driver, ref, error.code, said, error.cause or "")
         return ref
 
     def answer_result(self, result: bytes, outcome: Outcome) -> None:

@@ -6,10 +6,12 @@ from interlock.config.plan import Plan
 from interlock.runtime.drivers.asking import Asking
 from interlock.runtime.drivers.desk import DriverDesk
 from interlock.runtime.drivers.examples import Examples
+from interlock.runtime.drivers.locks import Locks
 from interlock.runtime.drivers.machine import this_machine
 from interlock.runtime.drivers.providing import Providing
 from interlock.runtime.drivers.registry import Registry
 from interlock.runtime.drivers.remembered import Memory
+from interlock.runtime.drivers.updating import Updating
 
 if TYPE_CHECKING:
     from interlock.runtime.node import Node
@@ -20,9 +22,11 @@ def open_drivers(node: "Node", plan: Plan) -> tuple[Registry, DriverDesk]:
     registry = Registry(plan, memory, this_machine(plan.data / "packages"))
     registry.factory = Providing(node, node._workshop, lambda: registry.plan)
     registry.take = node.contracts.take
+    registry.offered_problems = lambda: node.contracts.problems
     desk = DriverDesk(registry, node.clock, node.recorder.append_now)
     desk.explain = node.contracts.explained
     desk.tester = Examples(node)
+    desk.updater = Updating(registry, Locks(node.store.kv, node.clock))
     asking = Asking(node.inbox, desk, node.deciding.is_current)
     node.deciding.drivers = asking
     node.deciding.is_current = asking.is_current

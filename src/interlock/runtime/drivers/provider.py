@@ -234,7 +234,7 @@ class DriverProvider:
         warnings = () if facts is None else greeting_warnings(self.driver, facts, link.transport)
         before = _offered(self.listing, self.bound)
         self.bound = verdict.bound
-        self.problems = (*verdict.problems, *warnings)
+        self.problems = (*verdict.problems, *warnings, *self._notes())
         self.listing = listing
         self.contract_ids = frozenset(verdict.bound)
         self._judged = (verdict.state, verdict.code, verdict.reason)
@@ -250,6 +250,15 @@ class DriverProvider:
         elif reason is None and self._illness is not None:
             self._illness = None
             self._stand(*self._judged)
+
+    def _notes(self) -> tuple[Problem, ...]:
+        """What installing it had to say."""
+        notes = self.installed.notes if self.installed is not None else ()
+        places = self.driver.places
+        return tuple(
+            places.problem("/install", each.code, each.message, "nothing needs to be done", severity="note")
+            for each in notes
+        )
 
     def _fell(self, who: str | None) -> None:
         """A series of attempts was in vain. A tenant's own trouble is nobody else's."""

@@ -42,9 +42,10 @@ class House(LinkWatcher, Protocol):
 class Providing:
     """A registry's factory. How many install or start at one time holds for all it makes."""
 
-    def __init__(self, node: House, workshop: Workshop, plan: Callable[[], Plan]) -> None:
-        """`plan`: as it is whenever a provider is made."""
+    def __init__(self, node: House, workshop: Workshop, plan: Callable[[], Plan], *, anew: bool = False) -> None:
+        """`plan`: as it is whenever a provider is made. `anew`: without what is on record, and nothing is recorded."""
         self._plan = plan
+        self._anew = anew
         self._locks = Locks(node.store.kv, node.clock)
         self._workshop = workshop
         first = plan()
@@ -69,7 +70,7 @@ class Providing:
     async def _install(self, driver: Driver, folder: Path, say: Callable[[str], None]) -> Installed | InstallFailed:
         """Raises StoreError: what was installed before is not known, and something newer is not taken for it."""
         plan = self._plan()
-        lock = await self._locks.get(driver.key)
+        lock = None if self._anew else await self._locks.get(driver.key)
 
         async def installer(anew: bool) -> Installed | InstallFailed:
             return await install(
@@ -85,7 +86,7 @@ class Providing:
             )
 
         outcome = await install_checked(driver, installer, lambda installed: self._running(driver, installed, folder))
-        if isinstance(outcome, Installed) and outcome.lock != lock:
+        if isinstance(outcome, Installed) and outcome.lock != lock and not self._anew:
             await self._locks.put(driver.key, outcome.lock)
         return outcome
 

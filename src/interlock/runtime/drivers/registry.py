@@ -8,13 +8,13 @@ it is now.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.protocol.drivers.messages import Contract
+from interlock.protocol.drivers.messages import Contract, Problem
 from interlock.protocol.drivers.premises import Machine
 from interlock.runtime.drivers.declared import Declaration, Declared
 from interlock.runtime.drivers.looking import Sight, look
@@ -63,6 +63,7 @@ class Registry:
         self.sight = Sight()
         self.factory: Factory | None = None  # without one it only knows, and starts nothing
         self.take: Take | None = None
+        self.offered_problems: Callable[[], Sequence[Problem]] = tuple  # of what is offered of all drivers together
         self.on_declared: Callable[[Declaration], Awaitable[None]] | None = None  # after everything is taken up
         self._machine = machine
         self._surveyor = Surveyor(plan, machine)
@@ -93,6 +94,14 @@ class Registry:
         if self.on_declared is not None:
             await self.on_declared(new)
         return new
+
+    async def renew(self, key: str) -> None:
+        """Another release of its server is on record: its provider is made anew. Raises StoreError."""
+        async with self._refreshing:
+            if key in self._kept:
+                self._leave(key)
+            self._basis = None
+        await self.refresh()
 
     def replan(self, plan: Plan) -> None:
         """For the next look."""

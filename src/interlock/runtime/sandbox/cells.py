@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,7 @@ from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.runtime.sandbox.limits import Limits, descendants
 from interlock.runtime.sandbox.places import Protected
 from interlock.runtime.sandbox.programs import Needs, needs_of, package_of
+from interlock.runtime.sandbox.seccomp import seccomp_filter
 from interlock.runtime.sandbox.view import View, implied_by, out_of_sight
 from interlock.transport.egress import Egress
 from interlock.transport.launch import child_environment, program
@@ -61,10 +63,17 @@ class Sandboxes:
         self._protected = Protected(home=_real(user_home), state=_real(state))
         self._clock = clock
         self._record = record
+        self._living: Counter[Path] = Counter()  # by home
 
     async def cell(self, segment: str, plan: SandboxPlan, command: Command, stderr: StderrRing) -> "Cell":
         """Raises SandboxFailed, ChildStartFailed."""
-        made = await asyncio.to_thread(self._furnish, plan, command)
+        home = plan.home.absolute()
+        self._living[home] += 1
+        try:
+            made = await asyncio.to_thread(self._furnish, plan, command, alone=self._living[home] == 1)
+        except BaseException:
+            self._living[home] -= 1
+            raise
 
         def denied(host: str, port: int, why: str) -> None:
             text = f"egress_denied: {host}:{port}: {why}"
@@ -72,13 +81,16 @@ class Sandboxes:
             who = f"server:{segment}"
             self._record((self._clock.wall(), who, "egress", "egress", segment, None, "refused", "refused", 0.0, text))
 
-        return Cell(segment, plan, made, denied, stderr)
+        def closed() -> None:
+            self._living[home] -= 1
 
-    def _furnish(self, plan: SandboxPlan, command: Command) -> "_Furnished":
-        """Everything that asks the disk."""
+        return Cell(segment, plan, made, denied, closed, stderr)
+
+    def _furnish(self, plan: SandboxPlan, command: Command, *, alone: bool) -> "_Furnished":
+        """Everything that asks the disk. `alone`: nobody else is in this home now."""
         tool = bubblewrap()
         home = plan.home.absolute()
-        _prepare_home(home)
+        _prepare_home(home, empty=alone)
         nothing = self._shown()
         env = _environment(plan, command.env, home)
         start = Path(program(command.argv, env, command.cwd))
@@ -147,9 +159,11 @@ class Cell:
         plan: SandboxPlan,
         made: _Furnished,
         denied: Callable[[str, int, str], None],
+        closed: Callable[[], None],
         stderr: StderrRing,
     ) -> None:
         self._stderr = stderr
+        self._closed: Callable[[], None] | None = closed
         self._segment = segment
         self._plan = plan
         self._denied = denied
@@ -161,6 +175,10 @@ class Cell:
         self._theirs: list[int] = [_in_memory(made.words)]
         self._ours: list[int] = []
         words = ["--args", str(self._theirs[0])]
+        refused = seccomp_filter()
+        if refused is not None:
+            self._theirs.append(_in_memory(refused))
+            words += ("--seccomp", str(self._theirs[-1]))
         if plan.egress:  # bwrap says who is inside, and waits until we have listened there
             (told, tell), (wait, go) = os.pipe(), os.pipe()
             self._theirs += (tell, wait)
@@ -206,6 +224,9 @@ class Cell:
             self._egress.close()
         if self._limits is not None:
             self._limits.stop()
+        if self._closed is not None:
+            self._closed()
+            self._closed = None
 
     async def _open_egress(self) -> None:
         told, go = self._ours
@@ -214,7 +235,11 @@ class Cell:
             async with asyncio.timeout(OPEN_S):
                 inside = await asyncio.to_thread(_who_is_inside, told)
                 listener = await asyncio.to_thread(listen_inside, inside)
-        except (NamespaceClosed, TimeoutError, msgspec.DecodeError) as failed:
+        except msgspec.DecodeError:
+            return  # it ended before anybody was inside, and its last words say why
+        except (NamespaceClosed, TimeoutError) as failed:
+            if not any(descendants(self._pid)):
+                return
             why = (str(failed) or "it took too long") + self.remark
             raise SandboxFailed(
                 "sandbox_unavailable", f"its network cannot be reached to filter it ({why})"
@@ -226,9 +251,9 @@ class Cell:
         _close_all(self._ours)
 
     def _note_denied(self, host: str, port: int, why: str) -> None:
-        log.warning("link %s: egress_denied: %s:%d: %s", self._segment, host, port, why)
         if (host, port) in self._told or len(self._told) > DENIED_HOSTS_MAX:
             return
+        log.warning("link %s: egress_denied: %s:%d: %s", self._segment, host, port, why)
         self._told.add((host, port))
         last = len(self._told) > DENIED_HOSTS_MAX
         self._denied(host, port, f"{why}; further hosts are not written down" if last else why)
@@ -264,10 +289,11 @@ def _environment(plan: SandboxPlan, declared: Mapping[str, str], home: Path) -> 
     return child_environment(made | dict(declared), {})
 
 
-def _prepare_home(home: Path) -> None:
+def _prepare_home(home: Path, *, empty: bool) -> None:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = home / "tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
+    if empty:
+        shutil.rmtree(temporary, ignore_errors=True)
     if temporary.is_symlink() or temporary.is_file():
         temporary.unlink()
     temporary.mkdir(mode=0o700, exist_ok=True)

@@ -26,6 +26,10 @@ class Test(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     allow_mutation: bool = False
 
 
+class Update(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    candidate: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")] | None = None  # None: only look
+
+
 def driver_routes(operations: Operations) -> list[Route]:
     async def drivers(request: Request) -> Response:
         refuse_unknown_parameters(request, ())
@@ -52,6 +56,11 @@ def driver_routes(operations: Operations) -> list[Route]:
         name = request.path_params["name"]
         return json_answer(await desk.test(name, _by(request), allow_mutation=wanted.allow_mutation))
 
+    async def update(request: Request) -> Response:
+        wanted = await json_body(request, Update)
+        desk = await operations.drivers()
+        return json_answer(await desk.update(request.path_params["name"], _by(request), wanted.candidate))
+
     async def remove(request: Request) -> Response:
         refuse_unknown_parameters(request, ("forget",))
         forget = _FLAGS.get(request.query_params.get("forget", "false"))
@@ -69,6 +78,7 @@ def driver_routes(operations: Operations) -> list[Route]:
         Route("/admin/drivers/{name}/trust", trust, methods=["POST"]),
         Route("/admin/drivers/{name}/allow", allow, methods=["POST"]),
         Route("/admin/drivers/{name}/test", test, methods=["POST"]),
+        Route("/admin/drivers/{name}/update", update, methods=["POST"]),
     ]
 
 

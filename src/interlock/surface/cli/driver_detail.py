@@ -137,6 +137,40 @@ class Tested(msgspec.Struct, frozen=True, kw_only=True):
     examples: tuple[Example, ...]
 
 
+class Newer(msgspec.Struct, frozen=True, kw_only=True, rename={"before": "from"}):
+    key: str
+    before: str | None = None
+    to: str | None = None
+    changes: tuple[str, ...] = ()
+    state: str = ""
+    reason: str | None = None
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    difference: tuple[str, ...] = ()
+    candidate: str | None = None
+
+
+def draw_newer(out: "Output", newer: Newer) -> None:
+    if newer.candidate is None:
+        out.line(f"{one_line(newer.key)} is the newest: {one_line(newer.to or 'as installed')}")
+        return
+    width = out.console.width
+    lines = [Text(one_line(newer.key), style="bold")]
+    for number, change in enumerate(newer.changes):
+        lines += labelled("changes" if number == 0 else "", one_line(change), width)
+    for label, names in (("new tools", newer.added), ("tools gone", newer.removed), ("other tools", newer.changed)):
+        if names:
+            lines += labelled(label, one_line(", ".join(names)), width, style="yellow")
+    if not (newer.added or newer.removed or newer.changed):
+        lines += labelled("tools", "as before", width)
+    if newer.state != "ready":
+        lines += labelled(newer.state, one_line(newer.reason or ""), width, style="red")
+    out.draw(*lines)
+    for line in newer.difference:
+        out.console.print(Text(printable(line, keep="\t"), style=_DIFFERENCE.get(line[:1], "")), soft_wrap=True)
+
+
 def draw_contract(out: "Output", one: Contract) -> None:
     """Who serves it, why, and why not the others."""
     width = out.console.width

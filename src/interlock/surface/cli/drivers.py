@@ -1,4 +1,4 @@
-"""interlock drivers list | show | trust | allow | test | remove"""
+"""interlock drivers list | show | trust | allow | test | update | remove"""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -181,6 +181,42 @@ def test(
         draw_tested(out, answer.as_(Tested))
     if not answer.value["ok"]:
         raise typer.Exit(EXIT_REFUSED)
+
+
+@verb(
+    app,
+    "update",
+    examples="""
+    interlock drivers update filesystem-mcp
+    interlock drivers update filesystem-mcp --yes
+    """,
+)
+def update(invocation: Invocation, name: Name, yes: Yes = False) -> None:
+    """Switch to the newest release of a driver's server.
+
+    It is installed beside the one in use and asked for its tools; what differs is shown before anything is switched.
+    """
+    out = invocation.out
+    if not out.as_json:
+        out.remark("looking at the newest release")
+    answer = invocation.node.post("drivers", name, "update", body={}, timeout=TEST_TIMEOUT_S)
+    from interlock.surface.cli.driver_detail import Newer, draw_newer
+
+    newer = answer.as_(Newer)
+    if not out.as_json:
+        draw_newer(out, newer)
+    if newer.candidate is None:
+        if out.as_json:
+            out.raw_json(answer.raw)
+        return
+    if not yes:
+        _ask(f"Switch {newer.key} to it?", "a look at what differs")
+    body = {"candidate": newer.candidate}
+    done = invocation.node.post("drivers", newer.key, "update", body=body, timeout=CHANGE_TIMEOUT_S)
+    if out.as_json:
+        out.json({**answer.value, "switched": True})
+    else:
+        out.line(f"{done.value['key']} now runs {done.value['to'] or 'the newest'}")
 
 
 @verb(
