@@ -282,6 +282,20 @@ async def test_a_replaced_driver_ends_its_calls_before_its_process(stage: Stage)
     assert stage.node.keepers[KEY].link.pid == stage.log.pids[1]
 
 
+async def test_a_driver_that_ended_starts_nothing_and_keeps_nobody_waiting(stage: Stage) -> None:
+    provider = await settled(stage.provider(**SECOND))
+    await until(lambda: is_asleep(stage), 5)
+    waiting = asyncio.create_task(provider.acquire(caller()))
+    await until(lambda: len(stage.log.starts) == 2)
+    await provider.stop(at_once=True)
+    for error in (await waiting, await provider.acquire(caller())):
+        assert isinstance(error, DriverError)
+        assert (error.code, error.retryable) == ("tool_unavailable", True)
+    assert provider.maybe_ready(caller()) is None
+    assert not any(map(alive, stage.log.pids))
+    assert stage.node.keepers == {}
+
+
 async def test_a_sleeping_driver_is_shown_as_such_and_its_lists_make_no_other_list_old(stage: Stage) -> None:
     await settled(stage.provider(**SECOND))
     await until(lambda: is_asleep(stage), 5)

@@ -125,7 +125,7 @@ class Instances:
     def returned(self, instance: Instance) -> None:
         instance.leases -= 1
         instance.used_at = self._clock.now()
-        if instance.is_idle:
+        if not instance.leases:
             self._free()
 
     def _free(self) -> None:

@@ -113,6 +113,10 @@ class DriverKeeper(Keeper):
         """Until the list of tools has been read anew, within the time of a list."""
         await asyncio.wait((self.refreshed("tools"),), timeout=self._workshop.manner.within(LIST_S))
 
+    async def stop(self) -> None:
+        await super().stop()
+        self.fell.set()  # whoever waits for it waits in vain
+
     async def restart(self) -> None:
         self._exits.clear()
         self._barred_until = -inf

@@ -102,7 +102,8 @@ class DriverProvider:
             if not at_once:
                 longest_ms = max(contract.timeout_ms for contract in self._contracts.values())
                 await self._instances.unlent(longest_ms / 1000)
-            await self._instances.stop()
+            instances, self._instances = self._instances, None  # who comes now is refused, and starts nothing
+            await instances.stop()
         if isinstance(self.driver.server, Docker) and self.installed is not None:
             await self._remove_containers(self.installed)
 
