@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest_asyncio
 from tests.runtime.drivers.stage import AheadClock, Stage, alive, asked, caller, lent, settled, staged, until
 
 from interlock.protocol.drivers.errors import DriverError
+from interlock.runtime.drivers import provider as provider_module
 from interlock.runtime.drivers.ports import DriverState
 from interlock.runtime.links.state import LinkState
 
@@ -280,6 +282,27 @@ async def test_a_replaced_driver_ends_its_calls_before_its_process(stage: Stage)
     assert not alive(stage.log.pids[0])
     assert alive(stage.log.pids[1])
     assert stage.node.keepers[KEY].link.pid == stage.log.pids[1]
+
+
+async def test_a_list_that_takes_long_to_check_holds_up_nobody_else(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold, checking = threading.Event(), provider_module.check
+
+    def slow(driver: Any, *more: Any) -> Any:
+        if driver.id == "slow-mcp":
+            hold.wait(20)
+        return checking(driver, *more)
+
+    monkeypatch.setattr(provider_module, "check", slow)
+    held = stage.provider(id="slow-mcp")
+    other = await settled(stage.provider())
+    lease = await lent(other)
+    assert (await asked(lease, n=1))["n"] == 1
+    lease.release()
+    assert held.state is DriverState.CHECKING
+    hold.set()
+    assert (await settled(held)).state is DriverState.READY
 
 
 async def test_a_driver_that_ended_starts_nothing_and_keeps_nobody_waiting(stage: Stage) -> None:

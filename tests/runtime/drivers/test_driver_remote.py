@@ -2,10 +2,7 @@
 
 import asyncio
 import contextlib
-import os
 import re
-import signal
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,14 +10,12 @@ from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
-from tests.runtime.drivers.stage import Stage, alive, asked, caller, lent, settled, staged, until
+from tests.runtime.drivers.stage import Stage, asked, caller, lent, settled, staged
 from tests.servers.start import raw, serving
 
 from interlock.protocol.drivers.errors import DriverError
-from interlock.runtime.drivers.installed import Installed, Locked
 from interlock.runtime.drivers.ports import DriverState
 from interlock.runtime.drivers.provider import DriverProvider
-from interlock.runtime.links.state import LinkState
 
 KEY = "driven-mcp@1"
 ONCE: dict[str, Any] = {"connection_options": {"max_retries": 0, "timeout_ms": 5000}}
@@ -155,57 +150,11 @@ async def test_a_query_with_a_secret_is_part_of_the_url_on_the_wire_alone(stage:
     with serving(raw("echo", "--era", "legacy")) as url:
         async with Wire(url) as wire:
             server = {"kind": "remote", "url": wire.url, "query": {"key": "${secrets.API_KEY}"}}
-            provider = await settled(stage.provider(server=server, transport="http", **ONCE))
+            kept = [{"slug": "api-key", "name": "Key", "description": "Its key."}]
+            provider = await settled(stage.provider(server=server, transport="http", secrets=kept, **ONCE))
             assert b"POST /mcp?key=s3cret%26more HTTP/1.1" in bytes(wire.sent)
             assert "s3cret" not in str(stage.node.operations.links())
             assert "s3cret" not in (provider.reason or "")
-
-
-@pytest.fixture
-def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        number: int = listener.getsockname()[1]
-        return number
-
-
-def container(stage: Stage, port: int, **more: Any) -> DriverProvider:
-    """A program that serves HTTP, as the client of a container engine does."""
-    command = (*raw("echo", "--era", "legacy"), "--http", str(port))
-    lock = Locked(asked="", method="present")
-    stage.installed = Installed(command=command, version=None, lock=lock, url=f"http://127.0.0.1:{port}/mcp")
-    server = {"kind": "docker", "image": "echo:1", "port": 8080}
-    return stage.provider(server=server, transport="http", **more)
-
-
-async def test_a_container_that_serves_http_is_started_dialled_and_ended(stage: Stage, port: int) -> None:
-    provider = await settled(container(stage, port, metadata={"idle_timeout_ms": 1000}))
-    assert provider.state is DriverState.READY
-    link = stage.node.keepers[KEY].link
-    pid = link.pid
-    assert pid is not None
-    assert link.transport == "http"
-    lease = await lent(provider)
-    assert (await asked(lease, n=1))["n"] == 1
-    lease.release()
-    await until(lambda: link.standing.state is LinkState.ASLEEP, 10)
-    assert not alive(pid)
-    lease = await lent(provider)
-    assert (await asked(lease, n=2))["n"] == 2
-    assert link.pid not in (None, pid)
-    lease.release()
-
-
-async def test_a_container_that_dies_is_started_again(stage: Stage, port: int) -> None:
-    provider = await settled(container(stage, port))
-    link = stage.node.keepers[KEY].link
-    pid = link.pid
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    await until(lambda: link.pid not in (None, pid))
-    lease = await lent(provider)
-    assert (await asked(lease, n=1))["n"] == 1
-    lease.release()
-    assert link.restarts == 1
 
 
 async def test_a_remote_server_is_not_put_to_sleep(stage: Stage) -> None:

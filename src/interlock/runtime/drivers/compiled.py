@@ -16,6 +16,7 @@ from interlock.protocol.drivers.messages import Docker, Driver, FileAccess, Netw
 from interlock.protocol.drivers.runner_block import runner_limits
 from interlock.protocol.mcp.eras import LEGACY_VERSIONS, Era
 from interlock.runtime.drivers.installed import Installed
+from interlock.runtime.drivers.installing import with_another_port
 from interlock.runtime.links.connecting import Eras
 from interlock.runtime.links.greeting import LEGACY_CAPABILITIES, Manner
 
@@ -44,18 +45,26 @@ def compiled(
     place = _places(folder)
     home = data / HOMES / driver.id
     is_container = isinstance(server, Docker)
+    installed = with_another_port(installed)
     sandbox = None
     if is_sandboxed and not is_container:
         sandbox = _sandbox(driver, installed, home if who is None else home / _brief(who), place)
-    program = Spawn(
-        command=(*installed.command, *server.args),
-        env={**installed.env, **_set(driver.sandbox), **server.env},
-        cwd=None if server.cwd is None or is_container else place(server.cwd),
-        sandbox=sandbox,
+    return ServerPlan(
+        segment=segment,
+        reach=Spawn(
+            command=(*installed.command, *server.args),
+            env={**installed.env, **_set(driver.sandbox), **server.env},
+            cwd=None if server.cwd is None or is_container else place(server.cwd),
+            sandbox=sandbox,
+            serves=installed.url,
+        ),
     )
-    if installed.url is not None:  # a container that serves HTTP
-        return ServerPlan(segment=segment, reach=Dial(url=installed.url, transport="http", program=program))
-    return ServerPlan(segment=segment, reach=program)
+
+
+def may_be_oauth(driver: Driver) -> bool:
+    """Whether a token may be asked for: not where the file says what the credential is."""
+    server = driver.server
+    return isinstance(server, Remote) and (server.auth is None or server.auth.type in ("oauth", "none"))
 
 
 def manner_of(driver: Driver) -> Manner:

@@ -176,6 +176,7 @@ class Served:
             binding=binding,
             fault=fault,
             auth="unauthed" if unauthed else "unknown",
+            login=provider.login if unauthed else None,
             passed_at=provider.passed_at,
             failed_at=provider.failed_at,
         )

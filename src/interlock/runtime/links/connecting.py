@@ -6,7 +6,6 @@ ConnectFailed with a reason for people. Whether and when to try again is the kee
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -21,10 +20,10 @@ from interlock.runtime.clock import Clock
 from interlock.runtime.grants.errors import Unobtainable
 from interlock.runtime.grants.holder import Holder
 from interlock.runtime.grants.revealing import Revealer
-from interlock.runtime.links.companion import Companion
 from interlock.runtime.links.greeting import USUAL, GreetingFailed, Manner, greet
 from interlock.runtime.links.link import Link, ServerFacts
 from interlock.runtime.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble, Undelivered
+from interlock.runtime.links.served import MutePipe, ServedPipe
 from interlock.runtime.sandbox.cells import Cell, Command, Sandboxes
 from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.store.ports import StoreError
@@ -35,7 +34,7 @@ from interlock.transport.stdio import Child
 from interlock.transport.warden import Warden
 
 LAUNCH_S: Final = 15.0
-LISTENS_AGAIN_S: Final = 0.1  # until a program that serves HTTP listens
+MEET_AGAIN_S: Final = 0.2  # a child that does not serve yet is asked again
 LATER: Final = (408, 425, 429)  # statuses after which the same may be tried again
 
 
@@ -87,6 +86,10 @@ class Loss:
     def forget(self) -> None:
         self._event.clear()
 
+    @property
+    def is_declared(self) -> bool:
+        return self._event.is_set()
+
     async def wait(self) -> str:
         await self._event.wait()
         return self.reason
@@ -101,7 +104,6 @@ class Connector:
         self._workshop = workshop
         self._stderr = stderr
         self._loss = loss
-        self._companion: Child | None = None
         self._first: Era | None = None  # which era to try first, when the last attempt ended in the greeting
 
     async def connect(self) -> None:
@@ -109,9 +111,13 @@ class Connector:
         link, reach = self._link, self._link.plan.reach
         remembered = self._first or self._workshop.eras.get(link.segment)
         try:
+            await self._workshop.revealer.begin()
             if isinstance(reach, Spawn):
                 await self._launch(reach)
-                facts = await self._greet_or_lose(remembered)
+                if reach.serves is None:
+                    facts = await self._greet_or_lose(remembered)
+                else:
+                    facts = await self._meet(reach.serves, remembered)
             else:
                 facts = await self._dial(reach, remembered)
         except GreetingFailed as failed:
@@ -161,7 +167,7 @@ class Connector:
             argv = (*await self._install(reach.package), *argv)
         argv = tuple([await self._workshop.revealer.text(each) for each in argv])
         env = await self._workshop.revealer.table(reach.env)
-        pipe = StdioPipe(self._link)
+        pipe = StdioPipe(self._link) if reach.serves is None else MutePipe(self._link, self._stderr.feed)
         self._link.pipe = pipe
         child = partial(
             Child,
@@ -181,6 +187,24 @@ class Connector:
         self._link.pid = pipe.child.pid
         if pipe.cell is not None:
             await pipe.cell.open(pipe.child)
+
+    async def _meet(self, url: str, remembered: Era | None) -> ServerFacts:
+        """Greet the child where it serves, as soon as it does: it needs a while to come up, and nothing says when."""
+        link, program = self._link, self._link.pipe
+        if not isinstance(program, MutePipe):
+            raise TypeError("only a child that was launched to serve can be met")
+        deadline = self._workshop.clock.now() + self._launch_s
+        while True:
+            link.session = b""
+            pipe = link.pipe = ServedPipe(program, link, url, self._workshop.message_bytes)
+            link.transport = "http"
+            try:
+                return await self._greet_or_lose(remembered)
+            except GreetingFailed:
+                if self._loss.is_declared or self._workshop.clock.now() > deadline:
+                    raise
+            await pipe.hang_up()
+            await asyncio.sleep(MEET_AGAIN_S)
 
     async def _cell(self, plan: SandboxPlan, argv: tuple[str, ...], env: dict[str, str], cwd: Path | None) -> Cell:
         sandboxes = self._workshop.sandboxes
@@ -212,8 +236,6 @@ class Connector:
             reach = msgspec.structs.replace(reach, url=f"{reach.url}{'&' if '?' in reach.url else '?'}{query}")
         if self._holder is not None:
             await self._holder.ready()
-        if reach.program is not None:
-            return await self._served(reach.program, partial(self._over_http, reach, headers, address, remembered))
         http = partial(self._over_http, reach, headers, address, remembered)
         sse = partial(self._over_sse, reach, headers, address)
         first, other = (sse, http) if reach.transport == "sse" else (http, sse)
@@ -225,30 +247,6 @@ class Connector:
             if self._link.pipe is not None:
                 await self._link.pipe.close()
             return await other(failed)
-
-    async def _served(self, program: Spawn, greet_it: Callable[[], Awaitable[ServerFacts]]) -> ServerFacts:
-        """Greet what a program of ours serves, as soon as it listens."""
-        revealer, loop = self._workshop.revealer, asyncio.get_running_loop()
-        argv = tuple([await revealer.text(each) for each in program.command])
-        env = await revealer.table(program.env)
-        child = Companion(self._link, argv, env, self._stderr, self._workshop.warden).child
-        deadline = loop.time() + self._launch_s
-        self._companion = child
-        async with asyncio.timeout(self._launch_s):
-            await child.start()
-        self._link.pid = child.pid
-        while True:
-            try:
-                return await greet_it()
-            except GreetingFailed as failed:
-                # A container's port may be open before anything answers behind it.
-                silent = failed.what is not None and failed.what.trouble in (Trouble.UNREACHABLE, Trouble.LOST)
-                if not silent or loop.time() > deadline:
-                    raise
-            if isinstance(self._link.pipe, HttpPipe):
-                self._link.pipe.companion = None
-                await self._link.pipe.close()
-            await asyncio.sleep(LISTENS_AGAIN_S)
 
     async def _over_http(
         self,
@@ -262,7 +260,6 @@ class Connector:
         link = self._link
         link.session = b""
         link.pipe = HttpPipe(link, reach.url, headers, self._workshop.message_bytes, address)
-        link.pipe.companion = self._companion
         link.transport = "http"
         self.show_credential()
         try:
