@@ -306,10 +306,10 @@ async def test_a_list_that_takes_long_to_check_holds_up_nobody_else(
 
 
 async def test_a_driver_that_ended_starts_nothing_and_keeps_nobody_waiting(stage: Stage) -> None:
-    provider = await settled(stage.provider(**SECOND))
-    await until(lambda: is_asleep(stage), 5)
+    provider = stage.provider("--mute")
+    await until(lambda: stage.log.starts)
     waiting = asyncio.create_task(provider.acquire(caller()))
-    await until(lambda: len(stage.log.starts) == 2)
+    await until(lambda: (instance := provider._instances.maybe(None)) and instance.leases)  # type: ignore[union-attr]
     await provider.stop(at_once=True)
     for error in (await waiting, await provider.acquire(caller())):
         assert isinstance(error, DriverError)
