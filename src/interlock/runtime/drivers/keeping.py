@@ -119,6 +119,10 @@ class DriverKeeper(Keeper):
         """Until the list of tools has been read anew, within the time of a list."""
         await asyncio.wait((self.refreshed("tools"),), timeout=self._workshop.manner.within(LIST_S))
 
+    async def stop(self) -> None:
+        await super().stop()
+        self.fell.set()  # whoever waits for it waits in vain
+
     async def restart(self) -> None:
         self._on_restarted()
         self._exits.clear()
@@ -141,6 +145,19 @@ class DriverKeeper(Keeper):
         self._on_up()
 
     async def _stock(self) -> None:
+        """Unless the server goes first: a list it was asked for then would never come."""
+        reading, lost = asyncio.ensure_future(self._read_lists()), asyncio.ensure_future(self._loss.wait())
+        try:
+            await asyncio.wait((reading, lost), return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                raise ConnectFailed(self._loss.reason)
+            reading.result()
+        finally:
+            reading.cancel()
+            lost.cancel()
+            await asyncio.gather(reading, lost, return_exceptions=True)
+
+    async def _read_lists(self) -> None:
         """One list after the other (AIP-proto-4), and none that does not come."""
         if self._seal is not None and self._sealed is not None and not await self._seal.is_same(self._sealed):
             raise ConnectFailed(WORDS, code=BROKEN)
