@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench import cells, contestants, crowds, forest, guards, hops, inbox
+from bench import cells, contestants, contracts, crowds, forest, guards, hops, inbox
 from bench.load import Job
 from bench.measure import compete
 from bench.processes import CACHE, ROOT
-from bench.report import BUSY_LOAD, ONE_CORE, TWO_CORES, Report, Section, markdown, missed, tables
+from bench.report import BUSY_LOAD, CONTRACTS, ONE_CORE, TWO_CORES, Report, Section, markdown, missed, tables
 
 SECTIONS = (
     "calls",
@@ -21,6 +21,7 @@ SECTIONS = (
     "latency",
     "lists",
     "cells",
+    "contracts",
     "hops",
     "guard",
     "approvals",
@@ -73,6 +74,11 @@ def measure(options: argparse.Namespace, console: Console) -> Report:
         console.print(f"[bold]{title}[/bold]")
         turns = cells.take_turns(job, rounds, say)
         sections.append(Section(name="cells", title=title, job=job, figures=turns))
+    if "contracts" in options.only:
+        title, job = CONTRACTS, Job(port=0, warmup=calls(500), count=calls(10000))
+        console.print(f"[bold]{title}[/bold]")
+        turns = contracts.take_turns(job, rounds, say)
+        sections.append(Section(name="contracts", title=title, job=job, figures=turns))
     if "hops" in options.only:
         console.print("[bold]calls through nodes below one another[/bold]")
         many = Job(port=0, connections=hops.CONNECTIONS, warmup=calls(1000), count=calls(10000))

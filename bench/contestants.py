@@ -6,12 +6,23 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench import environments
-from bench.processes import CACHE, ROOT, NotStarted, free_port, python, running, wait_for_ok, wait_for_port
+from bench.processes import (
+    CACHE,
+    ROOT,
+    START_SECONDS,
+    NotStarted,
+    free_port,
+    python,
+    running,
+    wait_for_ok,
+    wait_for_port,
+)
 
 LOGS = CACHE / "bench-logs"
 PATHS = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])}
@@ -129,19 +140,43 @@ def dialled(port: int) -> str:
 
 @contextlib.contextmanager
 def node(
-    servers: Mapping[str, str], on: set[int], program: Sequence[str] = ("-m", "interlock"), extra: str = ""
+    servers: Mapping[str, str],
+    on: set[int],
+    program: Sequence[str] = ("-m", "interlock"),
+    extra: str = "",
+    files: Mapping[str, str] | None = None,
 ) -> Iterator[Ready]:
-    """A node with its default limits in front of these servers: segment -> how to reach it, in TOML."""
+    """A node with its default limits in front of these servers: segment -> how to reach it, in TOML.
+
+    `files` are written into its workspace first: path -> text.
+    """
     listen, operator, log = free_port(), free_port(), LOGS / "interlock.log"
     with tempfile.TemporaryDirectory() as folder:
         config, data = Path(folder) / "workspace" / "interlock.toml", Path(folder) / "data"
         config.parent.mkdir()
+        for name, text in (files or {}).items():
+            path = config.parent / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
         tables = [f"[servers.{segment}]\n{reach}\n" for segment, reach in servers.items()]
         config.write_text("\n".join([NODE.format(listen=listen, operator=operator), *tables, extra]))
         where = ("--config", str(config), "--data", str(data))
         with running(python(*program, "serve", *where), on, log, PATHS) as process:
             wait_for_ok(f"http://127.0.0.1:{listen}/readyz", process, log)
             yield Ready(listen, process.pid, token=issue_token(where, "client"), data=data, where=where)
+
+
+def wait_for_tool(node: Ready, name: str) -> None:
+    """Raises NotStarted with what the node says of it."""
+    deadline = time.monotonic() + START_SECONDS
+    command = python("-m", "interlock", "tools", "show", name, "--json", *node.where)
+    while True:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **PATHS})
+        if done.returncode == 0:
+            return
+        if time.monotonic() > deadline:
+            raise NotStarted(done.stderr.strip()[-400:])
+        time.sleep(0.2)
 
 
 def issue_token(where: Sequence[str], kind: str) -> str:

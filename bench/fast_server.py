@@ -37,7 +37,8 @@ class Answers:
         info = {"name": "fast", "version": "1"}
         capabilities = {"capabilities": {"tools": {}}}
         signed = {"_meta": {"io.modelcontextprotocol/serverInfo": info}}
-        schema = {"type": "object", "properties": {"text": {"type": "string", "description": "What to say."}}}
+        said, count = {"type": "string", "description": "What to say."}, {"type": "integer"}
+        schema = {"type": "object", "properties": {"text": said, "count": count}}
         names = ["echo", *(f"tool_{number:05}" for number in range(1, tools))]
         listed = [{"name": name, "description": f"The tool {name}.", "inputSchema": schema} for name in names]
         text = "x" * result_bytes

@@ -7,6 +7,7 @@ import msgspec
 from rich.table import Table
 
 from bench.cells import ACROSS, SAME, crossing
+from bench.contracts import PLAIN
 from bench.crowds import Crowd
 from bench.forest import Planted, median_ms
 from bench.guards import CALLS, GUARDED, UNGUARDED, Guarding
@@ -24,6 +25,7 @@ HOP_RATIO_MAX = 1.2  # CPU time of a further hop, of the first's
 GROWTH_MAX_MB = 2.0  # of all cycles after the second: 70 bytes kept of each of 10,000 calls would be more
 BUSY_LOAD = 0.5  # a load average before the run above which the figures are rough
 ONE_CORE = "tools/call, one connection, everybody on one core"
+CONTRACTS = "a call through a contract"
 TWO_CORES = "tools/call, one connection, the contestant on a core of its own"
 NOTES = {
     ONE_CORE: "Load, server and contestant take turns on one core, as `direct` does in both tables: what is added is "
@@ -34,6 +36,10 @@ NOTES = {
     "FastMCP 4.1.2": "Given a URL, `create_proxy` makes new HTTP clients for every call and reads the certificate "
     "store each time, though the connection is plain HTTP: about two thirds of its CPU time when profiled. Given a "
     "connected client it keeps that one.",
+    CONTRACTS: "One node has the same server twice: in its configuration, and as a driver with a contract. Through the "
+    "contract the input is checked, a driver is chosen, the arguments are written anew and checked against the "
+    "server's schema, the result is read and its value checked, and two more records are kept. No promise is made for "
+    "this.",
     "the four cells": "One node in front of a server of each era. A call across the eras is compared with the cheaper "
     "of the two cells of one era, in the same round.",
     MANY: "Depth is the number of nodes that a call passes. At depth 1 the node that the client calls has the server "
@@ -325,6 +331,25 @@ ABOUT_APPROVALS = (
     f"The inbox of a node on its own store, {AT_ONCE} at once; each step is on disk before it counts. Disks differ, "
     "so no promise is made."
 )
+CONTRACT_COLUMNS = ("call", "CPU per call", "of the server's own", "p50", "p99", "requests/s")
+
+
+def contract_rows(section: Section) -> Iterator[list[str]]:
+    plain = section.of(PLAIN)
+    for one in section.figures:
+        if not one.samples or plain is None:
+            yield [one.name, f"no part: {one.absent}", *[""] * (len(CONTRACT_COLUMNS) - 2)]
+            continue
+        yield [
+            one.name,
+            time(one.median("cpu_us")),
+            shown(ratio(one, plain), "times") if one is not plain else "",
+            time(one.median("p50_us")),
+            time(one.median("p99_us")),
+            f"{one.median('per_second'):,.0f}",
+        ]
+
+
 GUARD_COLUMNS = ("way", "CPU per call", "more than without a guard")
 ABOUT_GUARD = (
     "From the desk's request to the client's answer, in one process and without a network: the route is found, the "
@@ -354,6 +379,8 @@ def parts(report: Report) -> list[Part]:
         words = [about(section) + ".", *([NOTES[section.title]] if section.title in NOTES else [])]
         if section.name == "cells":
             found.append(Part(section.title, words, CELL_COLUMNS, list(cell_rows(section))))
+        elif section.name == "contracts":
+            found.append(Part(section.title, words, CONTRACT_COLUMNS, list(contract_rows(section))))
         elif section.name == "hops":
             found.append(Part(section.title, words, HOP_COLUMNS, list(hop_rows(section))))
         else:

@@ -118,8 +118,10 @@ def test_a_contract_may_name_its_inputs_in_definitions_and_alternatives() -> Non
     inputs = {
         "$ref": "#/$defs/both",
         "$defs": {"both": {"type": "object", "allOf": [takes(a=STRING)], "anyOf": [takes(b=STRING), takes(c=STRING)]}},
+        "dependentSchemas": {"a": takes(d=STRING)},
+        "then": takes(e=STRING),
     }
-    named = entry(mapping={"a": "x", "b": "y", "c": "z"})
+    named = entry(mapping={"a": "v", "b": "w", "c": "x", "d": "y", "e": "z"})
     assert checked(named, promising({}, inputs)) == []
 
 

@@ -171,6 +171,50 @@ def test_a_path_to_what_a_closed_output_schema_does_not_have_is_refused(path: st
     assert "output" in problem.message and "nothing at" in problem.message
 
 
+PAIR = {"type": "array", "prefixItems": [STRING, {"type": "integer"}]}
+CHOICE = {
+    "anyOf": [
+        {**takes("a", a=STRING), "additionalProperties": False},
+        {**takes("a", "b", a={"type": "integer"}, b=STRING), "additionalProperties": False},
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "offered", "outputs", "fits"),
+    [
+        ("$.p[1]", takes("p", "q", p=PAIR, q=STRING), {"type": "integer"}, True),
+        ("$.p[1]", takes("p", "q", p=PAIR, q=STRING), STRING, False),
+        ("$.p[0]", {**DRAFT_07, **takes("p", "q", p={"type": "array", "items": [STRING]}, q=STRING)}, STRING, True),
+        ("$.a", CHOICE, {"type": ["string", "integer"]}, True),
+        ("$.a", CHOICE, {"type": "array"}, False),
+        ("$.b", CHOICE, STRING, True),
+        ("$.c", CHOICE, STRING, False),
+        ("$.x.y", {"type": "object", "additionalProperties": takes("y", y=STRING)}, STRING, True),
+        ("$.x.y", {"type": "object", "additionalProperties": takes("y", y=STRING)}, {"type": "array"}, False),
+    ],
+)
+@pytest.mark.req("AIP-tools-6")
+def test_a_path_goes_through_pairs_alternatives_and_maps(path: str, offered: Any, outputs: Any, fits: bool) -> None:
+    found = matched(entry(path), promising(outputs), giving(offered))
+    assert isinstance(found, Bound) is fits
+    if isinstance(found, Bound):
+        assert found.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "offered"),
+    [
+        ("$.p[2]", takes("p", "q", p=PAIR, q=STRING)),
+        ("$.p[*]", takes("p", "q", p=PAIR, q=STRING)),
+        ("$.p[0]", {"type": "object", "properties": {"p": {**PAIR, "allOf": [PAIR]}}}),
+        ("$.d", {"anyOf": [takes("a", a=STRING), {**takes("d", d=STRING), "additionalProperties": False}]}),
+    ],
+)
+def test_a_path_to_where_a_schema_is_silent_is_unverified(path: str, offered: Any) -> None:
+    assert unverified(bound(entry(path), promising({"type": ["array", "string"]}), giving(offered))) != []
+
+
 def test_a_path_to_what_an_open_output_schema_does_not_name_is_unverified() -> None:
     assert unverified(bound(entry("$.other"), promising({}), giving(takes("a", "b", a=STRING, b=STRING)))) != []
 
