@@ -4,17 +4,19 @@ Made once when the registry changes. What the resolver decides depends on how th
 call uses that some driver lacks; while neither changes the last decision is good again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
 from interlock.protocol.drivers.errors import DriverError
+from interlock.protocol.drivers.mapping import Feeding
 from interlock.protocol.drivers.messages import Binding, Contract, Retry
 from interlock.protocol.drivers.offering import Offered
 from interlock.protocol.drivers.resolver import (
     Candidate,
+    Choice,
     Fault,
     Policy,
     Request,
@@ -29,11 +31,14 @@ from interlock.protocol.mcp.headers import Mirrored, encode_header, mirrored_arg
 from interlock.protocol.mcp.items import maybe_value
 from interlock.protocol.mcp.methods import TOOLS_CALL
 from interlock.runtime.callers import Caller
+from interlock.runtime.clock import Clock
+from interlock.runtime.drivers.call_records import facts_of
 from interlock.runtime.drivers.context import context_of
 from interlock.runtime.drivers.ports import DriverState, Provider
 from interlock.runtime.links.greeting import modern_head
 from interlock.runtime.links.state import Outlook
 
+_NOTHING: Final[frozenset[str]] = frozenset()
 DECISIONS_MAX: Final = 64  # remembered of one contract
 CONTEXT: Final = "context"
 _UNUSABLE: Final = frozenset(
@@ -57,9 +62,18 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float
     retry: Retry | None
     keeps_result: bool  # the value is the whole of what the server says: its own blocks are passed on
+    plain: frozenset[str] | None  # inputs that pass under their own names, where nothing else is done to them
+    accepts: Callable[[Any], bool]  # the server's inputSchema
     wants_context: bool
     watches: tuple[Watch, Watch]  # of the contract's input and of the server's arguments
     uri_names: tuple[frozenset[str] | None, frozenset[str] | None]  # the members of each that may be one; None: any
+
+    def is_plain(self, given: dict[str, Any]) -> bool:
+        """Whether the input is what the server is sent."""
+        try:
+            return self.plain is not None and self.plain.issuperset(given) and self.accepts(given)
+        except ValueError:  # what the validator cannot look at is told the long way
+            return False
 
     def uris(self, given: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
         """AIP-security-6: what is checked before it is forwarded. Most calls hold no text that could be one."""
@@ -70,7 +84,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
             and mine.isdisjoint(given)
             and other.isdisjoint(arguments)
             and not may_hold_uri(arguments)
-            and not may_hold_uri(given)
+            and (arguments is given or not may_hold_uri(given))
         ):
             return []
         ours, theirs = self.watches
@@ -99,15 +113,19 @@ class Served:
         self._context = None if contract.context_schema is None else _compiled(contract.context_schema)
         bindings = [provider.bindings[contract.id] for provider in providers if contract.id in provider.bindings]
         self._dropped = frozenset(name for each in bindings for name in each.schema_narrowing.drop_inputs)
+        self._all = providers
+        self._checked = [each for each in providers if each.driver.health_check is not None]
         self._decisions: dict[tuple[object, ...], Decision] = {}
+        self._last: tuple[list[tuple[object, ...]], Decision] | None = None
         self._prepared: dict[str, Prepared] = {}
+        self._facts: dict[int, tuple[Choice, bytes]] = {}
 
     # Rung 7
 
     def maybe_fault(self, given: Any, caller: Caller) -> DriverError | None:
         """AIP-14.rules-4: the host checks input and context before anything is chosen."""
-        fault = self._inputs.maybe_fault(given)
-        if fault is not None:
+        if not self._inputs.accepts(given):
+            fault = self._inputs.maybe_fault(given)
             return DriverError(code="input_invalid", message=str(fault))
         if self._context is not None:
             fault = self._context.maybe_fault(context_of(caller, self.workspace))
@@ -117,18 +135,34 @@ class Served:
 
     # Rung 8
 
-    def decide(self, given: Mapping[str, Any], pinned: str | None, now: float) -> Decision:
-        dropped = self._dropped.intersection(given) if self._dropped else ()
+    def decide(self, given: Mapping[str, Any], pinned: str | None, clock: Clock) -> Decision:
+        dropped = self._dropped.intersection(given) if self._dropped else _NOTHING
         ident = self.contract.id
-        standing: tuple[object, ...] = tuple(
-            (one.state, one.code, one.reason, ident in one.contract_ids, one.passed_at, one.failed_at)
-            for one in self._providers.values()
-        )
+        standing: list[tuple[object, ...]] = [
+            (one.state, one.code, one.reason, ident in one.contract_ids) for one in self._all
+        ]
+        if self._checked:
+            standing += [(one.passed_at, one.failed_at) for one in self._checked]
+        last = self._last
+        if last is not None and pinned is None and not dropped and last[0] == standing:
+            return last[1]
         key = (pinned, *standing, *sorted(dropped))
         known = self._decisions.get(key)
-        if known is not None:
-            return known
-        found = [self._candidate(provider) for provider in self._providers.values()]
+        if known is None:
+            known, lasts = self._decided(given, pinned, clock.now())
+            if not lasts:
+                return known
+            if len(self._decisions) >= DECISIONS_MAX:
+                self._decisions.clear()
+                self._facts.clear()
+            self._decisions[key] = known
+        if pinned is None and not dropped:
+            self._last = (standing, known)
+        return known
+
+    def _decided(self, given: Mapping[str, Any], pinned: str | None, now: float) -> tuple[Decision, bool]:
+        """And whether it is good until somebody stands otherwise: how old a failed check is changes by itself."""
+        found = [self._candidate(provider) for provider in self._all]
         candidates = [each for each in found if each is not None]
         request = Request(
             contract=self.contract,
@@ -140,15 +174,11 @@ class Served:
         resolution = resolve(request, candidates, self._policy)
         providers = tuple(self._providers[each.candidate.key] for each in resolution.ranked)
         made = Decision(resolution, providers, encode_value(resolved_row(request, resolution)))
-        if not any(each.failed_at is not None for each in candidates):  # how old a failure is changes by itself
-            if len(self._decisions) >= DECISIONS_MAX:
-                self._decisions.clear()
-            self._decisions[key] = made
-        return made
+        return made, not any(each.failed_at is not None for each in candidates)
 
-    def explained(self, name: str, now: float) -> dict[str, Any]:
+    def explained(self, name: str, clock: Clock) -> dict[str, Any]:
         """For people: who would serve a call without optional inputs, and why."""
-        resolution = self.decide({}, None, now).resolution
+        resolution = self.decide({}, None, clock).resolution
         return {
             "contract": self.contract.id,
             "version": self.contract.version,
@@ -180,9 +210,9 @@ class Served:
             failed_at=provider.failed_at,
         )
 
-    def outlook(self, now: float) -> Outlook:
+    def outlook(self, clock: Clock) -> Outlook:
         """For an operator: who would serve a call without optional inputs, and why."""
-        resolution = self.decide({}, None, now).resolution
+        resolution = self.decide({}, None, clock).resolution
         if resolution.chosen is None:
             why = [f"{each.driver}: {each.reason}" for each in resolution.rejected]
             code = resolution.error.code if resolution.error is not None else "no_route"
@@ -192,6 +222,13 @@ class Served:
         return Outlook(True, reason + (f", {others} more could" if others else ""), self.timeout_s)
 
     # Sending
+
+    def facts(self, choice: Choice) -> bytes:
+        """What each record of a call by this driver says, made once."""
+        known = self._facts.get(id(choice))
+        if known is None or known[0] is not choice:
+            known = self._facts[id(choice)] = (choice, facts_of(self.contract.id, choice))
+        return known[1]
 
     def prepared(self, provider: Provider) -> Prepared | None:
         """None where the server, once it was looked at, turned out not to serve this contract."""
@@ -212,6 +249,8 @@ class Served:
             timeout_s=_narrowed(self.contract, binding, provider) / 1000,
             retry=binding.retry or provider.driver.retry or self.contract.retry,
             watches=(Watch(schemas[0]), Watch(schemas[1])),
+            plain=_plain(bound.feeding),
+            accepts=bound.accepted.validator.is_valid,
             wants_context=bool(binding.context_arguments),
             uri_names=(_uri_names(schemas[0]), _uri_names(schemas[1])),
             keeps_result=binding.result_extract == "$"
@@ -238,6 +277,15 @@ def _mirrored(item: Mapping[str, Any]) -> tuple[Mirrored, ...]:
     """Arguments that a 2026-07-28 server wants repeated as headers."""
     found = mirrored_arguments(item.get("inputSchema"))
     return () if isinstance(found, str) else found
+
+
+def _plain(feeding: Feeding) -> frozenset[str] | None:
+    if feeding.defaults or feeding.context or feeding.dropped:
+        return None
+    fed = feeding.inputs.items()
+    if any(each.argument in feeding.required and each.default is not msgspec.UNSET for _, each in fed):
+        return None
+    return frozenset(name for name, each in fed if each.argument == name and each.transform is None)
 
 
 def _uri_names(schema: Any) -> frozenset[str] | None:
