@@ -180,7 +180,7 @@ def _blocks(result: Mapping[str, Any]) -> list[Any]:
 
 
 def _text(block: Any) -> str | None:
-    if isinstance(block, Mapping) and block.get("type") == "text":
+    if isinstance(block, dict) and block.get("type") == "text":
         text = block.get("text")
         return text if isinstance(text, str) else None
     return None

@@ -26,7 +26,7 @@ from interlock.runtime.drivers.containers import ContainerRefused, remove_left
 from interlock.runtime.drivers.installed import Installed
 from interlock.runtime.drivers.instances import Instance, InstanceLease, Instances
 from interlock.runtime.drivers.keeping import DriverKeeper
-from interlock.runtime.drivers.ports import DriverState, Hooks
+from interlock.runtime.drivers.ports import UNHEALTHY, DriverState, Hooks
 from interlock.runtime.drivers.shop import Shop
 from interlock.runtime.drivers.watching import Watching
 from interlock.runtime.links.greeting import UNSUPPORTED
@@ -40,7 +40,6 @@ SNAPSHOTS: Final = "driver_snapshots"
 INSTALL_AGAIN_S: Final = 60.0
 INSTALL_AGAIN_MAX_S: Final = 3600.0
 ACQUIRE_S: Final = 30.0
-UNHEALTHY: Final = "health_check_failed"
 
 _SERVES: Final = frozenset((DriverState.READY, DriverState.PARTIAL))
 

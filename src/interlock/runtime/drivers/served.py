@@ -34,7 +34,7 @@ from interlock.runtime.callers import Caller
 from interlock.runtime.clock import Clock
 from interlock.runtime.drivers.call_records import facts_of
 from interlock.runtime.drivers.context import context_of
-from interlock.runtime.drivers.ports import DriverState, Provider
+from interlock.runtime.drivers.ports import UNHEALTHY, DriverState, Provider
 from interlock.runtime.links.greeting import modern_head
 from interlock.runtime.links.state import Outlook
 
@@ -117,7 +117,7 @@ class Served:
         self._checked = [each for each in providers if each.driver.health_check is not None]
         self._decisions: dict[tuple[object, ...], Decision] = {}
         self._last: tuple[list[tuple[object, ...]], Decision] | None = None
-        self._prepared: dict[str, Prepared] = {}
+        self._prepared: dict[int, Prepared] = {}
         self._facts: dict[int, tuple[Choice, bytes]] = {}
 
     # Rung 7
@@ -196,7 +196,7 @@ class Served:
         if binding is None:
             return None
         fault = None
-        if provider.state in _UNUSABLE:
+        if provider.state in _UNUSABLE and provider.code != UNHEALTHY:  # how long that counts is the resolver's
             fault = Fault(code=provider.code or provider.state.value, reason=provider.reason or provider.state.value)
         elif provider.state is DriverState.PARTIAL and self.contract.id not in provider.contract_ids:
             fault = Fault(code="contract_mismatch", reason="its server does not fit this contract")
@@ -233,7 +233,7 @@ class Served:
     def prepared(self, provider: Provider) -> Prepared | None:
         """None where the server, once it was looked at, turned out not to serve this contract."""
         bound = provider.bound.get(self.contract.id)
-        known = self._prepared.get(provider.driver.key)
+        known = self._prepared.get(id(provider))  # which lives as long as this does
         if known is not None and known.bound is bound:
             return known
         if bound is None:
@@ -241,7 +241,7 @@ class Served:
         binding: Binding = bound.binding
         item = _item(provider, bound.tool_name)
         schemas = (self.contract.inputs, item.get("inputSchema"))
-        made = self._prepared[provider.driver.key] = Prepared(
+        made = self._prepared[id(provider)] = Prepared(
             bound=bound,
             wire_name=Raw(encode_value(bound.tool_name)),
             head=modern_head(TOOLS_CALL) + b"mcp-name: %b\r\n" % encode_header(bound.tool_name),
@@ -305,17 +305,17 @@ def _says_uri(schema: Any) -> bool:
     return b'"uri' in written or b'"iri' in written
 
 
-def may_hold_uri(value: Any) -> bool:
-    todo = [value]
-    while todo:
-        value = todo.pop()
-        if isinstance(value, str):
-            if ":" in value:
+def may_hold_uri(value: dict[str, Any]) -> bool:
+    """Whether any text in it has a colon. Written for what most calls hold: a few texts and numbers."""
+    for member in value.values():
+        kind = type(member)
+        if kind is str:
+            if ":" in member:
                 return True
-        elif isinstance(value, dict):
-            todo.extend(value.values())
-        elif isinstance(value, list):
-            todo.extend(value)
+        elif (kind is dict and may_hold_uri(member)) or (
+            kind is list and may_hold_uri(dict(enumerate(member)))  # type: ignore[arg-type]
+        ):
+            return True
     return False
 
 
