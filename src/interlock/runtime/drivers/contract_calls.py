@@ -47,6 +47,7 @@ class ContractCall(LentCall, eq=False, kw_only=True):
     state: Raw | None = None  # ... and what that server wants back
     choices: tuple[Choice, ...] = ()
     providers: tuple[Provider, ...] = ()
+    facts: tuple[bytes, ...] = ()
     at: int = 0
     tries: int = 0  # with the driver it is at
     prepared: Prepared | None = None
@@ -78,6 +79,7 @@ class ContractCall(LentCall, eq=False, kw_only=True):
             return
         self.choices = decision.resolution.ranked
         self.providers = decision.providers
+        self.facts = decision.facts
         self._try()
 
     @property
@@ -375,7 +377,7 @@ class ContractCall(LentCall, eq=False, kw_only=True):
                 caller.via,
                 self.target,
                 self.served.workspace,
-                self.served.facts(self.choices[self.at]),
+                self.facts[self.at],
                 tuple(self.given),
                 clock.now() - self.sent_at,
                 code,

@@ -16,7 +16,6 @@ from interlock.protocol.drivers.messages import Binding, Contract, Retry
 from interlock.protocol.drivers.offering import Offered
 from interlock.protocol.drivers.resolver import (
     Candidate,
-    Choice,
     Fault,
     Policy,
     Request,
@@ -50,6 +49,7 @@ class Decision(msgspec.Struct, frozen=True):
     resolution: Resolution
     providers: tuple[Provider, ...]  # of those that are ranked
     row: bytes  # of the audit log, without who and when
+    facts: tuple[bytes, ...]  # of those that are ranked: what each record of a call by them says
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,10 +115,10 @@ class Served:
         self._dropped = frozenset(name for each in bindings for name in each.schema_narrowing.drop_inputs)
         self._all = providers
         self._checked = [each for each in providers if each.driver.health_check is not None]
+        self._only = providers[0] if len(providers) == 1 and not self._checked else None
         self._decisions: dict[tuple[object, ...], Decision] = {}
         self._last: tuple[list[tuple[object, ...]], Decision] | None = None
         self._prepared: dict[int, Prepared] = {}
-        self._facts: dict[int, tuple[Choice, bytes]] = {}
 
     # Rung 7
 
@@ -137,13 +137,21 @@ class Served:
 
     def decide(self, given: Mapping[str, Any], pinned: str | None, clock: Clock) -> Decision:
         dropped = self._dropped.intersection(given) if self._dropped else _NOTHING
-        ident = self.contract.id
+        only, last, ident = self._only, self._last, self.contract.id
+        if only is not None and last is not None and pinned is None and not dropped:
+            state, code, reason, serves = last[0][0]
+            if (
+                only.state is state
+                and only.code == code
+                and only.reason == reason
+                and (ident in only.contract_ids) is serves
+            ):
+                return last[1]
         standing: list[tuple[object, ...]] = [
             (one.state, one.code, one.reason, ident in one.contract_ids) for one in self._all
         ]
         if self._checked:
             standing += [(one.passed_at, one.failed_at) for one in self._checked]
-        last = self._last
         if last is not None and pinned is None and not dropped and last[0] == standing:
             return last[1]
         key = (pinned, *standing, *sorted(dropped))
@@ -154,7 +162,6 @@ class Served:
                 return known
             if len(self._decisions) >= DECISIONS_MAX:
                 self._decisions.clear()
-                self._facts.clear()
             self._decisions[key] = known
         if pinned is None and not dropped:
             self._last = (standing, known)
@@ -173,7 +180,9 @@ class Served:
         )
         resolution = resolve(request, candidates, self._policy)
         providers = tuple(self._providers[each.candidate.key] for each in resolution.ranked)
-        made = Decision(resolution, providers, encode_value(resolved_row(request, resolution)))
+        row = encode_value(resolved_row(request, resolution))
+        facts = tuple(facts_of(self.contract.id, each) for each in resolution.ranked)
+        made = Decision(resolution, providers, row, facts)
         return made, not any(each.failed_at is not None for each in candidates)
 
     def explained(self, name: str, clock: Clock) -> dict[str, Any]:
@@ -222,13 +231,6 @@ class Served:
         return Outlook(True, reason + (f", {others} more could" if others else ""), self.timeout_s)
 
     # Sending
-
-    def facts(self, choice: Choice) -> bytes:
-        """What each record of a call by this driver says, made once."""
-        known = self._facts.get(id(choice))
-        if known is None or known[0] is not choice:
-            known = self._facts[id(choice)] = (choice, facts_of(self.contract.id, choice))
-        return known[1]
 
     def prepared(self, provider: Provider) -> Prepared | None:
         """None where the server, once it was looked at, turned out not to serve this contract."""
