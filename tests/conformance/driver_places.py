@@ -36,11 +36,12 @@ def tools_of_node() -> Path:
     return folder
 
 
-async def installed(wanted: Driver, env: dict[str, str] | None = None) -> Installed:
-    """From the record of an earlier run, else from the registry."""
+async def installed(wanted: Driver, env: dict[str, str] | None = None, record: str | None = None) -> Installed:
+    """From the record of an earlier run, else from the registry. `record`: its name, where one of the driver's key is
+    about something else."""
     HOME.mkdir(parents=True, exist_ok=True)
-    record = HOME / f"{wanted.key}.json"
-    lock = msgspec.json.decode(record.read_bytes(), type=Locked) if record.exists() else None
+    kept = HOME / f"{record or wanted.key}.json"
+    lock = msgspec.json.decode(kept.read_bytes(), type=Locked) if kept.exists() else None
     node = {"PATH": f"{tools_of_node()}:{os.environ['PATH']}"}
     outcome = await install(
         wanted,
@@ -54,7 +55,7 @@ async def installed(wanted: Driver, env: dict[str, str] | None = None) -> Instal
     )
     if not isinstance(outcome, Installed):
         pytest.skip(f"{wanted.id} CANNOT BE INSTALLED, it is not shown: {outcome.reason}")
-    record.write_bytes(msgspec.json.encode(outcome.lock))
+    kept.write_bytes(msgspec.json.encode(outcome.lock))
     return outcome
 
 

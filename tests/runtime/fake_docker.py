@@ -47,7 +47,9 @@ def main() -> int:
             names = [rest[place + 1] for place, word in enumerate(rest) if word == "-e"]
             inside = {name: os.environ[name] for name in names if name in os.environ}
             image = next(place for place, word in enumerate(rest) if "sha256:" in word)
-            server = state["server"]
+            published = [rest[place + 1] for place, word in enumerate(rest) if word == "-p"]
+            port = published[0].split(":")[1] if published else ""
+            server = [word.replace("{port}", port) for word in state["server"]]
             os.execve(server[0], [*server, *rest[image + 1 :]], {"PATH": os.defpath} | inside)
     print(f"unknown: {words}", file=sys.stderr)
     return 1

@@ -296,6 +296,29 @@ async def test_a_contract_that_changes_below_tools_asks_its_drivers_again_and_no
     assert house.states() == {"first-mcp@1": DriverState.UNTRUSTED, "second-mcp@1": DriverState.READY}
 
 
+async def test_who_looks_while_many_are_taken_up_hears_what_is_known_already(house: House) -> None:
+    house.workspace.driver(driver("first-mcp"))
+    house.workspace.driver(driver("second-mcp"))
+    await house.registry.refresh()
+    let_go = asyncio.Event()
+    slow = house.registry.take
+
+    async def held(table: ContractTable) -> None:
+        house.told.set()
+        await let_go.wait()
+        assert slow is not None
+        await slow(table)
+
+    house.registry.take = held
+    house.told.clear()
+    trusting = asyncio.create_task(house.trust())
+    await asyncio.wait_for(house.told.wait(), 5)
+    known = await asyncio.wait_for(house.registry.current(), 5)
+    assert [one.trusted for one in known.drivers] == [True, True]
+    let_go.set()
+    await asyncio.wait_for(trusting, 5)
+
+
 async def test_a_driver_that_cannot_be_kept_on_record_is_not_started(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:

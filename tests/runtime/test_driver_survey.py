@@ -323,6 +323,7 @@ def test_plain_http_is_for_this_machine_and_for_hosts_an_operator_names(tmp_path
     assert codes(refused.problems, "error") == ["insecure_url"]
 
 
+@pytest.mark.req("AIP-security-4")
 def test_the_address_of_a_remote_driver_keeps_to_its_own_list(workspace: Workspace) -> None:
     workspace.driver(remote("https://mcp.example.com", network={"egress": ["api.example.com"]}))
     assert codes(workspace.one().problems) == ["egress_denied"]
@@ -464,6 +465,50 @@ def test_links_out_of_the_folder_pipes_and_links_as_folders_are_refused(workspac
     (folder / "pipe").unlink()
     (folder / "inside").symlink_to("DRIVER.md")
     assert workspace.one("files-mcp").problems == ()
+
+
+@pytest.mark.parametrize("odd", [os.fsdecode(b"\xff\xfe-mcp"), "two\nlines", "\x1b[2J", "gnp.\u202eexe"])
+def test_names_that_are_no_text_are_told_and_nothing_breaks(workspace: Workspace, odd: str) -> None:
+    folder = workspace.driver(driver())
+    workspace.driver(driver("good-mcp"))
+    workspace.write(workspace.path / ".drivers" / odd / "DRIVER.md", driver("odd-mcp"))
+    workspace.write(workspace.path / ".tools" / odd / "TOOL.md", contract("odd"))
+    (folder / odd).write_bytes(b"")
+    declaration = workspace.declared()
+    told = {one.folder.name: codes(one.problems) for one in declaration.drivers}
+    assert told == {"files-mcp": ["name_invalid"], "good-mcp": []}
+    assert codes(declaration.problems) == ["name_invalid"]
+    told_of = [*declaration.problems, *workspace.one("files-mcp").problems]
+    assert all(repr(odd) in problem.message for problem in told_of)
+    assert msgspec.json.encode(told_of)
+
+
+@pytest.mark.parametrize("what", ["folder", "link", "dangling", "unreadable"])
+def test_a_driver_file_that_is_no_file_is_refused(workspace: Workspace, what: str) -> None:
+    folder = workspace.driver(driver())
+    file = folder / "DRIVER.md"
+    data = file.read_bytes()
+    file.unlink()
+    match what:
+        case "folder":
+            file.mkdir()
+        case "link":
+            (folder / "other.md").write_bytes(data)
+            file.symlink_to("other.md")
+        case "dangling":
+            file.symlink_to("nothing.md")
+        case "unreadable":
+            file.write_bytes(b"\x00" * 100)
+    only = workspace.one()
+    assert only.state is DriverState.REJECTED
+    assert codes(only.problems, "error")
+
+
+def test_a_root_that_is_named_twice_is_one(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, paths=(tmp_path / "workspace" / ".drivers", tmp_path / "more", tmp_path / "more"))
+    workspace.driver(driver())
+    workspace.driver(driver("more-mcp"), root=tmp_path / "more")
+    assert {one.key: one.problems for one in workspace.declared().drivers} == {"files-mcp@1": (), "more-mcp@1": ()}
 
 
 def test_a_root_that_leads_out_of_the_workspace_is_not_followed(workspace: Workspace, tmp_path: Path) -> None:

@@ -2,13 +2,18 @@
 
 import asyncio
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.protocol import driver_texts
 
+from interlock.config.plan import Dial
 from interlock.protocol.oauth.places import Place
 from interlock.protocol.oauth.refusal import Challenge
 from interlock.runtime.clock import SystemClock
+from interlock.runtime.drivers.compiled import compiled
+from interlock.runtime.drivers.installed import Installed, Locked
 from interlock.runtime.grants.authority import Authority
 from interlock.runtime.grants.errors import NoOAuth, Unobtainable
 from interlock.runtime.oauth.fetching import Fetcher, FetchFailed, place_of_url
@@ -114,7 +119,7 @@ async def test_a_server_in_the_world_cannot_have_this_machine_asked(monkeypatch:
     async with Knocked() as knocked:
         names_lead_to(monkeypatch, "93.184.215.14")
         authority = Authority("https://mcp.example.com/mcp", None, SystemClock())
-        await authority._fetching()
+        await authority._fetching("https://mcp.example.com/mcp")
         names_lead_to(monkeypatch, "127.0.0.1")  # from now on the name leads here
         for named in (f"http://127.0.0.1:{knocked.port}/", f"https://mcp.example.com:{knocked.port}/"):
             with pytest.raises(Unobtainable, match="no business"):
@@ -130,3 +135,38 @@ async def test_no_token_is_asked_for_where_others_could_read_it() -> None:
     with pytest.raises(Unobtainable, match="plain http"):
         await authority.find(Challenge(resource_metadata="https://mcp.example.com/x"))
     await authority.close()
+
+
+@pytest.mark.req("AIP-security-4")
+async def test_a_driver_that_lists_its_hosts_has_no_others_asked_for_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Knocked() as knocked:
+        names_lead_to(monkeypatch, "127.0.0.1")
+        here = f"http://127.0.0.1:{knocked.port}/mcp"
+        authority = Authority(here, None, SystemClock(), egress=("127.0.0.1", "*.example.com"))
+        for named in ("https://login.example.org/", "https://example.com/", f"http://localhost:{knocked.port}/"):
+            with pytest.raises(Unobtainable, match="egress_denied"):
+                await authority.find(Challenge(resource_metadata=named))
+            with pytest.raises(Unobtainable, match="egress_denied"):
+                await authority.server(named)
+        assert knocked.hosts == []
+        with pytest.raises(Unobtainable) as asked:
+            await authority.find(Challenge(resource_metadata=f"http://127.0.0.1:{knocked.port}/metadata"))
+        assert "egress_denied" not in str(asked.value)
+        await authority.close()
+    assert len(knocked.hosts) == 1
+
+
+@pytest.mark.req("AIP-security-4")
+def test_the_hosts_of_a_remote_driver_are_those_it_lists_and_its_own(tmp_path: Path) -> None:
+    def asked(**network: Any) -> tuple[str, ...] | None:
+        data = driver_texts.remote("https://mcp.example.com/v1", auth={"type": "oauth"}) | network
+        declared = driver_texts.as_driver(data).value
+        assert declared is not None
+        installed = Installed(command=(), version=None, lock=Locked(asked="", method="present"))
+        reach = compiled(declared, installed, folder=tmp_path, data=tmp_path).reach
+        assert isinstance(reach, Dial)
+        return reach.egress
+
+    assert asked() is None
+    listed = ["*.example.com", "login.example.org"]
+    assert asked(network={"egress": listed}) == (*listed, "mcp.example.com")

@@ -37,11 +37,10 @@ def test_a_driver_is_shown_with_all_that_matters_trusted_and_asked_about_again(i
     )
     assert states(inline) == {"files-mcp": "untrusted"}
     shown = inline("drivers", "show", "files-mcp").out
-    for word in ("untrusted", "/usr/bin/true --root /srv", "LEVEL", "write /srv/data", "starts git"):
+    for word in ("untrusted", "/usr/bin/true --root /srv", "LEVEL=info", "write /srv/data", "starts git"):
         assert word in shown
     for word in ("api.example.com", "TOKEN = token", "pii-safe", "fs-read@1.0.0 by read_file", str(folder)):
         assert word in shown
-    assert "info" not in shown
     asked = inline("drivers", "trust", "files-mcp")
     assert (asked.code, "nothing was done" in asked.err) == (1, True)
     assert states(inline) == {"files-mcp": "untrusted"}
@@ -126,6 +125,17 @@ def test_removing_a_folder_that_holds_a_link_leaves_what_it_leads_to(inline: Inl
     inline("drivers", "remove", "files-mcp", "--yes")
     assert not folder.exists()
     assert (kept / "file").exists()
+
+
+def test_removing_a_driver_beside_a_contract_leaves_the_contract(inline: Inline, workspace: Path) -> None:
+    folder = workspace / ".tools" / "fs-read"
+    folder.mkdir(parents=True)
+    entry = {"tool": "fs-read", "version": "^1.0.0", "metadata": {"mcp": {"tool_name": "read_file"}}}
+    (folder / "DRIVER.md").write_text(text(driver(implements=[entry])))
+    (folder / "TOOL.md").write_text(text(contract()))
+    done = inline("drivers", "remove", "files-mcp", "--yes", "--json")
+    assert (done.code, done.json["removed"]) == (0, str(folder / "DRIVER.md"))
+    assert [one.name for one in folder.iterdir()] == ["TOOL.md"]
 
 
 def test_drafts_and_drivers_of_two_majors_are_told_apart(inline: Inline, workspace: Path) -> None:

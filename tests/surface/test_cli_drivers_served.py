@@ -1,8 +1,10 @@
 """Does a running node take drivers up from files: nothing before trust, one at a time, without disturbing another?"""
 
 import contextlib
+import http.server
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -261,6 +263,54 @@ def test_a_contract_is_shown_with_who_serves_it_and_why(served: Served) -> None:
     assert "first-mcp@1" in drawn
     assert "second-mcp@1 in phase 3" in drawn
     assert "[policy_violation]" in drawn
+
+
+@contextlib.contextmanager
+def answering(status: int, **headers: str) -> Iterator[tuple[int, list[str]]]:
+    """A web server with one answer; its port, and what it was asked."""
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self.send_response(status)
+            for name, value in {"content-length": "0", **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+
+        do_GET = do_POST
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_address[1], asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.req("AIP-security-4")
+def test_a_remote_driver_is_not_led_to_a_host_that_it_does_not_list(served: Served) -> None:
+    network = {"egress": ["127.0.0.1"]}
+    with (
+        answering(500) as (elsewhere, strayed),
+        answering(307, location=f"http://localhost:{elsewhere}/mcp") as (port, asked),
+    ):
+        server = {"kind": "remote", "url": f"http://127.0.0.1:{port}/mcp"}
+        served.write("first-mcp", server=server, transport="http", network=network)
+        until(lambda: served.states())
+        assert served.inline("drivers", "trust", "first-mcp", "--yes").code == 0
+        until(lambda: asked and served.states()["first-mcp"] == "unavailable")
+        assert strayed == []
+    outside = {"kind": "remote", "url": "https://mcp.example.com/mcp"}
+    served.write("first-mcp", server=outside, transport="http", network=network)
+    shown = served.inline("drivers", "show", "first-mcp", "--json").json
+    assert (shown["state"], [one["code"] for one in shown["problems"]][:1]) == ("rejected", ["egress_denied"])
 
 
 def waiting(served: Served) -> list[dict[str, Any]]:

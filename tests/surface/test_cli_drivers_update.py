@@ -109,3 +109,7 @@ def test_an_update_shows_what_the_tools_become_and_then_switches(interlock: Inte
         with pytest.raises(Refused) as unseen:
             Node.of_data(interlock.data).post("drivers", "tool-mcp", "update", body={"candidate": "0" * 64})
         assert unseen.value.error == "not_looked_at"
+        packages = interlock.data / "packages" / "drivers" / "tool-mcp@1"
+        assert packages.is_dir()
+        assert inline("drivers", "remove", "tool-mcp", "--yes", "--forget").code == 0
+        assert not packages.exists()

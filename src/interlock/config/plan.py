@@ -179,6 +179,7 @@ class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn"):
     cwd: Path | None = None
     package: "Package | None" = None
     sandbox: SandboxPlan | None = None  # None: it may do whatever the node may
+    serves: str | None = None  # a URL of this machine where the child answers, in place of stdio: a container's port
 
 
 class Package(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,6 +209,7 @@ class Dial(msgspec.Struct, frozen=True, kw_only=True, tag="dial"):
     query: dict[str, str] = {}  # joins the url when it is dialled; may hold ${secrets.NAME}
     transport: Literal["auto", "http", "sse"] = "auto"
     auth: OAuthPlan | None = None
+    egress: tuple[str, ...] | None = None  # hosts that may be asked for its sake, as in SandboxPlan; None: any
 
 
 ToolClass = Literal["read_only", "reversible", "irreversible"]

@@ -240,10 +240,11 @@ class NodeOperations:
         return {"removed": {"kind": kind, "name": name}}
 
     async def _restart_users_of(self, slug: str) -> list[str]:
-        users = [keeper for keeper in self._node.keepers.values() if slug in named_by(keeper.link.plan)]
+        configured = [keeper for keeper in self._node.keepers.values() if keeper.is_offered]
+        users = [keeper for keeper in configured if slug in named_by(keeper.link.plan)]
         for keeper in users:
             await keeper.restart()
-        return [keeper.link.segment for keeper in users]
+        return [*(keeper.link.segment for keeper in users), *self._node.drivers.on_secret(slug)]
 
     def _keeper(self, segment: str) -> Keeper:
         keeper = self._node.keepers.get(segment)

@@ -66,6 +66,11 @@ class Secrets:
         entry = None if self._store is None else await self._store.kv.get(kind, name, now)
         return None if entry is None else self._unsealed(kind, name, entry.value)
 
+    async def maybe_revision(self, kind: Kind, name: str, now: float) -> int | None:
+        """Another whenever it was put anew; None: there is none. Needs no key."""
+        entry = None if self._store is None else await self._store.kv.get(kind, name, now)
+        return None if entry is None else entry.revision
+
     async def put(self, kind: Kind, name: str, value: bytes, now: float) -> None:
         if len(value) > VALUE_BYTES_MAX:
             raise Refused(f"a secret has at most {VALUE_BYTES_MAX} bytes")

@@ -1,6 +1,6 @@
 """What a child says on its standard error: bytes in, the last lines out, fit to be printed on a terminal.
 
-It is kept for people and never parsed. Hiding secrets in it is the task of whoever knows them.
+It is kept for people and never parsed. Whoever knows the secrets in it sets `redact`, through which every line goes.
 """
 
 import re
@@ -28,6 +28,7 @@ class StderrRing:
 
     def __init__(self, lines: int = 500, line_bytes: int = 4096, *, now: Callable[[], float]) -> None:
         """`now` gives wall-clock seconds."""
+        self.redact: Callable[[bytes, bool], bytes] | None = None  # a line, and whether it was cut
         self._now = now
         self._line_bytes = line_bytes
         self._kept: deque[tuple[float, bytes, int]] = deque(maxlen=lines)
@@ -62,7 +63,8 @@ class StderrRing:
         """The last `count` lines, oldest first, with the unfinished one."""
         kept = list(self._kept)
         if self._began is not None:
-            kept.append((self._began, bytes(self._unfinished), self._cut))
+            line = bytes(self._unfinished)
+            kept.append((self._began, line if self.redact is None else self.redact(line, True), self._cut))
         first = 0 if count is None else max(0, len(kept) - count)
         return [_shown(*line) for line in kept[first:]]
 
@@ -81,7 +83,8 @@ class StderrRing:
 
     def _keep(self, at: float, line: bytes, cut: int) -> None:
         cut += max(0, len(line) - self._line_bytes)
-        self._kept.append((at, line[: self._line_bytes].removesuffix(b"\r"), cut))
+        line = line[: self._line_bytes].removesuffix(b"\r")
+        self._kept.append((at, line if self.redact is None else self.redact(line, cut > 0), cut))
 
 
 def _shown(at: float, line: bytes, cut: int) -> StderrLine:

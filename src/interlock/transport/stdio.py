@@ -350,7 +350,7 @@ class Child:
             for handle in (self._turn, self._stall, self._drain):
                 if handle is not None:
                     handle.cancel()
-            self._finished.set()
+            asyncio.get_running_loop().call_soon(self._finished.set)  # after the sink has heard of it
 
 
 class _Wire(asyncio.SubprocessProtocol):

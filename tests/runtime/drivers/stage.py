@@ -6,15 +6,16 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.protocol.driver_texts import as_contract, as_driver, binding, contract, driver
+from tests.protocol.driver_texts import as_contract, as_driver, as_secrets, binding, contract, driver
 
 from interlock.config.load import load
 from interlock.protocol.drivers.messages import Contract, Driver
+from interlock.protocol.drivers.secrets_file import secret_for
 from interlock.protocol.mcp.eras import Era
 from interlock.runtime.callers import Caller, Principal, ViewKey
 from interlock.runtime.clock import SystemClock
@@ -22,6 +23,7 @@ from interlock.runtime.drivers.installed import Installed, InstallFailed, Locked
 from interlock.runtime.drivers.instances import InstanceLease
 from interlock.runtime.drivers.provider import DriverProvider
 from interlock.runtime.drivers.shop import Shop
+from interlock.runtime.drivers.vault import Vault
 from interlock.runtime.links.greeting import modern_head
 from interlock.runtime.node import Node
 
@@ -107,6 +109,13 @@ class Stage:
             kv=node.store.kv,
             install=self._install,
             holder_for=node.desk.holder,
+            vault=Vault(
+                store=node.desk.secrets,
+                clock=node.clock,
+                record=node.recorder.add_line,
+                workspace="here",
+                environment=os.environ,
+            ),
         )
 
     async def _install(self, driver: Driver, folder: Path, say: Any) -> Installed | InstallFailed:
@@ -122,10 +131,11 @@ class Stage:
         contracts: Mapping[str, Mapping[str, Any]] | None = None,
         plan: Mapping[str, Any] | None = None,
         started: bool = True,
+        secrets: Sequence[Mapping[str, Any]] = (),
         **changed: Any,
     ) -> DriverProvider:
         """A driver of the recording server. `tools`: the server's tool -> the contract's id. `contracts`: what differs
-        in them. `metadata`: of interlock. `plan`: of [drivers]."""
+        in them. `metadata`: of interlock. `plan`: of [drivers]. `secrets`: entries of its own SECRETS.md."""
         tools = tools or {"echo": "echoes"}
         bindings = [binding(tool=named, metadata={"mcp": {"tool_name": name}}) for name, named in tools.items()]
         whole = driver(
@@ -145,7 +155,17 @@ class Stage:
             made[each.index] = read.value
         settings = {"sandbox": {reading.value.id: "off"}, **(plan or {})}
         shop = self.shop.with_plan(msgspec.structs.replace(self.shop.plan, **settings))
-        provider = DriverProvider(reading.value, made, shop, digest="d", folder=self.folder)
+        inventory = as_secrets(*secrets).value if secrets else None
+        named = {name: secret_for(name, reading.value.id, inventory, ()) for name in reading.value.secret_names}
+        provider = DriverProvider(
+            reading.value,
+            made,
+            shop,
+            digest="d",
+            folder=self.folder,
+            inventory={name: entry for name, entry in named.items() if entry is not None},
+            own_secrets=[entry.slug for entry in inventory.entries] if inventory is not None else (),
+        )
         self.providers.append(provider)
         if started:
             provider.start()

@@ -150,7 +150,8 @@ async def test_a_query_with_a_secret_is_part_of_the_url_on_the_wire_alone(stage:
     with serving(raw("echo", "--era", "legacy")) as url:
         async with Wire(url) as wire:
             server = {"kind": "remote", "url": wire.url, "query": {"key": "${secrets.API_KEY}"}}
-            provider = await settled(stage.provider(server=server, transport="http", **ONCE))
+            kept = [{"slug": "api-key", "name": "Key", "description": "Its key."}]
+            provider = await settled(stage.provider(server=server, transport="http", secrets=kept, **ONCE))
             assert b"POST /mcp?key=s3cret%26more HTTP/1.1" in bytes(wire.sent)
             assert "s3cret" not in str(stage.node.operations.links())
             assert "s3cret" not in (provider.reason or "")

@@ -32,11 +32,11 @@ from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link, ServerFacts
 from interlock.runtime.links.pipes import Undelivered
 from interlock.runtime.links.task_watcher import Asking
-from interlock.runtime.recorder import Entry
+from interlock.runtime.recorder import Entry, Recorder
 from interlock.runtime.sandbox.cells import Sandboxes
 from interlock.runtime.task_news import TaskNews
 from interlock.runtime.tasks import Tasks
-from interlock.store.registry import build_store
+from interlock.store.registry import build_audit, build_store
 from interlock.transport.warden import Warden
 
 LAST_WORDS: Final = 8  # lines of stderr that say something
@@ -73,6 +73,8 @@ class Bench:
         self.clock = SystemClock()
         self.store = build_store(plan.store.backend, plan.data)
         self.desk = GrantDesk(plan.data, self.clock, plan.node.name)
+        self._audit = build_audit(plan.store.backend, plan.data)
+        self.recorder = Recorder(self._audit)
         self.keepers: dict[str, Keeper] = {}
         self.tasks = TaskNews(Tasks(self.clock), AskedTasks())
         self._denied: list[str] = []
@@ -85,6 +87,9 @@ class Bench:
         plan = self.plan
         await self.store.open()
         self._stack.push_async_callback(self.store.close)
+        await self._audit.open()
+        self._stack.push_async_callback(self._audit.close)
+        self._stack.push_async_callback(self.recorder.flush)
         await self.desk.open()
         self._stack.push_async_callback(self.desk.close)
         await self._eras.open(self.store.kv, self.clock)

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from interlock.config.plan import Dial, OAuthPlan, SandboxPlan, ServerPlan, Spawn
 from interlock.protocol.drivers.messages import Docker, Driver, FileAccess, Network, Remote, RemoteAuth, Sandbox
 from interlock.protocol.drivers.runner_block import runner_limits
 from interlock.protocol.mcp.eras import LEGACY_VERSIONS, Era
 from interlock.runtime.drivers.installed import Installed
+from interlock.runtime.drivers.installing import with_another_port
 from interlock.runtime.links.connecting import Eras
 from interlock.runtime.links.greeting import LEGACY_CAPABILITIES, Manner
 
@@ -43,6 +45,7 @@ def compiled(
     place = _places(folder)
     home = data / HOMES / driver.id
     is_container = isinstance(server, Docker)
+    installed = with_another_port(installed)
     sandbox = None
     if is_sandboxed and not is_container:
         sandbox = _sandbox(driver, installed, home if who is None else home / _brief(who), place)
@@ -53,8 +56,15 @@ def compiled(
             env={**installed.env, **_set(driver.sandbox), **server.env},
             cwd=None if server.cwd is None or is_container else place(server.cwd),
             sandbox=sandbox,
+            serves=installed.url,
         ),
     )
+
+
+def may_be_oauth(driver: Driver) -> bool:
+    """Whether a token may be asked for: not where the file says what the credential is."""
+    server = driver.server
+    return isinstance(server, Remote) and (server.auth is None or server.auth.type in ("oauth", "none"))
 
 
 def manner_of(driver: Driver) -> Manner:
@@ -104,7 +114,15 @@ def _dial(driver: Driver, server: Remote) -> Dial:
         query=dict(server.query),
         transport="sse" if driver.transport == "sse" else "http",
         auth=_oauth(driver, auth) if auth.type == "oauth" else None,
+        egress=_asked(driver, server),
     )
+
+
+def _asked(driver: Driver, server: Remote) -> tuple[str, ...] | None:
+    """AIP-security-4: authorization servers are hosts like any other, where the file lists hosts."""
+    if driver.network is None or "/network/egress" not in driver.places.lines:
+        return None
+    return (*driver.network.egress, urlsplit(server.url).hostname or "")
 
 
 def _oauth(driver: Driver, auth: RemoteAuth) -> OAuthPlan:

@@ -45,6 +45,14 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
     trusted: bool = False
 
     @property
+    def bound_secrets(self) -> frozenset[str]:
+        """Slugs that it may have unless their entries say otherwise: those its auth.ref names (AIP-19.access-1)."""
+        auth = self.driver.auth if self.driver is not None else None
+        if auth is None or auth.ref is None or self.own_secrets is None:
+            return frozenset()
+        return frozenset(entry.slug for entry in self.own_secrets.entries)
+
+    @property
     def id(self) -> str:
         return self.driver.id if self.driver is not None else self.folder.name
 

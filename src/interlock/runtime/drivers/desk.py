@@ -6,32 +6,39 @@ beside no node.
 """
 
 import asyncio
-import difflib
 import shutil
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from interlock.protocol.approvals.answers import DRIVER
 from interlock.protocol.drivers.driver_checks import is_egress
-from interlock.protocol.drivers.folder_digest import folder_digest
-from interlock.protocol.drivers.messages import Driver, Problem
+from interlock.protocol.drivers.messages import Problem
 from interlock.runtime.clock import Clock, rfc3339
 from interlock.runtime.drivers.asking import shown
 from interlock.runtime.drivers.declared import Declared
-from interlock.runtime.drivers.folders import read_folder
-from interlock.runtime.drivers.looking import Found, mark_of
+from interlock.runtime.drivers.installing import remove_packages
+from interlock.runtime.drivers.looking import DRIVER_FILE
 from interlock.runtime.drivers.ports import DriverState
 from interlock.runtime.drivers.registry import Registry
 from interlock.runtime.drivers.remembered import HOSTS_MAX, Trusted
+from interlock.runtime.drivers.showing import (
+    accepted_value,
+    changed,
+    declared_value,
+    difference,
+    problem_value,
+    server_kind,
+    summary,
+    texts_of,
+)
 from interlock.runtime.operations import NotFound, Refused
 
 JsonObject = dict[str, Any]
 Record = Callable[[bytes], Awaitable[None]]  # on disk when it returns; raises StoreError
 
-DIFFERENCE_LINES_MAX: Final = 2_000
+PACKAGES: Final = "packages"  # in the data folder
+OWN_FILES: Final = ("DRIVER.md", "driver.py", "server.json", "SECRETS.md")  # of a driver beside a contract
 
 
 Explain = Callable[[str], JsonObject | None]  # which driver serves a contract now, and why
@@ -59,7 +66,7 @@ class DriverDesk:
     # Looking
 
     async def listed(self) -> JsonObject:
-        declaration = await self.registry.refresh()
+        declaration = await self.registry.current()
         return {
             "drivers": [self._gist(one) for one in declaration.drivers],
             "drafts": [{"id": path.name, "folder": str(path)} for path in self.registry.sight.drafts],
@@ -68,22 +75,23 @@ class DriverDesk:
 
     async def shown(self, name: str) -> JsonObject:
         """A driver, by its id, id@major or folder, and what changed since it was accepted. Raises NotFound, Refused."""
-        await self.registry.refresh()
+        await self.registry.current()
         served = self._maybe_contract(name)
         if served is not None:
             return served
         one = self._find(name)
         accepted = self.registry.memory.maybe_trusted(one.folder)
-        now = await asyncio.to_thread(_texts, one)
+        is_changed = accepted is not None and not one.trusted
+        now = await asyncio.to_thread(texts_of, one) if is_changed else {}
         return {
             **self._gist(one),
             "digest": one.digest,
-            "accepted": _accepted(accepted),
-            "changed": sorted(_changed(one.files, accepted.files)) if accepted is not None else [],
-            "difference": list(_difference(accepted.texts, now)) if accepted is not None and not one.trusted else [],
+            "accepted": accepted_value(accepted),
+            "changed": sorted(changed(one.files, accepted.files)) if accepted is not None else [],
+            "difference": list(difference(accepted.texts, now)) if accepted is not None and is_changed else [],
             "files": sorted(one.files),
             "problems": [problem_value(each) for each in self._problems(one)],
-            **(_declared(one, one.driver) if one.driver is not None else {}),
+            **(declared_value(one, one.driver) if one.driver is not None else {}),
         }
 
     # Deciding
@@ -113,7 +121,7 @@ class DriverDesk:
         return one
 
     async def _trust(self, one: Declared, by: str) -> JsonObject:
-        texts = await asyncio.to_thread(_texts, one)
+        texts = await asyncio.to_thread(texts_of, one)
         await self.registry.memory.trust(
             Trusted(
                 folder=str(one.folder),
@@ -132,11 +140,11 @@ class DriverDesk:
 
     async def compared(self, one: Declared) -> JsonObject:
         """What a person is shown in the inbox: the driver, or what it was and what it has become."""
-        now = await asyncio.to_thread(_texts, one)
+        now = await asyncio.to_thread(texts_of, one)
         accepted = self.registry.memory.maybe_trusted(one.folder)
         if accepted is None:
             return {"definition": shown(summary(one), now, {"DRIVER.md"})}
-        names = _changed(one.files, accepted.files)
+        names = changed(one.files, accepted.files)
         return {
             "before": shown(accepted.summary, dict(accepted.texts), names),
             "after": shown(summary(one), now, names),
@@ -176,14 +184,17 @@ class DriverDesk:
                 return {"removed": None, "forgotten": gone}
             raise
         await self._record(self._line("remove", one.key, by, {"digest": one.digest, "forget": forget}))
-        await asyncio.to_thread(_delete, one.folder)
+        removed = await asyncio.to_thread(_delete, one)
         await self.registry.memory.distrust(str(one.folder))
         forgotten = []
         if forget:
             await self.registry.memory.allow(one.id, ())
             forgotten = [one.key] if await self.registry.memory.forget(one.key) else []
         await self.registry.refresh()
-        return {"removed": str(one.folder), "forgotten": forgotten}
+        if forget and one.driver is not None:
+            await self.registry.all_left()  # what runs is not taken from under it
+            await remove_packages(self.registry.plan.data / PACKAGES, one.driver)
+        return {"removed": removed, "forgotten": forgotten}
 
     async def test(self, name: str, by: str, *, allow_mutation: bool) -> JsonObject:
         """The examples of its contracts, through this driver. Raises NotFound, Refused."""
@@ -249,7 +260,7 @@ class DriverDesk:
             "state": state,
             "reason": reason,
             "trusted": one.trusted,
-            "server_kind": _kind(driver) if driver is not None else None,
+            "server_kind": server_kind(driver) if driver is not None else None,
             "transport": driver.transport if driver is not None else None,
             "sandboxed": not self._is_unsandboxed(one),
             "contracts": [contract.id for contract in one.contracts.values()],
@@ -260,7 +271,11 @@ class DriverDesk:
 
     def _problems(self, one: Declared) -> tuple[Problem, ...]:
         provider = self.registry.providers.get(one.key)
-        return one.problems if provider is None else tuple(dict.fromkeys((*one.problems, *provider.problems)))
+        if provider is None:
+            return one.problems
+        files = {str(one.folder / DRIVER_FILE), *(contract.places.file for contract in one.contracts.values())}
+        offered = (each for each in self.registry.offered_problems() if each.file in files)
+        return tuple(dict.fromkeys((*one.problems, *provider.problems, *offered)))
 
     def _is_unsandboxed(self, one: Declared) -> bool:
         return self.registry.plan.drivers.sandbox.get(one.id) == "off"
@@ -287,100 +302,15 @@ def _not_here() -> Refused:
     return Refused("not_running", "this takes a node that runs: interlock serve")
 
 
-def problem_value(problem: Problem) -> JsonObject:
-    made: JsonObject = msgspec.to_builtins(problem)
-    return made
-
-
-def _kind(driver: Driver) -> str:
-    kind: str = msgspec.to_builtins(driver.server)["kind"]
-    return kind
-
-
-def _declared(one: Declared, driver: Driver) -> JsonObject:
-    """What a person looks at before trusting it: command, sandbox, egress, secrets, tags (AIP-security-13). Values of
-    the environment stay away: a file holds placeholders, and what only looks harmless is nobody's business here."""
-    server = msgspec.to_builtins(driver.server)
-    shown = {key: value for key, value in server.items() if key not in ("env", "headers", "query")}
-    return {
-        "description": driver.description,
-        "server": shown | {key: sorted(server[key]) for key in ("env", "headers", "query") if server.get(key)},
-        "sandbox": msgspec.to_builtins(driver.sandbox) if driver.sandbox is not None else None,
-        "egress": list(driver.network.egress) if driver.network is not None else [],
-        "install": [each.method for each in driver.install],
-        "secrets": {
-            name: one.secrets[name].slug if name in one.secrets else None
-            for name in dict.fromkeys((*driver.secret_names, *one.secrets))
-        },
-        "policy_tags": list(driver.policy_tags),
-        "region": list(driver.region),
-        "protocol_version": driver.protocol_version or "latest",
-        "extension_keys": list(driver.extension_keys),
-        "expose": driver.interlock.expose,
-        "isolation": driver.interlock.isolation,
-        "bindings": [
-            {
-                "tool_name": binding.tool_name,
-                "contract": one.contracts[binding.index].id if binding.index in one.contracts else binding.tool,
-                "version": one.contracts[binding.index].version if binding.index in one.contracts else None,
-                "file": one.contracts[binding.index].places.file if binding.index in one.contracts else None,
-            }
-            for binding in driver.implements
-        ],
-    }
-
-
-def summary(one: Declared) -> JsonObject:
-    """What the digest is made of, and what it means."""
-    declared = _declared(one, one.driver) if one.driver is not None else {}
-    return {DRIVER: one.key, "folder": str(one.folder), **declared, "files": dict(one.files)}
-
-
-def _accepted(trusted: Trusted | None) -> JsonObject | None:
-    if trusted is None:
-        return None
-    return {"digest": trusted.digest, "by": trusted.by, "at": rfc3339(trusted.at), "policy_tags": list(trusted.tags)}
-
-
-def _changed(now: Mapping[str, str], before: Mapping[str, str]) -> set[str]:
-    return {name for name in {**before, **now} if before.get(name) != now.get(name)}
-
-
-def _texts(one: Declared) -> dict[str, str]:
-    """The short files of a folder, and the contracts elsewhere, as they are now. Raises Refused when they are others
-    than those that were declared. Blocking."""
-    folder = read_folder(Found(root=one.root, path=one.folder, mark=mark_of(one.folder)))
-    outside = {name: digest for name, digest in one.files.items() if Path(name).is_absolute()}
-    if folder_digest({**folder.digests, **outside}) != one.digest:
-        raise Refused("changed", f"the files of {one.id} are changing", {"driver": one.key})
-    texts = {name: data.decode("utf-8", "replace") for name, data in folder.texts.items()}
-    for name in outside:
-        try:
-            texts[name] = Path(name).read_text("utf-8", "replace")
-        except OSError:
-            continue
-    return texts
-
-
-def _difference(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    left = DIFFERENCE_LINES_MAX
-    for name in sorted({**before, **now}):
-        old, new = before.get(name, ""), now.get(name, "")
-        if old == new:
-            continue
-        for line in difflib.unified_diff(
-            old.splitlines(), new.splitlines(), f"{name} (accepted)", f"{name} (now)", lineterm="", n=2
-        ):
-            if not left:
-                yield f"... more than {DIFFERENCE_LINES_MAX} lines"
-                return
-            left -= 1
-            yield line
-
-
-def _delete(folder: Path) -> None:
-    """Nothing behind a link is touched."""
+def _delete(one: Declared) -> str:
+    """Nothing behind a link is touched, nor a contract that a driver only stands beside."""
+    folder = one.folder
+    if one.root.below_tools:
+        for name in OWN_FILES:
+            (folder / name).unlink(missing_ok=True)
+        return str(folder / OWN_FILES[0])
     if folder.is_symlink():
         folder.unlink()
     else:
         shutil.rmtree(folder)
+    return str(folder)

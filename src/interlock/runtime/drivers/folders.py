@@ -16,7 +16,15 @@ import msgspec
 
 from interlock.protocol.drivers.frontmatter import FILE_BYTES_MAX
 from interlock.protocol.drivers.messages import Problem
-from interlock.runtime.drivers.looking import DRIVER_FILE, FILES_MAX, SECRETS_FILE, TOOL_FILE, Found, walk
+from interlock.runtime.drivers.looking import (
+    DRIVER_FILE,
+    FILES_MAX,
+    SECRETS_FILE,
+    TOOL_FILE,
+    Found,
+    is_text,
+    walk,
+)
 
 FOLDER_BYTES_MAX: Final = 512 * 1024 * 1024
 TEXT_BYTES_MAX: Final = 256 * 1024  # of a further file kept to show a difference
@@ -52,6 +60,10 @@ def read_folder(found: Found) -> Folder:
             message = f"the folder has more than {FILES_MAX} files or {FOLDER_BYTES_MAX >> 20} MiB"
             problems.append(_problem(path, "folder_too_large", message, "install what it brings from elsewhere"))
             break
+        if not is_text(name):
+            message = f"the name of the file {name!r} is no plain text"
+            problems.append(_problem(path, "name_invalid", message, "rename it"))
+            continue
         try:
             if stat.S_ISLNK(seen.st_mode):
                 digests[name] = _link(path, name)

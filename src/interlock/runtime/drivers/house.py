@@ -61,6 +61,11 @@ class Drivers:
             await self.registry.publish()
         self._again.set()
 
+    def on_secret(self, slug: str) -> list[str]:
+        """It was set. Gives the segments of the servers that are started anew with it."""
+        providers = self.registry.providers.values() if self.registry is not None else ()
+        return [segment for provider in providers for segment in provider.on_secret(slug)]
+
     async def settle(self, seconds: float) -> None:
         """Until every driver that was there at the start had its first chance, at most so long."""
         try:

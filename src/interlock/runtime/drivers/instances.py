@@ -5,8 +5,9 @@ time ends: the one for all falls asleep, that of a tenant is gone. A tenant is n
 """
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from interlock.runtime.clock import Clock
@@ -26,6 +27,8 @@ class Instance:
         self.used_at = now
         self.verdict: Verdict | None = None  # on what its server listed last
         self.watch: asyncio.TimerHandle | None = None
+        self.done: asyncio.Event | None = None  # that is over
+        self.unlent: asyncio.Event | None = None  # it is about to be ended or started anew: set when nobody has it
 
     @property
     def is_idle(self) -> bool:
@@ -80,11 +83,33 @@ class Instances:
         instance = self._of[who] = Instance(who, keeper, self._clock.now())
         return instance
 
+    @property
+    def all(self) -> tuple[Instance, ...]:
+        return tuple(self._of.values())
+
+    @contextlib.asynccontextmanager
+    async def drained(self, instance: Instance, seconds: float) -> AsyncIterator[None]:
+        """With nobody having borrowed it, at most so much later; whoever wants it meanwhile waits."""
+        while instance.unlent is not None and (before := instance.done) is not None:
+            await before.wait()
+        instance.unlent, instance.done = asyncio.Event(), asyncio.Event()
+        try:
+            if instance.leases:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await instance.unlent.wait()
+            yield
+        finally:
+            done, instance.unlent, instance.done = instance.done, None, None
+            done.set()
+            while self._waiting:
+                self._free()
+
     def maybe(self, who: str | None) -> Instance | None:
         return self._of.get(who)
 
     def maybe_lend(self, instance: Instance) -> InstanceLease | None:
-        if instance.leases and self._one_by_one:
+        if instance.unlent is not None or (instance.leases and self._one_by_one):
             return None
         instance.used_at = self._clock.now()
         return InstanceLease(self, instance)
@@ -125,6 +150,8 @@ class Instances:
     def returned(self, instance: Instance) -> None:
         instance.leases -= 1
         instance.used_at = self._clock.now()
+        if instance.unlent is not None and not instance.leases:
+            instance.unlent.set()
         if instance.is_idle:
             self._free()
 

@@ -52,15 +52,17 @@ class DriverKeeper(Keeper):
         starts: asyncio.Semaphore,
         on_up: Callable[[], None],
         on_fallen: Callable[[], None],
+        on_restarted: Callable[[], None],
     ) -> None:
         """`starts`: how many servers may be starting at one time. `on_up`: it is there, and its lists were looked at.
-        `on_fallen`: a series of attempts was in vain."""
+        `on_fallen`: a series of attempts was in vain. `on_restarted`: somebody wants it started anew."""
         super().__init__(link, workshop, stock, holder)
         self.reads = lists_of(driver)
         self.fell = asyncio.Event()
         self._starts = starts
         self._on_up = on_up
         self._on_fallen = on_fallen
+        self._on_restarted = on_restarted
         self._retries_max = driver.connection.max_retries
         self._failed = 0  # attempts of this series
         self._gives_up = False
@@ -114,6 +116,7 @@ class DriverKeeper(Keeper):
         await asyncio.wait((self.refreshed("tools"),), timeout=self._workshop.manner.within(LIST_S))
 
     async def restart(self) -> None:
+        self._on_restarted()
         self._exits.clear()
         self._barred_until = -inf
         self._failed = 0

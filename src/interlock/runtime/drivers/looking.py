@@ -58,13 +58,15 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def roots_of(plan: Plan) -> tuple[Root, ...]:
+    """A folder that is named twice is one root."""
     own = (Root(kind="own", rank=1, path=plan.drivers.own),) if plan.drivers.own is not None else ()
-    return (
+    found = (
         Root(kind="workspace", rank=0, path=plan.workspace / DRIVERS),
         Root(kind="workspace", rank=0, path=plan.workspace / TOOLS, below_tools=True),
         *own,
         *(Root(kind="configured", rank=rank, path=path) for rank, path in enumerate(plan.drivers.paths, 2)),
     )
+    return tuple({root.path: root for root in reversed(found)}.values())[::-1]
 
 
 def is_any(roots: Iterable[Root]) -> bool:
@@ -106,6 +108,11 @@ def look(plan: Plan, others: Iterable[Path] = (), staged: Found | None = None) -
 def inside(path: Path, folder: Path) -> bool:
     """With every link followed."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
+def is_text(name: str) -> bool:
+    """Whether a name can be written down and read: file systems take bytes that are no text, and ends of lines."""
+    return name.isprintable()
 
 
 def maybe_stat(path: Path) -> Stat | None:
@@ -171,6 +178,11 @@ def _folders(path: Path, problems: list[Problem]) -> list[tuple[str, bool]]:
             found = sorted((entry.name, entry.is_symlink()) for entry in entries if entry.is_dir())
     except OSError:
         return []
+    for name, _ in found:
+        if not is_text(name):
+            message = f"the folder {name!r} is not looked at: its name is no plain text"
+            problems.append(Problem(file=str(path), code="name_invalid", message=message, hint="rename it"))
+    found = [each for each in found if is_text(each[0])]
     if len(found) > FOLDERS_MAX:
         hint = "move some of them into a folder of their own and name it in drivers.paths"
         message = f"there are more than {FOLDERS_MAX} folders here, and the rest is not looked at"
@@ -195,6 +207,8 @@ def _beside_tools(root: Root, contracts: list[tuple[Path, Stat | None]], problem
             message = f"there are more than {FILES_MAX} files here, and the rest is not looked at"
             hint = "keep only contracts here"
             problems.append(Problem(file=str(root.path), code="too_many_files", message=message, hint=hint))
+        elif not is_text(name):
+            continue
         elif path.name == TOOL_FILE:
             contracts.append((path, _stat(found)))
         elif path.name == DRIVER_FILE:

@@ -22,6 +22,7 @@ def open_drivers(node: "Node", plan: Plan) -> tuple[Registry, DriverDesk]:
     registry = Registry(plan, memory, this_machine(plan.data / "packages"))
     registry.factory = Providing(node, node._workshop, lambda: registry.plan)
     registry.take = node.contracts.take
+    registry.offered_problems = lambda: node.contracts.problems
     desk = DriverDesk(registry, node.clock, node.recorder.append_now)
     desk.explain = node.contracts.explained
     desk.tester = Examples(node)

@@ -63,6 +63,7 @@ class Provider(Protocol):
     state: DriverState
     code: str | None  # of the reason
     reason: str | None
+    login: str | None  # what it waits for while unauthed, in words a client may read: slugs, a login
     problems: tuple[Problem, ...]  # of the last check of what the server offers, errors first
     bindings: Mapping[str, Binding]  # contract id -> its entry of implements[], also before anything was checked
     contract_ids: frozenset[str]  # what it serves now, also asleep, before `bound` is made

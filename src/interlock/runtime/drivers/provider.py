@@ -6,7 +6,7 @@ why, and leases of its server's link. Whether it is the one to serve a call is n
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -16,22 +16,28 @@ import msgspec
 
 from interlock.config.plan import Dial
 from interlock.protocol.drivers.errors import DriverError
+from interlock.protocol.drivers.expiry import maybe_detector
 from interlock.protocol.drivers.matching import Bound
-from interlock.protocol.drivers.messages import Binding, Contract, Docker, Driver, Problem, Remote
+from interlock.protocol.drivers.messages import Binding, Contract, Docker, Driver, Problem, Remote, Secret
 from interlock.runtime.callers import Caller
 from interlock.runtime.drivers.checking import Verdict, check, greeting_warnings
 from interlock.runtime.drivers.checkup import Checkup
-from interlock.runtime.drivers.compiled import DeclaredEras, compiled, manner_of
+from interlock.runtime.drivers.compiled import DeclaredEras, compiled, manner_of, may_be_oauth
 from interlock.runtime.drivers.containers import ContainerRefused, remove_left
+from interlock.runtime.drivers.driver_link import DriverLink
 from interlock.runtime.drivers.installed import Installed
 from interlock.runtime.drivers.instances import Instance, InstanceLease, Instances
 from interlock.runtime.drivers.keeping import DriverKeeper
+from interlock.runtime.drivers.lacking import code_of, lacks_of, login_words
+from interlock.runtime.drivers.logins import Logins
 from interlock.runtime.drivers.ports import UNHEALTHY, DriverState, Hooks
 from interlock.runtime.drivers.shop import Shop
+from interlock.runtime.drivers.vault import DriverRevealer
 from interlock.runtime.drivers.watching import Watching
 from interlock.runtime.links.greeting import UNSUPPORTED
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
+from interlock.runtime.links.state import LinkState
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.drivers")
@@ -61,8 +67,11 @@ class DriverProvider:
         *,
         digest: str,
         folder: Path,
+        inventory: Mapping[str, Secret],
+        own_secrets: Collection[str],
     ) -> None:
-        """`contracts`: of each binding, by its place in implements[]. `digest`: of the folder as it is trusted."""
+        """`contracts`: of each binding, by its place in implements[]. `digest`: of the folder as it is trusted.
+        `inventory`: its secrets by the NAME it uses; `own_secrets`: slugs that its own SECRETS.md lets it have."""
         self.driver = driver
         self.state = DriverState.INSTALLING
         self.code: str | None = None
@@ -71,6 +80,7 @@ class DriverProvider:
         self.bindings: Mapping[str, Binding] = {contracts[each.index].id: each for each in driver.implements}
         self.contract_ids: frozenset[str] = frozenset()  # what it serves now; `bound` may still have to be made
         self.problems: tuple[Problem, ...] = ()  # of the last check, errors first
+        self.login: str | None = None
         self.hooks: Hooks | None = None
         self.listing: Listing | None = None
         self.installed: Installed | None = None
@@ -79,6 +89,11 @@ class DriverProvider:
         self._shop = shop
         self._digest = digest
         self._folder = folder
+        self._inventory = inventory
+        self._own_secrets = own_secrets
+        slugs = [inventory[name].slug for name in driver.secret_names if name in inventory]
+        self._logins = Logins(shop.kv, shop.vault, driver, slugs)
+        self._undone: set[asyncio.Task[None]] = set()
         self.on_changed: Callable[[DriverProvider], None] | None = None  # what it offers; not how it stands
         self._snapshot: Snapshot | None = None
         self._checked: tuple[bytes, Verdict] | None = None  # the digest of a list, and what was found
@@ -104,10 +119,12 @@ class DriverProvider:
             await asyncio.wait((self._task,))
         if self._checkup is not None:
             await self._checkup.stop()
+        for task in self._undone:
+            task.cancel()
+        await asyncio.gather(*self._undone, return_exceptions=True)
         if self._instances is not None:
             if not at_once:
-                longest_ms = max(contract.timeout_ms for contract in self._contracts.values())
-                await self._instances.unlent(longest_ms / 1000)
+                await self._instances.unlent(self._longest_s)
             await self._instances.stop()
         if isinstance(self.driver.server, Docker) and self.installed is not None:
             await self._remove_containers(self.installed)
@@ -126,13 +143,18 @@ class DriverProvider:
             primary = self._instances.make(None)
             self._checkup = self._make_checkup(self.installed, primary.keeper)
             snapshot = await self._maybe_snapshot() if self._shop.plan.registration == "lazy" else None
+            expired = await self._logins.load(None)
         except Exception as error:
             log.exception("driver %s cannot be registered", self.driver.key)
             words = str(error) if isinstance(error, StoreError) else "internal error; the log says more"
             self._stand(DriverState.UNAVAILABLE, "internal", words)
             self.settled.set()
             return
-        if snapshot is not None:
+        if expired is not None:
+            self._unauth("auth_required", expired)
+            self.settled.set()
+            primary.keeper.start_asleep()
+        elif snapshot is not None:
             self._snapshot = snapshot
             self.contract_ids = frozenset(snapshot.tools)
             complete = len(self.contract_ids) == len(self.bindings)
@@ -191,18 +213,33 @@ class DriverProvider:
             is_sandboxed=shop.plan.sandbox.get(driver.id) != "off",
         )
         watching = Watching(shop.watcher, may_ask=bool(driver.interlock.client_capabilities))
-        link = Link(plan, watching, shop.workshop.clock, vendor_meta=shop.vendor_meta)
-        holder = shop.holder_for(plan.segment, plan.reach) if isinstance(plan.reach, Dial) else None
+        contracts = tuple(self.bindings)
+        revealer = DriverRevealer(shop.vault, driver, self._inventory, self._own_secrets, contracts, who)
+        link = DriverLink(
+            plan,
+            watching,
+            shop.workshop.clock,
+            vendor_meta=shop.vendor_meta,
+            revealer=revealer,
+            redacts_results=driver.interlock.redact_results,
+            detector=maybe_detector(driver),
+            on_expired=lambda reason: self._expire(who, reason),
+        )
+        holder = None
+        if isinstance(plan.reach, Dial) and may_be_oauth(driver):
+            holder = shop.holder_for(plan.segment, plan.reach, revealer)
         keeper = watching.keeper = DriverKeeper(
             link,
-            self._workshop,
+            msgspec.structs.replace(self._workshop, revealer=revealer),
             lambda link, listing: self._take(link, who, listing),
             holder,
             driver=driver,
             starts=shop.starts,
             on_up=self.settled.set,
             on_fallen=lambda: self._fell(who),
+            on_restarted=lambda: self._on_restarted(who),
         )
+        keeper.stderr.redact = lambda line, cut: (revealer.redactor.cut if cut else revealer.redactor.redacted)(line)
         return keeper
 
     # What its server says
@@ -239,7 +276,7 @@ class DriverProvider:
         warnings = () if facts is None else greeting_warnings(self.driver, facts, link.transport)
         before = _offered(self.listing, self.bound)
         self.bound = verdict.bound
-        self.problems = (*verdict.problems, *warnings)
+        self.problems = (*verdict.problems, *warnings, *self._notes())
         self.listing = listing
         self.contract_ids = frozenset(verdict.bound)
         self._judged = (verdict.state, verdict.code, verdict.reason)
@@ -256,6 +293,15 @@ class DriverProvider:
             self._illness = None
             self._stand(*self._judged)
 
+    def _notes(self) -> tuple[Problem, ...]:
+        """What installing it had to say."""
+        notes = self.installed.notes if self.installed is not None else ()
+        places = self.driver.places
+        return tuple(
+            places.problem("/install", each.code, each.message, "nothing needs to be done", severity="note")
+            for each in notes
+        )
+
     def _fell(self, who: str | None) -> None:
         """A series of attempts was in vain. A tenant's own trouble is nobody else's."""
         instance = self._instances.maybe(who) if self._instances is not None else None
@@ -265,13 +311,85 @@ class DriverProvider:
         reason = instance.keeper.link.standing.reason
         self._illness = None
         if failure is not None and failure.unauthorised:
-            self._stand(DriverState.UNAUTHED, "auth_required", reason)
+            lacks = lacks_of(failure)
+            if lacks and all(lack.per_user for lack in lacks) and self.driver.interlock.isolation != "driver":
+                # Only its users can have them: each user's own process will be looked at.
+                self._offer_unseen()
+                self._judged = (DriverState.READY, None, None)
+                self._stand(*self._judged)
+            else:
+                self._unauth(code_of(lacks), reason)
         elif failure is not None and failure.code == UNSUPPORTED:
             self._stand(DriverState.REJECTED, UNSUPPORTED, reason)
         else:
             code = failure.code if failure is not None else None
             self._stand(DriverState.UNAVAILABLE, code or "tool_unavailable", reason)
         self.settled.set()
+
+    def _unauth(self, code: str, reason: str | None) -> None:
+        """What it would serve stays offered, so that whoever calls it hears what is needed."""
+        self.login = login_words(self.driver, reason)
+        self._offer_unseen()
+        self._stand(DriverState.UNAUTHED, code, reason)
+
+    def _offer_unseen(self) -> None:
+        if not self.contract_ids:
+            self.contract_ids = frozenset(self.bindings)
+            self._tell()
+
+    def _expire(self, who: str | None, reason: str) -> None:
+        """AIP-30.auth-2: once; the server is not asked again before a secret, or the login, is another."""
+        if self._logins.maybe_expired(who) is not None or self._instances is None:
+            return
+        self._logins.expire(who, reason)
+        self._begin_task(self._logins.keep(who))
+        if who is None:
+            self._illness = None
+            self._unauth("auth_required", reason)
+        log.warning("driver %s: %s", self.driver.key, reason)
+        instance = self._instances.maybe(who)
+        if instance is not None:
+            self._begin_task(self._end_unlent(self._instances, instance))
+
+    async def _end_unlent(self, instances: Instances, instance: Instance) -> None:
+        async with instances.drained(instance, self._longest_s):
+            instances.rest(instance)
+
+    def _on_restarted(self, who: str | None) -> None:
+        if self._logins.renew(who):
+            self._begin_task(self._logins.keep(who))
+
+    def on_secret(self, slug: str) -> tuple[str, ...]:
+        """It was set: what runs with it, or waits for it, is started anew, once its open calls have ended. Gives the
+        segments of these."""
+        instances = self._instances
+        names = [name for name, entry in self._inventory.items() if entry.slug == slug]
+        if instances is None or not set(names) & {*self.driver.secret_names}:
+            return ()
+        for who in self._logins.expired:
+            self._on_restarted(who)
+        concerned = [one for one in instances.all if one.keeper.link.standing.state is not LinkState.ASLEEP]
+        if self.state is DriverState.UNAUTHED and (primary := instances.maybe(None)) and primary not in concerned:
+            concerned.append(primary)
+        for instance in concerned:
+            self._begin_task(self._restart_unlent(instances, instance))
+        return tuple(one.keeper.link.segment for one in concerned)
+
+    async def _restart_unlent(self, instances: Instances, instance: Instance) -> None:
+        async with instances.drained(instance, self._longest_s):
+            if self.state is DriverState.UNAUTHED:
+                self.login = None
+                self._stand(DriverState.CHECKING, None, None)
+            await instance.keeper.restart()
+
+    @property
+    def _longest_s(self) -> float:
+        return max(contract.timeout_ms for contract in self._contracts.values()) / 1000
+
+    def _begin_task(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=f"driver {self.driver.key}: login")
+        self._undone.add(task)
+        task.add_done_callback(self._undone.discard)
 
     def _stand(self, state: DriverState, code: str | None, reason: str | None) -> None:
         if (state, code, reason) != (self.state, self.code, self.reason):
@@ -312,6 +430,13 @@ class DriverProvider:
         who = self._who(caller)
         if self.state is DriverState.UNAUTHED and who is None:  # it refused, or would: it is not asked again
             return self._unauthed(self.reason)
+        if who is not None:
+            try:
+                expired = await self._logins.load(who)
+            except StoreError as error:
+                expired = str(error)
+            if expired is not None:
+                return self._unauthed(expired)
         lease = await instances.borrow(who, timeout_s)
         if lease is None:
             return DriverError(
@@ -372,7 +497,7 @@ class DriverProvider:
     def _unauthed(self, reason: str | None) -> DriverError:
         return DriverError(
             code="auth_required",
-            message="the server of this tool needs a credential that an operator has to set",
+            message=login_words(self.driver, reason),
             cause={"driver": self.driver.key, "reason": reason},
         )
 

@@ -1,5 +1,6 @@
 """Makes the provider of each driver that may run, out of what a node has."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -15,11 +16,13 @@ from interlock.runtime.drivers.installing import install
 from interlock.runtime.drivers.locks import Locks
 from interlock.runtime.drivers.provider import DriverProvider
 from interlock.runtime.drivers.shop import Shop
+from interlock.runtime.drivers.vault import Vault
 from interlock.runtime.drivers.version_check import install_checked
 from interlock.runtime.grants.desk import GrantDesk
 from interlock.runtime.links.connecting import Workshop
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import LinkWatcher
+from interlock.runtime.recorder import Recorder
 from interlock.store.ports import Store
 
 
@@ -37,6 +40,9 @@ class House(LinkWatcher, Protocol):
 
     @property
     def desk(self) -> GrantDesk: ...
+
+    @property
+    def recorder(self) -> Recorder: ...
 
 
 class Providing:
@@ -58,6 +64,13 @@ class Providing:
             kv=node.store.kv,
             install=self._install,
             holder_for=node.desk.holder,
+            vault=Vault(
+                store=node.desk.secrets,
+                clock=node.clock,
+                record=node.recorder.add_line,
+                workspace=str(first.workspace),
+                environment=os.environ,
+            ),
             vendor_meta=first.mcp.meta_pass == "vendor",  # noqa: S105  (a choice, not a password)
         )
 
@@ -65,7 +78,15 @@ class Providing:
         if declared.driver is None:
             raise ValueError(f"{declared.key} is not fit to run")
         shop = self._shop.with_plan(self._plan().drivers)
-        return DriverProvider(declared.driver, declared.contracts, shop, digest=declared.digest, folder=declared.folder)
+        return DriverProvider(
+            declared.driver,
+            declared.contracts,
+            shop,
+            digest=declared.digest,
+            folder=declared.folder,
+            inventory=declared.secrets,
+            own_secrets=declared.bound_secrets,
+        )
 
     async def _install(self, driver: Driver, folder: Path, say: Callable[[str], None]) -> Installed | InstallFailed:
         """Raises StoreError: what was installed before is not known, and something newer is not taken for it."""

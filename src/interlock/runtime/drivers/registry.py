@@ -8,13 +8,13 @@ it is now.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.protocol.drivers.messages import Contract
+from interlock.protocol.drivers.messages import Contract, Problem
 from interlock.protocol.drivers.premises import Machine
 from interlock.runtime.drivers.declared import Declaration, Declared
 from interlock.runtime.drivers.looking import Sight, look
@@ -22,7 +22,6 @@ from interlock.runtime.drivers.ports import DriverState, Provider
 from interlock.runtime.drivers.remembered import Memory
 from interlock.runtime.drivers.survey import Surveyor
 from interlock.runtime.drivers.table import ContractTable
-from interlock.store.ports import StoreError
 
 STOPPED: Final = "stopped"
 
@@ -39,6 +38,9 @@ class Running(Provider, Protocol):
     settled: asyncio.Event  # the first verdict is there
 
     def start(self) -> None: ...
+
+    def on_secret(self, slug: str) -> tuple[str, ...]:
+        """This one was set. Gives the segments of what is started anew with it."""
 
     async def stop(self, *, at_once: bool = False) -> None: ...
 
@@ -60,6 +62,7 @@ class Registry:
         self.sight = Sight()
         self.factory: Factory | None = None  # without one it only knows, and starts nothing
         self.take: Take | None = None
+        self.offered_problems: Callable[[], Sequence[Problem]] = tuple  # of what is offered of all drivers together
         self.on_declared: Callable[[Declaration], Awaitable[None]] | None = None  # after everything is taken up
         self._machine = machine
         self._surveyor = Surveyor(plan, machine)
@@ -91,6 +94,12 @@ class Registry:
             await self.on_declared(new)
         return new
 
+    async def current(self) -> Declaration:
+        """The same; but while others are at it, what was found last: taking up many drivers takes its time."""
+        if self._refreshing.locked() and self.declaration.drivers:
+            return self.declaration
+        return await self.refresh()
+
     async def renew(self, key: str) -> None:
         """Another release of its server is on record: its provider is made anew. Raises StoreError."""
         async with self._refreshing:
@@ -108,23 +117,23 @@ class Registry:
         wanted = {one.key: one for one in declaration.drivers if one.is_fit and one.trusted}
         for key in self._kept.keys() - wanted.keys():
             self._leave(key)
-        trouble: StoreError | None = None
-        for key, declared in wanted.items():
-            assert declared.driver is not None  # noqa: S101  (it is fit)
-            made_of = _made_of(declared, self.plan)
-            kept = self._kept.get(key)
-            if kept is not None and kept.made_of == made_of:
+        made_of = {key: _made_of(one, self.plan) for key, one in wanted.items()}
+        changed = [key for key, made in made_of.items() if key not in self._kept or self._kept[key].made_of != made]
+        # All at once: each waits for the disk.
+        registered = await asyncio.gather(
+            *(self.memory.register(one.driver) for key in changed if (one := wanted[key]).driver is not None),
+            return_exceptions=True,
+        )
+        trouble: BaseException | None = None
+        for key, failed in zip(changed, registered, strict=True):
+            if failed is not None:
+                trouble = failed
                 continue
-            try:
-                await self.memory.register(declared.driver)
-            except StoreError as refused:
-                trouble = refused
-                continue
-            if kept is not None:
+            if key in self._kept:
                 self._leave(key)
-            provider = factory(declared)
+            provider = factory(wanted[key])
             provider.on_changed = self._on_changed
-            self._kept[key] = _Kept(provider, made_of)
+            self._kept[key] = _Kept(provider, made_of[key])
             provider.start()
         await self.publish(anyway=False)
         if trouble is not None:
@@ -141,6 +150,11 @@ class Registry:
         self._leaving.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("%s: it could not be stopped", task.get_name(), exc_info=task.exception())
+
+    async def all_left(self) -> None:
+        """Until everything that was replaced or removed has ended."""
+        if self._leaving:
+            await asyncio.wait(set(self._leaving))
 
     async def stop(self) -> None:
         async with self._refreshing:

@@ -16,6 +16,7 @@ from interlock.protocol.drivers.history import keep, recall
 from interlock.protocol.drivers.identity import Manifest, manifest_of
 from interlock.protocol.drivers.messages import Driver
 from interlock.runtime.clock import Clock
+from interlock.runtime.drivers.locks import BUCKET as LOCKS
 from interlock.store.ports import Entry, KeyValue
 
 log = logging.getLogger("interlock.drivers")
@@ -102,8 +103,10 @@ class Memory:
         self.revision += 1
 
     async def forget(self, key: str) -> bool:
+        """What was registered, and what exactly was installed."""
         self._manifests.pop(key, None)
         self.revision += 1
+        await self._kv.delete(LOCKS, key)
         return await self._kv.delete(MANIFESTS, _hashed(key))
 
     async def allow(self, id: str, hosts: tuple[str, ...]) -> None:

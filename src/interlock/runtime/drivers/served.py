@@ -139,16 +139,17 @@ class Served:
         dropped = self._dropped.intersection(given) if self._dropped else _NOTHING
         only, last, ident = self._only, self._last, self.contract.id
         if only is not None and last is not None and pinned is None and not dropped:
-            state, code, reason, serves = last[0][0]
+            state, code, reason, login, serves = last[0][0]
             if (
                 only.state is state
                 and only.code == code
                 and only.reason == reason
+                and only.login == login
                 and (ident in only.contract_ids) is serves
             ):
                 return last[1]
         standing: list[tuple[object, ...]] = [
-            (one.state, one.code, one.reason, ident in one.contract_ids) for one in self._all
+            (one.state, one.code, one.reason, one.login, ident in one.contract_ids) for one in self._all
         ]
         if self._checked:
             standing += [(one.passed_at, one.failed_at) for one in self._checked]
@@ -215,6 +216,7 @@ class Served:
             binding=binding,
             fault=fault,
             auth="unauthed" if unauthed else "unknown",
+            login=provider.login if unauthed else None,
             passed_at=provider.passed_at,
             failed_at=provider.failed_at,
         )

@@ -12,7 +12,9 @@ from interlock.protocol.drivers.messages import Driver
 from interlock.runtime.callers import Caller
 from interlock.runtime.drivers.context import tenant_of, user_of
 from interlock.runtime.drivers.installed import Installed, InstallFailed
+from interlock.runtime.drivers.vault import Vault
 from interlock.runtime.grants.holder import Holder
+from interlock.runtime.grants.revealing import Revealer
 from interlock.runtime.links.connecting import Workshop
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import LinkWatcher
@@ -32,7 +34,8 @@ class Shop(msgspec.Struct, frozen=True, kw_only=True):
     keepers: dict[str, Keeper]
     kv: KeyValue
     install: Installer
-    holder_for: Callable[[str, Dial], Holder | None]
+    holder_for: Callable[[str, Dial, Revealer], Holder | None]
+    vault: Vault
     tenant_of: Callable[[Caller], str] = tenant_of
     user_of: Callable[[Caller], str] = user_of
     vendor_meta: bool = True

@@ -13,8 +13,10 @@ from typing import Any
 import msgspec
 
 from interlock.config.plan import Plan
+from interlock.protocol.drivers.access import is_for_users_alone
 from interlock.protocol.drivers.driver_checks import escapes
 from interlock.protocol.drivers.driver_file import DRIVER_FILE, read_driver
+from interlock.protocol.drivers.expiry import detect_problem
 from interlock.protocol.drivers.folder_digest import folder_digest
 from interlock.protocol.drivers.frontmatter import read_frontmatter
 from interlock.protocol.drivers.history import successor_problems
@@ -28,6 +30,7 @@ from interlock.protocol.drivers.messages import (
     Secret,
     Secrets,
 )
+from interlock.protocol.drivers.placeholders import USER_CONTEXT
 from interlock.protocol.drivers.premises import UNMET, Machine, unmet, unverified_tags
 from interlock.protocol.drivers.runner_block import runner_faults
 from interlock.protocol.drivers.secrets_file import SECRETS_FILE, merged, read_secrets, secret_for
@@ -345,4 +348,21 @@ def _with_secrets(one: Declared, inventory: tuple[Secret, ...]) -> Declared:
             problem = driver.places.problem(place, "secret_undeclared", message, hint, severity="warning")
             problems.append(problem)
     known = {name: secret for name, secret in found.items() if secret is not None}
+    problems += (_of_users(driver, name) for name in driver.secret_names if _is_misplaced(driver, known.get(name)))
+    if (unknown := detect_problem(driver)) is not None:
+        problems.append(unknown)
     return msgspec.structs.replace(_stated(one, problems), secrets=known)
+
+
+def _is_misplaced(driver: Driver, secret: Secret | None) -> bool:
+    """AIP-security-8: what is one user's would be everybody's."""
+    return secret is not None and driver.interlock.isolation == "driver" and is_for_users_alone(secret)
+
+
+def _of_users(driver: Driver, name: str) -> Problem:
+    return driver.places.problem(
+        "/server",
+        USER_CONTEXT,
+        f"the secret {name} is for single users, and all callers share the server",
+        "write metadata.interlock.isolation: user, or let the driver have it with access.bind: [{tool: its id}]",
+    )

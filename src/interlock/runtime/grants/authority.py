@@ -6,9 +6,11 @@ somebody outside, so nothing is fetched nearer to this machine than the server i
 
 from collections.abc import Mapping, Sequence
 from typing import Final
+from urllib.parse import urlsplit
 
 import msgspec
 
+from interlock.protocol.drivers.egress import permits
 from interlock.protocol.oauth.client import (
     BadRegistration,
     Client,
@@ -53,8 +55,10 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Authority:
-    def __init__(self, url: str, issuer: str | None, clock: Clock) -> None:
+    def __init__(self, url: str, issuer: str | None, clock: Clock, egress: tuple[str, ...] | None = None) -> None:
+        """`egress`: the hosts that may be asked; None: any."""
         self._url = url
+        self._egress = egress
         self._pinned = issuer
         self._clock = clock
         self._fetcher: Fetcher | None = None
@@ -138,7 +142,7 @@ class Authority:
             )
         wanted = client_metadata(redirect_uri, name, method, native=is_loopback_url(redirect_uri))
         try:
-            answered = await (await self._fetching()).exchange(
+            answered = await (await self._fetching(server.registration_endpoint)).exchange(
                 server.registration_endpoint, _JSON, msgspec.json.encode(wanted)
             )
             if answered.status not in (200, 201):
@@ -155,7 +159,9 @@ class Authority:
     ) -> Token:
         headers, body = token_request(form, client, assertion)
         try:
-            answered = await (await self._fetching()).exchange(server.token_endpoint, headers, body)
+            answered = await (await self._fetching(server.token_endpoint)).exchange(
+                server.token_endpoint, headers, body
+            )
         except FetchFailed as error:
             raise Unobtainable(f"its authorization server gave no token: {error}", passing=True) from None
         if answered.status == 200:
@@ -168,9 +174,13 @@ class Authority:
         raise TokenRefused(error_code_untrusted(answered.body) or f"HTTP {answered.status}")
 
     async def _get(self, url: str) -> bytes:
-        return await (await self._fetching()).get(url)
+        return await (await self._fetching(url)).get(url)
 
-    async def _fetching(self) -> Fetcher:
+    async def _fetching(self, url: str) -> Fetcher:
+        """For this URL. Raises Unobtainable."""
+        host = urlsplit(url).hostname or ""
+        if self._egress is not None and permits(host, self._egress) is None:
+            raise Unobtainable(f"egress_denied: {printable(host)} is not in network.egress of its driver")
         if self._fetcher is None:
             self._fetcher = Fetcher(within=await place_of_url(self._url))
         return self._fetcher

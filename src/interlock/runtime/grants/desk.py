@@ -67,11 +67,15 @@ class GrantDesk:
             )
         }
 
-    def holder(self, segment: str, dial: Dial) -> Holder | None:
-        """None for a server whose credential stands in the configuration."""
+    def holder(self, segment: str, dial: Dial, revealer: Revealer | None = None) -> Holder | None:
+        """None for a server whose credential stands in the configuration. `revealer`: where its secrets are its own."""
         if any(name.lower() == "authorization" for name in dial.headers):
             return None
-        return Holder(self._office, segment, dial)
+        office = self._office
+        if revealer is not None:
+            clients = Clients(office.records, self._identity, revealer)
+            office = Office(records=office.records, consents=self._consents, clients=clients, clock=self._clock)
+        return Holder(office, segment, dial)
 
     def holder_for(self, node_own: Holder, dial: Dial, principal: str) -> Holder:
         """A user's own token, beside the one of the node."""

@@ -73,7 +73,9 @@ class Holder:
         self._server = server_resource(dial.url)
         self._node_own = node_own
         self._authority = (
-            Authority(dial.url, self._plan.issuer, office.clock) if node_own is None else node_own._authority
+            Authority(dial.url, self._plan.issuer, office.clock, dial.egress)
+            if node_own is None
+            else node_own._authority
         )
         self._challenge: Challenge = NO_CHALLENGE if node_own is None else node_own._challenge
         self._grant: Grant | None = None

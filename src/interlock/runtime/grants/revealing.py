@@ -14,12 +14,15 @@ class Revealer:
         self._secrets = secrets
         self._clock = clock
 
+    async def begin(self) -> None:
+        """Something that needs secrets is about to be started or dialled. Raises Unobtainable, StoreError."""
+
     async def text(self, text: str) -> str:
         """Raises Unobtainable naming a secret that is not set, StoreError. What a secret holds is not looked at."""
         pieces: list[str] = []
         end = 0
         for found in SECRET_REFERENCE.finditer(text):
-            pieces += (text[end : found.start()], await self._secret(secret_slug(found[1])))
+            pieces += (text[end : found.start()], await self._secret(found[1]))
             end = found.end()
         return "".join((*pieces, text[end:]))
 
@@ -34,7 +37,8 @@ class Revealer:
                 raise Unobtainable(f"a secret in its header {name} is no value that a header can carry: set it anew")
         return made
 
-    async def _secret(self, slug: str) -> str:
+    async def _secret(self, name: str) -> str:
+        slug = secret_slug(name)
         value = await self._secrets.get("secret", slug, self._clock.wall())
         if value is None:
             raise Unobtainable(f"it needs the secret {slug}: interlock secrets set {slug}")

@@ -23,6 +23,7 @@ from interlock.runtime.grants.revealing import Revealer
 from interlock.runtime.links.greeting import USUAL, GreetingFailed, Manner, greet
 from interlock.runtime.links.link import Link, ServerFacts
 from interlock.runtime.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble, Undelivered
+from interlock.runtime.links.served import MutePipe, ServedPipe
 from interlock.runtime.sandbox.cells import Cell, Command, Sandboxes
 from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.store.ports import StoreError
@@ -33,6 +34,7 @@ from interlock.transport.stdio import Child
 from interlock.transport.warden import Warden
 
 LAUNCH_S: Final = 15.0
+MEET_AGAIN_S: Final = 0.2  # a child that does not serve yet is asked again
 LATER: Final = (408, 425, 429)  # statuses after which the same may be tried again
 
 
@@ -84,6 +86,10 @@ class Loss:
     def forget(self) -> None:
         self._event.clear()
 
+    @property
+    def is_declared(self) -> bool:
+        return self._event.is_set()
+
     async def wait(self) -> str:
         await self._event.wait()
         return self.reason
@@ -105,9 +111,13 @@ class Connector:
         link, reach = self._link, self._link.plan.reach
         remembered = self._first or self._workshop.eras.get(link.segment)
         try:
+            await self._workshop.revealer.begin()
             if isinstance(reach, Spawn):
                 await self._launch(reach)
-                facts = await self._greet_or_lose(remembered)
+                if reach.serves is None:
+                    facts = await self._greet_or_lose(remembered)
+                else:
+                    facts = await self._meet(reach.serves, remembered)
             else:
                 facts = await self._dial(reach, remembered)
         except GreetingFailed as failed:
@@ -157,7 +167,7 @@ class Connector:
             argv = (*await self._install(reach.package), *argv)
         argv = tuple([await self._workshop.revealer.text(each) for each in argv])
         env = await self._workshop.revealer.table(reach.env)
-        pipe = StdioPipe(self._link)
+        pipe = StdioPipe(self._link) if reach.serves is None else MutePipe(self._link, self._stderr.feed)
         self._link.pipe = pipe
         child = partial(
             Child,
@@ -177,6 +187,24 @@ class Connector:
         self._link.pid = pipe.child.pid
         if pipe.cell is not None:
             await pipe.cell.open(pipe.child)
+
+    async def _meet(self, url: str, remembered: Era | None) -> ServerFacts:
+        """Greet the child where it serves, as soon as it does: it needs a while to come up, and nothing says when."""
+        link, program = self._link, self._link.pipe
+        if not isinstance(program, MutePipe):
+            raise TypeError("only a child that was launched to serve can be met")
+        deadline = self._workshop.clock.now() + self._launch_s
+        while True:
+            link.session = b""
+            pipe = link.pipe = ServedPipe(program, link, url, self._workshop.message_bytes)
+            link.transport = "http"
+            try:
+                return await self._greet_or_lose(remembered)
+            except GreetingFailed:
+                if self._loss.is_declared or self._workshop.clock.now() > deadline:
+                    raise
+            await pipe.hang_up()
+            await asyncio.sleep(MEET_AGAIN_S)
 
     async def _cell(self, plan: SandboxPlan, argv: tuple[str, ...], env: dict[str, str], cwd: Path | None) -> Cell:
         sandboxes = self._workshop.sandboxes

@@ -43,6 +43,7 @@ class Undelivered(msgspec.Struct, frozen=True):
     detail: str
     status: int = 0
     challenges: tuple[bytes, ...] = ()  # what a refusal says about the credential it wants (WWW-Authenticate)
+    headers: Headers = ()  # of a refusal that is not about the credential
 
 
 ASIDE_FULL = Undelivered(Trouble.BUSY, "too many messages to it wait already")
@@ -302,7 +303,7 @@ class _Exchange(msgspec.Struct, eq=False):
             owner.on_message(body, origin)
             if not self._awaited():
                 return
-        owner.on_undelivered(origin, Undelivered(Trouble.REFUSED, f"HTTP {status}", status))
+        owner.on_undelivered(origin, Undelivered(Trouble.REFUSED, f"HTTP {status}", status, headers=headers))
 
     def on_stream(self, status: int, headers: Headers) -> None:
         self.parser = SseParser(self.pipe.max_bytes)
@@ -417,7 +418,8 @@ class SsePipe:
 
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
         refused = status in (401, 403)
-        self._lost(unauthorised(status, headers) if refused else Undelivered(Trouble.REFUSED, f"HTTP {status}", status))
+        other = Undelivered(Trouble.REFUSED, f"HTTP {status}", status, headers=headers)
+        self._lost(unauthorised(status, headers) if refused else other)
 
     def on_stream(self, status: int, headers: Headers) -> None:
         pass
@@ -469,7 +471,8 @@ class _Posted:
         if status in (401, 403):
             self._pipe._owner.on_undelivered(self._origin, unauthorised(status, headers))
         elif not 200 <= status < 300:
-            self._pipe._owner.on_undelivered(self._origin, Undelivered(Trouble.REFUSED, f"HTTP {status}", status))
+            refusal = Undelivered(Trouble.REFUSED, f"HTTP {status}", status, headers=headers)
+            self._pipe._owner.on_undelivered(self._origin, refusal)
 
     def on_stream(self, status: int, headers: Any) -> None:
         pass

@@ -60,12 +60,13 @@ class Bubblewrap:
         for mount in at_root:
             words += _mounting(mount, nothing)
         words += _special(nothing)
+        holding = {parent for mount in mounts for parent in mount.path.parents}  # folders that others are shown in
         for mount in mounts:
             if mount.path != ROOT:
-                words += _mounting(mount, None if _holds_others(mount, mounts) else nothing)
+                words += _mounting(mount, None if mount.path in holding else nothing)
         if make_cwd:
             words += ("--dir", str(cwd))
-        hollow = [mount.path for mount in mounts if mount.kind is Kind.HIDDEN and _holds_others(mount, mounts)]
+        hollow = [mount.path for mount in mounts if mount.kind is Kind.HIDDEN and mount.path in holding]
         for path in (*hollow, *(() if at_root else (ROOT,))):
             words += ("--remount-ro", str(path))
         words += ("--chdir", str(cwd))
@@ -81,10 +82,6 @@ def _special(nothing: Path) -> Iterator[str]:
         if (_PROC / name).exists():
             yield from _mounting(Mount(Kind.HIDDEN, _PROC / name, _PROC / name), nothing)
     yield from ("--size", str(TEMPORARY_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev")  # noqa: S108
-
-
-def _holds_others(mount: Mount, mounts: list[Mount]) -> bool:
-    return any(mount.path in other.path.parents for other in mounts)
 
 
 def _mounting(mount: Mount, nothing: Path | None) -> tuple[str, ...]:

@@ -276,7 +276,8 @@ def _server(one: Driver, width: int) -> list[Text]:
     lines = labelled("server", one_line(f"{one.server_kind} over {one.transport}: {' '.join(command)}"), width)
     for key in ("env", "headers", "query"):
         if server.get(key):
-            lines += labelled(key, one_line(", ".join(server[key])), width)
+            written = ", ".join(f"{name}={value}" for name, value in server[key].items())
+            lines += labelled(key, one_line(written), width)
     if one.install:
         lines += labelled("install", one_line(", ".join(one.install)), width)
     lines += labelled("sandbox", _sandbox(one), width, style="" if one.sandboxed else "red")

@@ -1,0 +1,70 @@
+"""Is a container that serves HTTP started, met at its own port of the loopback, and ended with its driver?"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.runtime.drivers.stage import alive, settled, staged, until
+from tests.runtime.installs import Place
+from tests.runtime.test_driver_containers import Client
+
+from interlock.protocol.drivers.messages import Driver
+from interlock.runtime.drivers.installed import Installed, InstallFailed
+from interlock.runtime.drivers.ports import DriverState
+
+EVERYTHING = Path(__file__).parents[2] / "servers" / "everything.py"
+
+
+def serving(client: Client, *words: str) -> None:
+    client.state(server=[sys.executable, *words])
+
+
+@pytest.mark.req("AIP-server-6")
+async def test_a_container_that_serves_http_is_met_where_its_port_is_published(tmp_path: Path) -> None:
+    client, place = Client(tmp_path), Place(tmp_path)
+    place.env["PATH"] = f"{client.folder}:/usr/bin:/bin"
+    serving(client, str(EVERYTHING), "--http", "{port}")
+    async with staged(tmp_path) as stage:
+
+        async def install(driver: Driver, folder: Path, say: Any) -> Installed | InstallFailed:
+            return await place.install(driver)
+
+        stage.shop = msgspec.structs.replace(stage.shop, install=install)
+        server = {"kind": "docker", "image": "acme/server:1.0", "port": 8080}
+        network = {"egress": ["*"]}
+        provider = stage.provider(server=server, transport="http", network=network, tools={"test_simple_text": "says"})
+        await settled(provider)
+        await until(lambda: provider.state in (DriverState.READY, DriverState.UNAVAILABLE, DriverState.REJECTED))
+        assert provider.state is DriverState.READY, (provider.reason, provider.problems)
+        (keeper,) = [each for key, each in stage.node.keepers.items() if key.startswith("driven-mcp@1")]
+        assert keeper.link.transport == "http"
+        pid = keeper.link.pid
+        assert pid is not None
+        assert alive(pid)
+        await provider.stop(at_once=True)
+        assert not alive(pid)
+    assert client.calls("ps")
+
+
+async def test_a_container_that_never_serves_says_so(tmp_path: Path) -> None:
+    client, place = Client(tmp_path), Place(tmp_path)
+    place.env["PATH"] = f"{client.folder}:/usr/bin:/bin"
+    serving(client, "-c", "import sys; print('no port here'); sys.stdin.read()")
+    async with staged(tmp_path) as stage:
+
+        async def install(driver: Driver, folder: Path, say: Any) -> Installed | InstallFailed:
+            return await place.install(driver)
+
+        stage.shop = msgspec.structs.replace(stage.shop, install=install)
+        server = {"kind": "docker", "image": "acme/server:1.0", "port": 8080}
+        provider = stage.provider(
+            server=server,
+            transport="http",
+            network={"egress": ["*"]},
+            tools={"x": "says"},
+            connection_options={"timeout_ms": 1000},
+        )
+        await until(lambda: provider.state is DriverState.UNAVAILABLE, 50)
+        assert provider.reason
