@@ -33,7 +33,7 @@ from interlock.runtime.drivers.instances import Instance, InstanceLease, Instanc
 from interlock.runtime.drivers.keeping import DriverKeeper
 from interlock.runtime.drivers.lacking import code_of, lacks_of, login_words
 from interlock.runtime.drivers.logins import Logins
-from interlock.runtime.drivers.ports import DriverState, Hooks
+from interlock.runtime.drivers.ports import UNHEALTHY, DriverState, Hooks
 from interlock.runtime.drivers.sealed import Seal
 from interlock.runtime.drivers.shop import Shop
 from interlock.runtime.drivers.snapshots import Snapshot, Snapshots, about
@@ -52,7 +52,6 @@ log = logging.getLogger("interlock.drivers")
 INSTALL_AGAIN_S: Final = 60.0
 INSTALL_AGAIN_MAX_S: Final = 3600.0
 ACQUIRE_S: Final = 30.0
-UNHEALTHY: Final = "health_check_failed"
 LAST_WORDS: Final = 5  # lines of stderr that are shown with the driver
 
 _SERVES: Final = frozenset((DriverState.READY, DriverState.PARTIAL))
