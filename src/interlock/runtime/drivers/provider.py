@@ -46,6 +46,7 @@ from interlock.runtime.links.state import LinkState
 from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.store.ports import StoreError
 from interlock.transport.launch import ChildStartFailed
+from interlock.transport.tls import trusting
 
 log = logging.getLogger("interlock.drivers")
 
@@ -151,6 +152,10 @@ class DriverProvider:
             if self._hooking is not None and not await self._load(self._hooking):
                 return
             self.installed = await self._install()
+            ca_file = self._shop.plan.ca_file
+            if ca_file is not None and isinstance(self.driver.server, Remote):
+                tls = await asyncio.to_thread(trusting, ca_file)
+                self._workshop = msgspec.structs.replace(self._workshop, tls=tls)
             self._instances = self._make_instances(self.installed)
             primary = self._instances.make(None)
             self._checkup = self._make_checkup(self.installed, primary.keeper)
@@ -159,7 +164,7 @@ class DriverProvider:
             expired = await self._logins.load(None)
         except Exception as error:
             log.exception("driver %s cannot be registered", self.driver.key)
-            words = str(error) if isinstance(error, StoreError) else "internal error; the log says more"
+            words = str(error) if isinstance(error, StoreError | OSError) else "internal error; the log says more"
             self._stand(DriverState.UNAVAILABLE, "internal", words)
             self.settled.set()
             return
@@ -376,7 +381,8 @@ class DriverProvider:
             self._stand(DriverState.REJECTED, UNSUPPORTED, reason)
         else:
             code = failure.code if failure is not None else None
-            self._stand(DriverState.UNAVAILABLE, code or "tool_unavailable", reason)
+            usual = "upstream_error" if isinstance(self.driver.server, Remote) else "tool_unavailable"
+            self._stand(DriverState.UNAVAILABLE, code or usual, reason)
         self.settled.set()
 
     def _unauth(self, code: str, reason: str | None) -> None:
