@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +23,7 @@ FLOORS = {
     "store": 2,
     "config": 2,
     "protocol": 1,
+    "hooks": 1,
 }
 
 # What the protocol floor may import: values and computation, nothing that reaches out, waits, or knows the time.
@@ -169,8 +171,18 @@ def a_leaf_needs_no_node(source: Source) -> Iterator[str]:
             yield f"{source.module} imports {name}"
 
 
+def hooks_need_python_alone(source: Source) -> Iterator[str]:
+    """They are imported in a sandbox that shows nothing else."""
+    if source.package != "hooks":
+        return
+    for name in _imports(source):
+        if name.split(".")[0] not in sys.stdlib_module_names and not name.startswith("interlock.hooks"):
+            yield f"{source.module} imports {name}"
+
+
 RULES: list[Rule] = [
     imports_go_downhill,
+    hooks_need_python_alone,
     a_leaf_needs_no_node,
     protocol_is_pure,
     only_the_guard_admits,
@@ -192,6 +204,8 @@ BREACHES: list[tuple[Rule, str, str]] = [
     (imports_go_downhill, "interlock.runtime.x", "from interlock.surface import cli"),
     (imports_go_downhill, "interlock.surface.x", "from interlock.__main__ import main"),
     (imports_go_downhill, "interlock.attic.x", ""),
+    (hooks_need_python_alone, "interlock.hooks.x", "import msgspec"),
+    (hooks_need_python_alone, "interlock.hooks.x", "from interlock.protocol.drivers import errors"),
     (a_leaf_needs_no_node, "interlock.subserver.x", "from interlock.runtime.node import Node"),
     (a_leaf_needs_no_node, "interlock.subserver.x", "from interlock.store.sqlite import SqliteStore"),
     (imports_go_downhill, "interlock.runtime.x", "from interlock.subserver import Subserver"),

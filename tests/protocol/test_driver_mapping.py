@@ -9,6 +9,7 @@ from driver_texts import contract
 from hypothesis import given
 from hypothesis import strategies as st
 
+from interlock.protocol.drivers.entry import Entry
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.matching import Bound
 from interlock.protocol.jsonrpc.codec import decode_value, encode_value
@@ -125,6 +126,7 @@ def test_a_contract_may_name_its_inputs_in_definitions_and_alternatives() -> Non
     assert checked(named, promising({}, inputs)) == []
 
 
+ENTRY = Entry(transforms=frozenset({"t"}))
 RATIO = promising({}, takes(aspect_ratio=STRING, prompt=STRING))
 
 
@@ -132,7 +134,7 @@ RATIO = promising({}, takes(aspect_ratio=STRING, prompt=STRING))
 def test_mapping_runs_before_argument_mapping() -> None:
     one = entry(mapping={"aspect": "ratio"}, own_mapping={"aspect": {"from": "aspect_ratio", "transform": "t"}})
     tool = giving(inputs=takes(ratio={"type": "number"}, prompt=STRING))
-    both = bound(one, RATIO, tool, transforms={"t"})
+    both = bound(one, RATIO, tool, entry=ENTRY)
     made = both.arguments({"aspect_ratio": "16:9", "prompt": "a cat"}, {}, {"aspect_ratio": 1.78})
     assert made == {"ratio": 1.78, "prompt": "a cat"}
     assert [each.code for each in both.warnings if "/ratio" in each.message] == ["contract_unverified"]
@@ -140,7 +142,7 @@ def test_mapping_runs_before_argument_mapping() -> None:
 
 def test_a_transform_that_was_not_run_sends_nothing() -> None:
     one = entry(own_mapping={"aspect": {"from": "aspect_ratio", "transform": "t"}})
-    both = bound(one, RATIO, giving(inputs=takes(aspect=STRING, prompt=STRING)), transforms={"t"})
+    both = bound(one, RATIO, giving(inputs=takes(aspect=STRING, prompt=STRING)), entry=ENTRY)
     assert fails(both, {"aspect_ratio": "16:9"}).code == "internal"
 
 

@@ -6,12 +6,13 @@ against the server's inputSchema before anything is sent, values against the con
 """
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from interlock.protocol.drivers.binding_checks import check_binding, maybe_pattern
+from interlock.protocol.drivers.entry import Entry
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.extract import Path, read_path
 from interlock.protocol.drivers.fitting import unfit
@@ -28,6 +29,7 @@ MISMATCH: Final = "contract_mismatch"
 UNVERIFIED: Final = "contract_unverified"
 ANY_ARGUMENTS: Final[Mapping[str, Any]] = {"type": "object"}  # of a tool that says nothing
 
+_NO_ENTRY: Final = Entry()
 _ALTERNATIVES: Final = ("anyOf", "oneOf", "if", "not")
 _ROOT_DOUBTS: Final = (
     *_ALTERNATIVES,
@@ -104,15 +106,16 @@ def match(
     contract: Contract,
     tool: Mapping[str, Any],
     *,
-    transforms: Collection[str] | None = None,
+    entry: Entry | None = None,
     strict: bool = False,
 ) -> Bound | tuple[Problem, ...]:
-    """`tool`: the decoded item of tools/list. `transforms`: those of driver.py; None: there is none. `strict`: what
-    would be read as text for want of the member named is refused."""
+    """`tool`: the decoded item of tools/list. `entry`: its driver.py; what a hook makes is not compared ahead.
+    `strict`: what would be read as text for want of the member named is refused."""
+    transforms = None if entry is None else entry.transforms
     found = (*check_binding(driver, binding, contract, transforms=transforms), *unfit(driver, binding, contract))
     if any(each.severity == "error" for each in found):
         return found
-    return _Matching(driver, binding, contract, tool, strict).outcome(found)
+    return _Matching(driver, binding, contract, tool, strict, entry or _NO_ENTRY).outcome(found)
 
 
 def digest_of(tool: Mapping[str, Any]) -> str:
@@ -121,8 +124,15 @@ def digest_of(tool: Mapping[str, Any]) -> str:
 
 class _Matching:
     def __init__(
-        self, driver: Driver, binding: Binding, contract: Contract, tool: Mapping[str, Any], strict: bool
+        self,
+        driver: Driver,
+        binding: Binding,
+        contract: Contract,
+        tool: Mapping[str, Any],
+        strict: bool,
+        entry: Entry,
     ) -> None:
+        self._entry = entry
         self._driver, self._binding, self._contract, self._tool, self._strict = driver, binding, contract, tool, strict
         self._found: list[Problem] = []
 
@@ -213,10 +223,13 @@ class _Matching:
             return None
         settled = settle(binding, path, self._contract, offered, pattern, strict=self._strict)
         for each in settled.refusals:
-            self._mismatch("output", each.path, each.wide, each.narrow, settled.hint)
+            if self._entry.parses:
+                self._unverified("output", each.path, each.wide, each.narrow)
+            else:
+                self._mismatch("output", each.path, each.wide, each.narrow, settled.hint)
         for each in settled.doubts:
             self._unverified("output", each.path, each.wide, each.narrow)
-        if settled.falls_back:
+        if settled.falls_back and not self._entry.parses:
             self._say(
                 "extract_text_fallback",
                 f"{self._told('output')}: the server has no {shown(path.only_name or '')}, so its text is taken",
@@ -246,7 +259,7 @@ class _Matching:
 
     def _tell(self, side: str, outcome: Outcome) -> None:
         for each in outcome.differences:
-            if outcome.verdict is Verdict.NO:
+            if outcome.verdict is Verdict.NO and not self._entry.builds:
                 self._mismatch(side, each.path, each.narrow, each.wide)
             else:
                 self._unverified(side, each.path, each.narrow, each.wide)

@@ -6,6 +6,7 @@ from typing import Final, Literal
 import msgspec
 
 from interlock.config.nearest import nearest
+from interlock.protocol.drivers.entry import Entry
 from interlock.protocol.drivers.matching import Bound, match
 from interlock.protocol.drivers.messages import Binding, Contract, Driver, Problem
 from interlock.protocol.jsonrpc.codec import decode_value
@@ -39,9 +40,10 @@ def check(
     listing: Listing,
     on_mismatch: OnMismatch,
     known: Mapping[str, Bound],
+    entry: Entry | None = None,
 ) -> Verdict:
     """`contracts`: by the place of the binding. `known`: what was bound before; a definition that changed since and
-    still fits is only noted (AIP-tools-10)."""
+    still fits is only noted (AIP-tools-10). `entry`: its driver.py."""
     raws = {name: raw for (name, _), raw in zip(listing.tools.items, listing.tools.raws, strict=True)}
     bound: dict[str, Bound] = {}
     problems: list[Problem] = []
@@ -51,7 +53,7 @@ def check(
         if raw is None:
             problems.append(_missing(driver, binding, raws))
             continue
-        outcome = match(driver, binding, contract, decode_value(raw))
+        outcome = match(driver, binding, contract, decode_value(raw), entry=entry)
         if isinstance(outcome, tuple):
             problems.extend(outcome)
             continue

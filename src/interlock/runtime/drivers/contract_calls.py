@@ -111,11 +111,12 @@ class ContractCall(LentCall, eq=False, kw_only=True):
             self.give_back()
             self.on_unlent(provider, _MISMATCH)
             return
-        context = context_of(self.caller, self.served.workspace) if prepared.wants_context else {}
         hooks = provider.hooks
         if hooks is not None and hooks.makes_arguments(prepared.bound):
+            context = context_of(self.caller, self.served.workspace)
             self.begin(self._hooked(hooks, prepared, link, context))
             return
+        context = context_of(self.caller, self.served.workspace) if prepared.wants_context else {}
         try:
             arguments = prepared.bound.arguments(self.given, context)
         except Exception:

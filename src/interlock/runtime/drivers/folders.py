@@ -95,6 +95,11 @@ def read_file(path: Path) -> tuple[bytes, str]:
     return data or b"", digest
 
 
+def digest_of(path: Path) -> str:
+    """Of one file, as `Folder.digests` has it. Raises Unreadable."""
+    return _read(path, 0, FOLDER_BYTES_MAX)[1]
+
+
 def _limit(name: str, size: int, kept: int) -> int:
     """How much of a file is kept; 0: none of it."""
     if is_declaration(name):

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from interlock.config.plan import Dial
+from interlock.protocol.drivers.driver_file import ENTRY
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.expiry import maybe_detector
 from interlock.protocol.drivers.matching import Bound
@@ -22,9 +23,11 @@ from interlock.protocol.drivers.messages import Binding, Contract, Docker, Drive
 from interlock.runtime.callers import Caller
 from interlock.runtime.drivers.checking import Verdict, check, greeting_warnings
 from interlock.runtime.drivers.checkup import Checkup
-from interlock.runtime.drivers.compiled import DeclaredEras, compiled, manner_of, may_be_oauth
+from interlock.runtime.drivers.compiled import HOMES, DeclaredEras, compiled, manner_of, may_be_oauth
 from interlock.runtime.drivers.containers import ContainerRefused, remove_left
 from interlock.runtime.drivers.driver_link import DriverLink
+from interlock.runtime.drivers.hook_process import HookFailed, HookPlan, HookProcess
+from interlock.runtime.drivers.hooks import DriverHooks, load_hooks
 from interlock.runtime.drivers.installed import Installed
 from interlock.runtime.drivers.instances import Instance, InstanceLease, Instances
 from interlock.runtime.drivers.keeping import DriverKeeper
@@ -38,7 +41,9 @@ from interlock.runtime.links.greeting import UNSUPPORTED
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
 from interlock.runtime.links.state import LinkState
+from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.store.ports import StoreError
+from interlock.transport.launch import ChildStartFailed
 
 log = logging.getLogger("interlock.drivers")
 
@@ -70,9 +75,11 @@ class DriverProvider:
         folder: Path,
         inventory: Mapping[str, Secret],
         own_secrets: Collection[str],
+        files: Mapping[str, str] | None = None,
     ) -> None:
-        """`contracts`: of each binding, by its place in implements[]. `digest`: of the folder as it is trusted.
-        `inventory`: its secrets by the NAME it uses; `own_secrets`: slugs that its own SECRETS.md lets it have."""
+        """`contracts`: of each binding, by its place in implements[]. `digest`: of the folder as it is trusted, and
+        `files`: of each file in it. `inventory`: its secrets by the NAME it uses; `own_secrets`: slugs that its own
+        SECRETS.md lets it have."""
         self.driver = driver
         self.state = DriverState.INSTALLING
         self.code: str | None = None
@@ -90,6 +97,8 @@ class DriverProvider:
         self._shop = shop
         self._digest = digest
         self._folder = folder
+        self._loaded: DriverHooks | None = None  # of its driver.py
+        self._hooking = self._make_hooking(files) if files and ENTRY in files else None
         self._inventory = inventory
         self._own_secrets = own_secrets
         slugs = [inventory[name].slug for name in driver.secret_names if name in inventory]
@@ -120,6 +129,8 @@ class DriverProvider:
             await asyncio.wait((self._task,))
         if self._checkup is not None:
             await self._checkup.stop()
+        if self._hooking is not None and at_once:
+            await self._hooking.stop()
         for task in self._undone:
             task.cancel()
         await asyncio.gather(*self._undone, return_exceptions=True)
@@ -127,6 +138,8 @@ class DriverProvider:
             if not at_once:
                 await self._instances.unlent(self._longest_s)
             await self._instances.stop()
+        if self._hooking is not None:
+            await self._hooking.stop()
         if isinstance(self.driver.server, Docker) and self.installed is not None:
             await self._remove_containers(self.installed)
 
@@ -139,6 +152,8 @@ class DriverProvider:
 
     async def _begin(self) -> None:
         try:
+            if self._hooking is not None and not await self._load(self._hooking):
+                return
             self.installed = await self._install()
             self._instances = self._make_instances(self.installed)
             primary = self._instances.make(None)
@@ -178,6 +193,38 @@ class DriverProvider:
                 return outcome
             self._stand(DriverState.UNAVAILABLE, outcome.code, outcome.reason)
             self.settled.set()
+            await asyncio.sleep(again_s)
+            again_s = min(INSTALL_AGAIN_MAX_S, again_s * 2)
+
+    def _make_hooking(self, files: Mapping[str, str]) -> HookProcess:
+        driver, shop = self.driver, self._shop
+        plan = HookPlan(
+            name=driver.key,
+            folder=self._folder.absolute(),
+            home=shop.data / HOMES / "_hooks" / driver.key,
+            digests=files,
+            may_do_without=shop.plan.sandbox.get(driver.id) == "off",
+        )
+        return HookProcess(plan, shop.workshop)
+
+    async def _load(self, hooking: HookProcess) -> bool:
+        """Its driver.py. False: it does not fit, and the driver is not started."""
+        again_s = INSTALL_AGAIN_S
+        while True:
+            try:
+                async with self._shop.starts:
+                    self.hooks = self._loaded = await load_hooks(self.driver, self.bindings, self._folder, hooking)
+                return True
+            except HookFailed as failed:
+                message, hint = f"{ENTRY}: {failed}", f"mend {ENTRY}"
+                self.problems = (self.driver.places.problem("", failed.code, message, hint),)
+                self._stand(DriverState.REJECTED, failed.code, message)
+                self.settled.set()
+                return False
+            except (SandboxFailed, ChildStartFailed) as failed:
+                code = failed.code if isinstance(failed, SandboxFailed) else "tool_unavailable"
+                self._stand(DriverState.UNAVAILABLE, code, f"{ENTRY}: {failed}")
+                self.settled.set()
             await asyncio.sleep(again_s)
             again_s = min(INSTALL_AGAIN_MAX_S, again_s * 2)
 
@@ -269,7 +316,8 @@ class DriverProvider:
         digest = listing.tools.digest
         if self._checked is None or self._checked[0] != digest:
             on_mismatch = self._shop.plan.on_mismatch
-            self._checked = digest, check(self.driver, self._contracts, listing, on_mismatch, self.bound)
+            entry = None if self._loaded is None else self._loaded.entry
+            self._checked = digest, check(self.driver, self._contracts, listing, on_mismatch, self.bound, entry)
         return self._checked[1]
 
     def _adopt(self, verdict: Verdict, listing: Listing, link: Link) -> None:
@@ -277,7 +325,8 @@ class DriverProvider:
         warnings = () if facts is None else greeting_warnings(self.driver, facts, link.transport)
         before = _offered(self.listing, self.bound)
         self.bound = verdict.bound
-        self.problems = (*verdict.problems, *warnings, *self._notes())
+        of_hooks = () if self._loaded is None else self._loaded.problems
+        self.problems = (*verdict.problems, *warnings, *self._notes(), *of_hooks)
         self.listing = listing
         self.contract_ids = frozenset(verdict.bound)
         self._judged = (verdict.state, verdict.code, verdict.reason)

@@ -84,6 +84,7 @@ class Providing:
             shop,
             digest=declared.digest,
             folder=declared.folder,
+            files=declared.files,
             inventory=declared.secrets,
             own_secrets=declared.bound_secrets,
         )
