@@ -741,3 +741,12 @@ def test_a_secret_for_single_users_is_not_given_to_a_server_that_all_share(
     only = workspace.one()
     assert ("user_context_at_spawn" in [problem.code for problem in only.problems]) is is_refused
     assert only.state is (DriverState.REJECTED if is_refused else None)
+
+
+@pytest.mark.req("AIP-30.auth-1")
+def test_a_name_of_the_login_state_without_a_secret_is_said(workspace: Workspace) -> None:
+    folder = workspace.driver(driver(auth={"ref": "./SECRETS.md", "state": {"env": ["TOKEN", "OTHER"]}}))
+    workspace.write(folder / "SECRETS.md", {"secrets": [secret("token")]})
+    (problem,) = workspace.one().problems
+    assert (problem.code, problem.severity) == ("secret_undeclared", "warning")
+    assert "OTHER" in problem.message

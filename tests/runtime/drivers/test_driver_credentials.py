@@ -18,7 +18,10 @@ from tests.protocol.driver_texts import as_driver, driver, remote, told
 from tests.runtime.drivers.scripted import Scripted
 from tests.runtime.drivers.stage import AheadClock, Stage, asked, caller, lent, settled, staged, until
 
+from interlock.config.plan import Spawn
 from interlock.protocol.drivers.errors import DriverError
+from interlock.runtime.drivers.compiled import compiled
+from interlock.runtime.drivers.installed import Installed, Locked
 from interlock.runtime.drivers.ports import DriverState
 from interlock.runtime.drivers.provider import DriverProvider
 
@@ -319,3 +322,14 @@ async def test_a_refresh_that_fails_is_said_and_the_call_goes_on(
         lease = await lent(provider)
         lease.release()
     assert "could not be refreshed" in caplog.text
+
+
+@pytest.mark.req("AIP-30.auth-1")
+def test_the_places_of_the_login_state_may_be_read_and_written_in_the_sandbox(tmp_path: Path) -> None:
+    value = as_driver(driver(auth={"state": {"paths": ["./state", "/var/acme"]}})).value
+    assert value is not None
+    installed = Installed(command=("x",), version="1", lock=Locked(asked="", method="present"))
+    reach = compiled(value, installed, folder=tmp_path, data=tmp_path).reach
+    assert isinstance(reach, Spawn)
+    assert reach.sandbox is not None
+    assert {tmp_path / "state", Path("/var/acme")} <= {*reach.sandbox.write}
