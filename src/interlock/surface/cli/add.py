@@ -116,7 +116,7 @@ def add(
         from interlock.surface.cli.stored import run_stored
     except ModuleNotFoundError as missing:
         message = f"driver files need the package {missing.name}"
-        raise BadUsage("extra_missing", message, hint="install interlock[drivers]") from None
+        raise BadUsage("extra_missing", message, hint="install Interlock anew: it brings it") from None
     flow = _Flow(invocation, asked, yes=yes, replace=replace)
     try:
         done = run_stored(wrapped(invocation, flow.wanted(), flow.agreed))

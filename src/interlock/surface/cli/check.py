@@ -109,7 +109,7 @@ def _checked_drivers(plan: "Plan", named: str | None, *, upstream: bool, against
         from interlock.surface.cli.failures import Refused
 
         message = f"driver files need the package {missing.name}"
-        raise Refused("extra_missing", message, hint="install interlock[drivers]") from None
+        raise Refused("extra_missing", message, hint="install Interlock anew: it brings it") from None
     return checked(plan, named, against=against, upstream=upstream)
 
 

@@ -281,5 +281,5 @@ def from_files(invocation: Invocation, away: Unreachable) -> "StoredDrivers":
         from interlock.surface.cli.stored_drivers import StoredDrivers
     except ModuleNotFoundError as missing:
         message = f"driver files need the package {missing.name}"
-        raise BadUsage("extra_missing", message, hint="install interlock[drivers]") from None
+        raise BadUsage("extra_missing", message, hint="install Interlock anew: it brings it") from None
     return StoredDrivers(invocation.loaded.plan, invocation.data_folder)

@@ -14,5 +14,5 @@ def need_driver_files() -> None:
             missing = True
         if missing:
             raise Refused(
-                "extra_missing", f"driver files need the package {package}", hint="install interlock[drivers]"
+                "extra_missing", f"driver files need the package {package}", hint="install Interlock anew: it brings it"
             )
