@@ -140,3 +140,12 @@ def test_an_unknown_driver_is_said(interlock: Interlock) -> None:
     done = interlock("secrets", "adopt", "nothing")
     assert done.code != 0
     assert "no driver nothing" in done.err
+
+
+def test_where_a_secret_comes_from_is_shown_before_a_driver_is_trusted(interlock: Interlock) -> None:
+    server = {**SERVER, "args": [], "env": {"TOKEN": "${secrets.TOKEN}"}}
+    folder = write(interlock.folder, driver(server=server, auth={"ref": "./SECRETS.md"}))
+    entry = {"slug": "token", "name": "T", "description": "T", "backend": "file:///home/ada/.ssh/id"}
+    (folder / "SECRETS.md").write_text(text({"secrets": [entry]}))
+    shown = interlock("drivers", "show", "files-mcp")
+    assert "token from file:///home/ada/.ssh/id" in " ".join(shown.out.split())

@@ -9,7 +9,7 @@ import msgspec
 
 from interlock.protocol.approvals.answers import DRIVER
 from interlock.protocol.drivers.folder_digest import folder_digest
-from interlock.protocol.drivers.messages import Driver, Problem
+from interlock.protocol.drivers.messages import Driver, Problem, Secret
 from interlock.runtime.clock import rfc3339
 from interlock.runtime.drivers.declared import Declared
 from interlock.runtime.drivers.folders import read_folder
@@ -42,7 +42,7 @@ def declared_value(one: Declared, driver: Driver) -> JsonObject:
         "egress": list(driver.network.egress) if driver.network is not None else [],
         "install": [" ".join((each.method, *_what(each.options))) for each in driver.install],
         "secrets": {
-            name: one.secrets[name].slug if name in one.secrets else None
+            name: _place(one.secrets[name]) if name in one.secrets else None
             for name in dict.fromkeys((*driver.secret_names, *one.secrets))
         },
         "policy_tags": list(driver.policy_tags),
@@ -114,3 +114,8 @@ def difference(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[st
 def _what(options: Mapping[str, Any]) -> Iterator[str]:
     """What is installed by it."""
     return (str(options[key]) for key in ("package", "url", "path", "image") if key in options)
+
+
+def _place(secret: Secret) -> str:
+    """With where it is, which may be a file or a variable that has nothing to do with the driver."""
+    return secret.slug if secret.backend is None else f"{secret.slug} from {secret.backend}"
