@@ -274,6 +274,7 @@ class NodeOperations:
             "since": rfc3339(link.standing.since_wall),
             "server": {"name": facts.name, "version": facts.server_version} if facts else None,
             "tools": len(namespace.listed(shelf.tools)) if shelf else 0,
+            "contracts": keeper.contracts,
             "prompts": len(namespace.listed(shelf.prompts)) if shelf else 0,
             "resources": len(shelf.resources) if shelf else 0,
             "withheld": [{"name": one.name, "reason": one.reason} for one in withheld],

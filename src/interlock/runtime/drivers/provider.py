@@ -287,6 +287,7 @@ class DriverProvider:
             on_up=self.settled.set,
             on_fallen=lambda: self._fell(who),
             on_restarted=lambda: self._on_restarted(who),
+            serves=lambda: len(self.contract_ids),
             seal=self._seal,
         )
         keeper.stderr.redact = lambda line, cut: (revealer.redactor.cut if cut else revealer.redactor.redacted)(line)

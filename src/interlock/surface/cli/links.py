@@ -65,7 +65,7 @@ def list_links(invocation: Invocation) -> None:
             state_text(link.state, ascii_only=out.console.options.ascii_only),
             Text(link.transport),
             Text(link.era or "-"),
-            Text(str(link.tools)),
+            Text(str(link.tools if link.contracts is None else link.contracts)),
             Text(str(link.calls)),
             Text(str(link.errors)),
             Text(latency(link.latency_ms) if link.latency_ms is not None else "-"),
