@@ -347,3 +347,13 @@ async def test_without_a_sandbox_it_runs_only_where_the_operator_said_so(bench: 
     with pytest.raises(HookFailed, match="PermissionError"):
         await built(process)
     assert await built(process, input={"n": 2}) == {"calls": 2}
+
+
+async def test_the_example_of_the_documentation_works(bench: Bench) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "drivers.md").read_text()
+    process = bench.process(page.partition("```python\n")[2].partition("```")[0])
+    assert (await process.load()).transforms == {"build_arguments", "parse_tool_result", "ratio"}
+    assert await built(process, input={"limit": 99}) == {"m": 2, "limit": 50}
+    assert await process.ask("transform", values={"aspect_ratio": ("ratio", "16:8")}) == {"aspect_ratio": 2.0}
+    args = {"result": {"structuredContent": {"rows": [1]}}, "tool_id": "a", "tool_name": "b"}
+    assert await process.ask("parse_tool_result", args=args) == {"ok": True, "value": {"rows": [1]}}
