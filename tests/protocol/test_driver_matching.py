@@ -25,6 +25,7 @@ from driver_texts import contract
 
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.matching import Bound, digest_of, match
+from interlock.protocol.drivers.validators import compiled
 
 PATH = takes("path", path=STRING)
 READS_A_FILE = contract(outputs={"type": "object"})
@@ -228,8 +229,9 @@ def test_a_text_for_an_array_is_refused_with_the_hint_to_parse_it() -> None:
 
 @pytest.mark.req("AIP-tools-6")
 def test_a_tool_without_output_schema_is_recorded_as_unverified() -> None:
-    (message,) = unverified(bound(entry(), promising({}), giving()))
-    assert "no outputSchema" in message
+    (noted,) = bound(entry(), promising({}), giving()).warnings
+    assert (noted.code, noted.severity) == ("contract_unverified", "note")  # no warning: nobody here can mend it
+    assert "no outputSchema" in noted.message
 
 
 @pytest.mark.parametrize(
@@ -484,3 +486,19 @@ def test_problems_say_the_line_of_the_binding() -> None:
     found = match(driver, one, promised, giving(inputs=takes("x", x=STRING)))
     assert isinstance(found, tuple)
     assert {each.line for each in found} == {driver.places.line("/implements/0")}
+
+
+@pytest.mark.req("AIP-tools-11")
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {f"p{number}": {"pattern": f"^(\\w{{1,{100 + number}}}){{1,3}}N$"} for number in range(51)},
+        {"p": {"pattern": "a" * 1001}},
+        {"p": {"patternProperties": {f"^x{number}": {} for number in range(51)}}},
+    ],
+    ids=["many", "long", "many names"],
+)
+def test_a_schema_with_more_patterns_than_can_be_compiled_in_time_counts_as_none(properties: dict[str, Any]) -> None:
+    assert compiled({"type": "object", "properties": properties}) is None
+    kept = {"p": {"pattern": "^a{1,64}$"}, "q": {"patternProperties": {"^x": {"type": "string"}}}}
+    assert compiled({"type": "object", "properties": kept}) is not None

@@ -8,29 +8,21 @@ import pytest
 
 from interlock.config.plan import Spawn
 from interlock.protocol.drivers.driver_file import read_driver
-from interlock.protocol.drivers.tool_file import read_contract
 from interlock.protocol.drivers.writing import frontmatter_text
 from interlock.protocol.imports.clients import BY_NAME
 from interlock.protocol.imports.drafting import Wishes
 from interlock.protocol.imports.driver_text import PENDING
+from interlock.runtime.drivers.adding import Added, NotAdded
+from interlock.runtime.drivers.bench import Stood
 from interlock.runtime.drivers.compiled import compiled
 from interlock.runtime.drivers.installed import Installed, Locked
-from interlock.runtime.imports.connecting import SurveyFailed, connect
+from interlock.runtime.drivers.ports import DriverState
+from interlock.runtime.imports.connecting import connect
 from interlock.runtime.imports.finding import Machine, read_source
-from interlock.runtime.imports.finishing import NotFinished, finish
 from interlock.runtime.imports.folders import WorkspaceUnusable
 from interlock.runtime.imports.importing import Importing, Report, carry_out, plan, sourced
 
 MARKER = "m4rk3rS3cr3tV4lu3x0123456789"
-TOOLS = [
-    {
-        "name": "read_file",
-        "inputSchema": {"type": "object", "properties": {"path": {"type": "string"}}},
-        "annotations": {"readOnlyHint": True},
-    },
-    {"name": "write_file", "inputSchema": {"type": "object"}},
-    {"name": "drop", "inputSchema": {"type": "object"}, "annotations": {"destructiveHint": True}},
-]
 
 
 class Desk:
@@ -265,73 +257,6 @@ def test_nothing_is_written_outside_of_the_workspace(desk: Desk, tmp_path: Path)
     assert list(outside.iterdir()) == []
 
 
-def test_a_draft_and_its_tools_become_a_driver_with_a_contract_each(desk: Desk) -> None:
-    desk.write({"My Files": FILES})
-    desk.run()
-    folder = desk.workspace / ".drivers" / "my-files-mcp"
-    finish(desk.workspace, folder, TOOLS)
-    files = desk.files()
-    assert set(files) == {
-        ".drivers/my-files-mcp/DRIVER.md",
-        ".drivers/my-files-mcp/SECRETS.md",
-        ".drivers/my-files-mcp/import.json",
-        ".tools/my-files.read-file/TOOL.md",
-        ".tools/my-files.write-file/TOOL.md",
-        ".tools/my-files.drop/TOOL.md",
-    }
-    driver = read_driver(files[".drivers/my-files-mcp/DRIVER.md"].encode(), "DRIVER.md", folder="my-files-mcp")
-    assert driver.errors == ()
-    assert driver.value is not None
-    assert [each.tool_name for each in driver.value.implements] == ["read_file", "write_file", "drop"]
-    for name, text in files.items():
-        if name.endswith("TOOL.md"):
-            assert read_contract(text.encode(), name).problems == ()
-    with pytest.raises(NotFinished):
-        finish(desk.workspace, folder, TOOLS)
-    assert [each.status for each in desk.run().drivers] == ["unchanged"]
-
-
-@pytest.mark.req("AIP-import-10")
-def test_tools_the_source_left_out_are_not_bound_and_those_it_asked_about_are_asked(desk: Desk) -> None:
-    desk.write(
-        {
-            "fs": {
-                "command": "x",
-                "includeTools": ["read_file", "write_file"],
-                "excludeTools": ["write_file"],
-                "default_tools_approval_mode": "prompt",
-            }
-        }
-    )
-    desk.run()
-    finish(desk.workspace, desk.workspace / ".drivers" / "fs-mcp", TOOLS)
-    contracts = {name: text for name, text in desk.files().items() if name.endswith("TOOL.md")}
-    assert list(contracts) == [".tools/fs.read-file/TOOL.md"]
-    contract = read_contract(contracts[".tools/fs.read-file/TOOL.md"].encode(), "TOOL.md").value
-    assert contract is not None
-    assert contract.approval == "always"
-
-
-def test_a_contract_that_is_there_stays_as_it_is(desk: Desk) -> None:
-    desk.write({"fs": {"command": "x"}})
-    desk.run()
-    own = desk.workspace / ".tools" / "fs.drop" / "TOOL.md"
-    own.parent.mkdir(parents=True)
-    own.write_text("mine")
-    finish(desk.workspace, desk.workspace / ".drivers" / "fs-mcp", TOOLS)
-    assert own.read_text() == "mine"
-
-
-def test_a_server_without_tools_stays_a_draft(desk: Desk) -> None:
-    desk.write({"fs": {"command": "x"}})
-    desk.run()
-    before = desk.files()
-    for tools in ([], [{"name": "x"}], [{"name": "a"}, {}]):
-        with pytest.raises(NotFinished):
-            finish(desk.workspace, desk.workspace / ".drivers" / "fs-mcp", tools)
-    assert desk.files() == before
-
-
 async def test_each_start_is_announced_first_and_a_declined_one_is_skipped(desk: Desk) -> None:
     desk.write(
         {
@@ -348,14 +273,15 @@ async def test_each_start_is_announced_first_and_a_declined_one_is_skipped(desk:
         told.append(driver.command)
         return bool(driver.id != "no-mcp")
 
-    async def survey(folder: Path) -> list[dict[str, Any]]:
+    async def finish(folder: Path) -> Added:
         assert len(told) > len(asked)
         asked.append(folder.name)
         if folder.name == "away-mcp":
-            raise SurveyFailed("it does not answer")
-        return TOOLS
+            raise NotAdded("unavailable", "it does not answer")
+        stood = Stood(state=DriverState.READY, code=None, reason=None, problems=())
+        return Added(folder=folder, key=f"{folder.name}@1", files=("DRIVER.md",), stood=stood, sandbox={}, problems=())
 
-    done = await connect(report.drivers, desk.workspace, survey, agreed)
+    done = await connect(report.drivers, desk.workspace, finish, agreed)
     assert told == [("npx", "a"), ("npx", "b"), ("https://a.example",)]
     assert asked == ["yes-mcp", "away-mcp"]
     assert [(each.id, each.state, each.reason) for each in done] == [
@@ -363,9 +289,7 @@ async def test_each_start_is_announced_first_and_a_declined_one_is_skipped(desk:
         ("no-mcp", "declined", None),
         ("away-mcp", "failed", "it does not answer"),
     ]
-    assert desk.draft("no-mcp").exists()
-    assert desk.draft("away-mcp").exists()
-    assert not desk.draft("yes-mcp").exists()
+    assert [each.key for each in done] == ["yes-mcp@1", None, None]
 
 
 def test_any_host_is_open_only_to_those_who_asked_for_it(desk: Desk) -> None:

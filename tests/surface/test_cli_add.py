@@ -13,6 +13,7 @@ import pytest
 import yaml
 from driver_files import text
 from program import Finished, Inline, Interlock
+from tests.servers.start import raw, serving
 
 SERVER = Path(__file__).resolve().parents[1] / "servers" / "driven.py"
 SECONDS = 30.0
@@ -178,10 +179,9 @@ def test_a_contract_that_the_tool_does_not_keep_is_reported_and_nothing_written(
 
 
 @pytest.mark.req("AIP-author-6")
-@pytest.mark.parametrize("fault", [("--exit", "3"), ("--mute",)])
-def test_a_server_that_does_not_come_up_leaves_the_workspace_as_it_was(notes: Notes, fault: tuple[str, ...]) -> None:
+def test_a_server_that_does_not_come_up_leaves_the_workspace_as_it_was(notes: Notes) -> None:
     before = everything(notes.workspace)
-    done = notes.add(more=fault)
+    done = notes.add(more=("--exit", "3"))
     assert done.code == 1
     assert "the server did not come up" in done.err
     assert everything(notes.workspace) == before
@@ -297,6 +297,56 @@ def test_a_draft_is_finished_with_what_its_source_said_of_tools(notes: Notes, in
         "drop_note",
     ]
     assert notes.front("tools/notes.read-note/TOOL.md")["approval"] == "always"
+
+
+@pytest.mark.req("AIP-transport-9")
+@pytest.mark.parametrize(("path", "transport"), [("/mcp", "http"), ("/sse", "sse")])
+def test_a_remote_server_is_written_with_the_transport_it_speaks(
+    inline: Inline, notes: Notes, path: str, transport: str
+) -> None:
+    with serving(raw("echo", "--era", "legacy")) as url:
+        done = inline("add", url.replace("/mcp", path), "--as", "far-mcp", "--json")
+        assert done.code == 0, done.out
+        assert done.json["sandbox"]["kind"] == "none"
+    folder = notes.workspace / ".drivers" / "far-mcp"
+    assert yaml.safe_load((folder / "DRIVER.md").read_text().split("---")[1])["transport"] == transport
+    said = [each["code"] for each in inline("drivers", "show", "far-mcp", "--json").json["problems"]]
+    assert ("transport_deprecated" in said) is (transport == "sse")
+
+
+@pytest.mark.req("AIP-transport-9")
+def test_a_local_server_is_written_with_stdio(notes: Notes) -> None:
+    assert notes.add().code == 0
+    assert notes.front("DRIVER.md")["transport"] == "stdio"
+
+
+@pytest.mark.req("AIP-import-8", "AIP-import-9", "AIP-import-10")
+def test_an_import_starts_what_was_agreed_to_and_the_driver_is_ready(
+    notes: Notes, interlock: Interlock, inline: Inline
+) -> None:
+    command = {"command": sys.executable, "args": [str(SERVER), "--log", str(notes.log), "--tools", str(notes.list)]}
+    away = {"command": "/nowhere/at-all"}
+    file = interlock.folder / ".cursor" / "mcp.json"
+    file.parent.mkdir()
+    servers = {"My Notes": {**command, "disabledTools": ["noteList"]}, "away": away}
+    file.write_text(json.dumps({"mcpServers": servers}))
+    unasked = inline("import", "--from", "cursor", "--json")
+    assert ("none was made" in unasked.err, notes.lines) == (True, [])
+    done = inline("import", "--from", "cursor", "--yes", "--json")
+    assert done.code == 0, done.out
+    assert f"my-notes-mcp: {sys.executable} {SERVER}" in done.err
+    assert [(each["id"], each["state"]) for each in done.json["connected"]] == [
+        ("my-notes-mcp", "ready"),
+        ("away-mcp", "failed"),
+    ]
+    folder = interlock.folder / ".drivers" / "my-notes-mcp"
+    contracts = sorted(each.parent.name for each in folder.rglob("TOOL.md"))
+    assert contracts == ["my-notes.drop-note", "my-notes.read-note"]
+    assert (interlock.folder / ".drivers" / "away-mcp" / "DRIVER.draft.md").exists()
+    listed = {one["id"]: one["state"] for one in inline("drivers", "list", "--json").json["drivers"]}
+    assert listed == {"my-notes-mcp": "stopped"}
+    again = inline("import", "--from", "cursor", "--json").json
+    assert [each["status"] for each in again["drivers"]] == ["unchanged", "unchanged"]
 
 
 def test_a_running_node_takes_the_driver_up_by_itself(notes: Notes, interlock: Interlock, inline: Inline) -> None:

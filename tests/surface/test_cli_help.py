@@ -40,6 +40,7 @@ COMMANDS = [
     ("secrets", "list"),
     ("secrets", "set"),
     ("secrets", "remove"),
+    ("secrets", "adopt"),
     ("skills",),
     ("skills", "list"),
     ("skills", "show"),

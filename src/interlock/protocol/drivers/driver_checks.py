@@ -8,6 +8,7 @@ from interlock.protocol.drivers.binding_checks import check_reading
 from interlock.protocol.drivers.egress import ENTRY, permits
 from interlock.protocol.drivers.frontmatter import shown
 from interlock.protocol.drivers.messages import Driver, Install, Remote
+from interlock.protocol.drivers.patterns import PATTERN_CHARS_MAX
 from interlock.protocol.drivers.runner_block import runner_faults
 from interlock.protocol.drivers.server_block import Found
 from interlock.protocol.drivers.versions import PROTOCOL_VERSIONS, is_range
@@ -20,7 +21,6 @@ INSTALL_NEEDS: Final[dict[str, tuple[str, ...]]] = {  # AIP-29, and our docker
     "docker": ("image",),
 }
 DETECTS: Final = ("http_status:", "exit_code:", "exception:", "header:")
-PATTERN_CHARS_MAX: Final = 1000
 
 _SHELL = re.compile(r"[;&|<>`$\n\r(){}*?!#~\\]")
 

@@ -215,7 +215,7 @@ def _made(front: Frontmatter, server: Server, extensions: Extensions, found: Fou
         description=data["description"],
         version=data["version"],
         server=server,
-        transport=data["transport"],
+        transport=_transport(data["transport"], found),
         implements=tuple(_binding(index, entry) for index, entry in enumerate(data["implements"])),
         protocol_version=_targeted(data.get("protocol_version"), found),
         prompts=msgspec.convert(data.get("prompts", []), tuple[Prompt, ...]),
@@ -267,6 +267,18 @@ def _binding(index: int, entry: Mapping[str, Any]) -> Binding:
         context_arguments=ours.get("context_arguments", {}),
         metadata=metadata,
     )
+
+
+def _transport(written: Any, found: Found) -> Any:
+    if written == "sse":  # AIP-transport-9
+        found.say(
+            "/transport",
+            "transport_deprecated",
+            "MCP has given up HTTP+SSE; Streamable HTTP carries both directions",
+            "write transport: http when the server offers it",
+            "note",
+        )
+    return written
 
 
 def _targeted(written: str | None, found: Found) -> str | None:

@@ -20,7 +20,7 @@ from interlock.protocol.drivers.frontmatter import escaped, shown
 from interlock.protocol.drivers.inclusion import Outcome, Verdict, differs, includes, together
 from interlock.protocol.drivers.mapping import Fed, Feeding, feeding
 from interlock.protocol.drivers.messages import Binding, Contract, Driver, Problem, Severity
-from interlock.protocol.drivers.output_match import settle
+from interlock.protocol.drivers.output_match import UNLISTED, settle
 from interlock.protocol.drivers.results import Mode, Reader
 from interlock.protocol.drivers.shapes import Shape, Side
 from interlock.protocol.drivers.validators import Compiled, compiled
@@ -275,7 +275,9 @@ class _Matching:
 
     def _unverified(self, side: str, path: str, contract: str, server: str) -> None:
         message = f"{self._told(side, path)}: the contract has {contract}, the server has {server}"
-        self._say(UNVERIFIED, message, "nothing to do: it is checked at every call", "warning")
+        # A server that says nothing of its results is nobody's mistake here: it is recorded (AIP-tools-6), no more.
+        severity: Severity = "note" if server == UNLISTED else "warning"
+        self._say(UNVERIFIED, message, "nothing to do: it is checked at every call", severity)
 
     def _say(self, code: str, message: str, hint: str, severity: Severity = "error", field: str = "") -> None:
         pointer = f"{self._binding.pointer}{field}"

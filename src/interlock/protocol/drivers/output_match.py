@@ -18,6 +18,7 @@ from interlock.protocol.drivers.walking import Nowhere, Unknown, walked
 TEXT: Final[Mapping[str, Any]] = {"type": "string"}
 CONTENT: Final = "content"  # the member under which a text stands (AIP-extract-4)
 PARSE_HINT: Final = "add result_parse to metadata.interlock of the binding, to read the text as json, lines or records"
+UNLISTED: Final = "no outputSchema"
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +52,7 @@ def settle(
 
 def _unlisted(binding: Binding, path: Path, outputs: Side, strict: bool) -> Settled:
     """A tool without outputSchema. Its text is read as JSON only where a text could not satisfy the contract."""
-    doubt = Difference(path="", narrow="no outputSchema", wide="outputs")
+    doubt = Difference(path="", narrow=UNLISTED, wide="outputs")
     first = path.steps[0] if path.steps else None
     textual = _object_of(CONTENT, TEXT) if first is None else TEXT
     name = path.only_name

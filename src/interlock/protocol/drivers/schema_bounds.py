@@ -2,17 +2,20 @@
 
 A validator follows a reference each time it meets it, so a schema of thirty lines that refers twice to the next of its
 definitions takes a billion steps for one value, and one with fifty thousand references takes a minute to compile.
-Counted are all values, all references, and what one value is compared with at one place when every reference is
-followed.
+Counted are all values, all references, all patterns (each of which is compiled), and what one value is compared with
+at one place when every reference is followed.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
+from interlock.protocol.drivers.patterns import PATTERN_CHARS_MAX
+
 VALUES_MAX: Final = 20_000
 REFERENCES_MAX: Final = 2_000
 WEIGHT_MAX: Final = 2_000  # milliseconds to tell the first fault
+PATTERNS_MAX: Final = 50  # different ones; the worst take some 4 ms each to compile
 DEPTH_MAX: Final = 200  # the validator itself ends at about as much
 
 _HERE_ONE: Final = ("not", "if", "then", "else")
@@ -22,6 +25,7 @@ _HERE_NAMED: Final = ("dependentSchemas", "dependencies")
 
 def is_bounded(schema: Any) -> bool:
     schemas = []
+    patterns: set[str] = set()
     values = references = 0
     waiting = [(schema, 0)]
     while waiting:
@@ -32,14 +36,24 @@ def is_bounded(schema: Any) -> bool:
         if isinstance(value, Mapping):
             schemas.append(value)
             references += "$ref" in value
+            patterns.update(_patterns(value))
             waiting.extend((each, depth + 1) for each in value.values())
         elif isinstance(value, list):
             waiting.extend((each, depth + 1) for each in value)
+    if len(patterns) > PATTERNS_MAX or any(len(each) > PATTERN_CHARS_MAX for each in patterns):
+        return False
     known: dict[int, int] = {}
     try:
         return all(_weight(schema, each, known) <= WEIGHT_MAX for each in schemas)
     except RecursionError:
         return False
+
+
+def _patterns(schema: Mapping[str, Any]) -> Iterator[str]:
+    if isinstance(schema.get("pattern"), str):
+        yield schema["pattern"]
+    if isinstance(schema.get("patternProperties"), Mapping):
+        yield from schema["patternProperties"]
 
 
 def referred(root: Any, reference: str) -> tuple[Any] | None:

@@ -3,7 +3,7 @@
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,10 +15,10 @@ from interlock.surface.cli.passphrases import can_ask
 
 if TYPE_CHECKING:
     from interlock.config.plan import Plan
-    from interlock.protocol.drivers.authoring import Composed, Known, Proposal
+    from interlock.protocol.drivers.authoring import Proposal
     from interlock.protocol.imports.messages import Finding
-    from interlock.runtime.drivers.adding import Added, NotAdded
-    from interlock.runtime.drivers.bench import Bench
+    from interlock.runtime.drivers.adding import NotAdded
+    from interlock.runtime.drivers.wrapping import Agree, Wanted, Wrapped
 
 SETTLE_S = 30.0
 SETTLE_LOOK_S = 0.2
@@ -117,16 +117,29 @@ def add(
     except ModuleNotFoundError as missing:
         message = f"driver files need the package {missing.name}"
         raise BadUsage("extra_missing", message, hint="install interlock[drivers]") from None
-    if not invocation.debug:
-        logging.getLogger("interlock").setLevel(logging.CRITICAL)  # what matters of it is said below
     flow = _Flow(invocation, asked, yes=yes, replace=replace)
-    flow.prepare()
     try:
-        added, composed = run_stored(flow.run())
+        done = run_stored(wrapped(invocation, flow.wanted(), flow.agreed))
     except NotAdded as failed:
         raise _refused(failed) from None
-    state = None if no_trust else _trusted(invocation, added.key)
-    show_added(invocation.out, added, composed, flow.proposals, state=state)
+    state = None if no_trust else trusted(invocation, done.added.key)
+    show_added(invocation.out, done, state=state)
+
+
+async def wrapped(invocation: Invocation, wanted: "Wanted", agree: "Agree") -> "Wrapped":
+    """Raises NotAdded, StoreError."""
+    from interlock.runtime.drivers.bench import Bench
+    from interlock.runtime.drivers.wrapping import wrap
+
+    log = logging.getLogger("interlock")
+    level = log.level
+    if not invocation.debug:
+        log.setLevel(logging.CRITICAL)  # what matters of it is said by the command
+    try:
+        async with Bench(invocation.loaded.plan) as bench:
+            return await wrap(bench, wanted, agree, invocation.out.remark)
+    finally:
+        log.setLevel(level)
 
 
 class _Asked:
@@ -151,48 +164,35 @@ class _Flow:
         self.invocation = invocation
         self.plan: Plan = invocation.loaded.plan
         self.asked = asked
-        self.proposals: tuple[Proposal, ...] = ()
         self._yes = yes
         self._replace = replace
-        self._data: dict[str, Any] = {}
-        self._files: dict[str, str] = {}
-        self._hints: Mapping[str, Any] = {}
 
-    def prepare(self) -> None:
-        """What the driver will say apart from its tools; secrets are kept."""
+    def wanted(self) -> "Wanted":
+        """What the driver will say apart from its tools; secrets are kept. Raises NotAdded."""
+        import msgspec
+
         from interlock.runtime.drivers.looking import DRAFT_FILE, DRIVERS
+        from interlock.runtime.drivers.wrapping import wanted_of_draft
 
         folder = self.plan.workspace / DRIVERS / self.asked.reference
-        if (folder / DRAFT_FILE).is_file():
-            self._take_draft(folder)
-        else:
-            self._take_reference()
+        made = wanted_of_draft(folder) if (folder / DRAFT_FILE).is_file() else self._named()
+        return msgspec.structs.replace(made, tools=self.asked.tools, classes=self.asked.classes, replaces=self._replace)
 
-    def _take_draft(self, path: Path) -> None:
-        from interlock.protocol.drivers.secrets_file import SECRETS_FILE
-        from interlock.runtime.imports.folders import read_folder
-
-        folder = read_folder(path)
-        if not folder.data:
-            raise Refused("bad_draft", f"{path} cannot be read", hint="interlock import writes it anew")
-        self._data = {key: value for key, value in folder.data.items() if key != "implements"}
-        self._files = {SECRETS_FILE: folder.secrets_text} if folder.secrets_text else {}
-        self._hints = folder.record.hints if folder.record is not None else {}
-
-    def _take_reference(self) -> None:
+    def _named(self) -> "Wanted":
         from interlock.protocol.drivers.secrets_file import SECRETS_FILE
         from interlock.protocol.imports.drafting import Wishes, drafted
         from interlock.protocol.imports.driver_text import secrets_text
         from interlock.protocol.imports.messages import Note
         from interlock.protocol.imports.references import UnknownReference, entry_of
         from interlock.protocol.imports.translating import Surroundings
+        from interlock.runtime.drivers.wrapping import Wanted
 
         asked = self.asked
-        reference, args = _named(asked.reference, asked.args)
+        reference, args = _as_command(asked.reference, asked.args)
         is_remote = reference is not None and "://" in reference
         headers = {**asked.headers}
         if is_remote and asked.secrets:
-            headers.setdefault("Authorization", f"Bearer ${{{asked.secrets[0]}}}")
+            headers.setdefault("Authorization", f"Bearer ${{input:{asked.secrets[0]}}}")
         try:
             entry = entry_of(
                 reference,
@@ -211,16 +211,16 @@ class _Flow:
             raise Refused(draft.code, draft.text)
         for note in draft.notes:
             self.invocation.out.remark(f"note: {note.text}")
-        self._data = {key: value for key, value in draft.data.items() if key != "implements"}
+        data = {key: value for key, value in draft.data.items() if key != "implements"}
         if asked.programs:
-            sandbox = self._data.get("sandbox", {})
-            self._data["sandbox"] = {**sandbox, "exec": {"allow": False, "spawn": list(asked.programs)}}
+            data["sandbox"] = {**data.get("sandbox", {}), "exec": {"allow": False, "spawn": list(asked.programs)}}
         if asked.beside:
-            package = self._data["server"].get("package")
-            self._data["install"] = [{"method": "pip", "package": package, "with": list(asked.beside)}]
-        if draft.secrets:
-            self._keep(draft.secrets)
-            self._files = {SECRETS_FILE: secrets_text(draft.secrets)}
+            package = data["server"].get("package")
+            data["install"] = [{"method": "pip", "package": package, "with": list(asked.beside)}]
+        if not draft.secrets:
+            return Wanted(data=data)
+        self._keep(draft.secrets)
+        return Wanted(data=data, files={SECRETS_FILE: secrets_text(draft.secrets)})
 
     def _keep(self, secrets: "Sequence[Finding]") -> None:
         from interlock.surface.cli.import_ import keeper
@@ -240,61 +240,14 @@ class _Flow:
         answer: str = typer.prompt(f"{secret.name}", default="", hide_input=True, show_default=False, err=True)
         return answer or None
 
-    async def run(self) -> "tuple[Added, Composed]":
-        """Raises NotAdded, StoreError."""
-        from interlock.runtime.drivers.adding import NotAdded, add, known_contracts, survey
-        from interlock.runtime.drivers.bench import Bench
-
-        identifier = str(self._data["id"])
-        say = self.invocation.out.remark
-        async with Bench(self.plan) as bench:
-            stood = await survey(bench, self._data, self._files, say)
-            if stood.transport and self._data["transport"] in ("http", "sse"):
-                self._data["transport"] = stood.transport  # AIP-transport-9
-            if not stood.tools:
-                raise NotAdded("no_tools", "the server has no tools", "there is nothing to make contracts of")
-            known = known_contracts(self.plan, identifier)
-            composed = self._composed(stood.tools, known)
-            files = {**self._files, **composed.files}
-            added = await self._add(bench, add, identifier, files)
-            return added, composed
-
-    async def _add(self, bench: "Bench", add: Any, identifier: str, files: Mapping[str, str]) -> "Added":
-        added: Added = await add(bench, identifier, files, self.invocation.out.remark, replaces=self._replace)
-        return added
-
-    def _composed(self, tools: Sequence[Mapping[str, Any]], known: "Mapping[str, Known]") -> "Composed":
-        from interlock.protocol.drivers.authoring import Composed, Proposal, compose, propose
-        from interlock.runtime.drivers.adding import NotAdded
-
-        wanted = self.asked.tools
-        if wanted is None and self._hints:
-            wanted = dict.fromkeys(name for tool in tools if self._is_wanted(name := str(tool.get("name"))))
-        proposals = propose(tools, str(self._data["id"]), wanted=wanted, known=known, classes=self.asked.classes)
-        accepted = [each for each in proposals if isinstance(each, Proposal)]
-        problems = [each for each in proposals if not isinstance(each, Proposal)]
-        if problems:
-            raise NotAdded(problems[0].code, problems[0].message, f"it has {problems[0].hint}", problems)
-        self.proposals = self._agreed(accepted)
-        asks = self._hints.get("asks", False) or frozenset(self._hints.get("asks_tools", ()))
-        body = f"# {self._data.get('name')}\n\n{self._data.get('description')}"
-        composed = compose(self._data, tools, self.proposals, known=known, body=body, asks=asks)
-        if isinstance(composed, Composed):
-            return composed
-        raise NotAdded(composed[0].code, composed[0].message, composed[0].hint, composed)
-
-    def _is_wanted(self, name: str) -> bool:
-        only = self._hints.get("only_tools")
-        return (not only or name in only) and name not in self._hints.get("without_tools", ())
-
-    def _agreed(self, proposals: "Sequence[Proposal]") -> "tuple[Proposal, ...]":
+    def agreed(self, proposals: "tuple[Proposal, ...]") -> "tuple[Proposal, ...]":
         """With the person, where one is there. What only a name suggests stays open unless somebody accepts it."""
         from interlock.surface.cli.add_report import show_proposals, with_classes
 
         if self._yes:
             return with_classes(proposals, {}, accept=True)
         if not can_ask() or self.invocation.out.as_json:
-            return tuple(proposals)
+            return proposals
         said: dict[str, Any] = {}
         while True:
             shown = with_classes(proposals, said, accept=False)
@@ -315,7 +268,7 @@ class _Flow:
             said |= {name: value for name, value in changed.items() if name in names}
 
 
-def _named(reference: str, args: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
+def _as_command(reference: str, args: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
     """The reference, or None where it is the first word of a command; paths of here, made absolute."""
     here = tuple(_absolute(each) for each in args)
     is_kind = reference.partition(":")[0] in ("npm", "pypi", "docker", "http", "https") and ":" in reference
@@ -369,7 +322,7 @@ def _assigned(texts: Sequence[str], option: str) -> dict[str, str | None]:
     return found
 
 
-def _trusted(invocation: Invocation, key: str) -> dict[str, Any]:
+def trusted(invocation: Invocation, key: str) -> dict[str, Any]:
     """What was written was agreed to just now."""
     from interlock.surface.cli.drivers import CHANGE_TIMEOUT_S, from_files, shown
 

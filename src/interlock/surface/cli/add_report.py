@@ -7,10 +7,10 @@ import msgspec
 
 from interlock.protocol.ax.capability import ToolClass
 from interlock.protocol.ax.names import normalise
-from interlock.protocol.drivers.authoring import Composed, Proposal
+from interlock.protocol.drivers.authoring import Proposal
 from interlock.protocol.drivers.messages import Problem
 from interlock.protocol.drivers.offering import exposed_segment
-from interlock.runtime.drivers.adding import Added
+from interlock.runtime.drivers.wrapping import Wrapped
 from interlock.surface.cli.output import Output
 from interlock.surface.cli.text import count, one_line
 
@@ -52,12 +52,11 @@ def show_proposals(out: Output, proposals: Sequence[Proposal]) -> None:
     out.draw(*in_columns(rows, width=out.console.width, shrink={3: 12, 1: 16, 0: 16}))
 
 
-def show_added(
-    out: Output, added: Added, composed: Composed, proposals: Sequence[Proposal], *, state: Mapping[str, Any] | None
-) -> None:
+def show_added(out: Output, done: Wrapped, *, state: Mapping[str, Any] | None) -> None:
+    added, composed, proposals = done.added, done.composed, done.proposals
     driver = composed.driver.driver
     if out.as_json:
-        out.json(_value(added, composed, proposals, state))
+        out.json(_value(done, state))
         return
     show_proposals(out, proposals)
     out.line()
@@ -113,9 +112,8 @@ def _sandbox_lines(sandbox: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _value(
-    added: Added, composed: Composed, proposals: Sequence[Proposal], state: Mapping[str, Any] | None
-) -> dict[str, Any]:
+def _value(done: Wrapped, state: Mapping[str, Any] | None) -> dict[str, Any]:
+    added, composed, proposals = done.added, done.composed, done.proposals
     installed, facts = added.stood.installed, added.stood.facts
     return {
         "id": composed.driver.driver.id,

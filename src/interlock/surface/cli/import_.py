@@ -14,8 +14,10 @@ from interlock.surface.cli.failures import BadUsage, Refused, Unreachable
 if TYPE_CHECKING:
     from interlock.protocol.imports.batches import Batch
     from interlock.protocol.imports.clients import Client
+    from interlock.runtime.drivers.adding import Added
+    from interlock.runtime.imports.connecting import Connected
     from interlock.runtime.imports.finding import Machine, SourceFile
-    from interlock.runtime.imports.importing import Importing, Keep, Kept, Report
+    from interlock.runtime.imports.importing import DriverReport, Importing, Keep, Kept, Report
 
 app = verb_app("Bring in the servers that other clients have.")
 
@@ -54,6 +56,7 @@ def import_(
     everything: Annotated[bool, typer.Option("--all", help="Also what is disabled or built into a client.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.")] = False,
     no_connect: Annotated[bool, typer.Option("--no-connect", help="Start and dial nothing: tools come later.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Agree to every start without being asked.")] = False,
     trust_network: Annotated[
         bool, typer.Option("--trust-network", help="Let the servers reach any host; else none is open.")
     ] = False,
@@ -89,9 +92,47 @@ def import_(
         only=frozenset(names or ()),
         own_addresses=own_addresses(invocation),
     )
-    del no_connect  # nothing is connected before a survey of a draft's server exists
     report = _carried_out(invocation, files, asked, dry_run=dry_run)
-    show_report(invocation.out, files, report, dry_run=dry_run)
+    drafts = [] if dry_run or no_connect else [each for each in report.drivers if each.draft]
+    if drafts and not yes and not is_dialogue(invocation):
+        invocation.out.remark("nobody is here to agree to a start, so none was made: --yes agrees to all")
+        drafts = []
+    if not invocation.out.as_json:
+        show_report(invocation.out, files, report, dry_run=dry_run)
+    connected = _connected(invocation, drafts, yes=yes) if drafts else []
+    if invocation.out.as_json:
+        show_report(invocation.out, files, report, dry_run=dry_run, connected=connected)
+
+
+def _connected(invocation: Invocation, drafts: "list[DriverReport]", *, yes: bool) -> "list[Connected]":
+    """AIP-import-8: each start is announced with its command, and may be declined."""
+    from shlex import join
+
+    from interlock.runtime.drivers.wrapping import wanted_of_draft
+    from interlock.runtime.imports.connecting import connect
+    from interlock.surface.cli.add import trusted, wrapped
+    from interlock.surface.cli.stored import run_stored
+    from interlock.surface.cli.text import count, one_line
+
+    out = invocation.out
+
+    def agreed(driver: "DriverReport") -> bool:
+        out.remark(f"{driver.id}: {one_line(join(driver.command))}")
+        return yes or typer.confirm("Start it to ask for its tools?", default=True, err=True)
+
+    async def finish(folder: Path) -> "Added":
+        # What its server does not say of a tool stays open: nobody was asked.
+        done = await wrapped(invocation, wanted_of_draft(folder), lambda proposals: proposals)
+        return done.added
+
+    done = run_stored(connect(drafts, invocation.loaded.plan.workspace, finish, agreed))
+    for each in done:
+        if each.key is not None:
+            trusted(invocation, each.key)
+            out.remark(f"{each.id}: {count(len(each.files), 'file')} written, trusted")
+        elif each.state == "failed":
+            out.remark(f"{each.id} stays a draft: {one_line(each.reason or '')}; interlock add {each.id} tries again")
+    return done
 
 
 def own_addresses(invocation: Invocation) -> list[str]:

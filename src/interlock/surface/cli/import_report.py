@@ -5,6 +5,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from interlock.runtime.imports.connecting import Connected
 from interlock.runtime.imports.finding import SourceFile
 from interlock.runtime.imports.importing import DriverReport, Report, SecretReport
 from interlock.surface.cli.output import Output
@@ -39,9 +40,16 @@ def show_files(out: Output, files: Sequence[SourceFile]) -> None:
     out.remark(f"{count(len(files) - len(there), 'place')} without a file")
 
 
-def show_report(out: Output, files: Sequence[SourceFile], report: Report, *, dry_run: bool) -> None:
+def show_report(
+    out: Output,
+    files: Sequence[SourceFile],
+    report: Report,
+    *,
+    dry_run: bool,
+    connected: Sequence[Connected] = (),
+) -> None:
     if out.as_json:
-        out.json(_report_value(files, report, dry_run=dry_run))
+        out.json(_report_value(files, report, connected, dry_run=dry_run))
         return
     for file in files:
         if file.state == "unreadable":
@@ -99,7 +107,10 @@ def _file_value(file: SourceFile) -> dict[str, Any]:
     }
 
 
-def _report_value(files: Sequence[SourceFile], report: Report, *, dry_run: bool) -> dict[str, Any]:
+def _report_value(
+    files: Sequence[SourceFile], report: Report, connected: Sequence[Connected], *, dry_run: bool
+) -> dict[str, Any]:
+    finished = {each.id for each in connected if each.state == "ready"}
     return {
         "dry_run": dry_run,
         "files": [_file_value(each) for each in files if each.state != "absent"],
@@ -109,7 +120,7 @@ def _report_value(files: Sequence[SourceFile], report: Report, *, dry_run: bool)
                 "name": each.name,
                 "sources": list(each.sources),
                 "status": each.status,
-                "draft": each.draft,
+                "draft": each.draft and each.id not in finished,
                 "command": list(each.command),
                 "files": list(each.files),
                 "changed": list(each.changed),
@@ -120,6 +131,9 @@ def _report_value(files: Sequence[SourceFile], report: Report, *, dry_run: bool)
                 "notes": [{"code": note.code, "text": note.text} for note in each.notes],
             }
             for each in report.drivers
+        ],
+        "connected": [
+            {"id": each.id, "state": each.state, "reason": each.reason, "files": list(each.files)} for each in connected
         ],
         "skipped": [
             {"name": each.name, "source": each.told, "code": each.note.code, "text": each.note.text}

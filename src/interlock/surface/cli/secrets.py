@@ -1,4 +1,4 @@
-"""interlock secrets list | set | remove"""
+"""interlock secrets list | set | remove | adopt"""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -23,6 +23,7 @@ app = verb_app(
     interlock secrets set github-token
     interlock secrets list
     interlock secrets remove github-token
+    interlock secrets adopt github-mcp
     """,
 )
 
@@ -115,6 +116,52 @@ def remove(
         invocation.out.raw_json(answer.raw)
         return
     invocation.out.line(f"removed {kind} {name}")
+
+
+@verb(
+    app,
+    "adopt",
+    examples="""
+    interlock secrets adopt github-mcp
+    interlock secrets adopt github-mcp --json | jq -r '.adopted[].slug'
+    """,
+)
+def adopt(
+    invocation: Invocation,
+    driver: Annotated[str, typer.Argument(metavar="DRIVER", help="Its id, or the name of its folder.")],
+) -> None:
+    """Move the credentials that stand in a driver's file to the store.
+
+    The file gets placeholders in their place. It has changed then, and is to be trusted anew.
+    """
+    from interlock.surface.cli.extras import need_driver_files
+
+    need_driver_files()
+    from interlock.runtime.imports.adopting import NotAdopted
+    from interlock.runtime.imports.adopting import adopt as adopt_all
+    from interlock.surface.cli.failures import Refused
+    from interlock.surface.cli.import_ import keeper
+
+    try:
+        done = adopt_all(invocation.loaded.plan, driver, keeper(invocation))
+    except NotAdopted as refused:
+        raise Refused("not_adopted", str(refused), hint=refused.hint) from None
+    except OSError as error:
+        raise Refused("not_adopted", f"the file cannot be written ({error.strerror})") from None
+    out = invocation.out
+    if out.as_json:
+        import msgspec
+
+        out.raw_json(msgspec.json.encode(done))
+        return
+    for each in done.adopted:
+        out.line(f"{each.place} is kept as {each.slug}")
+    for place in done.left:
+        out.remark(f"{place} holds a credential where no placeholder may stand: move it yourself")
+    if not done.adopted:
+        out.remark("no credential stands in clear where one could be moved from")
+        return
+    out.line(f"interlock drivers trust {done.driver} accepts the file as it is now")
 
 
 def _value(name: str) -> str:

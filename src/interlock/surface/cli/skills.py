@@ -14,7 +14,7 @@ app = verb_app(
     "See the skills that drivers add prompts to.",
     examples="""
     interlock skills list
-    interlock skills show summarize
+    interlock skills show author-mcp
     """,
 )
 
@@ -28,11 +28,11 @@ app = verb_app(
     """,
 )
 def list_skills(invocation: Invocation) -> None:
-    """List every skill that has blocks, and how many."""
+    """List skills: those with blocks of drivers, and our own."""
     answer = invocation.node.get("skills")
     out = invocation.out
     if out.as_json:
-        out.raw_json(answer.raw)
+        out.json({**answer.value, "shipped": sorted(shipped())})
         return
     from rich.text import Text
 
@@ -43,8 +43,8 @@ def list_skills(invocation: Invocation) -> None:
     skills = answer.as_(Skills).skills
     if not skills:
         out.remark("no driver adds a prompt to a skill (integrate_as: skill_block)")
-        return
     rows = [[Text(one_line(one.name), style="bold"), Text(count(len(one.blocks), "block"))] for one in skills]
+    rows += [[Text(name, style="bold"), Text("comes with Interlock")] for name in sorted(shipped())]
     out.draw(*in_columns(rows, width=out.console.width, shrink={0: 16}))
 
 
@@ -59,7 +59,16 @@ def list_skills(invocation: Invocation) -> None:
 def show(
     invocation: Invocation, name: Annotated[str, typer.Argument(metavar="NAME", help="The skill's name.")]
 ) -> None:
-    """Show the blocks of a skill: prompts of drivers, and who serves them."""
+    """Show the blocks of a skill: prompts of drivers, and who serves them.
+
+    A skill that comes with Interlock is printed whole, as its SKILL.md.
+    """
+    if (text := shipped().get(name)) is not None:
+        if invocation.out.as_json:
+            invocation.out.json({"name": name, "text": text})
+        else:
+            invocation.out.line(text.rstrip("\n"))
+        return
     answer = invocation.node.get("skills")
     known = {one["name"]: one for one in answer.value["skills"]}
     if name not in known:
@@ -70,6 +79,14 @@ def show(
         out.json(known[name])
         return
     _draw(invocation, answer, name)
+
+
+def shipped() -> dict[str, str]:
+    """The skills that come with Interlock, by name, with their texts."""
+    from importlib.resources import files
+
+    folders = (files("interlock") / "shipped" / "skills").iterdir()
+    return {each.name: (each / "SKILL.md").read_text("utf-8") for each in folders if each.is_dir()}
 
 
 def _draw(invocation: Invocation, answer: "Answer", name: str) -> None:
