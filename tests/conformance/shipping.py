@@ -31,6 +31,12 @@ _BLOCKS: Final = {
     "required": ["content"],
     "properties": {"content": {"type": "array", "items": {"type": "object"}}},
 }
+_LINES: Final = {
+    "type": "object",
+    "required": ["entries"],
+    "properties": {"entries": {"type": "array", "items": {"type": "string"}}},
+}
+_AS_LINES: Final = {"result_parse": {"from": "text", "as": "lines", "into": "entries"}}
 _AS_ROWS: Final = {"result_parse": {"from": "text", "as": "python_literal", "into": "rows"}}
 
 
@@ -65,6 +71,8 @@ DRIVERS: Final = (
         description="Reads, writes, moves and searches files below one folder.",
         server=_npm("filesystem", PLACE),
         rest=_NO_NETWORK,
+        outputs=dict.fromkeys(("list_directory", "search_files"), _LINES),
+        ours=dict.fromkeys(("list_directory", "search_files"), _AS_LINES),
         body=f"The reference server for files. {_HERE}",
     ),
     Shipped(

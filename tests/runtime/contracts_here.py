@@ -67,6 +67,7 @@ class Lending:
         self.state = DriverState.READY
         self.code: str | None = None
         self.reason: str | None = None
+        self.login: str | None = None
         keeper = node.keepers[segment]
         self.link, self.listing = keeper.link, keeper.listing
         known = {each.id: each for each in contracts}

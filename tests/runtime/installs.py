@@ -13,6 +13,7 @@ from tests.protocol.driver_texts import as_driver, driver
 
 from interlock.config.plan import DriversPlan
 from interlock.protocol.drivers.messages import Driver
+from interlock.runtime.drivers.commands import Caged
 from interlock.runtime.drivers.installed import Installed, InstallFailed, Locked
 from interlock.runtime.drivers.installing import install
 
@@ -44,6 +45,7 @@ class Place:
         self.packages = root / "data" / "packages"
         self.env = dict(os.environ if env is None else env)
         self.said: list[str] = []
+        self.caged: Caged | None = None
 
     async def install(
         self, wanted: Driver, lock: Locked | None = None, settings: DriversPlan | None = None
@@ -58,6 +60,7 @@ class Place:
             warden=None,
             settings=settings or DriversPlan(),
             environment=self.env,
+            caged=self.caged,
         )
 
     async def done(self, wanted: Driver, lock: Locked | None = None, settings: DriversPlan | None = None) -> Installed:

@@ -205,6 +205,25 @@ async def test_a_reference_names_a_resource_of_its_driver(here: ContractPlace, s
     assert wrong["data"]["reason"] == "ref_invalid"
 
 
+@pytest.mark.req("AIP-resources-3")
+async def test_a_kind_of_reference_is_one_drivers_and_never_a_base_kind(here: ContractPlace) -> None:
+    made = {segment: contract(f"{segment}s.keep") for segment in ("new", "old", "bare")}
+    kinds = {"new": "notes", "old": "notes", "bare": "git"}
+    lending = []
+    for segment, kind in kinds.items():
+        named = {"uri_template": "raw://{path}", "integrate_as": "ref_kind", "ref_kind_id": kind}
+        declared = driver(f"{segment}s-mcp", binding(f"{segment}s.keep", "keep"), resources=[named])
+        lending.append(Lending(here.node, segment, declared, [made[segment]]))
+    await here.offer(made.values(), *lending)
+    assert warned(here) == ["ref_kind_conflict", "ref_kind_conflict", "resources_unsupported"]
+    before = len(await _asked(here, "new", "resources/read"))
+    assert (await here.ask("resources/read", {"uri": "mcp_notes:raw://text"}).result())["contents"][0]["text"] == TEXT
+    assert len(await _asked(here, "new", "resources/read")) == before + 1
+    assert (await here.ask("resources/read", {"uri": "mcp_git:raw://text"}).error())["data"]["reason"] == "ref_invalid"
+    for segment in kinds:
+        assert (await here.call(f"{segment}s__keep").result())["structuredContent"] == {"got": {}}
+
+
 @pytest.mark.req("AIP-resources-1")
 async def test_a_server_without_resources_stays_ready_and_reading_through_it_ends_as_resource_unavailable(
     here: ContractPlace,

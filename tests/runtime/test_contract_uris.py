@@ -18,7 +18,10 @@ INPUTS = {
     "type": "object",
     "properties": {"uri": {"type": "string", "format": "uri"}, "path": {"type": "string"}, "text": {"type": "string"}},
 }
-RESOURCES = [{"uri_template": "memo://{name}", "integrate_as": "raw"}]
+RESOURCES = [
+    {"uri_template": "memo://{name}", "integrate_as": "raw"},
+    {"uri_template": "file://{path}", "integrate_as": "ref_kind", "ref_kind_id": "files"},
+]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -100,3 +103,14 @@ async def test_a_server_elsewhere_has_no_files_of_ours(here: ContractPlace, work
         "resource_uri_denied",
     ]
     assert code_of(await here.call("test__keep", {"uri": "https://mcp.example.net/x"}).result()) is None
+
+
+@pytest.mark.req("AIP-security-6")
+async def test_every_resource_that_is_read_is_compared_as_well(here: ContractPlace, workspace: Path) -> None:
+    for path in ("/etc/passwd", f"{workspace}/../etc/passwd", f"{workspace}/out/passwd"):
+        refused = await here.ask("resources/read", {"uri": f"mcp_files:file://{path}"}).error()
+        assert refused["data"]["reason"] == "resource_uri_denied"
+    permitted = await here.ask("resources/read", {"uri": f"mcp_files:file://{workspace}/a"}).error()
+    assert permitted["message"] == "Resource not found"  # in its server's own words
+    told = (await here.call("new__seen").result())["structuredContent"]["messages"]
+    assert len([each for each in told if each["method"] == "resources/read"]) == 1

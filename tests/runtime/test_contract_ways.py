@@ -235,6 +235,7 @@ async def test_a_driver_whose_failed_check_is_old_is_looked_at_before_it_is_used
     first, _ = await two(here, play())
     now = here.clock.now()
     first.failed_at, first.illness = now - 10, "still ill"
+    first.state, first.code = DriverState.UNAVAILABLE, "health_check_failed"
     await here.call("test__play", {"label": "counts"}).result()
     assert (first.looked, await played(here, "old", "counts")) == (0, 1)
     first.failed_at = now - 601  # twice the usual time between checks

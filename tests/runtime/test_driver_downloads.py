@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import shutil
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -9,9 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.runtime.caged import House
 from tests.runtime.installs import Files, Place, declared, output, program, serving
+from tests.servers.caging import needs_sandbox
 
-from interlock.config.plan import DriversPlan
+from interlock.config.plan import DriversPlan, SandboxPlan
+from interlock.runtime.clock import SystemClock
+from interlock.runtime.drivers.commands import Running, inside
 from interlock.transport import download as downloads
 from interlock.transport.download import DownloadFailed, check_address, download, take_program
 
@@ -130,6 +135,35 @@ async def test_a_shell_installer_sees_nothing_of_the_node(files: Files, tmp_path
     assert Path(seen["HOME"]).is_relative_to(place.packages)
 
 
+@needs_sandbox
+@pytest.mark.req("AIP-security-1")
+async def test_a_shell_installer_in_a_sandbox_writes_its_home_and_reads_nothing_of_the_node(
+    files: Files, tmp_path: Path
+) -> None:
+    place, house = Place(tmp_path), House(tmp_path)
+    kept = place.packages.parent / "identity.json"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text("the node's own")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    attempts = f'cat "{kept}" > "$HOME/stolen"; touch "{elsewhere}/written"'
+    files.at["/file"] = f'mkdir "$HOME/bin"; echo "#!/bin/sh" > "$HOME/bin/my-server"; {attempts}; :'.encode()
+    files.at["/file"] += b'\nchmod +x "$HOME/bin/my-server"\n'
+    wanted = fetching("curl", f"{files.url}/file", verify_sha256=sha256(files.at["/file"]))
+
+    def caged(plan: SandboxPlan) -> Running:
+        return inside(house.sandboxes, "one", plan, clock=SystemClock(), warden=None)
+
+    place.caged = caged
+    done = await place.done(wanted)
+    home = Path(done.command[0]).parents[1]
+    assert ((home / "stolen").read_text(), list(elsewhere.iterdir())) == ("", [])
+    place.caged = None  # where the operator lets it out, the same installer reads and writes
+    shutil.rmtree(home)
+    await place.done(wanted)
+    assert ((home / "stolen").read_text(), (elsewhere / "written").exists()) == ("the node's own", True)
+
+
 async def test_a_failing_shell_installer_is_told_and_run_again_next_time(files: Files, tmp_path: Path) -> None:
     files.at["/file"] = b"echo error: no compiler >&2\nexit 3\n"
     place = Place(tmp_path)
@@ -149,6 +183,7 @@ async def test_a_failing_shell_installer_is_told_and_run_again_next_time(files: 
         (zipped({"my-server": PROGRAM})[:-30], "my-server", None),
         (tar({"my-server": PROGRAM * 1000})[:-30], "my-server", "cannot be unpacked"),
     ],
+    ids=["none", "two", "a link", "none in a zip", "a broken zip", "a broken tar"],
 )
 def test_an_archive_without_one_clear_program_is_refused(
     tmp_path: Path, data: bytes, wanted: str, words: str | None

@@ -659,6 +659,17 @@ def test_a_runner_that_cannot_be_kept_to_is_refused_where_it_stands(
     assert [(each.code, each.field) for each in workspace.one().problems] == [("schema_invalid", pointer)]
 
 
+@pytest.mark.req("AIP-security-13")
+def test_a_runner_file_elsewhere_is_part_of_what_is_trusted(workspace: Workspace) -> None:
+    workspace.driver(driver(runner="./shared/RUNNER.md"))
+    runner = workspace.write("shared/RUNNER.md", {"limits": {"memory_mb": 64}})
+    workspace.trust()
+    assert workspace.one().trusted
+    assert runner in workspace.declared().others
+    workspace.write("shared/RUNNER.md", {"limits": {"memory_mb": 64000}})
+    assert not workspace.one().trusted
+
+
 def test_what_did_not_change_is_not_read_again(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     workspace.driver(driver("first-mcp"))
     second = workspace.driver(driver("second-mcp"))

@@ -188,6 +188,14 @@ def test_a_server_that_does_not_come_up_leaves_the_workspace_as_it_was(notes: No
 
 
 @pytest.mark.req("AIP-author-6")
+def test_an_address_where_nobody_answers_leaves_the_workspace_as_it_was(notes: Notes, inline: Inline) -> None:
+    before = everything(notes.workspace)
+    done = inline("add", "http://127.0.0.1:9/mcp", "--json")
+    assert (done.code, done.json["details"]["hint"]) == (1, "nothing was written")
+    assert everything(notes.workspace) == before
+
+
+@pytest.mark.req("AIP-author-6")
 def test_success_prints_the_path_the_warnings_and_the_sandbox(notes: Notes) -> None:
     done = notes.add("--egress", "api.example.com")
     assert done.code == 0, done.err

@@ -3,6 +3,8 @@
 import contextlib
 import http.server
 import json
+import os
+import signal
 import sys
 import threading
 import time
@@ -115,6 +117,34 @@ def test_a_file_dropped_into_a_running_node_starts_nothing_until_it_is_trusted(s
     assert served.states() == {"first-mcp": "untrusted"}
     (folder / "driver.py").write_text("")
     assert len(served.starts("first-mcp")) == 1
+
+
+@pytest.mark.req("AIP-security-13")
+@pytest.mark.parametrize("is_put_back", [False, True])
+def test_a_program_that_changed_since_it_was_trusted_is_not_started_when_the_server_ends(
+    served: Served, is_put_back: bool
+) -> None:
+    folder = served.write("first-mcp")
+    program, evil = folder / "server.py", served.folder / "evil"
+    good = SERVER.read_text()
+    program.write_text(good)
+    data = driver("first-mcp")
+    tools = served.folder / "tools.json"
+    args = [str(program), "--log", str(served.log("first-mcp")), "--tools", str(tools)]
+    data["server"] = {"kind": "binary", "path": sys.executable, "args": args}
+    (folder / "DRIVER.md").write_text(text(data))
+    until(lambda: served.states() == {"first-mcp": "untrusted"})
+    served.trust("first-mcp")
+    (pid,) = served.starts("first-mcp")
+    program.write_text(f"from pathlib import Path\nPath({str(evil)!r}).touch()\n{good}")
+    os.kill(pid, signal.SIGKILL)
+    if is_put_back:
+        time.sleep(0.6)  # when a changed program would have been started
+        program.write_text(good)
+        until(lambda: served.states() == {"first-mcp": "ready"} and len(served.starts("first-mcp")) == 2)
+    else:
+        until(lambda: served.states() == {"first-mcp": "untrusted"})
+    assert not evil.exists()
 
 
 def test_a_change_to_one_driver_leaves_the_process_of_another_alone(served: Served) -> None:

@@ -103,7 +103,12 @@ class Guard:
     def derive(self, admitted: "Admitted[Call]", link: "Link") -> "Admitted[Call] | Refuse":
         """A command admitted to a link that only chooses, for the link it chose: every rung is passed and charged, and
         only whether that one is there is asked anew. Nothing that was not admitted comes this way."""
-        return _maybe_away(link.standing) or Admitted(admitted.command, _KEY)
+        standing = link.standing
+        if standing.state is not _READY:
+            away = _maybe_away(standing)
+            if away is not None:
+                return away
+        return Admitted(admitted.command, _KEY)
 
     def over(self, approval_id: str) -> None:
         """The call has its answer, or will never have one."""

@@ -247,7 +247,11 @@ class NodeOperations:
         return [*(keeper.link.segment for keeper in users), *self._node.drivers.on_secret(slug)]
 
     def _keeper(self, segment: str) -> Keeper:
-        keeper = self._node.keepers.get(segment)
+        keepers = self._node.keepers
+        keeper = keepers.get(segment)
+        if keeper is None:
+            majors = [known for known in keepers if known.partition("@")[0] == segment and "+" not in known]
+            keeper = keepers[majors[0]] if len(majors) == 1 else None  # a driver by its id alone
         if keeper is None:
             raise NotFound("link", segment, self._node.keepers, few=True)
         return keeper

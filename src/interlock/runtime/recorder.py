@@ -8,8 +8,7 @@ import asyncio
 import functools
 import hashlib
 import logging
-from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
@@ -31,7 +30,7 @@ class Digest(str):
 
 # at, who, via, method, tool, arguments, verdict, outcome, seconds, reason
 Entry = tuple[float, str, str, str, str, Raw | Digest | None, str, str, float, str | None]
-Made = Callable[[], bytes]  # a record of another form, encoded when it is written
+Made = tuple[Any, ...]  # a record of another form: who encodes it when it is written, and of what
 
 _encode = msgspec.json.Encoder().encode
 
@@ -52,9 +51,9 @@ class Recorder:
         """A record that is encoded already, in its turn."""
         self._waiting.append(line)
 
-    def add_made(self, make: Made) -> None:
-        """A record that is encoded later, on another thread, of values that do not change."""
-        self._waiting.append(make)
+    def add_made(self, made: Made) -> None:
+        """A record that is encoded later, on another thread, by the first of these from the rest."""
+        self._waiting.append(made)
 
     async def append_now(self, line: bytes) -> None:
         """On disk when it returns, after everything added before. Raises StoreError; then nothing was recorded."""
@@ -103,10 +102,12 @@ class Recorder:
 
 
 def _encode_all(batch: list[Entry | bytes | Made]) -> list[bytes]:
-    return [
-        _encode_one(entry) if isinstance(entry, tuple) else entry if isinstance(entry, bytes) else entry()
-        for entry in batch
-    ]
+    return [one if isinstance(one, bytes) else _encode_any(one) for one in batch]
+
+
+def _encode_any(entry: Entry | Made) -> bytes:
+    encode = entry[0]
+    return _encode_one(entry) if isinstance(encode, float) else encode(*entry[1:])
 
 
 def digest_of(arguments: Raw | None) -> Digest:

@@ -90,3 +90,35 @@ async def test_clients_hear_of_a_changed_list_only_when_their_own_changed(worksp
             assert len(peer.heard("notifications/tools/list_changed")) <= 1
             assert (await peer.request("tools/list")).result["tools"] == []
             assert workspace.calls("changing-mcp") == 1
+
+
+@pytest.mark.req("AIP-proto-6")
+async def test_what_a_server_asks_reaches_the_caller_of_that_call_alone(workspace: Workspace) -> None:
+    able = {"client_capabilities": ["elicitation"]}
+    workspace.add("asking-mcp", tools={"ask": "demo.ask"}, metadata={"interlock": able})
+    with workspace.node() as node:
+        wait_states(node, "ready", "asking-mcp")
+        capable = {"elicitation": {}}
+        async with (
+            await HttpPeer(f"{node.url}/mcp", LEGACY).greet(capable) as ada,
+            await HttpPeer(f"{node.url}/mcp", LEGACY).greet(capable) as bob,
+        ):
+            calls = {peer: peer.begin_call("demo__ask", {"n": number}) for number, peer in enumerate((ada, bob))}
+            for number, peer in enumerate((ada, bob)):
+                asked = await peer.hear("elicitation/create")
+                assert asked["params"]["message"] == str(number)
+                assert workspace.calls("asking-mcp") == number + 1  # one at a time
+                await peer.respond(asked["id"], {"action": "accept", "content": {"c": str(number)}})
+                answer = (await calls[peer].reply()).result["structuredContent"]["answer"]
+                assert answer["content"] == {"c": str(number)}
+
+
+@pytest.mark.req("AIP-proto-6")
+async def test_a_shared_server_that_asks_all_the_same_reaches_nobody(workspace: Workspace) -> None:
+    workspace.add("asking-mcp", tools={"ask": "demo.ask"})
+    with workspace.node() as node:
+        wait_states(node, "ready", "asking-mcp")
+        async with await HttpPeer(f"{node.url}/mcp", LEGACY).greet({"elicitation": {}}) as peer:
+            answer = (await peer.call("demo__ask", {"n": 1})).result["structuredContent"]["answer"]
+            assert answer["code"] == -32601
+            assert peer.heard("elicitation/create") == []

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.interaction.drivers.driving import Workspace, alive, states
-from tests.interaction.harness import LEGACY, wait_for
+from tests.interaction.harness import LEGACY, RunningNode, wait_for
 from tests.interaction.peers import HttpPeer
 
 from interlock.runtime.drivers.shop import STARTS_MAX
@@ -26,11 +26,16 @@ def lines(log: Path) -> list[list[str]]:
     return [line.split() for line in log.read_text().splitlines()] if log.exists() else []
 
 
+def offered(node: RunningNode) -> int:
+    tools: int = node.admin("/admin/status")["catalog"]["tools"]
+    return tools
+
+
 async def test_two_hundred_drivers_start_bounded_side_by_side_and_sleep_without_a_process(tmp_path: Path) -> None:
     workspace, log = make(tmp_path)
     with workspace.node(idle_timeout_s=1) as node:
         wait_for(lambda: sum(what == "listed" for what, _ in lines(log)) == MANY, 60)
-        wait_for(lambda: list(states(node).values()).count("ready") == MANY)
+        wait_for(lambda: offered(node) == MANY)
         starting: set[str] = set()
         most = 0
         for what, pid in lines(log)[: 2 * MANY]:
@@ -45,7 +50,8 @@ async def test_two_hundred_drivers_start_bounded_side_by_side_and_sleep_without_
             assert answer.result["structuredContent"]["pid"] not in pids
     with workspace.node(registration="lazy") as node:
         before = len(lines(log))
-        wait_for(lambda: list(states(node).values()).count("ready") == MANY, 60)
+        wait_for(lambda: offered(node) == MANY, 60)
+        assert list(states(node).values()).count("ready") == MANY
         assert len(lines(log)) == before
         async with await HttpPeer(f"{node.url}/mcp", LEGACY).greet() as peer:
             for _ in range(2):

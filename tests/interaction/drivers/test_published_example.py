@@ -87,11 +87,15 @@ def test_each_contract_of_the_example_answers_a_call(example: RunningNode, era: 
         assert f"made-{era}.txt" in called("fs-list", path=str(place))["content"][0]["text"]
 
 
+@pytest.mark.req("AIP-extract-9")
 def test_the_filesystem_driver_that_comes_along_gives_typed_results_without_a_warning(reference: RunningNode) -> None:
     shown = state(reference, "filesystem-mcp")
     assert [each for each in shown["problems"] if each["severity"] != "note"] == []
     place = reference.data.parent / "place"
     with Wire(reference) as wire:
         call = {"name": "filesystem__read_text_file", "arguments": {"path": f"{place}/hello.txt"}}
-        result = wire.modern("tools/call", call).message["result"]
-    assert result["structuredContent"] == {"content": "hello\nthere\n"}
+        read = wire.modern("tools/call", call).message["result"]
+        call = {"name": "filesystem__list_directory", "arguments": {"path": str(place)}}
+        listed = wire.modern("tools/call", call).message["result"]
+    assert read["structuredContent"] == {"content": "hello\nthere\n"}
+    assert set(listed["structuredContent"]["entries"]) >= {"[FILE] hello.txt", "[DIR] kept"}

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest_asyncio
 from tests.runtime.drivers.stage import AheadClock, Stage, alive, asked, caller, lent, settled, staged, until
 
 from interlock.protocol.drivers.errors import DriverError
+from interlock.runtime.drivers import provider as provider_module
 from interlock.runtime.drivers.ports import DriverState
 from interlock.runtime.links.state import LinkState
 
@@ -250,6 +252,14 @@ async def test_an_operator_may_have_only_the_broken_binding_dropped(stage: Stage
 
 
 @pytest.mark.req("AIP-tools-1")
+async def test_a_tool_on_a_later_page_of_the_list_is_found(stage: Stage) -> None:
+    options = stage.tools({"name": "first"}, {"name": "second"}, {"name": "echo"})
+    provider = await settled(stage.provider(*options, "--page", "1"))
+    assert provider.state is DriverState.READY
+    assert stage.log.methods.count("tools/list") == 3
+
+
+@pytest.mark.req("AIP-tools-1")
 async def test_names_of_tools_are_compared_with_their_case(stage: Stage) -> None:
     provider = await settled(stage.provider(tools={"Echo": "echoes"}))
     assert (provider.state, provider.code) == (DriverState.REJECTED, "mcp_tool_missing")
@@ -272,6 +282,41 @@ async def test_a_replaced_driver_ends_its_calls_before_its_process(stage: Stage)
     assert not alive(stage.log.pids[0])
     assert alive(stage.log.pids[1])
     assert stage.node.keepers[KEY].link.pid == stage.log.pids[1]
+
+
+async def test_a_list_that_takes_long_to_check_holds_up_nobody_else(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold, checking = threading.Event(), provider_module.check
+
+    def slow(driver: Any, *more: Any) -> Any:
+        if driver.id == "slow-mcp":
+            hold.wait(20)
+        return checking(driver, *more)
+
+    monkeypatch.setattr(provider_module, "check", slow)
+    held = stage.provider(id="slow-mcp")
+    other = await settled(stage.provider())
+    lease = await lent(other)
+    assert (await asked(lease, n=1))["n"] == 1
+    lease.release()
+    assert held.state is DriverState.CHECKING
+    hold.set()
+    assert (await settled(held)).state is DriverState.READY
+
+
+async def test_a_driver_that_ended_starts_nothing_and_keeps_nobody_waiting(stage: Stage) -> None:
+    provider = stage.provider("--mute")
+    await until(lambda: stage.log.starts)
+    waiting = asyncio.create_task(provider.acquire(caller()))
+    await until(lambda: (instance := provider._instances.maybe(None)) and instance.leases)  # type: ignore[union-attr]
+    await provider.stop(at_once=True)
+    for error in (await waiting, await provider.acquire(caller())):
+        assert isinstance(error, DriverError)
+        assert (error.code, error.retryable) == ("tool_unavailable", True)
+    assert provider.maybe_ready(caller()) is None
+    assert not any(map(alive, stage.log.pids))
+    assert stage.node.keepers == {}
 
 
 async def test_a_sleeping_driver_is_shown_as_such_and_its_lists_make_no_other_list_old(stage: Stage) -> None:

@@ -10,6 +10,7 @@ from tests.runtime.drivers.stage import Stage, alive, asked, caller, lent, settl
 from interlock.protocol.drivers.errors import DriverError
 from interlock.runtime.drivers.ports import DriverState
 from interlock.runtime.links.state import LinkState
+from interlock.runtime.operations import NotFound
 
 
 @pytest_asyncio.fixture
@@ -35,6 +36,14 @@ async def test_it_stands_among_the_links_under_its_id_and_major_version(stage: S
     await settled(stage.provider())
     shown = stage.node.operations.links()["links"]
     assert [(link["segment"], link["state"]) for link in shown] == [("driven-mcp@1", "ready")]
+
+
+async def test_an_operator_may_leave_the_major_version_away(stage: Stage) -> None:
+    await settled(stage.provider(metadata={"isolation": "tenant"}))
+    assert stage.node.operations.link("driven-mcp")["segment"] == "driven-mcp@1"
+    await settled(stage.provider(version="2.0.0"))
+    with pytest.raises(NotFound):
+        stage.node.operations.link("driven-mcp")
 
 
 @pytest.mark.req("AIP-transport-3")

@@ -10,6 +10,7 @@ from tests.runtime.drivers.stage import Stage, asked, lent, settled, staged, unt
 
 from interlock.runtime.drivers.ports import DriverState
 from interlock.runtime.drivers.provider import DriverProvider
+from interlock.runtime.links import greeting
 
 KEY = "driven-mcp@1"
 
@@ -46,6 +47,21 @@ async def test_a_server_that_refuses_the_question_is_met_with_a_handshake(stage:
     assert stage.log.methods[:2] == ["server/discover", "initialize"]
 
 
+@pytest.mark.req("AIP-proto-1")
+@pytest.mark.parametrize("how", ["params", "ends", "silent"])
+async def test_however_a_server_takes_the_question_amiss_it_is_met_with_a_handshake(
+    stage: Stage, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(greeting, "PROBE_S", 0.2)
+    provider = await settled(stage.provider("--discover", how))
+    assert (provider.state, spoken(stage)) == (DriverState.READY, "2025-11-25")
+    assert stage.log.methods[:2] == ["server/discover", "initialize"]
+    assert len(stage.log.starts) == (2 if how == "ends" else 1)
+    await provider.stop()
+    await settled(stage.provider("--discover", how))
+    assert stage.log.methods.count("server/discover") == 1  # the era is remembered
+
+
 @pytest.mark.req("AIP-proto-3")
 async def test_a_declared_handshake_version_goes_first_and_offers_the_newest(stage: Stage) -> None:
     provider = await settled(stage.provider("--answers", "2024-11-05", protocol_version="2025-03"))
@@ -54,6 +70,7 @@ async def test_a_declared_handshake_version_goes_first_and_offers_the_newest(sta
     assert "server/discover" not in stage.log.methods
     assert stage.log.params("initialize")[0]["protocolVersion"] == "2025-11-25"
     assert warnings(provider) == ["protocol_below_target"]
+    assert (provider.driver.protocol_version, provider.running()["protocol_version"]) == ("2025-03-26", "2024-11-05")
 
 
 @pytest.mark.req("AIP-proto-3")
@@ -70,6 +87,17 @@ async def test_the_handshake_comes_in_order_and_undeclared_lists_are_not_asked_f
     await until(lambda: "tools/list" in stage.log.methods)
     assert stage.log.methods == ["initialize", "notifications/initialized", "tools/list"]
     assert set(stage.log.params("initialize")[0]) == {"protocolVersion", "capabilities", "clientInfo"}
+
+
+@pytest.mark.req("AIP-proto-4")
+async def test_declared_prompts_and_resources_are_asked_for_after_the_tools(stage: Stage) -> None:
+    declared = {
+        "prompts": [{"name": "simple", "integrate_as": "raw"}],
+        "resources": [{"uri_template": "file:///{path}", "integrate_as": "raw"}],
+    }
+    await settled(stage.provider("--lists", protocol_version="2025-11-25", **declared))
+    order = ["initialize", "notifications/initialized", "tools/list", "prompts/list", "resources/list"]
+    assert stage.log.methods[:5] == order
 
 
 @pytest.mark.req("AIP-proto-4")

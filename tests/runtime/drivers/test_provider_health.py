@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 from tests.runtime.drivers.stage import AheadClock, Stage, asked, caller, lent, settled, staged, until
@@ -119,6 +120,15 @@ async def test_more_than_a_hundred_lines_of_noise_before_the_first_message_end_i
     assert provider.state is DriverState.UNAVAILABLE
     assert "more than 100 messages that are not JSON-RPC" in (provider.reason or "")
     await until(lambda: stage.node.keepers[KEY].link.pid is None)
+
+
+@pytest.mark.req("AIP-transport-6")
+async def test_a_line_beyond_the_limit_ends_it(stage: Stage) -> None:
+    workshop = msgspec.structs.replace(stage.shop.workshop, message_bytes=2000)
+    stage.shop = msgspec.structs.replace(stage.shop, workshop=workshop)
+    provider = await settled(stage.provider("--loud", "2001", connection_options={"max_retries": 0}))
+    assert provider.state is DriverState.UNAVAILABLE
+    assert "longer than the limit of 2000 bytes" in (provider.reason or "")
 
 
 @pytest.mark.req("AIP-proto-6")

@@ -25,6 +25,9 @@ def value_result(value: Any) -> bytes:
 
 def with_structured(result: Raw, value: Any) -> bytes:
     """The server's result with the value as its structured content; every other member keeps its bytes."""
+    written = bytes(result)
+    if written.startswith(b'{"'):
+        return b'{"structuredContent":%b,%b' % (encode_value(value), written[1:])
     return encode_value({**(decode_object(result) or {}), "structuredContent": value})
 
 

@@ -70,8 +70,8 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
         blocks = _blocks(result)
         texts = [_text(block) for block in blocks]
         # With the fallback the text may be anything, a file's content for one: it is not looked into.
-        if self.mode != "text" and not self.falls_back and len(texts) == 1 and texts[0] is not None:
-            return _json(texts[0])
+        if len(texts) == 1 and texts[0] is not None:
+            return _json(texts[0]) if self.mode != "text" and not self.falls_back else {"content": texts[0]}
         if all(text is not None for text in texts):
             return {"content": "\n".join(text for text in texts if text is not None)}
         return {"content": blocks}
@@ -180,7 +180,7 @@ def _blocks(result: Mapping[str, Any]) -> list[Any]:
 
 
 def _text(block: Any) -> str | None:
-    if isinstance(block, Mapping) and block.get("type") == "text":
+    if isinstance(block, dict) and block.get("type") == "text":
         text = block.get("text")
         return text if isinstance(text, str) else None
     return None

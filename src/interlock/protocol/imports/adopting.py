@@ -4,7 +4,6 @@ In: the frontmatter of a DRIVER.md. Out: what it is to say, and the secrets that
 where no placeholder may (a url, a path) is named and left: only a person can move it.
 """
 
-import copy
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -31,7 +30,7 @@ class Adopted(msgspec.Struct, frozen=True, kw_only=True):
 
 def adopted(data: Mapping[str, Any], driver_id: str, taken: Collection[str] = ()) -> Adopted:
     """`taken`: names that mean other secrets already."""
-    made = copy.deepcopy(dict(data))
+    made = {key: _copied(value) for key, value in data.items()}
     server = made.get("server")
     work = _Work(driver_id, taken)
     if not isinstance(server, dict):
@@ -97,6 +96,12 @@ def _not_secret(data: Mapping[str, Any]) -> Collection[str]:
     ours = metadata.get("interlock") if isinstance(metadata, Mapping) else None
     named = ours.get("not_secret") if isinstance(ours, Mapping) else None
     return [each for each in named if isinstance(each, str)] if isinstance(named, list) else ()
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copied(each) for key, each in value.items()}
+    return [_copied(each) for each in value] if isinstance(value, list) else value
 
 
 def _text(value: object) -> str:

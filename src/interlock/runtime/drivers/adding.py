@@ -253,10 +253,15 @@ def _unusable(declared: Declared) -> NotAdded:
 
 
 def _away(stood: Stood) -> NotAdded:
+    if stood.installed is None:
+        failed = f"the server could not be installed: {stood.reason}"
+        return NotAdded(stood.code or "install_failed", failed, "nothing was written")
     words = f"; its last words: {' | '.join(stood.last_words)}" if stood.last_words else ""
-    hint = "nothing was written; it may miss a program (--program NAME), a variable (--env) or a host (--egress HOST)"
+    hint = "nothing was written"
     if stood.denied:
         hint = f"it tried to reach what its sandbox does not allow ({stood.denied[0]}): --egress HOST allows a host"
     elif stood.state is DriverState.UNAUTHED:
         hint = "--secret NAME, or --header 'Authorization=Bearer …', gives it a credential; it is kept in the store"
+    elif stood.installed.command:
+        hint = f"{hint}; it may miss a program (--program NAME), a variable (--env) or a host (--egress HOST)"
     return NotAdded(stood.code or "unavailable", f"the server did not come up: {stood.reason}{words}", hint)

@@ -22,6 +22,7 @@ from interlock.transport.stderr import StderrRing
 from interlock.transport.warden import Warden
 
 Running = Callable[[tuple[str, ...]], Awaitable[Ran]]  # raises ChildStartFailed, SandboxFailed
+Caged = Callable[[SandboxPlan], Running]  # in a sandbox of the caller's choice
 
 
 class CommandFailed(Exception):

@@ -8,7 +8,6 @@ left, or the contract is idempotent and the failure passing (AIP-30.resolve-7, A
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
 from msgspec import Raw
@@ -48,6 +47,7 @@ class ContractCall(LentCall, eq=False, kw_only=True):
     state: Raw | None = None  # ... and what that server wants back
     choices: tuple[Choice, ...] = ()
     providers: tuple[Provider, ...] = ()
+    facts: tuple[bytes, ...] = ()
     at: int = 0
     tries: int = 0  # with the driver it is at
     prepared: Prepared | None = None
@@ -59,15 +59,16 @@ class ContractCall(LentCall, eq=False, kw_only=True):
     def depart(self, admitted: Admitted[Call]) -> None:
         self.admitted = admitted
         served, lender = self.served, self.lender
-        decision = served.decide(self.given, self.pinned, lender.clock.now())
+        decision = served.decide(self.given, self.pinned, lender.clock)
         error = decision.resolution.error
+        caller = self.caller
         lender.recorder.add_made(
-            partial(
+            (
                 call_records.resolved,
-                self.caller.principal.name,
-                self.caller.via,
-                self.target,
                 lender.clock.wall(),
+                caller.principal.name,
+                caller.via,
+                self.target,
                 served.workspace,
                 decision.row,
                 None if error is None else error.code,
@@ -78,6 +79,7 @@ class ContractCall(LentCall, eq=False, kw_only=True):
             return
         self.choices = decision.resolution.ranked
         self.providers = decision.providers
+        self.facts = decision.facts
         self._try()
 
     @property
@@ -112,6 +114,10 @@ class ContractCall(LentCall, eq=False, kw_only=True):
             self.on_unlent(provider, _MISMATCH)
             return
         hooks = provider.hooks
+        if hooks is None and prepared.is_plain(self.given):
+            self._on_arguments(prepared, link, self.given)
+            return
+        context = context_of(self.caller, self.served.workspace) if prepared.wants_context else {}
         if hooks is not None and hooks.makes_arguments(prepared.bound):
             context = context_of(self.caller, self.served.workspace)
             self.begin(self._hooked(hooks, prepared, link, context))
@@ -364,21 +370,19 @@ class ContractCall(LentCall, eq=False, kw_only=True):
         """One row for each time it was with a server."""
         if self.sent_at is None:
             return
-        clock, choice, provider = self.lender.clock, self.choices[self.at], self.provider
+        clock, caller = self.lender.clock, self.caller
         self.lender.recorder.add_made(
-            partial(
+            (
                 call_records.invoked,
-                self.caller.principal.name,
-                self.caller.via,
-                self.target,
                 clock.wall(),
+                caller.principal.name,
+                caller.via,
+                self.target,
                 self.served.workspace,
-                choice=choice,
-                tool_id=self.served.contract.id,
-                input_keys=list(self.given),
-                duration_s=clock.now() - self.sent_at,
-                code=code,
-                auth_state=call_records.auth_of(provider),
+                self.facts[self.at],
+                tuple(self.given),
+                clock.now() - self.sent_at,
+                code,
             )
         )
         self.sent_at = None

@@ -79,7 +79,7 @@ class ContractLink(Link):
 
     def maybe_outlook(self, tool: str) -> Outlook | None:
         served = self.contracts.get(tool)
-        return None if served is None else served.outlook(self.clock.now())
+        return None if served is None else served.outlook(self.clock)
 
     def _entered(self, call: Call, route: Route) -> Call:
         """Guard rung 7. A call that is not as its contract wants it is answered here."""

@@ -95,7 +95,7 @@ class Contracts:
     def maybe_resolution(self, contract: str) -> Resolution | None:
         """Who would serve a call of this contract, by its id, and why; None: it is not offered."""
         known = self._serving.get(contract)
-        return None if known is None else known[1].decide({}, None, self._clock.now()).resolution
+        return None if known is None else known[1].decide({}, None, self._clock).resolution
 
     def replan(self, plan: Plan) -> None:
         self._plan = plan
@@ -117,7 +117,7 @@ class Contracts:
         for segment, link in self._links.items():
             for local, served in link.contracts.items():
                 if name in (served.contract.id, f"{segment}.{local}"):
-                    return served.explained(f"{segment}.{local}", self._clock.now())
+                    return served.explained(f"{segment}.{local}", self._clock)
         return None
 
     async def _take(self, table: ContractTable) -> None:

@@ -91,6 +91,7 @@ class DriverDesk:
             "difference": list(difference(accepted.texts, now)) if accepted is not None and is_changed else [],
             "files": sorted(one.files),
             "problems": [problem_value(each) for each in self._problems(one)],
+            "running": self._server(one),
             **(declared_value(one, one.driver) if one.driver is not None else {}),
         }
 
@@ -266,16 +267,25 @@ class DriverDesk:
             "contracts": [contract.id for contract in one.contracts.values()],
             "root": one.root.kind,
             "folder": str(one.folder),
+            "found": [problem_value(each) for each in self._found(one)],
             "warnings": sum(each.severity == "warning" for each in self._problems(one)),
         }
 
+    def _server(self, one: Declared) -> JsonObject | None:
+        provider = self.registry.providers.get(one.key)
+        return None if provider is None else dict(provider.running())
+
     def _problems(self, one: Declared) -> tuple[Problem, ...]:
+        return tuple(dict.fromkeys((*one.problems, *self._found(one))))
+
+    def _found(self, one: Declared) -> tuple[Problem, ...]:
+        """What only its server could tell, and what others offer."""
         provider = self.registry.providers.get(one.key)
         if provider is None:
-            return one.problems
+            return ()
         files = {str(one.folder / DRIVER_FILE), *(contract.places.file for contract in one.contracts.values())}
         offered = (each for each in self.registry.offered_problems() if each.file in files)
-        return tuple(dict.fromkeys((*one.problems, *provider.problems, *offered)))
+        return (*provider.problems, *offered)
 
     def _is_unsandboxed(self, one: Declared) -> bool:
         return self.registry.plan.drivers.sandbox.get(one.id) == "off"

@@ -24,7 +24,7 @@ log = logging.getLogger("interlock.drivers")
 LOOK_S: Final = 1.0
 SHARE: Final = 20  # a look that costs much is followed by a pause of so many times its time on the processor
 
-LOOK_MAX_S: Final = 60.0
+LOOK_MAX_S: Final = 10.0
 
 Open = Callable[[Plan], "tuple[Registry, DriverDesk]"]
 

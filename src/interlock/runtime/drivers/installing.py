@@ -18,6 +18,7 @@ from typing import Protocol
 import msgspec
 
 from interlock.protocol.drivers.messages import Binary, Docker, Driver, Install, Npm, Pypi, Remote
+from interlock.runtime.drivers.commands import Caged
 from interlock.runtime.drivers.containers import ContainerRefused, composed, free_port
 from interlock.runtime.drivers.installed import INSTALL_FAILED, Attempt, Installed, InstallFailed, Locked, Note
 from interlock.runtime.drivers.methods import Brought, MethodFailed, Methods
@@ -61,8 +62,12 @@ async def install(
     workspace: Path | None = None,
     environment: Mapping[str, str] | None = None,
     node: str = "default",
+    caged: Caged | None = None,
 ) -> Installed | InstallFailed:
-    """`folder` holds the DRIVER.md; paths of the file may lead anywhere below `workspace` (default: `folder`)."""
+    """`folder` holds the DRIVER.md; paths of the file may lead anywhere below `workspace` (default: `folder`).
+
+    `caged` runs the author's own installer in a sandbox; None where the operator lets this driver out of it.
+    """
     if isinstance(driver.server, Remote):
         notes = (Note(code="install_ignored", message="a remote server is not installed"),) if driver.install else ()
         return Installed(command=(), version=None, lock=Locked(asked="", method="present"), notes=notes)
@@ -76,6 +81,7 @@ async def install(
         settings=settings,
         environment=os.environ if environment is None else environment,
         node=node,
+        caged=caged,
     )
     if lock is not None and lock.asked == asked_by(driver) and lock.method not in {"present", "vendored"}:
         return await installing.from_lock(lock)
@@ -138,6 +144,7 @@ class _Installing:
         settings: InstallSettings,
         environment: Mapping[str, str],
         node: str,
+        caged: Caged | None,
     ) -> None:
         self._driver = driver
         self._packages = packages
@@ -159,6 +166,7 @@ class _Installing:
             environment=environment,
             progress=progress,
             warden=warden,
+            caged=caged,
         )
 
     async def from_lock(self, lock: Locked) -> Installed | InstallFailed:

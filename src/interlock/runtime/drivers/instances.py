@@ -152,7 +152,7 @@ class Instances:
         instance.used_at = self._clock.now()
         if instance.unlent is not None and not instance.leases:
             instance.unlent.set()
-        if instance.is_idle:
+        if not instance.leases:
             self._free()
 
     def _free(self) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 from interlock.protocol.drivers.messages import Driver
 from interlock.protocol.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
 from interlock.runtime.calls import Call
+from interlock.runtime.drivers.sealed import BROKEN, WORDS, Seal
 from interlock.runtime.grants.holder import Holder
 from interlock.runtime.links.connecting import ConnectFailed, Workshop
 from interlock.runtime.links.greeting import UNSUPPORTED
@@ -53,6 +54,7 @@ class DriverKeeper(Keeper):
         on_up: Callable[[], None],
         on_fallen: Callable[[], None],
         on_restarted: Callable[[], None],
+        seal: Seal | None = None,
     ) -> None:
         """`starts`: how many servers may be starting at one time. `on_up`: it is there, and its lists were looked at.
         `on_fallen`: a series of attempts was in vain. `on_restarted`: somebody wants it started anew."""
@@ -60,6 +62,8 @@ class DriverKeeper(Keeper):
         self.reads = lists_of(driver)
         self.fell = asyncio.Event()
         self._starts = starts
+        self._seal = seal
+        self._sealed: bytes | None = None  # the marks of the folder when the server was started
         self._on_up = on_up
         self._on_fallen = on_fallen
         self._on_restarted = on_restarted
@@ -115,6 +119,10 @@ class DriverKeeper(Keeper):
         """Until the list of tools has been read anew, within the time of a list."""
         await asyncio.wait((self.refreshed("tools"),), timeout=self._workshop.manner.within(LIST_S))
 
+    async def stop(self) -> None:
+        await super().stop()
+        self.fell.set()  # whoever waits for it waits in vain
+
     async def restart(self) -> None:
         self._on_restarted()
         self._exits.clear()
@@ -127,13 +135,32 @@ class DriverKeeper(Keeper):
 
     async def _connect(self) -> None:
         async with self._starts:
+            if self._seal is not None:
+                self._sealed = await self._seal.mark()
+                if self._sealed is None:
+                    raise ConnectFailed(WORDS, code=BROKEN)
             await super()._connect()
         self.fell.clear()
         self._failed = 0
         self._on_up()
 
     async def _stock(self) -> None:
+        """Unless the server goes first: a list it was asked for then would never come."""
+        reading, lost = asyncio.ensure_future(self._read_lists()), asyncio.ensure_future(self._loss.wait())
+        try:
+            await asyncio.wait((reading, lost), return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                raise ConnectFailed(self._loss.reason)
+            reading.result()
+        finally:
+            reading.cancel()
+            lost.cancel()
+            await asyncio.gather(reading, lost, return_exceptions=True)
+
+    async def _read_lists(self) -> None:
         """One list after the other (AIP-proto-4), and none that does not come."""
+        if self._seal is not None and self._sealed is not None and not await self._seal.is_same(self._sealed):
+            raise ConnectFailed(WORDS, code=BROKEN)
         lists: dict[str, Items] = {}
         for method in self.reads:
             items, failed = await self._read(method)

@@ -12,15 +12,19 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
+from interlock.config.plan import SandboxPlan
 from interlock.protocol.drivers.messages import Docker, Driver, Install, Npm, Pypi
+from interlock.runtime.drivers.commands import Caged
 from interlock.runtime.drivers.containers import ContainerRefused, Engine, Image, find_engine
 from interlock.runtime.drivers.installed import INSTALL_FAILED, Locked, Note
 from interlock.runtime.drivers.programs import NoProgram, inside
+from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.transport.download import DownloadFailed, download, take_program
-from interlock.transport.errands import ChildStartFailed, run
+from interlock.transport.errands import ChildStartFailed, Ran, run
 from interlock.transport.packages import INSTALL_LIMIT_S, PackageUnavailable
 from interlock.transport.pinned import PackageFolder, Pins
 from interlock.transport.stderr import terminal_safe
@@ -70,6 +74,7 @@ class Methods:
         environment: Mapping[str, str],
         progress: Callable[[str], None],
         warden: Warden | None,
+        caged: Caged | None = None,
     ) -> None:
         self.packages = PackageFolder(root, environment, progress, warden)
         self.environment = environment
@@ -81,6 +86,7 @@ class Methods:
         self._unverified = unverified
         self._progress = progress
         self._warden = warden
+        self._caged = caged
 
     def implied(self) -> tuple[Install, ...]:
         """AIP-30.install-1: what server.kind says where install is not written."""
@@ -120,6 +126,8 @@ class Methods:
             raise MethodFailed(str(error), error.output, getattr(error, "code", INSTALL_FAILED)) from error
         except NoProgram as error:
             raise MethodFailed(str(error), code=error.code) from error
+        except SandboxFailed as error:
+            raise MethodFailed(str(error), code=error.code) from error
         except (DownloadFailed, ChildStartFailed) as error:
             raise MethodFailed(str(error)) from error
         except KeyError as error:
@@ -158,6 +166,8 @@ class Methods:
                     return await self._script(options, (lock.integrity or "").removeprefix("sha256:"))
         except (PackageUnavailable, ContainerRefused) as error:
             raise MethodFailed(str(error), error.output, getattr(error, "code", INSTALL_FAILED)) from error
+        except SandboxFailed as error:
+            raise MethodFailed(str(error), code=error.code) from error
         except (DownloadFailed, ChildStartFailed) as error:
             raise MethodFailed(str(error)) from error
         raise MethodFailed("the record of this installation is not understood; install the driver anew")
@@ -217,7 +227,8 @@ class Methods:
         return Brought(lock=self._file_lock("download", found), programs=(program,))
 
     async def _script(self, options: Mapping[str, Any], sha256: str | None) -> Brought:
-        """A shell installer, with a home of its own and nothing of the node's environment but the PATH."""
+        """A shell installer, with a home of its own and nothing of the node's environment but the PATH. In a sandbox it
+        writes there alone, and reaches where it came from and what the driver may reach."""
         if sha256 is None and not self._unverified:
             raise self._declined("a shell installer")
         fetched = self._root / "curl" / f".{hashlib.sha256(str(options['url']).encode()).hexdigest()[:16]}"
@@ -228,10 +239,9 @@ class Methods:
             try:
                 await asyncio.to_thread(shutil.rmtree, home, ignore_errors=True)
                 home.mkdir(parents=True)
-                env = {"PATH": self.environment.get("PATH", os.defpath), "HOME": str(home), "TMPDIR": str(home)}
                 self._progress("running the installer")
                 async with asyncio.timeout(INSTALL_LIMIT_S):
-                    ran = await run(("/bin/sh", str(fetched)), env, home, warden=self._warden)
+                    ran = await self._run_script(str(options["url"]), fetched, home)
             except TimeoutError as error:
                 raise MethodFailed(f"the installer took longer than {INSTALL_LIMIT_S:g} s and was ended") from error
             finally:
@@ -244,6 +254,16 @@ class Methods:
             lock=self._file_lock("curl", sha256),
             programs=tuple(home / place for place in ("bin", ".local/bin", "usr/local/bin", ".")),
         )
+
+    async def _run_script(self, url: str, script: Path, home: Path) -> Ran:
+        words = ("/bin/sh", str(script))
+        if self._caged is None:
+            env = {"PATH": self.environment.get("PATH", os.defpath), "HOME": str(home), "TMPDIR": str(home)}
+            return await run(words, env, home, warden=self._warden)
+        host, network = urlsplit(url).hostname, self._driver.network
+        hosts = (*((host,) if host else ()), *(network.egress if network is not None else ()))
+        plan = SandboxPlan(home=home, read=(script,), egress=tuple(dict.fromkeys(hosts)), any_program=True)
+        return await self._caged(plan)(words)
 
     def _file_lock(self, method: str, sha256: str) -> Locked:
         return Locked(

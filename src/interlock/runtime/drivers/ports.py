@@ -6,7 +6,7 @@ links take calls that the guard admitted, choose a provider and borrow a link fr
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.matching import Bound
@@ -14,6 +14,8 @@ from interlock.protocol.drivers.messages import Binding, Driver, Problem
 from interlock.runtime.callers import Caller
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
+
+UNHEALTHY: Final = "health_check_failed"  # the code of a driver that is unavailable for its own check
 
 
 class DriverState(Enum):

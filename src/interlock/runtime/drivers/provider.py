@@ -8,9 +8,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -29,12 +28,15 @@ from interlock.runtime.drivers.driver_link import DriverLink
 from interlock.runtime.drivers.hook_process import HookFailed, HookPlan, HookProcess
 from interlock.runtime.drivers.hooks import DriverHooks, load_hooks
 from interlock.runtime.drivers.installed import Installed
+from interlock.runtime.drivers.installing import with_another_port
 from interlock.runtime.drivers.instances import Instance, InstanceLease, Instances
 from interlock.runtime.drivers.keeping import DriverKeeper
 from interlock.runtime.drivers.lacking import code_of, lacks_of, login_words
 from interlock.runtime.drivers.logins import Logins
-from interlock.runtime.drivers.ports import DriverState, Hooks
+from interlock.runtime.drivers.ports import UNHEALTHY, DriverState, Hooks
+from interlock.runtime.drivers.sealed import Seal
 from interlock.runtime.drivers.shop import Shop
+from interlock.runtime.drivers.snapshots import Snapshot, Snapshots, about
 from interlock.runtime.drivers.vault import DriverRevealer
 from interlock.runtime.drivers.watching import Watching
 from interlock.runtime.links.greeting import UNSUPPORTED
@@ -44,24 +46,16 @@ from interlock.runtime.links.state import LinkState
 from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.store.ports import StoreError
 from interlock.transport.launch import ChildStartFailed
+from interlock.transport.tls import trusting
 
 log = logging.getLogger("interlock.drivers")
 
-SNAPSHOTS: Final = "driver_snapshots"
 INSTALL_AGAIN_S: Final = 60.0
 INSTALL_AGAIN_MAX_S: Final = 3600.0
 ACQUIRE_S: Final = 30.0
-UNHEALTHY: Final = "health_check_failed"
+LAST_WORDS: Final = 5  # lines of stderr that are shown with the driver
 
 _SERVES: Final = frozenset((DriverState.READY, DriverState.PARTIAL))
-
-
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """What an earlier check was made on and found: digests, so that no server's words are served from a cache."""
-
-    about: str  # the driver's folder, its contracts and what was installed
-    protocol: str
-    tools: dict[str, str]  # contract id -> digest of the tool's definition
 
 
 class DriverProvider:
@@ -76,10 +70,11 @@ class DriverProvider:
         inventory: Mapping[str, Secret],
         own_secrets: Collection[str],
         files: Mapping[str, str] | None = None,
+        seal: Seal | None = None,
     ) -> None:
         """`contracts`: of each binding, by its place in implements[]. `digest`: of the folder as it is trusted, and
         `files`: of each file in it. `inventory`: its secrets by the NAME it uses; `own_secrets`: slugs that its own
-        SECRETS.md lets it have."""
+        SECRETS.md lets it have. `seal`: says whether the folder is still the trusted one."""
         self.driver = driver
         self.state = DriverState.INSTALLING
         self.code: str | None = None
@@ -101,11 +96,12 @@ class DriverProvider:
         self._hooking = self._make_hooking(files) if files and ENTRY in files else None
         self._inventory = inventory
         self._own_secrets = own_secrets
+        self._seal = seal
         slugs = [inventory[name].slug for name in driver.secret_names if name in inventory]
         self._logins = Logins(shop.kv, shop.vault, driver, slugs)
         self._undone: set[asyncio.Task[None]] = set()
         self.on_changed: Callable[[DriverProvider], None] | None = None  # what it offers; not how it stands
-        self._snapshot: Snapshot | None = None
+        self._snapshots = Snapshots(shop.kv, shop.workshop.clock, driver.key)
         self._checked: tuple[bytes, Verdict] | None = None  # the digest of a list, and what was found
         self._judged: tuple[DriverState, str | None, str | None] = (DriverState.READY, None, None)
         self._task: asyncio.Task[None] | None = None
@@ -137,7 +133,8 @@ class DriverProvider:
         if self._instances is not None:
             if not at_once:
                 await self._instances.unlent(self._longest_s)
-            await self._instances.stop()
+            instances, self._instances = self._instances, None  # who comes now is refused, and starts nothing
+            await instances.stop()
         if self._hooking is not None:
             await self._hooking.stop()
         if isinstance(self.driver.server, Docker) and self.installed is not None:
@@ -155,14 +152,19 @@ class DriverProvider:
             if self._hooking is not None and not await self._load(self._hooking):
                 return
             self.installed = await self._install()
+            ca_file = self._shop.plan.ca_file
+            if ca_file is not None and isinstance(self.driver.server, Remote):
+                tls = await asyncio.to_thread(trusting, ca_file)
+                self._workshop = msgspec.structs.replace(self._workshop, tls=tls)
             self._instances = self._make_instances(self.installed)
             primary = self._instances.make(None)
             self._checkup = self._make_checkup(self.installed, primary.keeper)
-            snapshot = await self._maybe_snapshot() if self._shop.plan.registration == "lazy" else None
+            is_lazy = self._shop.plan.registration == "lazy"
+            snapshot = await self._snapshots.maybe(self._about()) if is_lazy else None
             expired = await self._logins.load(None)
         except Exception as error:
             log.exception("driver %s cannot be registered", self.driver.key)
-            words = str(error) if isinstance(error, StoreError) else "internal error; the log says more"
+            words = str(error) if isinstance(error, StoreError | OSError) else "internal error; the log says more"
             self._stand(DriverState.UNAVAILABLE, "internal", words)
             self.settled.set()
             return
@@ -171,7 +173,6 @@ class DriverProvider:
             self.settled.set()
             primary.keeper.start_asleep()
         elif snapshot is not None:
-            self._snapshot = snapshot
             self.contract_ids = frozenset(snapshot.tools)
             complete = len(self.contract_ids) == len(self.bindings)
             self._judged = (DriverState.READY if complete else DriverState.PARTIAL, None, None)
@@ -255,7 +256,7 @@ class DriverProvider:
         shop, driver = self._shop, self.driver
         plan = compiled(
             driver,
-            installed,
+            installed if who is None else with_another_port(installed),
             folder=self._folder,
             data=shop.data,
             who=who,
@@ -287,6 +288,7 @@ class DriverProvider:
             on_up=self.settled.set,
             on_fallen=lambda: self._fell(who),
             on_restarted=lambda: self._on_restarted(who),
+            seal=self._seal,
         )
         keeper.stderr.redact = lambda line, cut: (revealer.redactor.cut if cut else revealer.redactor.redacted)(line)
         return keeper
@@ -299,7 +301,10 @@ class DriverProvider:
         instance = instances.maybe(who) if instances is not None else None
         if listing is None or instances is None or instance is None or instance.keeper.link is not link:
             return
-        verdict = instance.verdict = self._verdict_on(listing)
+        verdict = await self._verdict_on(listing)
+        if instance.keeper.listing is not listing or instances.maybe(who) is not instance:
+            return  # a newer list is being looked at, or nobody asks any more
+        instance.verdict = verdict
         instance.used_at = self._shop.workshop.clock.now()
         instances.watch(instance)
         is_own = self.driver.interlock.isolation != "driver"
@@ -307,19 +312,22 @@ class DriverProvider:
             return  # that tenant's server alone does not fit
         self._adopt(verdict, listing, link)
         if verdict.state in _SERVES:
-            await self._save_snapshot(verdict, link)
+            await self._keep(verdict, link)
         if is_own and who is None:
             # Nobody calls this one: it was started to be looked at (AIP-tenant-1).
             asyncio.get_running_loop().call_soon(instances.rest, instance)
 
-    def _verdict_on(self, listing: Listing) -> Verdict:
-        """The same list is not looked at twice, whichever process brings it."""
+    async def _verdict_on(self, listing: Listing) -> Verdict:
+        """The same list is not looked at twice, whichever process brings it; and not in the loop, for a server decides
+        how much work its schemas are."""
         digest = listing.tools.digest
-        if self._checked is None or self._checked[0] != digest:
-            on_mismatch = self._shop.plan.on_mismatch
-            entry = None if self._loaded is None else self._loaded.entry
-            self._checked = digest, check(self.driver, self._contracts, listing, on_mismatch, self.bound, entry)
-        return self._checked[1]
+        if self._checked is not None and self._checked[0] == digest:
+            return self._checked[1]
+        on_mismatch = self._shop.plan.on_mismatch
+        entry = None if self._loaded is None else self._loaded.entry
+        verdict = await asyncio.to_thread(check, self.driver, self._contracts, listing, on_mismatch, self.bound, entry)
+        self._checked = digest, verdict
+        return verdict
 
     def _adopt(self, verdict: Verdict, listing: Listing, link: Link) -> None:
         facts = link.facts
@@ -374,7 +382,8 @@ class DriverProvider:
             self._stand(DriverState.REJECTED, UNSUPPORTED, reason)
         else:
             code = failure.code if failure is not None else None
-            self._stand(DriverState.UNAVAILABLE, code or "tool_unavailable", reason)
+            usual = "upstream_error" if isinstance(self.driver.server, Remote) else "tool_unavailable"
+            self._stand(DriverState.UNAVAILABLE, code or usual, reason)
         self.settled.set()
 
     def _unauth(self, code: str, reason: str | None) -> None:
@@ -555,34 +564,30 @@ class DriverProvider:
     # What an earlier check found
 
     def _about(self) -> str:
-        installed = self.installed
-        package = "" if installed is None else f"{installed.version} {installed.lock.integrity}"
         contracts = [self._contracts[each.index] for each in self.driver.implements]
-        said = msgspec.json.encode([self._digest, package, contracts])
-        return sha256(said).hexdigest()
+        return about(self._digest, self.installed, contracts)
 
-    async def _maybe_snapshot(self) -> Snapshot | None:
-        entry = await self._shop.kv.get(SNAPSHOTS, self.driver.key, self._shop.workshop.clock.wall())
-        try:
-            snapshot = None if entry is None else msgspec.json.decode(entry.value, type=Snapshot)
-        except msgspec.DecodeError:
-            return None
-        if snapshot is None or snapshot.about != self._about() or not snapshot.tools.keys() <= self.bindings.keys():
-            return None
-        return snapshot
-
-    async def _save_snapshot(self, verdict: Verdict, link: Link) -> None:
-        facts = link.facts
+    async def _keep(self, verdict: Verdict, link: Link) -> None:
         tools = {contract: bound.tool_digest for contract, bound in verdict.bound.items()}
-        snapshot = Snapshot(about=self._about(), protocol=facts.version if facts is not None else "", tools=tools)
-        if snapshot == self._snapshot:
-            return
-        self._snapshot = snapshot
-        try:
-            encoded = msgspec.json.encode(snapshot)
-            await self._shop.kv.put(SNAPSHOTS, self.driver.key, encoded, self._shop.workshop.clock.wall())
-        except StoreError as error:
-            log.warning("what %s was found to offer could not be kept: %s", self.driver.key, error)
+        protocol = link.facts.version if link.facts is not None else ""
+        await self._snapshots.keep(Snapshot(about=self._about(), protocol=protocol, tools=tools))
+
+    # For people
+
+    def running(self) -> dict[str, Any]:
+        """What its server is now, beside what its file says."""
+        instance = self._instances.maybe(None) if self._instances is not None else None
+        if instance is None:
+            return {"protocol_version": None, "transport": None, "version": None, "last_words": []}
+        keeper = instance.keeper
+        facts = keeper.link.facts
+        return {
+            "protocol_version": facts.version if facts is not None else None,
+            "transport": keeper.link.transport if facts is not None else None,
+            "version": self.installed.version if self.installed is not None else None,
+            "link": keeper.link.standing.state.value,
+            "last_words": [line.text for line in keeper.stderr.tail(LAST_WORDS)],
+        }
 
 
 def _offered(listing: Listing | None, bound: Mapping[str, Bound]) -> object:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from interlock.config.plan import Plan, Spawn
+from interlock.config.plan import Plan, SandboxPlan, Spawn
 from interlock.protocol.drivers.messages import Driver
 from interlock.runtime.clock import Clock
 from interlock.runtime.drivers.commands import Running, inside, outside
@@ -15,6 +15,7 @@ from interlock.runtime.drivers.installed import Installed, InstallFailed
 from interlock.runtime.drivers.installing import install
 from interlock.runtime.drivers.locks import Locks
 from interlock.runtime.drivers.provider import DriverProvider
+from interlock.runtime.drivers.sealed import Seal
 from interlock.runtime.drivers.shop import Shop
 from interlock.runtime.drivers.vault import Vault
 from interlock.runtime.drivers.version_check import install_checked
@@ -87,6 +88,7 @@ class Providing:
             files=declared.files,
             inventory=declared.secrets,
             own_secrets=declared.bound_secrets,
+            seal=Seal(declared.root, declared.folder, declared.files) if declared.files else None,
         )
 
     async def _install(self, driver: Driver, folder: Path, say: Callable[[str], None]) -> Installed | InstallFailed:
@@ -105,7 +107,12 @@ class Providing:
                 settings=plan.drivers,
                 workspace=plan.workspace if folder.is_relative_to(plan.workspace) else folder,
                 node=plan.node.name,
+                caged=None if plan.drivers.sandbox.get(driver.id) == "off" else caged,
             )
+
+        def caged(sandbox: SandboxPlan) -> Running:
+            workshop = self._workshop
+            return inside(workshop.sandboxes, driver.id, sandbox, clock=workshop.clock, warden=workshop.warden)
 
         outcome = await install_checked(driver, installer, lambda installed: self._running(driver, installed, folder))
         if isinstance(outcome, Installed) and outcome.lock != lock and not self._anew:

@@ -37,6 +37,9 @@ class Running(Provider, Protocol):
     on_changed: Callable[[Any], None] | None
     settled: asyncio.Event  # the first verdict is there
 
+    def running(self) -> Mapping[str, Any]:
+        """What its server is now, for people."""
+
     def start(self) -> None: ...
 
     def on_secret(self, slug: str) -> tuple[str, ...]:

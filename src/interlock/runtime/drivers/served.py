@@ -4,13 +4,14 @@ Made once when the registry changes. What the resolver decides depends on how th
 call uses that some driver lacks; while neither changes the last decision is good again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
 from interlock.protocol.drivers.errors import DriverError
+from interlock.protocol.drivers.mapping import Feeding
 from interlock.protocol.drivers.messages import Binding, Contract, Retry
 from interlock.protocol.drivers.offering import Offered
 from interlock.protocol.drivers.resolver import (
@@ -29,11 +30,14 @@ from interlock.protocol.mcp.headers import Mirrored, encode_header, mirrored_arg
 from interlock.protocol.mcp.items import maybe_value
 from interlock.protocol.mcp.methods import TOOLS_CALL
 from interlock.runtime.callers import Caller
+from interlock.runtime.clock import Clock
+from interlock.runtime.drivers.call_records import facts_of
 from interlock.runtime.drivers.context import context_of
-from interlock.runtime.drivers.ports import DriverState, Provider
+from interlock.runtime.drivers.ports import UNHEALTHY, DriverState, Provider
 from interlock.runtime.links.greeting import modern_head
 from interlock.runtime.links.state import Outlook
 
+_NOTHING: Final[frozenset[str]] = frozenset()
 DECISIONS_MAX: Final = 64  # remembered of one contract
 CONTEXT: Final = "context"
 _UNUSABLE: Final = frozenset(
@@ -45,6 +49,7 @@ class Decision(msgspec.Struct, frozen=True):
     resolution: Resolution
     providers: tuple[Provider, ...]  # of those that are ranked
     row: bytes  # of the audit log, without who and when
+    facts: tuple[bytes, ...]  # of those that are ranked: what each record of a call by them says
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,9 +62,18 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float
     retry: Retry | None
     keeps_result: bool  # the value is the whole of what the server says: its own blocks are passed on
+    plain: frozenset[str] | None  # inputs that pass under their own names, where nothing else is done to them
+    accepts: Callable[[Any], bool]  # the server's inputSchema
     wants_context: bool
     watches: tuple[Watch, Watch]  # of the contract's input and of the server's arguments
     uri_names: tuple[frozenset[str] | None, frozenset[str] | None]  # the members of each that may be one; None: any
+
+    def is_plain(self, given: dict[str, Any]) -> bool:
+        """Whether the input is what the server is sent."""
+        try:
+            return self.plain is not None and self.plain.issuperset(given) and self.accepts(given)
+        except ValueError:  # what the validator cannot look at is told the long way
+            return False
 
     def uris(self, given: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
         """AIP-security-6: what is checked before it is forwarded. Most calls hold no text that could be one."""
@@ -70,7 +84,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
             and mine.isdisjoint(given)
             and other.isdisjoint(arguments)
             and not may_hold_uri(arguments)
-            and not may_hold_uri(given)
+            and (arguments is given or not may_hold_uri(given))
         ):
             return []
         ours, theirs = self.watches
@@ -99,15 +113,19 @@ class Served:
         self._context = None if contract.context_schema is None else _compiled(contract.context_schema)
         bindings = [provider.bindings[contract.id] for provider in providers if contract.id in provider.bindings]
         self._dropped = frozenset(name for each in bindings for name in each.schema_narrowing.drop_inputs)
+        self._all = providers
+        self._checked = [each for each in providers if each.driver.health_check is not None]
+        self._only = providers[0] if len(providers) == 1 and not self._checked else None
         self._decisions: dict[tuple[object, ...], Decision] = {}
-        self._prepared: dict[str, Prepared] = {}
+        self._last: tuple[list[tuple[object, ...]], Decision] | None = None
+        self._prepared: dict[int, Prepared] = {}
 
     # Rung 7
 
     def maybe_fault(self, given: Any, caller: Caller) -> DriverError | None:
         """AIP-14.rules-4: the host checks input and context before anything is chosen."""
-        fault = self._inputs.maybe_fault(given)
-        if fault is not None:
+        if not self._inputs.accepts(given):
+            fault = self._inputs.maybe_fault(given)
             return DriverError(code="input_invalid", message=str(fault))
         if self._context is not None:
             fault = self._context.maybe_fault(context_of(caller, self.workspace))
@@ -117,18 +135,42 @@ class Served:
 
     # Rung 8
 
-    def decide(self, given: Mapping[str, Any], pinned: str | None, now: float) -> Decision:
-        dropped = self._dropped.intersection(given) if self._dropped else ()
-        ident = self.contract.id
-        standing: tuple[object, ...] = tuple(
-            (one.state, one.code, one.reason, ident in one.contract_ids, one.passed_at, one.failed_at)
-            for one in self._providers.values()
-        )
+    def decide(self, given: Mapping[str, Any], pinned: str | None, clock: Clock) -> Decision:
+        dropped = self._dropped.intersection(given) if self._dropped else _NOTHING
+        only, last, ident = self._only, self._last, self.contract.id
+        if only is not None and last is not None and pinned is None and not dropped:
+            state, code, reason, login, serves = last[0][0]
+            if (
+                only.state is state
+                and only.code == code
+                and only.reason == reason
+                and only.login == login
+                and (ident in only.contract_ids) is serves
+            ):
+                return last[1]
+        standing: list[tuple[object, ...]] = [
+            (one.state, one.code, one.reason, one.login, ident in one.contract_ids) for one in self._all
+        ]
+        if self._checked:
+            standing += [(one.passed_at, one.failed_at) for one in self._checked]
+        if last is not None and pinned is None and not dropped and last[0] == standing:
+            return last[1]
         key = (pinned, *standing, *sorted(dropped))
         known = self._decisions.get(key)
-        if known is not None:
-            return known
-        found = [self._candidate(provider) for provider in self._providers.values()]
+        if known is None:
+            known, lasts = self._decided(given, pinned, clock.now())
+            if not lasts:
+                return known
+            if len(self._decisions) >= DECISIONS_MAX:
+                self._decisions.clear()
+            self._decisions[key] = known
+        if pinned is None and not dropped:
+            self._last = (standing, known)
+        return known
+
+    def _decided(self, given: Mapping[str, Any], pinned: str | None, now: float) -> tuple[Decision, bool]:
+        """And whether it is good until somebody stands otherwise: how old a failed check is changes by itself."""
+        found = [self._candidate(provider) for provider in self._all]
         candidates = [each for each in found if each is not None]
         request = Request(
             contract=self.contract,
@@ -139,16 +181,14 @@ class Served:
         )
         resolution = resolve(request, candidates, self._policy)
         providers = tuple(self._providers[each.candidate.key] for each in resolution.ranked)
-        made = Decision(resolution, providers, encode_value(resolved_row(request, resolution)))
-        if not any(each.failed_at is not None for each in candidates):  # how old a failure is changes by itself
-            if len(self._decisions) >= DECISIONS_MAX:
-                self._decisions.clear()
-            self._decisions[key] = made
-        return made
+        row = encode_value(resolved_row(request, resolution))
+        facts = tuple(facts_of(self.contract.id, each) for each in resolution.ranked)
+        made = Decision(resolution, providers, row, facts)
+        return made, not any(each.failed_at is not None for each in candidates)
 
-    def explained(self, name: str, now: float) -> dict[str, Any]:
+    def explained(self, name: str, clock: Clock) -> dict[str, Any]:
         """For people: who would serve a call without optional inputs, and why."""
-        resolution = self.decide({}, None, now).resolution
+        resolution = self.decide({}, None, clock).resolution
         return {
             "contract": self.contract.id,
             "version": self.contract.version,
@@ -166,7 +206,7 @@ class Served:
         if binding is None:
             return None
         fault = None
-        if provider.state in _UNUSABLE:
+        if provider.state in _UNUSABLE and provider.code != UNHEALTHY:  # how long that counts is the resolver's
             fault = Fault(code=provider.code or provider.state.value, reason=provider.reason or provider.state.value)
         elif provider.state is DriverState.PARTIAL and self.contract.id not in provider.contract_ids:
             fault = Fault(code="contract_mismatch", reason="its server does not fit this contract")
@@ -181,9 +221,9 @@ class Served:
             failed_at=provider.failed_at,
         )
 
-    def outlook(self, now: float) -> Outlook:
+    def outlook(self, clock: Clock) -> Outlook:
         """For an operator: who would serve a call without optional inputs, and why."""
-        resolution = self.decide({}, None, now).resolution
+        resolution = self.decide({}, None, clock).resolution
         if resolution.chosen is None:
             why = [f"{each.driver}: {each.reason}" for each in resolution.rejected]
             code = resolution.error.code if resolution.error is not None else "no_route"
@@ -197,7 +237,7 @@ class Served:
     def prepared(self, provider: Provider) -> Prepared | None:
         """None where the server, once it was looked at, turned out not to serve this contract."""
         bound = provider.bound.get(self.contract.id)
-        known = self._prepared.get(provider.driver.key)
+        known = self._prepared.get(id(provider))  # which lives as long as this does
         if known is not None and known.bound is bound:
             return known
         if bound is None:
@@ -205,7 +245,7 @@ class Served:
         binding: Binding = bound.binding
         item = _item(provider, bound.tool_name)
         schemas = (self.contract.inputs, item.get("inputSchema"))
-        made = self._prepared[provider.driver.key] = Prepared(
+        made = self._prepared[id(provider)] = Prepared(
             bound=bound,
             wire_name=Raw(encode_value(bound.tool_name)),
             head=modern_head(TOOLS_CALL) + b"mcp-name: %b\r\n" % encode_header(bound.tool_name),
@@ -213,6 +253,8 @@ class Served:
             timeout_s=_narrowed(self.contract, binding, provider) / 1000,
             retry=binding.retry or provider.driver.retry or self.contract.retry,
             watches=(Watch(schemas[0]), Watch(schemas[1])),
+            plain=_plain(bound.feeding),
+            accepts=bound.accepted.validator.is_valid,
             wants_context=bool(binding.context_arguments),
             uri_names=(_uri_names(schemas[0]), _uri_names(schemas[1])),
             keeps_result=binding.result_extract == "$"
@@ -241,6 +283,15 @@ def _mirrored(item: Mapping[str, Any]) -> tuple[Mirrored, ...]:
     return () if isinstance(found, str) else found
 
 
+def _plain(feeding: Feeding) -> frozenset[str] | None:
+    if feeding.defaults or feeding.context or feeding.dropped:
+        return None
+    fed = feeding.inputs.items()
+    if any(each.argument in feeding.required and each.default is not msgspec.UNSET for _, each in fed):
+        return None
+    return frozenset(name for name, each in fed if each.argument == name and each.transform is None)
+
+
 def _uri_names(schema: Any) -> frozenset[str] | None:
     """Of a plain list of properties; None where a schema has ways of its own to say what a member is."""
     if not isinstance(schema, Mapping):
@@ -258,17 +309,17 @@ def _says_uri(schema: Any) -> bool:
     return b'"uri' in written or b'"iri' in written
 
 
-def may_hold_uri(value: Any) -> bool:
-    todo = [value]
-    while todo:
-        value = todo.pop()
-        if isinstance(value, str):
-            if ":" in value:
+def may_hold_uri(value: dict[str, Any]) -> bool:
+    """Whether any text in it has a colon. Written for what most calls hold: a few texts and numbers."""
+    for member in value.values():
+        kind = type(member)
+        if kind is str:
+            if ":" in member:
                 return True
-        elif isinstance(value, dict):
-            todo.extend(value.values())
-        elif isinstance(value, list):
-            todo.extend(value)
+        elif (kind is dict and may_hold_uri(member)) or (
+            kind is list and may_hold_uri(dict(enumerate(member)))  # type: ignore[arg-type]
+        ):
+            return True
     return False
 
 

@@ -119,7 +119,7 @@ class Surveyor:
             driver=_reaching(self._running(driver, parsed), hosts),
             contracts=bindings.contracts,
             own_secrets=parsed.secrets.value if parsed.secrets is not None else None,
-            files={**parsed.digests, **bindings.outside},
+            files={**parsed.digests, **bindings.outside, **self._runner_outside(driver, parsed)},
         )
         return _judged(made, problems, remembered, self._plan)
 
@@ -162,14 +162,29 @@ class Surveyor:
 
     def _runner(self, written: str, parsed: Parsed) -> dict[str, Any]:
         """AIP-17: the block that a RUNNER.md holds."""
+        path = self._runner_file(written, parsed)
+        try:
+            read = None if path is None else read_frontmatter(read_file(path)[0], str(path)).value
+        except Unreadable:
+            return {}
+        return {} if read is None else read.data
+
+    def _runner_file(self, written: str, parsed: Parsed) -> Path | None:
         for path in (parsed.path / written, self._plan.workspace / written):
             if self._is_near(path, parsed) and path.is_file():
-                try:
-                    read = read_frontmatter(read_file(path)[0], str(path)).value
-                except Unreadable:
-                    return {}
-                return {} if read is None else read.data
-        return {}
+                return Path(os.path.realpath(path))
+        return None
+
+    def _runner_outside(self, driver: Driver, parsed: Parsed) -> dict[str, str]:
+        """A RUNNER.md elsewhere sets limits: it is part of what is trusted."""
+        path = self._runner_file(driver.runner, parsed) if isinstance(driver.runner, str) else None
+        if path is None or path.is_relative_to(os.path.realpath(parsed.path)):
+            return {}
+        self._library.asked.add(path)
+        try:
+            return {str(path): read_file(path)[1]}
+        except Unreadable:
+            return {}
 
     def _is_near(self, path: Path, parsed: Parsed) -> bool:
         return inside(path, self._plan.workspace) or inside(path, parsed.root.path)

@@ -6,6 +6,7 @@ what the server does not take in time fails: nothing is dropped silently, and no
 """
 
 import asyncio
+import ssl
 from typing import Final
 
 from interlock.transport.http import Failure, FailureKind, Handle, Headers, HttpClient, ResponseSink
@@ -18,13 +19,16 @@ SWEEP_S: Final = 5.0
 
 
 class Aside:
-    def __init__(self, place: str, max_bytes: int, address: str | None = None) -> None:
+    def __init__(
+        self, place: str, max_bytes: int, address: str | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
         self._client = HttpClient(
             place,
             max_body_bytes=max_bytes,
             max_connections=CONNECTIONS_MAX,
             max_waiting=WAITING_MAX,
             address=address,
+            tls=tls,
         )
         self._under_way: dict[_Letter, None] = {}  # the oldest first
         self._bytes = 0

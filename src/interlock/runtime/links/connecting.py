@@ -6,10 +6,11 @@ ConnectFailed with a reason for people. Whether and when to try again is the kee
 
 import asyncio
 import os
+import ssl
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urljoin, urlsplit
 
 import msgspec
 
@@ -27,6 +28,7 @@ from interlock.runtime.links.served import MutePipe, ServedPipe
 from interlock.runtime.sandbox.cells import Cell, Command, Sandboxes
 from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.store.ports import StoreError
+from interlock.transport.http import header
 from interlock.transport.launch import ChildStartFailed, child_environment
 from interlock.transport.packages import PackageUnavailable, ensure
 from interlock.transport.stderr import StderrRing
@@ -35,6 +37,9 @@ from interlock.transport.warden import Warden
 
 LAUNCH_S: Final = 15.0
 MEET_AGAIN_S: Final = 0.2  # a child that does not serve yet is asked again
+REDIRECTS_MAX: Final = 5
+REDIRECTS: Final = (307, 308)  # the same request, elsewhere; the older ones turn a POST into a GET
+UPSTREAM_ERROR: Final = "upstream_error"
 LATER: Final = (408, 425, 429)  # statuses after which the same may be tried again
 
 
@@ -56,6 +61,7 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     revealer: Revealer
     manner: Manner = USUAL
+    tls: ssl.SSLContext | None = None  # how certificates of dialled servers are checked; None: as the system does
     sandboxes: Sandboxes | None = None  # None: no server can be started in one
 
 
@@ -236,13 +242,28 @@ class Connector:
             reach = msgspec.structs.replace(reach, url=f"{reach.url}{'&' if '?' in reach.url else '?'}{query}")
         if self._holder is not None:
             await self._holder.ready()
+        for _ in range(REDIRECTS_MAX):
+            try:
+                return await self._dial_at(reach, headers, address, remembered)
+            except GreetingFailed as failed:
+                moved = _maybe_moved(reach.url, failed.what)
+                if moved is None:
+                    raise
+                if self._link.pipe is not None:
+                    await self._link.pipe.close()
+                reach = msgspec.structs.replace(reach, url=moved)
+        raise GreetingFailed("it redirects without end", code=UPSTREAM_ERROR)
+
+    async def _dial_at(
+        self, reach: Dial, headers: dict[str, str], address: str | None, remembered: Era | None
+    ) -> ServerFacts:
         http = partial(self._over_http, reach, headers, address, remembered)
         sse = partial(self._over_sse, reach, headers, address)
         first, other = (sse, http) if reach.transport == "sse" else (http, sse)
         try:
             return await first()
         except GreetingFailed as failed:
-            if not self._speaks_other(reach, failed.what):
+            if _is_redirect(failed.what) or not self._speaks_other(reach, failed.what):
                 raise
             if self._link.pipe is not None:
                 await self._link.pipe.close()
@@ -259,7 +280,7 @@ class Connector:
         """`before`: what the other transport failed with, if this one is only tried for it."""
         link = self._link
         link.session = b""
-        link.pipe = HttpPipe(link, reach.url, headers, self._workshop.message_bytes, address)
+        link.pipe = HttpPipe(link, reach.url, headers, self._workshop.message_bytes, address, self._workshop.tls)
         link.transport = "http"
         self.show_credential()
         try:
@@ -273,7 +294,7 @@ class Connector:
         self, reach: Dial, headers: dict[str, str], address: str | None, before: GreetingFailed | None = None
     ) -> ServerFacts:
         link = self._link
-        pipe = SsePipe(link, reach.url, headers, self._workshop.message_bytes, address)
+        pipe = SsePipe(link, reach.url, headers, self._workshop.message_bytes, address, self._workshop.tls)
         link.pipe, link.transport = pipe, "sse"
         self.show_credential()
         trouble = await pipe.open(self._launch_s)
@@ -309,3 +330,23 @@ class Connector:
             greeting.cancel()
             lost.cancel()
             await asyncio.gather(greeting, lost, return_exceptions=True)
+
+
+def _is_redirect(what: Undelivered | None) -> bool:
+    return what is not None and what.status in REDIRECTS
+
+
+def _maybe_moved(url: str, what: Undelivered | None) -> str | None:
+    """Where it sends us, within its own origin; None: nowhere. Raises GreetingFailed for anywhere else: what the
+    headers hold is for this server alone (AIP-security-11)."""
+    said = header(what.headers, b"location") if what is not None and _is_redirect(what) else None
+    if said is None:
+        return None
+    target = urljoin(url, said.decode("latin-1"))
+    try:
+        was, now = urlsplit(url), urlsplit(target)
+    except ValueError:
+        now = None
+    if now is None or (now.scheme, now.netloc) != (was.scheme, was.netloc):
+        raise GreetingFailed("it redirects to another origin, which is not followed", code=UPSTREAM_ERROR)
+    return now._replace(fragment="").geturl()

@@ -30,6 +30,7 @@ from interlock.runtime.links.link import MODERN_HEAD, Link, LostFault, ServerFac
 from interlock.runtime.links.pipes import Trouble, Undelivered
 
 PROBE_S: Final = 3.0  # how long a server may think about `server/discover` before it is also asked the older way
+KNOWN_S: Final = 10.0  # the same, where this is how it was greeted before
 GREET_S: Final = 30.0
 UNSUPPORTED: Final = "protocol_unsupported"  # it speaks MCP, but no version that both may
 
@@ -106,7 +107,9 @@ async def greet(link: Link, remembered: Era | None, say: Callable[[str], None], 
     try:
         for step, era in enumerate(order):
             asked[era] = _ask(link, era, manner)
-            patience = min(PROBE_S, greet_s) if step < len(order) - 1 else greet_s
+            # A server that was greeted so before may only be slow to start, and end when asked in the other tongue.
+            probe_s = min(PROBE_S if remembered is not era else KNOWN_S, greet_s)
+            patience = probe_s if step < len(order) - 1 else greet_s
             while pending := [inquiry.future for inquiry in asked.values() if not inquiry.future.done()]:
                 left = min(patience, deadline - asyncio.get_running_loop().time())
                 done, _ = await asyncio.wait(pending, timeout=max(left, 0), return_when=asyncio.FIRST_COMPLETED)

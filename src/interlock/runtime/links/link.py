@@ -384,7 +384,7 @@ class Link:
                 self._on_response_aside(message)
                 return False
             except ValueError:
-                self.stray += 1
+                self._drop(message)
                 return False
             pending.on_response(message, self.era)
             return pending is origin
@@ -398,9 +398,15 @@ class Link:
         """A server that did not wait for its client's answer; or nobody waits."""
         call = self._from_aside(int(response.id))
         if call is None:
-            self.stray += 1
+            self._drop(response)
         else:
             call.on_response(response, self.era)
+
+    def _drop(self, response: Response) -> None:
+        """Nobody asked this."""
+        self.stray += 1
+        if self.stray == 1:
+            log.info("link %s: an answer to no request, id %.40s; more are counted", self.segment, response.id)
 
     def _on_notification(self, message: Notification, origin: Pending | None) -> None:
         self._count_chatter()

@@ -5,6 +5,7 @@ no method and no era beyond the headers it is told to send.
 """
 
 import asyncio
+import ssl
 from enum import Enum
 from typing import Any, Protocol
 from urllib.parse import urljoin, urlsplit
@@ -126,15 +127,23 @@ class HttpPipe:
     """Streamable HTTP: one POST per message, answers on the POST, a GET stream for the rest (legacy)."""
 
     def __init__(
-        self, owner: PipeOwner, url: str, headers: dict[str, str], max_bytes: int, address: str | None = None
+        self,
+        owner: PipeOwner,
+        url: str,
+        headers: dict[str, str],
+        max_bytes: int,
+        address: str | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`address` as for `HttpClient`."""
+        """`address` and `tls` as for `HttpClient`."""
         parts = urlsplit(url)
         self.owner = owner
         self.target = (parts.path or "/").encode() + (b"?" + parts.query.encode() if parts.query else b"")
         place = f"{parts.scheme}://{parts.netloc}"
-        self.client = HttpClient(place, max_body_bytes=max_bytes, max_connections=CALL_CONNECTIONS_MAX, address=address)
-        self._aside = Aside(place, max_bytes, address)
+        self.client = HttpClient(
+            place, max_body_bytes=max_bytes, max_connections=CALL_CONNECTIONS_MAX, address=address, tls=tls
+        )
+        self._aside = Aside(place, max_bytes, address, tls)
         self.max_bytes = max_bytes
         self._written = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())
         self._custom = self._written
@@ -360,15 +369,22 @@ class SsePipe:
     """HTTP+SSE of 2024-11-05: one GET stream brings everything, POSTs go to the URL its first event names."""
 
     def __init__(
-        self, owner: PipeOwner, url: str, headers: dict[str, str], max_bytes: int, address: str | None = None
+        self,
+        owner: PipeOwner,
+        url: str,
+        headers: dict[str, str],
+        max_bytes: int,
+        address: str | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`address` as for `HttpClient`."""
+        """`address` and `tls` as for `HttpClient`."""
         parts = urlsplit(url)
         self._owner = owner
         self._url = url
         self._origin = (parts.scheme, parts.netloc)
-        self._client = HttpClient(f"{parts.scheme}://{parts.netloc}", max_body_bytes=max_bytes, address=address)
-        self._aside = Aside(f"{parts.scheme}://{parts.netloc}", max_bytes, address)
+        place = f"{parts.scheme}://{parts.netloc}"
+        self._client = HttpClient(place, max_body_bytes=max_bytes, address=address, tls=tls)
+        self._aside = Aside(place, max_bytes, address, tls)
         self._closed = False
         self._target = (parts.path or "/").encode() + (b"?" + parts.query.encode() if parts.query else b"")
         self._written = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())

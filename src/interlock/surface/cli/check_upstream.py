@@ -43,10 +43,14 @@ def warnings_of(found: Survey, loaded: Loaded, known: tuple[Problem, ...]) -> tu
 def _drivers(found: Survey) -> Iterator[Problem]:
     """How each stands; what speaks against the files of one is said there."""
     for one in found.drivers:
+        file = str(Path(one["folder"]) / "DRIVER.md")
+        for each in one["found"]:
+            if each["severity"] == "warning":
+                yield Problem(file=file, message=f"{each['message']} [{each['code']}]", hint=each["hint"])
         if one["state"] in ("ready", "kind_unsupported") or (one["state"] == "rejected" and not one["trusted"]):
             continue
         yield Problem(
-            file=str(Path(one["folder"]) / "DRIVER.md"),
+            file=file,
             message=f"{one['id']} is {one['state']}: {one['reason'] or 'no reason given'}",
             hint=f"interlock drivers trust {one['id']} shows it" if one["state"] == "untrusted" else None,
         )

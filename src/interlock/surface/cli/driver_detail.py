@@ -47,6 +47,12 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True):
     at: str
 
 
+class Running(msgspec.Struct, frozen=True, kw_only=True):
+    protocol_version: str | None = None
+    transport: str | None = None
+    last_words: tuple[str, ...] = ()
+
+
 class Driver(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     key: str
@@ -75,6 +81,7 @@ class Driver(msgspec.Struct, frozen=True, kw_only=True):
     policy_tags: tuple[str, ...] = ()
     region: tuple[str, ...] = ()
     protocol_version: str | None = None
+    running: Running | None = None
     extension_keys: tuple[str, ...] = ()
     expose: str = "bound"
     isolation: str = "driver"
@@ -289,7 +296,12 @@ def _server(one: Driver, width: int) -> list[Text]:
         lines += labelled("secrets", one_line(", ".join(said)), width)
     if one.policy_tags:
         lines += labelled("tags", one_line(", ".join(one.policy_tags)), width)
-    lines += labelled("speaks", f"MCP {one.protocol_version}", width)
+    running = one.running or Running()
+    spoken = f", and {one_line(running.protocol_version)} is spoken" if running.protocol_version else ""
+    lines += labelled("speaks", f"MCP {one.protocol_version}{spoken}", width)
+    if one.state not in ("ready", "partial"):
+        for number, words in enumerate(running.last_words):
+            lines += labelled("last words" if number == 0 else "", one_line(words), width, style="dim")
     if one.extension_keys:
         lines += labelled("extensions", one_line(", ".join(one.extension_keys)), width)
     for number, binding in enumerate(one.bindings):

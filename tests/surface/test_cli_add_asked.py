@@ -1,0 +1,83 @@
+"""Is a person at a terminal shown every tool with its class, and does what they answer count?"""
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import yaml
+from program import Interlock
+
+SERVER = Path(__file__).resolve().parents[1] / "servers" / "driven.py"
+TEXT = {"type": "object", "properties": {"text": {"type": "string"}}}
+TOOLS = [{"name": name, "inputSchema": TEXT, "outputSchema": {"type": "object"}} for name in ("read_note", "do_note")]
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="NO BUBBLEWRAP HERE: interlock add is not shown")
+
+
+def answered(interlock: Interlock, folder: Path, answers: bytes) -> tuple[int, str]:
+    """Exit code and what was shown, of `interlock add` at a terminal on which this is typed."""
+    log, tools = folder / "driven.log", folder / "tools.json"
+    log.touch()
+    tools.write_text(json.dumps(TOOLS))
+    command = ("--", sys.executable, str(SERVER), "--log", str(log), "--tools", str(tools))
+    ours, theirs = pty.openpty()
+    shown: list[bytes] = []
+
+    def read() -> None:
+        while True:
+            try:
+                data = os.read(ours, 65536)
+            except OSError:
+                return
+            if not data:
+                return
+            shown.append(data)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    os.write(ours, answers)
+    done = subprocess.run(
+        [sys.executable, "-m", "interlock", "add", "--as", "notes-mcp", *command],
+        cwd=interlock.folder,
+        env=interlock.env,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        timeout=60,
+        check=False,
+    )
+    os.close(theirs)
+    reader.join(10)
+    os.close(ours)
+    return done.returncode, b"".join(shown).decode()
+
+
+def front(file: Path) -> dict[str, object]:
+    made: dict[str, object] = yaml.safe_load(file.read_text().split("---")[1])
+    return made
+
+
+def test_what_is_accepted_and_what_is_changed_is_what_is_written(
+    interlock: Interlock, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("notes")
+    code, shown = answered(interlock, folder, b"do_note=harmless\nno_tool=read_only\ndo_note=reversible\nyes\n")
+    assert code == 0, shown
+    for words in ("its name suggests it", "is not TOOL=CLASS", "there is no tool no_tool", "you say so"):
+        assert words in shown
+    tools = interlock.folder / ".drivers" / "notes-mcp" / "tools"
+    assert front(tools / "notes.do-note" / "TOOL.md")["approval"] == "policy:gate"
+    assert front(tools / "notes.do-note" / "TOOL.md")["risk_level"] == 2
+    assert front(tools / "notes.read-note" / "TOOL.md")["approval"] == "auto"
+
+
+def test_no_writes_nothing(interlock: Interlock, tmp_path_factory: pytest.TempPathFactory) -> None:
+    code, shown = answered(interlock, tmp_path_factory.mktemp("notes"), b"no\n")
+    assert (code, "nothing was written" in shown) == (3, True)
+    assert not (interlock.folder / ".drivers").exists()
