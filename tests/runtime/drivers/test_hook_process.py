@@ -357,3 +357,11 @@ async def test_the_example_of_the_documentation_works(bench: Bench) -> None:
     assert await process.ask("transform", values={"aspect_ratio": ("ratio", "16:8")}) == {"aspect_ratio": 2.0}
     args = {"result": {"structuredContent": {"rows": [1]}}, "tool_id": "a", "tool_name": "b"}
     assert await process.ask("parse_tool_result", args=args) == {"ok": True, "value": {"rows": [1]}}
+
+
+async def test_a_folder_that_a_link_leads_to_is_shown_as_well(bench: Bench) -> None:
+    process = bench.hook("{'there': os.path.exists(__file__)}")
+    linked = bench.stage.folder / "linked"
+    linked.symlink_to(bench.stage.folder)
+    process._plan = msgspec.structs.replace(process._plan, folder=linked / process._plan.folder.name)
+    assert await built(process) == {"there": True}

@@ -32,7 +32,7 @@ START_S: Final = 15.0  # for the process, its sandbox and the import of driver.p
 IDLE_S: Final = 60.0
 STDERR_LINES: Final = 100
 
-_PACKAGE: Final = Path(interlock.hooks.__file__).parent
+_PACKAGE: Final = Path(os.path.realpath(interlock.hooks.__file__)).parent
 _BOOT: Final = (  # not a script of its own: what lies around one would be shown to it
     "import sys; path = sys.argv[1] + '/worker.py'; exec(compile(open(path).read(), path, 'exec'))"
 )
@@ -155,11 +155,12 @@ class HookProcess:
         plan, workshop = self._plan, self._workshop
         stderr = StderrRing(STDERR_LINES, now=workshop.clock.wall)
         python = os.path.realpath(sys.executable)  # without the environment around it, whose packages are not ours
-        argv = (python, "-I", "-S", "-B", "-c", _BOOT, str(_PACKAGE), str(plan.folder))
+        folder = Path(os.path.realpath(plan.folder))
+        argv = (python, "-I", "-S", "-B", "-c", _BOOT, str(_PACKAGE), str(folder))
         try:
             if workshop.sandboxes is None:
                 raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
-            sandbox = SandboxPlan(home=plan.home, read=(_PACKAGE, plan.folder))
+            sandbox = SandboxPlan(home=plan.home, read=(_PACKAGE, folder))
             command = Command(argv=argv, env={}, cwd=plan.home)
             return await workshop.sandboxes.cell(f"{plan.name} hooks", sandbox, command, stderr), argv, stderr
         except SandboxFailed as failed:
