@@ -221,6 +221,7 @@ class DriverProvider:
                 self.problems = (self.driver.places.problem("", failed.code, message, hint),)
                 self._stand(DriverState.REJECTED, failed.code, message)
                 self.settled.set()
+                await hooking.stop()
                 return False
             except (SandboxFailed, ChildStartFailed) as failed:
                 code = failed.code if isinstance(failed, SandboxFailed) else "tool_unavailable"
