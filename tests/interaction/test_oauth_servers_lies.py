@@ -204,6 +204,7 @@ def callback(node: RunningNode, *parameters: tuple[str, str]) -> tuple[int, str]
     return ask(node, f"/oauth/callback?{urlencode(parameters)}")[:2]
 
 
+@pytest.mark.req("AIP-30.auth-3")
 def test_what_nobody_asked_for_is_refused_at_the_callback(corp: Authority, tmp_path: Path) -> None:
     with guarded(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
         wanting(node, "crm")
@@ -227,6 +228,7 @@ def test_what_nobody_asked_for_is_refused_at_the_callback(corp: Authority, tmp_p
         assert visit(ask_for_page(node, "crm")).status == 200  # and the page that was asked for is still good
 
 
+@pytest.mark.req("AIP-30.auth-3")
 def test_a_page_is_good_once(corp: Authority, tmp_path: Path) -> None:
     with guarded(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
         wanting(node, "crm")

@@ -66,6 +66,7 @@ class Lending:
         self.driver = declared
         self.state = DriverState.READY
         self.code: str | None = None
+        self.login: str | None = None
         self.reason: str | None = None
         self.login: str | None = None
         keeper = node.keepers[segment]

@@ -716,3 +716,37 @@ def test_a_look_shows_any_change_and_nothing_else(workspace: Workspace) -> None:
         last = now
     workspace.write("unrelated.txt", b"x")
     assert seen() == last
+
+
+@pytest.mark.req("AIP-security-8")
+@pytest.mark.parametrize(("isolation", "is_refused"), [("driver", True), ("user", False), ("tenant", False)])
+@pytest.mark.parametrize(
+    "server",
+    [
+        {"kind": "binary", "path": "/usr/bin/true", "env": {"TOKEN": "${secrets.TOKEN}"}},
+        {"kind": "binary", "path": "/usr/bin/true", "args": ["${secrets.TOKEN}"]},
+        {"kind": "remote", "url": "https://a.example/mcp", "headers": {"X-Token": "${secrets.TOKEN}"}},
+    ],
+    ids=["env", "args", "headers"],
+)
+def test_a_secret_for_single_users_is_not_given_to_a_server_that_all_share(
+    workspace: Workspace, server: dict[str, Any], isolation: str, is_refused: bool
+) -> None:
+    transport = "http" if server["kind"] == "remote" else "stdio"
+    folder = workspace.driver(
+        driver(server=server, transport=transport, metadata={"interlock": {"isolation": isolation}})
+    )
+    entry = {**secret("token"), "access": {"bind": [{"userId": "ada"}, {"planet": "mars"}]}}
+    workspace.write(folder / "SECRETS.md", {"secrets": [entry]})
+    only = workspace.one()
+    assert ("user_context_at_spawn" in [problem.code for problem in only.problems]) is is_refused
+    assert only.state is (DriverState.REJECTED if is_refused else None)
+
+
+@pytest.mark.req("AIP-30.auth-1")
+def test_a_name_of_the_login_state_without_a_secret_is_said(workspace: Workspace) -> None:
+    folder = workspace.driver(driver(auth={"ref": "./SECRETS.md", "state": {"env": ["TOKEN", "OTHER"]}}))
+    workspace.write(folder / "SECRETS.md", {"secrets": [secret("token")]})
+    (problem,) = workspace.one().problems
+    assert (problem.code, problem.severity) == ("secret_undeclared", "warning")
+    assert "OTHER" in problem.message

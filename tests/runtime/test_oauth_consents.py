@@ -80,6 +80,7 @@ async def come_back(desk: Consents, consent: Consent, **more: str) -> Page:
     return (await desk.returned([("state", state(consent)), ("code", "c"), *more.items()]))[0]
 
 
+@pytest.mark.req("AIP-30.auth-3")
 async def test_a_page_is_good_until_it_expires(desk: Consents, clock: SetClock) -> None:
     asker = Asker()
     consent = ask(desk, asker)

@@ -2,13 +2,17 @@
 
 import json
 import os
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
+from tests.interaction.agreement import ask_for_page, guarded, query, visit
+from tests.interaction.authority import authority
 from tests.interaction.drivers.confiding import ID, MARKER, confide, greeted, rows, set_secret
 from tests.interaction.drivers.driving import Workspace, until, wait_states
 from tests.interaction.harness import RunningNode, wait_for
-from tests.protocol.driver_texts import text
+from tests.protocol.driver_texts import contract, text
 
 TOKEN = {"TOKEN": "${secrets.TOKEN}"}
 ENTRY = {"slug": "confiding-mcp/token"}
@@ -157,3 +161,53 @@ async def test_a_value_is_in_its_process_and_nowhere_else(workspace: Workspace, 
     found |= {str(path): path.read_bytes() for path in workspace.folder.rglob("*") if path.is_file()}
     assert [place for place, said in found.items() if MARKER.encode() in said] == []
     assert any(place.endswith("secrets.db") for place in found)
+
+
+@pytest.mark.req("AIP-server-8")
+async def test_an_oauth_login_is_waited_for_and_then_used(workspace: Workspace) -> None:
+    with authority() as issuer, guarded(issuer) as url:
+        server = {"kind": "remote", "url": url, "auth": {"type": "oauth", "scopes": ["read"]}}
+        said = {"type": "object", "properties": {}}
+        folder = workspace.add("crm-mcp", tools={"whoami": "crm.whoami"}, server=server, transport="http")
+        (folder / "tools" / "crm.whoami" / "TOOL.md").write_bytes(
+            text(contract(id="crm.whoami", inputs=said, outputs={"type": "object"}))
+        )
+        with workspace.node() as node:
+            wait_states(node, "unauthed", "crm-mcp")
+            async with await greeted(node) as peer:
+                waiting = (await peer.call("crm__whoami", {})).result
+                assert waiting["_meta"]["dev.interlock/error"]["code"] == "auth_required"
+                assert "interlock links restart crm-mcp@1" in waiting["content"][0]["text"]
+                page = visit(ask_for_page(node, "crm-mcp@1"))
+                assert page.status == 200, page.text
+                again = visit(page.url)
+                assert again.status == 400
+                node.wait_link("crm-mcp@1", {"state": "ready"})
+
+
+@pytest.mark.req("AIP-30.auth-3")
+async def test_a_login_is_not_completed_by_a_script_nor_after_it_was_given_up(workspace: Workspace) -> None:
+    with authority() as issuer, guarded(issuer) as url:
+        server = {"kind": "remote", "url": url, "auth": {"type": "oauth", "scopes": ["read"]}}
+        folder = workspace.add("crm-mcp", tools={"whoami": "crm.whoami"}, server=server, transport="http")
+        with workspace.node() as node:
+            wait_states(node, "unauthed", "crm-mcp")
+            state = query(ask_for_page(node, "crm-mcp@1"))["state"]
+            back = f"{node.operator_url}/oauth/callback?state={state}&code=x&iss={issuer.url}/flows"
+            for origin in ("https://evil.example", "null", "http://[", node.url):
+                assert visited(back, {"Origin": origin}) == 400, origin
+            assert issuer.do("seen", of="token") == []
+            (folder / "DRIVER.md").unlink()  # whoever wanted it is gone
+            wait_for(lambda: not node.admin("/admin/drivers")["drivers"])
+            wait_for(lambda: "crm-mcp@1" not in str(node.admin("/admin/links")))
+            assert visited(back, {}) == 400
+            assert issuer.do("seen", of="token") == []
+
+
+def visited(url: str, headers: dict[str, str]) -> int:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as page:
+            return int(page.status)
+    except urllib.error.HTTPError as refused:
+        refused.close()
+        return refused.code

@@ -1,5 +1,6 @@
 """What remote drivers show their servers, to which servers alone, and what an expired login does."""
 
+import asyncio
 import datetime
 import ipaddress
 import ssl
@@ -15,9 +16,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from tests.protocol.driver_texts import as_driver, driver, remote, told
 from tests.runtime.drivers.scripted import Scripted
-from tests.runtime.drivers.stage import Stage, asked, caller, lent, settled, staged, until
+from tests.runtime.drivers.stage import AheadClock, Stage, asked, caller, lent, settled, staged, until
 
+from interlock.config.plan import Spawn
 from interlock.protocol.drivers.errors import DriverError
+from interlock.runtime.drivers.compiled import compiled
+from interlock.runtime.drivers.installed import Installed, Locked
 from interlock.runtime.drivers.ports import DriverState
 from interlock.runtime.drivers.provider import DriverProvider
 
@@ -262,3 +266,70 @@ async def test_a_users_own_secret_reaches_that_users_process_alone(stage: Stage)
         assert isinstance(refused, DriverError)
         assert refused.code == "auth_required"
         assert len(there.requests) == before
+
+
+@pytest.mark.req("AIP-security-8")
+async def test_who_called_first_leaves_no_trace_in_the_process_and_may_go(stage: Stage) -> None:
+    provider = await settled(stage.provider(metadata={"idle_timeout_ms": 1000}))
+    instance = provider._instances.maybe(None)  # type: ignore[union-attr]
+    assert instance is not None
+    provider._instances.rest(instance)  # type: ignore[union-attr]
+    await until(lambda: not instance.keeper.is_usable)
+    first = asyncio.ensure_future(provider.acquire(caller("ada-who-calls-first")))
+    await until(lambda: len(stage.log.starts) == 2)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    await until(lambda: instance.keeper.is_usable)
+    lease = await lent(provider, "bob")
+    assert (await asked(lease))["pid"] == stage.log.pids[-1]
+    lease.release()
+    assert "ada-who-calls-first" not in str(stage.log.lines)
+
+
+@pytest.mark.req("AIP-30.auth-1")
+async def test_a_login_is_refreshed_before_a_call_once_its_time_has_passed(tmp_path: Path) -> None:
+    clock = AheadClock()
+    async with staged(tmp_path, clock) as stage:
+        done = tmp_path / "refreshed"
+        script = tmp_path / "refresh.sh"
+        script.write_text(f"#!/bin/sh\necho once >> {done}\n")
+        script.chmod(0o700)
+        auth = {"refresh": {"cmd": str(script), "every": "PT1H"}}
+        provider = await settled(stage.provider(auth=auth))
+        lease = provider.maybe_ready(caller())
+        assert lease is not None
+        lease.release()
+        assert not done.exists()
+        clock.ahead = 3601.0
+        assert provider.maybe_ready(caller()) is None
+        leases = await asyncio.gather(lent(provider), lent(provider, "bob"))
+        assert done.read_text() == "once\n"
+        for each in leases:
+            each.release()
+        lease = await lent(provider)
+        lease.release()
+        assert done.read_text() == "once\n"
+
+
+@pytest.mark.req("AIP-30.auth-1")
+async def test_a_refresh_that_fails_is_said_and_the_call_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = AheadClock()
+    async with staged(tmp_path, clock) as stage:
+        provider = await settled(stage.provider(auth={"refresh": {"cmd": "/no/such/program", "every": "PT1H"}}))
+        clock.ahead = 3601.0
+        lease = await lent(provider)
+        lease.release()
+    assert "could not be refreshed" in caplog.text
+
+
+@pytest.mark.req("AIP-30.auth-1")
+def test_the_places_of_the_login_state_may_be_read_and_written_in_the_sandbox(tmp_path: Path) -> None:
+    value = as_driver(driver(auth={"state": {"paths": ["./state", "/var/acme"]}})).value
+    assert value is not None
+    installed = Installed(command=("x",), version="1", lock=Locked(asked="", method="present"))
+    reach = compiled(value, installed, folder=tmp_path, data=tmp_path).reach
+    assert isinstance(reach, Spawn)
+    assert reach.sandbox is not None
+    assert {tmp_path / "state", Path("/var/acme")} <= {*reach.sandbox.write}

@@ -1,14 +1,12 @@
 """`expiry.detect` of a driver's auth: by what an expired login is known (AIP-30.auth-2)."""
 
 from collections.abc import Sequence
-from typing import Final
 
 import msgspec
 
-from interlock.protocol.drivers.messages import Driver, Problem
+from interlock.protocol.drivers.messages import Driver
 
 _STATUS, _EXIT, _EXCEPTION, _HEADER = "http_status", "exit_code", "exception", "header"
-FORMS: Final = "http_status:N, exit_code:N, exception:NAME or header:NAME:VALUE"
 
 
 class Detected(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,18 +43,6 @@ def maybe_detector(driver: Driver) -> Detector | None:
     """None where nothing is written, or nothing that is understood."""
     expiry = driver.auth.expiry if driver.auth is not None else None
     return None if expiry is None else _read(expiry.detect)
-
-
-def detect_problem(driver: Driver) -> Problem | None:
-    if driver.auth is None or driver.auth.expiry is None or _read(driver.auth.expiry.detect) is not None:
-        return None
-    return driver.places.problem(
-        "/auth/expiry/detect",
-        "expiry_unknown",
-        "this way to notice an expired login is not known, and nothing is noticed",
-        f"write {FORMS}",
-        severity="warning",
-    )
 
 
 def _read(written: str) -> Detector | None:

@@ -13,7 +13,7 @@ from interlock.protocol.drivers.messages import Driver, HealthCheck
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.mcp.methods import DISCOVER, PING
 from interlock.runtime.clock import Clock
-from interlock.runtime.drivers.commands import inside, outside
+from interlock.runtime.drivers.commands import Running, inside, outside
 from interlock.runtime.drivers.health import exec_health, http_health
 from interlock.runtime.drivers.installed import Installed
 from interlock.runtime.drivers.keeping import DriverKeeper
@@ -80,7 +80,7 @@ class Checkup:
             case "ping":
                 return self._ping(self._keeper.link, check) if self._keeper.is_usable else None
             case "exec":
-                return self._exec(check)
+                return exec_health(self._driver, check, self._installed, self.running())
             case "http":
                 hosts, ca_file = self._plan.insecure_hosts, self._plan.ca_file
                 return http_health(self._driver, check, insecure_hosts=hosts, ca_file=ca_file)
@@ -104,10 +104,10 @@ class Checkup:
             return "the health check was refused"
         return None
 
-    async def _exec(self, check: HealthCheck) -> str | None:
+    def running(self) -> Running:
+        """Where the driver's own programs run."""
         reach, workshop = self._keeper.link.plan.reach, self._workshop
-        running = outside(workshop.warden)
         if isinstance(reach, Spawn) and reach.sandbox is not None:
             segment = self._keeper.link.segment
-            running = inside(workshop.sandboxes, segment, reach.sandbox, clock=self._clock, warden=workshop.warden)
-        return await exec_health(self._driver, check, self._installed, running)
+            return inside(workshop.sandboxes, segment, reach.sandbox, clock=self._clock, warden=workshop.warden)
+        return outside(workshop.warden)

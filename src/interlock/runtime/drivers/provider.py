@@ -34,6 +34,7 @@ from interlock.runtime.drivers.keeping import DriverKeeper
 from interlock.runtime.drivers.lacking import code_of, lacks_of, login_words
 from interlock.runtime.drivers.logins import Logins
 from interlock.runtime.drivers.ports import UNHEALTHY, DriverState, Hooks
+from interlock.runtime.drivers.refreshing import Refreshing, maybe_refreshing
 from interlock.runtime.drivers.sealed import Seal
 from interlock.runtime.drivers.shop import Shop
 from interlock.runtime.drivers.snapshots import Snapshot, Snapshots, about
@@ -107,6 +108,7 @@ class DriverProvider:
         self._task: asyncio.Task[None] | None = None
         self._instances: Instances | None = None  # once it is installed
         self._checkup: Checkup | None = None
+        self._refreshing: Refreshing | None = None
         self._illness: str | None = None  # what its last health check found
         # Nothing in it is the caller's: who called first is known to nobody down there (AIP-security-8).
         self._workshop = msgspec.structs.replace(
@@ -159,6 +161,13 @@ class DriverProvider:
             self._instances = self._make_instances(self.installed)
             primary = self._instances.make(None)
             self._checkup = self._make_checkup(self.installed, primary.keeper)
+            self._refreshing = maybe_refreshing(
+                self.driver,
+                self.installed,
+                plan=self._shop.plan,
+                clock=self._shop.workshop.clock,
+                running=self._checkup.running,
+            )
             is_lazy = self._shop.plan.registration == "lazy"
             snapshot = await self._snapshots.maybe(self._about()) if is_lazy else None
             expired = await self._logins.load(None)
@@ -481,6 +490,8 @@ class DriverProvider:
         instances = self._instances
         if instances is None or self.state not in _SERVES:
             return None
+        if self._refreshing is not None and self._refreshing.is_due:
+            return None
         instance = instances.maybe(self._who(caller))
         return None if instance is None or not self._is_ready(instance) else instances.maybe_lend(instance)
 
@@ -498,6 +509,8 @@ class DriverProvider:
                 expired = str(error)
             if expired is not None:
                 return self._unauthed(expired)
+        if self._refreshing is not None:
+            await self._refreshing.refresh()
         lease = await instances.borrow(who, timeout_s)
         if lease is None:
             return DriverError(

@@ -16,7 +16,6 @@ from interlock.config.plan import Plan
 from interlock.protocol.drivers.access import is_for_users_alone
 from interlock.protocol.drivers.driver_checks import escapes
 from interlock.protocol.drivers.driver_file import DRIVER_FILE, read_driver
-from interlock.protocol.drivers.expiry import detect_problem
 from interlock.protocol.drivers.folder_digest import folder_digest
 from interlock.protocol.drivers.frontmatter import read_frontmatter
 from interlock.protocol.drivers.history import successor_problems
@@ -364,8 +363,6 @@ def _with_secrets(one: Declared, inventory: tuple[Secret, ...]) -> Declared:
             problems.append(problem)
     known = {name: secret for name, secret in found.items() if secret is not None}
     problems += (_of_users(driver, name) for name in driver.secret_names if _is_misplaced(driver, known.get(name)))
-    if (unknown := detect_problem(driver)) is not None:
-        problems.append(unknown)
     return msgspec.structs.replace(_stated(one, problems), secrets=known)
 
 

@@ -25,7 +25,7 @@ from interlock.store.ports import StoreError
 from interlock.store.secrets import SealMissing
 from interlock.store.tokens import maybe_door, token_name_fault
 from interlock.surface.admin.approvals import ADMIN, PATH, SOCKET_ROLES, approval_routes
-from interlock.surface.admin.callback import callback_page
+from interlock.surface.admin.callback import FOREIGN, callback_page, is_foreign
 from interlock.surface.admin.drivers import driver_routes
 from interlock.surface.admin.operations import NotFound, Operations, Refused, SecretKind, TokenDoor, TokenScope
 from interlock.surface.admin.passkeys import is_invitation, passkey_routes
@@ -95,6 +95,8 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
     async def oauth_callback(request: Request) -> Response:
         if request.method == "HEAD":  # a look must not use the state up
             raise HTTPException(405, headers={"Allow": "GET"})
+        if is_foreign(request.headers):
+            return callback_page(FOREIGN)
         return callback_page(await operations.oauth_returned(request.query_params.multi_items()))
 
     async def classify_tool(request: Request) -> Response:

@@ -1,7 +1,9 @@
 """The page a person sees when they come back from an authorization server. Plain, and safe to show whatever it says."""
 
+from collections.abc import Mapping
 from html import escape
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from starlette.responses import HTMLResponse, Response
 
@@ -16,6 +18,20 @@ _PAGE: Final = """<!doctype html>
 <style>body{{font:1rem/1.5 system-ui,sans-serif;max-width:34rem;margin:4rem auto;padding:0 1rem}}</style></head>
 <body><h1>{title}</h1><p>{text}</p><p>Interlock</p></body></html>
 """
+
+
+FOREIGN: Final = {"status": 400, "title": "Nothing was done", "text": "Another page asked for this, not a person."}
+
+
+def is_foreign(headers: Mapping[str, str]) -> bool:
+    """A browser that was sent here says no Origin; a script of another page says its own (AIP-30.auth-3)."""
+    origin = headers.get("origin")
+    if origin is None:
+        return False
+    try:
+        return urlsplit(origin).netloc != headers.get("host", "")
+    except ValueError:
+        return True
 
 
 def callback_page(shown: dict[str, Any]) -> Response:
