@@ -85,7 +85,7 @@ class NodeOperations:
         try:
             return await self._node.drivers.desk()
         except ModuleNotFoundError as missing:
-            message = f"driver files need the package {missing.name}, which this installation lacks: install Interlock anew"
+            message = f"driver files need the package {missing.name}: install Interlock anew"
             raise Refused("extra_missing", message) from None
 
     # The tree

@@ -9,7 +9,7 @@ import msgspec
 
 from interlock.protocol.approvals.answers import DRIVER
 from interlock.protocol.drivers.folder_digest import folder_digest
-from interlock.protocol.drivers.messages import Driver, Problem
+from interlock.protocol.drivers.messages import Contract, Driver, Problem
 from interlock.runtime.clock import rfc3339
 from interlock.runtime.drivers.declared import Declared
 from interlock.runtime.drivers.folders import read_folder
@@ -114,3 +114,18 @@ def difference(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[st
 def _what(options: Mapping[str, Any]) -> Iterator[str]:
     """What is installed by it."""
     return (str(options[key]) for key in ("package", "url", "path", "image") if key in options)
+
+
+def unserved(contract: Contract, name: str | None) -> dict[str, Any]:
+    """A contract that nobody serves now, told as one that somebody does (`Served.explained`)."""
+    return {
+        "contract": contract.id,
+        "version": contract.version,
+        "name": name or contract.id,
+        "file": contract.places.file,
+        "pinned": None,
+        "decided_by": "",
+        "ranked": [],
+        "rejected": [],
+        "error": "no_route",
+    }
