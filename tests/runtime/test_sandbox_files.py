@@ -66,6 +66,39 @@ tell([tried(lambda: os.rename({paths[1]!r}, {paths[1] + "2"!r})), tried(lambda: 
     assert (folder / "vault" / "deep" / "key").exists()
 
 
+@pytest.mark.req("AIP-security-1")
+@pytest.mark.parametrize("around", [False, True], ids=["the workspace", "a folder around it"])
+async def test_who_may_write_the_workspace_may_not_write_what_the_node_runs(house: House, around: bool) -> None:
+    space = filled(house.workspace, "interlock.toml", ".drivers/a/DRIVER.md", "note")
+    (space / "pyproject.toml").write_text("")
+    config, made = space / "interlock.toml", space / ".drivers" / "pwn"
+    text = f"""
+tell([tried(lambda: open({str(config)!r}, "a").write("x")), tried(lambda: os.unlink({str(config)!r})),
+      tried(lambda: os.rename({str(config)!r}, {str(space / "other")!r})), tried(lambda: os.mkdir({str(made)!r})),
+      tried(lambda: os.rename({str(space / ".drivers")!r}, {str(space / "moved")!r})),
+      tried(lambda: os.rename({str(space)!r}, {str(space) + "2"!r})),
+      tried(lambda: open({str(space / "note")!r}, "a").write("x"))])
+"""
+    plan = house.plan(write=(space.parent if around else space,))
+    assert await house.python(plan, text) == ["OSError"] * 6 + [1]
+    assert (config.read_text(), made.exists()) == ("interlock.toml", False)
+
+
+@pytest.mark.req("AIP-security-5")
+async def test_the_marks_of_a_package_do_not_show_the_whole_workspace(house: House) -> None:
+    space = filled(house.workspace, "pyproject.toml", ".env", "servers/own", "servers/here.py")
+    (space / "servers" / "here.py").write_text(
+        "import json, sys\n"
+        "def read(path):\n"
+        "    try: return open(path).read()\n"
+        "    except OSError as failed: return type(failed).__name__\n"
+        "print(json.dumps([read(path) for path in sys.argv[1:]]), flush=True)\n"
+    )
+    paths = (str(space / "servers" / "own"), str(space / ".env"))
+    done = await house.run(house.plan(), sys.executable, str(space / "servers" / "here.py"), *paths)
+    assert done.said == ["servers/own", GONE]
+
+
 @pytest.mark.req("AIP-security-5")
 async def test_a_link_that_leads_out_leads_nowhere(house: House, tmp_path: Path) -> None:
     outside, allowed = filled(tmp_path / "outside", "note"), filled(tmp_path / "allowed", "own")

@@ -195,6 +195,32 @@ def test_an_address_where_nobody_answers_leaves_the_workspace_as_it_was(notes: N
     assert everything(notes.workspace) == before
 
 
+def test_nothing_is_written_through_a_link(notes: Notes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outside = tmp_path_factory.mktemp("outside")
+    notes.folder.mkdir(parents=True)
+    (notes.folder / "tools").symlink_to(outside)
+    done = notes.add("--json")
+    assert (done.code, done.json["error"]) == (1, "path_escape")
+    assert list(outside.iterdir()) == []
+
+
+def test_folders_of_drivers_that_are_elsewhere_are_left_alone(
+    notes: Notes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    outside = tmp_path_factory.mktemp("outside")
+    (notes.workspace / ".drivers").symlink_to(outside)
+    done = notes.add("--json")
+    assert (done.code, done.json["error"]) == (1, "workspace_unusable")
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("id", ["../up", "Has Spaces", "-", "a" * 200])
+def test_an_id_that_is_none_is_refused(inline: Inline, notes: Notes, id: str) -> None:
+    before = everything(notes.workspace)
+    assert inline("add", f"--as={id}", "--", sys.executable, str(SERVER)).code in (1, 2)
+    assert everything(notes.workspace) == before
+
+
 @pytest.mark.req("AIP-author-6")
 def test_success_prints_the_path_the_warnings_and_the_sandbox(notes: Notes) -> None:
     done = notes.add("--egress", "api.example.com")

@@ -78,7 +78,7 @@ from interlock.runtime.recorder import Recorder
 from interlock.runtime.reload import Read, Reload
 from interlock.runtime.replanning import takes
 from interlock.runtime.retention import Retention
-from interlock.runtime.sandbox.cells import Sandboxes
+from interlock.runtime.sandbox.cells import Sandboxes, outer_rules
 from interlock.runtime.servers import Servers
 from interlock.runtime.shelves import Route, Shelf
 from interlock.runtime.task_desk import TaskDesk
@@ -113,7 +113,10 @@ class NodeRunning(Exception):
 
 
 class Node:
-    def __init__(self, plan: Plan, operator_app: OperatorApp, clock: Clock | None = None) -> None:
+    def __init__(
+        self, plan: Plan, operator_app: OperatorApp, clock: Clock | None = None, files: tuple[Path, ...] = ()
+    ) -> None:
+        """`files`: what the plan was read from, which no sandboxed server may write."""
         self.plan = plan
         self.clock = clock or SystemClock()
         self.started = self.clock.now()
@@ -169,6 +172,7 @@ class Node:
                 user_home=Path.home(),
                 clock=self.clock,
                 record=self.recorder.add,
+                rules=(*outer_rules(plan.drivers), *files),
             ),
         )
         own_id = self.identity.aggregator_id

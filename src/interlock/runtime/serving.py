@@ -69,7 +69,7 @@ async def _run(
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    node = Node(plan, operator_app)
+    node = Node(plan, operator_app, files=loaded.paths)
     try:
         await node.start(listen=not stdio)
         node.watch(read, loaded.paths)

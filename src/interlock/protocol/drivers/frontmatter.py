@@ -16,6 +16,7 @@ from interlock.protocol.drivers.messages import Places, Problem, Reading
 
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024  # a body with pictures in it; the caller need not read more than this plus one
 FRONTMATTER_BYTES_MAX: Final = 256 * 1024  # AIP-front-10
+OPEN_MAX: Final = 128  # brackets that are open at once, in text or not
 DEPTH_MAX: Final = 64  # a contract's JSON Schema nests; the parser's time grows with the square of the depth
 VALUES_MAX: Final = 20_000  # with aliases counted as what they stand for
 DIGITS_MAX: Final = 40  # of one number
@@ -33,6 +34,7 @@ _OCTAL = re.compile(r"0o[0-7]+")
 _HEX = re.compile(r"0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", re.ASCII)
 _NOT_JSON = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_BRACKET = re.compile(r"[][{}]")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _UNUSABLE = re.compile("[\x00\ud800-\udfff]")
 
@@ -161,6 +163,7 @@ class _Builder:
         from ruamel.yaml import YAML
         from ruamel.yaml.error import MarkedYAMLError
 
+        self._refuse_depth()
         try:
             for event in YAML(typ="safe", pure=True).parse(self._text):
                 self._take(event)
@@ -173,6 +176,16 @@ class _Builder:
         except Exception:  # whatever its parser trips over in a hostile file
             raise _Fault(self._line, "this is not YAML", _advice("")) from None
         return self._root
+
+    def _refuse_depth(self) -> None:
+        """The scanner's time grows with the square of what is open, and it reads ahead of its events. Brackets within
+        text are counted too: nobody leaves so many open there."""
+        depth = 0
+        for found in _BRACKET.finditer(self._text):
+            depth = depth + 1 if found[0] in "[{" else max(depth - 1, 0)
+            if depth > OPEN_MAX:
+                self._line = self._text.count("\n", 0, found.start()) + 1
+                raise self._fault(f"values are nested deeper than {DEPTH_MAX}", "flatten them")
 
     def _take(self, event: Any) -> None:
         if event.start_mark is not None:

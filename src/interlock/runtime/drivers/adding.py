@@ -200,6 +200,8 @@ def _staged(plan: Plan, identifier: str, files: Mapping[str, str], over: Path | 
             (folder / DRAFT_FILE).unlink(missing_ok=True)
         for name, text in files.items():
             path = folder / name
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise NotAdded("path_escape", f"{name} of {identifier} is a link that leads out of its folder")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8", newline="\n")
         yield folder

@@ -57,7 +57,11 @@ class Asking:
             waiting = sum(one.source is Source.DRIVERS for one in self._inbox.waiting(Kind.DEFINITION))
             for (tool, digest), one in open_.items():
                 if waiting < WAITING_MAX and self._inbox.find_definition(tool, digest) is None:
-                    await self._raise(tool, one)
+                    try:
+                        await self._raise(tool, one)
+                    except Refused as error:  # it changes at this moment: asked about when it is looked at next
+                        log.info("driver %s cannot be put into the inbox: %s", one.key, error)
+                        continue
                     waiting += 1
         except (StoreError, Refused) as error:
             log.error("untrusted drivers cannot be put into the inbox: %s", error)

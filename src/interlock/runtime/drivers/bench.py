@@ -33,7 +33,7 @@ from interlock.runtime.links.link import Link, ServerFacts
 from interlock.runtime.links.pipes import Undelivered
 from interlock.runtime.links.task_watcher import Asking
 from interlock.runtime.recorder import Entry, Recorder
-from interlock.runtime.sandbox.cells import Sandboxes
+from interlock.runtime.sandbox.cells import Sandboxes, outer_rules
 from interlock.runtime.task_news import TaskNews
 from interlock.runtime.tasks import Tasks
 from interlock.store.registry import build_audit, build_store
@@ -108,6 +108,7 @@ class Bench:
                 user_home=Path.home(),
                 clock=self.clock,
                 record=self._on_record,
+                rules=outer_rules(plan.drivers),
             ),
         )
         # Whatever was found earlier, it is looked at now.

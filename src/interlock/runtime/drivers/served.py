@@ -176,7 +176,7 @@ class Served:
             contract=self.contract,
             inputs=frozenset(given),
             now=now,
-            pinned=pinned or self._pinned,
+            pinned=self._pinned or pinned,  # the operator's word before a round's
             region=self._policy.region,
         )
         resolution = resolve(request, candidates, self._policy)

@@ -12,13 +12,13 @@ import os
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from interlock.config.plan import SandboxPlan
+from interlock.config.plan import DriversPlan, SandboxPlan
 from interlock.runtime.clock import Clock
 from interlock.runtime.recorder import Entry
 from interlock.runtime.sandbox.bubblewrap import bubblewrap
@@ -41,6 +41,7 @@ INFO_BYTES_MAX: Final = 4096
 DENIED_HOSTS_MAX: Final = 64  # written to the audit log, of one start; a server may think up any number of hosts
 PROXY: Final = f"http://127.0.0.1:{PORT}"
 PROXY_KEYS: Final = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "https_proxy", "http_proxy", "all_proxy")
+WORKSPACE_RULES: Final = ("interlock.toml", ".drivers", ".tools", ".secrets", ".devices")
 OWN_FILES: Final = {"hosts": "127.0.0.1 localhost\n::1 localhost\n"}  # of /etc; passwd and group are made
 
 
@@ -52,15 +53,31 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     cwd: Path
 
 
+def outer_rules(drivers: DriversPlan) -> tuple[Path, ...]:
+    """Where drivers are declared outside the workspace, and the person's own settings around theirs."""
+    return (*drivers.paths, *((drivers.own.parent,) if drivers.own is not None else ()))
+
+
 class Sandboxes:
     """What all cells of a node share."""
 
     def __init__(
-        self, *, state: Path, workspace: Path, user_home: Path, clock: Clock, record: Callable[[Entry], None]
+        self,
+        *,
+        state: Path,
+        workspace: Path,
+        user_home: Path,
+        clock: Clock,
+        record: Callable[[Entry], None],
+        rules: Iterable[Path] = (),
     ) -> None:
+        """`rules` are files and folders of the operator beside those of the workspace: no sandbox writes them."""
         self._workspace = workspace
         self._packages = state.absolute() / "packages"
-        self._protected = Protected(home=_real(user_home), state=_real(state))
+        every = (*(workspace / name for name in WORKSPACE_RULES), *rules)
+        self._protected = Protected(
+            home=_real(user_home), state=_real(state), rules=tuple(_real(path) for path in every)
+        )
         self._clock = clock
         self._record = record
         self._living: Counter[Path] = Counter()  # by home

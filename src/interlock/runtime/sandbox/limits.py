@@ -8,6 +8,7 @@ few times a second, and only where a limit is declared.
 import asyncio
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -61,20 +62,28 @@ class Limits:
         self._plan = plan
         self._pid = pid
         self._end = end
-        self._next = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+        self._task = asyncio.get_running_loop().create_task(self._look())
 
     def stop(self) -> None:
-        self._next.cancel()
+        self._task.cancel()
 
-    def _look(self) -> None:
+    async def _look(self) -> None:
+        """A server may have thousands of processes: they are counted aside, and then not as often."""
+        reason = None
+        while reason is None:
+            await asyncio.sleep(LOOK_S)
+            began = time.monotonic()
+            reason = self._maybe_over(await asyncio.to_thread(usage, self._pid))
+            await asyncio.sleep(time.monotonic() - began)
+        self._end(reason)
+
+    def _maybe_over(self, used: Usage) -> str | None:
         memory_mb, cpu_ms = self._plan.memory_mb, self._plan.cpu_ms
-        used = usage(self._pid)
         if memory_mb is not None and used.memory_mb > memory_mb:
-            self._end(f"used more memory than its limit of {memory_mb} MB (memory_mb) and was ended")
-        elif cpu_ms is not None and used.cpu_ms > cpu_ms:
-            self._end(f"used more processor time than its limit of {cpu_ms} ms (cpu_ms) and was ended")
-        else:
-            self._next = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+            return f"used more memory than its limit of {memory_mb} MB (memory_mb) and was ended"
+        if cpu_ms is not None and used.cpu_ms > cpu_ms:
+            return f"used more processor time than its limit of {cpu_ms} ms (cpu_ms) and was ended"
+        return None
 
 
 def _children(pid: int) -> list[int]:

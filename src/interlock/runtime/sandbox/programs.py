@@ -60,7 +60,8 @@ def _package(script: Path, workspace: Path, packages: Path, protected: Protected
         if protected.may_imply_folder(around / MODULES):
             return Needs((around / MODULES,), ())
     for folder in script.parents:
-        if not protected.may_imply_folder(folder):
+        # A workspace is more than one server's package, whatever it is beside that.
+        if not protected.may_imply_folder(folder) or workspace.is_relative_to(folder):
             break
         if any((folder / mark).is_file() for mark in PACKAGE_MARKS):
             return Needs((folder,), ())

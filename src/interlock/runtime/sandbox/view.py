@@ -134,20 +134,29 @@ class View:
             self._put(kind, real)
             self._link(path)
         self._hide_unwritten(plan)
+        self._keep_rules(plan)
         for path in denied:
-            self._deny(path)
+            self._cover(path, Kind.HIDDEN)
 
-    def _deny(self, path: Path) -> None:
+    def _keep_rules(self, plan: SandboxPlan) -> None:
+        """Who could write what says which programs are started would be in no sandbox for long."""
+        written = {Path(os.path.realpath(path)) for path in plan.write}
+        for path in self._protected.rules:
+            above = self._above(path)
+            if above is not None and above.kind is Kind.WRITE and path not in written:
+                self._cover(path, Kind.READ)
+
+    def _cover(self, path: Path, kind: Kind) -> None:
         above = self._above(path)
         if above is None or not above.shows or not path.exists():
             return
         if above.kind is Kind.WRITE:
-            # A folder that is a mount cannot be renamed, so what is denied in it stays where it is.
+            # A folder that is a mount cannot be renamed, so what is covered in it stays where it is.
             for between in path.parents:
                 if between == above.path:
                     break
                 self._put(Kind.WRITE, between)
-        self._put(Kind.HIDDEN, path)
+        self._put(kind, path)
 
     def _granted(self, kind: Kind, path: Path) -> Path | None:
         real = Path(os.path.realpath(path))
