@@ -23,6 +23,7 @@ from tests.interaction.harness import RunningNode, running_node, wait_for
 from interlock.runtime.clock import SystemClock
 from interlock.runtime.drivers.installed import Locked
 from interlock.runtime.drivers.locks import Locks
+from interlock.store.secrets import Secrets
 from interlock.store.sqlite import SqliteStore
 
 pytestmark = [
@@ -30,6 +31,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
 ]
 OFFLINE = [shipped for shipped in DRIVERS if shipped.id != "fetch-mcp"]
+MARKER = "marker-2b9e44c01d-marker"
 ENTITY = {"name": "Ada", "entityType": "person", "observations": ["counts"]}
 RELATION = {"from": "Ada", "to": "Ada", "relationType": "is"}
 THOUGHT = {"thought": "x", "nextThoughtNeeded": False, "thoughtNumber": 1, "totalThoughts": 1}
@@ -125,8 +127,21 @@ async def prepare(folder: Path, place: Path) -> None:
             shutil.copytree(SHIPPED / shipped.id, kept)
             text = (kept / "DRIVER.md").read_text()
             (kept / "DRIVER.md").write_text(text.replace(PLACE, str(place)))
+        await confide(folder / "workspace" / ".drivers" / "everything-mcp", data)
     finally:
         await store.close()
+
+
+async def confide(folder: Path, data: Path) -> None:
+    """A secret for the server that tells its environment to everybody."""
+    text = (folder / "DRIVER.md").read_text()
+    given = 'args: [stdio]\n  env: {MARKED: "${secrets.MARKED}"}\nauth: {ref: ./SECRETS.md}\n'
+    (folder / "DRIVER.md").write_text(text.replace("args: [stdio]\n", given))
+    entry = "{slug: everything-mcp/marked, name: Marked, description: Told to nobody.}"
+    (folder / "SECRETS.md").write_text(f"---\nsecrets:\n  - {entry}\n---\n")
+    secrets = Secrets(data)
+    await secrets.put("secret", "everything-mcp/marked", MARKER.encode(), SystemClock.wall())
+    await secrets.close()
 
 
 class Served:
@@ -180,3 +195,14 @@ async def test_every_tool_is_called_through_its_shipped_contract(served: Served,
         refused = await client.call_tool("everything.gzip-file-as-resource", {"data": "https://example.com/a"})
         assert refused.is_error
         assert "resource_uri_denied" in str(refused.content)
+
+
+@pytest.mark.req("AIP-19.plain-1")
+@pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
+async def test_a_server_that_tells_its_environment_tells_no_secret(served: Served, era: str) -> None:
+    async with Client(f"{served.node.url}/mcp?names=qualified", mode=era) as client:
+        result = await client.call_tool("everything.get-env", {})
+        said = json.dumps([block.model_dump(mode="json") for block in result.content])
+        said += json.dumps(result.structured_content)
+    assert "[secret:everything-mcp/marked]" in said
+    assert MARKER not in said

@@ -1,0 +1,88 @@
+"""Is a secret found where its entry says, and is what cannot be asked said in words without a value?"""
+
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from interlock.runtime.drivers.backends import BackendFailed, fetch
+from interlock.store.secrets import VALUE_BYTES_MAX, Secrets
+
+
+@pytest_asyncio.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Secrets]:
+    secrets = Secrets(tmp_path / "data")
+    (tmp_path / "data").mkdir(mode=0o700)
+    await secrets.put("secret", "acme/key", b"of the store", time.time())
+    yield secrets
+    await secrets.close()
+
+
+async def found(store: Secrets, backend: str | None) -> str:
+    return await fetch("acme/key", backend, store, {"ACME": "of the environment", "EMPTY": ""}, time.time())
+
+
+@pytest.mark.req("AIP-19.plain-1")
+async def test_a_value_is_where_its_backend_says(store: Secrets, tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_bytes(b"of a file\r\n")
+    assert await found(store, None) == "of the store"
+    assert await found(store, "env://ACME") == "of the environment"
+    assert await found(store, f"file://{file}") == "of a file"
+
+
+async def test_what_is_not_there_is_empty(store: Secrets, tmp_path: Path) -> None:
+    assert await found(store, "env://NONE") == ""
+    assert await found(store, "env://EMPTY") == ""
+    assert await found(store, f"file://{tmp_path}/none") == ""
+
+
+@pytest.mark.parametrize(
+    ("backend", "words"),
+    [
+        ("vault://acme", "not known"),
+        ("file://relative/path", "absolute"),
+        ("file:///proc/self", "cannot be read"),
+        ("keyring://alone", "SERVICE/NAME"),
+        ("keyring:///", "SERVICE/NAME"),
+    ],
+)
+async def test_what_cannot_be_asked_is_said(store: Secrets, backend: str, words: str) -> None:
+    with pytest.raises(BackendFailed, match=words):
+        await found(store, backend)
+
+
+async def test_a_file_beyond_the_size_of_a_secret_is_not_read_whole(store: Secrets, tmp_path: Path) -> None:
+    with pytest.raises(BackendFailed, match="bytes"):
+        await found(store, "file:///dev/zero")
+    file = tmp_path / "large"
+    file.write_bytes(b"x" * (VALUE_BYTES_MAX + 1))
+    with pytest.raises(BackendFailed, match="bytes"):
+        await found(store, f"file://{file}")
+
+
+async def test_the_systems_keyring_is_asked(store: Secrets) -> None:
+    keyring = pytest.importorskip("keyring")
+    backend = pytest.importorskip("keyring.backend")
+
+    class Remembering(backend.KeyringBackend):  # type: ignore[misc, name-defined]
+        priority = 1
+
+        def get_password(self, service: str, username: str) -> str | None:
+            return "of the keyring" if (service, username) == ("acme/prod", "key") else None
+
+        def set_password(self, service: str, username: str, password: str) -> None:
+            raise NotImplementedError
+
+        def delete_password(self, service: str, username: str) -> None:
+            raise NotImplementedError
+
+    before = keyring.get_keyring()
+    keyring.set_keyring(Remembering())
+    try:
+        assert await found(store, "keyring://acme/prod/key") == "of the keyring"
+        assert await found(store, "keyring://acme/other") == ""
+    finally:
+        keyring.set_keyring(before)
