@@ -55,7 +55,7 @@ def list_links(invocation: Invocation) -> None:
 
     links = answer.as_(Links).links
     if not links:
-        out.remark("no servers yet: add a [servers.NAME] table to the configuration, or let subservers register")
+        out.remark("no servers yet: interlock add npm:PACKAGE, or a [servers.NAME] table, or let subservers register")
         return
     heads = ("SEGMENT", "STATE", "VIA", "ERA", "TOOLS", "CALLS", "ERRORS", "LATENCY", "WHY")
     rows = [[Text(head, style="dim") for head in heads]]

@@ -102,7 +102,7 @@ def _changes(status: Status) -> list[str]:
 
 def _no_servers(node: NodeFacts) -> str:
     door = node.url.replace("http", "ws", 1).rstrip("/") + "/ax"
-    return f"no servers yet: add a [servers.NAME] table to the configuration, or let subservers register at {door}"
+    return f"no servers yet: interlock add npm:PACKAGE, or a [servers.NAME] table, or let subservers register at {door}"
 
 
 def _rows(links: tuple[Link, ...], width: int) -> list[Text]:
