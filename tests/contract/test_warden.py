@@ -290,7 +290,7 @@ async def test_a_warden_costs_one_bare_interpreter() -> None:
     assert resident_kib < 12 * 1024
 
 
-@pytest.mark.parametrize("pgid", [-5, 0, 1, os.getpgrp()])
+@pytest.mark.parametrize("pgid", [-5, 0, 1, pytest.param(os.getpgrp(), id="our own")])
 def test_a_group_that_is_not_a_childs_is_refused(pgid: int) -> None:
     with pytest.raises(ValueError, match="not the process group of a child"):
         Warden().guard(pgid)

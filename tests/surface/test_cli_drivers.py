@@ -66,6 +66,13 @@ def test_a_tag_that_is_added_later_needs_trust_again(inline: Inline, workspace: 
     assert inline("drivers", "show", "files-mcp", "--json").json["accepted"]["policy_tags"] == ["pii-safe"]
 
 
+def test_whoever_trusts_a_folder_is_shown_that_its_hooks_are_run(inline: Inline, workspace: Path) -> None:
+    folder = write(workspace, driver())
+    assert "driver.py" not in inline("drivers", "show", "files-mcp").out
+    (folder / "driver.py").write_text("")
+    assert "driver.py is run" in " ".join(inline("drivers", "show", "files-mcp").out.split())
+
+
 def test_what_changed_while_it_was_read_is_not_trusted(inline: Inline, workspace: Path) -> None:
     from interlock.config.load import load
     from interlock.surface.cli.failures import Refused

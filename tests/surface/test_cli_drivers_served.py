@@ -263,7 +263,17 @@ def test_a_contract_is_shown_with_who_serves_it_and_why(served: Served) -> None:
     served.write("first-mcp", contract=same, cost_override={"cost_units_per_call": 5})
     served.write("second-mcp", contract=same, policy_tags=["third-party-api"])
     until(lambda: len(served.states()) == 2)
+    shown = served.inline("drivers", "show", "demo.read", "--json").json  # nobody serves it yet
+    assert (shown["ranked"], shown["error"]) == ([], "no_route")
+    assert [(one["driver"], one["code"]) for one in shown["rejected"]] == [
+        ("first-mcp@1", "untrusted"),
+        ("second-mcp@1", "untrusted"),
+    ]
+    assert "nobody" in served.inline("drivers", "show", "demo.read").out
     served.trust("first-mcp")
+    assert ("second-mcp@1", "untrusted") in [
+        (one["driver"], one["code"]) for one in served.inline("drivers", "show", "demo.read", "--json").json["rejected"]
+    ]
     served.trust("second-mcp")
     shown = served.inline("drivers", "show", "demo.read", "--json").json
     assert [one["driver"] for one in shown["ranked"]] == ["second-mcp@1", "first-mcp@1"]

@@ -85,7 +85,7 @@ class NodeOperations:
         try:
             return await self._node.drivers.desk()
         except ModuleNotFoundError as missing:
-            message = f"driver files need the package {missing.name}, which this installation lacks: install Interlock anew"
+            message = f"driver files need the package {missing.name}: install Interlock anew"
             raise Refused("extra_missing", message) from None
 
     # The tree
@@ -274,6 +274,7 @@ class NodeOperations:
             "since": rfc3339(link.standing.since_wall),
             "server": {"name": facts.name, "version": facts.server_version} if facts else None,
             "tools": len(namespace.listed(shelf.tools)) if shelf else 0,
+            "contracts": keeper.contracts,
             "prompts": len(namespace.listed(shelf.prompts)) if shelf else 0,
             "resources": len(shelf.resources) if shelf else 0,
             "withheld": [{"name": one.name, "reason": one.reason} for one in withheld],

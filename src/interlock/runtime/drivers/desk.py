@@ -13,7 +13,8 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from interlock.protocol.drivers.driver_checks import is_egress
-from interlock.protocol.drivers.messages import Problem
+from interlock.protocol.drivers.messages import Contract, Problem
+from interlock.protocol.drivers.offering import qualified_name
 from interlock.runtime.clock import Clock, rfc3339
 from interlock.runtime.drivers.asking import shown
 from interlock.runtime.drivers.declared import Declared
@@ -31,6 +32,7 @@ from interlock.runtime.drivers.showing import (
     server_kind,
     summary,
     texts_of,
+    unserved,
 )
 from interlock.runtime.operations import NotFound, Refused
 
@@ -228,9 +230,24 @@ class DriverDesk:
         """What is no driver's name may be a contract's."""
         if any(name in (one.key, one.id, one.folder.name) for one in self.registry.declaration.drivers):
             return None
-        if self.explain is not None:
-            return self.explain(name)
-        return None
+        served = self.explain(name) if self.explain is not None else None
+        bound = [
+            (one, contract)
+            for one in self.registry.declaration.drivers
+            for contract in one.contracts.values()
+            if name in (contract.id, _listed_as(contract))
+        ]
+        if served is None:
+            if not bound:
+                return None
+            served = unserved(bound[0][1], _listed_as(bound[0][1]))
+        known = {each["driver"] for each in (*served["ranked"], *served["rejected"])}
+        rejected = [*served["rejected"]]
+        for one, _ in bound:  # those that are not even asked
+            if one.key not in known:
+                state, reason = self.registry.state_of(one)
+                rejected.append({"driver": one.key, "phase": 2, "code": state, "reason": reason or state})
+        return {**served, "rejected": rejected}
 
     def _forgettable(self, name: str) -> list[str]:
         kept = self.registry.memory.all.manifests
@@ -324,3 +341,8 @@ def _delete(one: Declared) -> str:
     else:
         shutil.rmtree(folder)
     return str(folder)
+
+
+def _listed_as(contract: Contract) -> str | None:
+    name = qualified_name(contract)
+    return None if isinstance(name, Problem) else ".".join(name)

@@ -32,7 +32,7 @@ START_S: Final = 15.0  # for the process, its sandbox and the import of driver.p
 IDLE_S: Final = 60.0
 STDERR_LINES: Final = 100
 
-_PACKAGE: Final = Path(interlock.hooks.__file__).parent
+_PACKAGE: Final = Path(os.path.realpath(interlock.hooks.__file__)).parent
 _BOOT: Final = (  # not a script of its own: what lies around one would be shown to it
     "import sys; path = sys.argv[1] + '/worker.py'; exec(compile(open(path).read(), path, 'exec'))"
 )
@@ -62,6 +62,7 @@ class HookProcess:
         self._workshop = workshop
         self._turn = asyncio.Lock()
         self._life: _Life | None = None
+        self._entry = Entry()
         self._asked = 0
         self._idle: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -75,9 +76,9 @@ class HookProcess:
     async def load(self) -> Entry:
         """Raises HookFailed, SandboxFailed, ChildStartFailed."""
         async with self._turn:
-            life = await self._awake()
+            await self._awake()
             self._rest_later()
-            return life.entry
+            return self._entry
 
     async def ask(self, hook: str, **what: Any) -> Any:
         """What the hook returned. Raises HookFailed. Who no longer waits does not disturb the next."""
@@ -128,34 +129,38 @@ class HookProcess:
             raise HookFailed("its driver was stopped")
         if self._life is not None and self._life.reason is None:
             return self._life
+        if self._life is not None:
+            self._end(self._life, "is gone")
         plan, workshop = self._plan, self._workshop
         changed = await asyncio.to_thread(_changed, plan)
         if changed is not None:
             raise HookFailed(f"{changed} is not as it was accepted")
-        life = _Life(await self._maybe_cell(), workshop)
+        life = self._life = _Life(await self._maybe_cell(), workshop)
         started = life.expect(0)
         try:
             async with asyncio.timeout(START_S):
+                if self._stopped:
+                    raise HookFailed("its driver was stopped")
                 await life.start()
-                life.entry = _entry(await started)
+                self._entry = _entry(await started)
         except TimeoutError:
             self._end(life, "took too long to load")
             raise HookFailed(f"{ENTRY} was not loaded within {START_S:g} s") from None
         except BaseException:
             self._end(life, "could not be loaded")
             raise
-        self._life = life
         return life
 
     async def _maybe_cell(self) -> tuple[Cell | None, tuple[str, ...], StderrRing]:
         plan, workshop = self._plan, self._workshop
         stderr = StderrRing(STDERR_LINES, now=workshop.clock.wall)
         python = os.path.realpath(sys.executable)  # without the environment around it, whose packages are not ours
-        argv = (python, "-I", "-S", "-B", "-c", _BOOT, str(_PACKAGE), str(plan.folder))
+        folder = Path(os.path.realpath(plan.folder))
+        argv = (python, "-I", "-S", "-B", "-c", _BOOT, str(_PACKAGE), str(folder))
         try:
             if workshop.sandboxes is None:
                 raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
-            sandbox = SandboxPlan(home=plan.home, read=(_PACKAGE, plan.folder))
+            sandbox = SandboxPlan(home=plan.home, read=(_PACKAGE, folder))
             command = Command(argv=argv, env={}, cwd=plan.home)
             return await workshop.sandboxes.cell(f"{plan.name} hooks", sandbox, command, stderr), argv, stderr
         except SandboxFailed as failed:
@@ -182,8 +187,6 @@ class HookProcess:
 
 class _Life:
     """One start of it. Hears its lines."""
-
-    entry: Entry
 
     def __init__(self, made: tuple[Cell | None, tuple[str, ...], StderrRing], workshop: Workshop) -> None:
         cell, argv, self.stderr = made
@@ -215,6 +218,7 @@ class _Life:
 
     def expect(self, number: int) -> "asyncio.Future[dict[str, Any]]":
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever waits may be gone
         self._expected = number, future
         return future
 

@@ -129,7 +129,7 @@ class Drivers:
             registry, _ = await self._opened()
         except ModuleNotFoundError as missing:
             if self.problem is None:
-                self.problem = f"driver files need the package {missing.name}, which this installation lacks: install Interlock anew"
+                self.problem = f"driver files need the package {missing.name}: install Interlock anew"
                 log.error("%s", self.problem)
             return None
         self.problem = None

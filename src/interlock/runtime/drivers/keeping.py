@@ -54,10 +54,12 @@ class DriverKeeper(Keeper):
         on_up: Callable[[], None],
         on_fallen: Callable[[], None],
         on_restarted: Callable[[], None],
+        serves: Callable[[], int],
         seal: Seal | None = None,
     ) -> None:
         """`starts`: how many servers may be starting at one time. `on_up`: it is there, and its lists were looked at.
-        `on_fallen`: a series of attempts was in vain. `on_restarted`: somebody wants it started anew."""
+        `on_fallen`: a series of attempts was in vain. `on_restarted`: somebody wants it started anew. `serves`: how
+        many contracts."""
         super().__init__(link, workshop, stock, holder)
         self.reads = lists_of(driver)
         self.fell = asyncio.Event()
@@ -67,11 +69,16 @@ class DriverKeeper(Keeper):
         self._on_up = on_up
         self._on_fallen = on_fallen
         self._on_restarted = on_restarted
+        self._serves = serves
         self._retries_max = driver.connection.max_retries
         self._failed = 0  # attempts of this series
         self._gives_up = False
         self._exits: deque[float] = deque(maxlen=EXITS_MAX)
         self._barred_until = -inf
+
+    @property
+    def contracts(self) -> int:
+        return self._serves()
 
     @property
     def is_usable(self) -> bool:

@@ -230,6 +230,7 @@ class DriverProvider:
                 self.problems = (self.driver.places.problem("", failed.code, message, hint),)
                 self._stand(DriverState.REJECTED, failed.code, message)
                 self.settled.set()
+                await hooking.stop()
                 return False
             except (SandboxFailed, ChildStartFailed) as failed:
                 code = failed.code if isinstance(failed, SandboxFailed) else "tool_unavailable"
@@ -296,6 +297,7 @@ class DriverProvider:
             on_up=self.settled.set,
             on_fallen=lambda: self._fell(who),
             on_restarted=lambda: self._on_restarted(who),
+            serves=lambda: len(self.contract_ids),
             seal=self._seal,
         )
         keeper.stderr.redact = lambda line, cut: (revealer.redactor.cut if cut else revealer.redactor.redacted)(line)

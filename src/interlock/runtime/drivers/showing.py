@@ -9,7 +9,7 @@ import msgspec
 
 from interlock.protocol.approvals.answers import DRIVER
 from interlock.protocol.drivers.folder_digest import folder_digest
-from interlock.protocol.drivers.messages import Driver, Problem, Secret
+from interlock.protocol.drivers.messages import Contract, Driver, Problem, Secret
 from interlock.runtime.clock import rfc3339
 from interlock.runtime.drivers.declared import Declared
 from interlock.runtime.drivers.folders import read_folder
@@ -119,3 +119,18 @@ def _what(options: Mapping[str, Any]) -> Iterator[str]:
 def _place(secret: Secret) -> str:
     """With where it is, which may be a file or a variable that has nothing to do with the driver."""
     return secret.slug if secret.backend is None else f"{secret.slug} from {secret.backend}"
+
+
+def unserved(contract: Contract, name: str | None) -> dict[str, Any]:
+    """A contract that nobody serves now, told as one that somebody does (`Served.explained`)."""
+    return {
+        "contract": contract.id,
+        "version": contract.version,
+        "name": name or contract.id,
+        "file": contract.places.file,
+        "pinned": None,
+        "decided_by": "",
+        "ranked": [],
+        "rejected": [],
+        "error": "no_route",
+    }

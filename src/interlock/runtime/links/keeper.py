@@ -161,6 +161,11 @@ class Keeper:
         self.lose(IDLE)
 
     @property
+    def contracts(self) -> int | None:
+        """How many a driver's server serves; None where it is no driver's, and offers its own tools."""
+        return None
+
+    @property
     def may_return_soon(self) -> bool:
         """A server that was there and ended is worth a short wait; one that keeps ending is not."""
         return self.listing is not None and self._attempts <= QUICK_RETURNS_MAX and not self._stopping

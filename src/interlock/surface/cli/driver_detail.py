@@ -288,6 +288,8 @@ def _server(one: Driver, width: int) -> list[Text]:
     if one.install:
         lines += labelled("install", one_line(", ".join(one.install)), width)
     lines += labelled("sandbox", _sandbox(one), width, style="" if one.sandboxed else "red")
+    if "driver.py" in one.files:
+        lines += labelled("hooks", "driver.py is run, in a sandbox of its own without network", width)
     lines += labelled("network", one_line(", ".join(one.egress)) or _no_network(one), width)
     if one.secrets:
         said = (f"{name} = {slug}" if slug else f"{name} (described nowhere)" for name, slug in one.secrets.items())

@@ -40,7 +40,8 @@ def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> 
         lines += _registration(link.registration, link.hops, width)
     spoken = " ".join(part for part in (link.protocol_version, f"({link.era})" if link.era else None) if part)
     lines += labelled("speaks", spoken or "not known yet", width)
-    offers = [count(link.tools, "tool"), count(link.prompts, "prompt"), count(link.resources, "resource")]
+    first = count(link.tools, "tool") if link.contracts is None else count(link.contracts, "contract")
+    offers = [first, count(link.prompts, "prompt"), count(link.resources, "resource")]
     lines += labelled("offers", ", ".join(offers), width)
     usage = f"{link.calls}, {link.errors} failed, {link.in_flight} in flight"
     if link.parked:

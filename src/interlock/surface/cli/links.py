@@ -55,7 +55,7 @@ def list_links(invocation: Invocation) -> None:
 
     links = answer.as_(Links).links
     if not links:
-        out.remark("no servers yet: add a [servers.NAME] table to the configuration, or let subservers register")
+        out.remark("no servers yet: interlock add npm:PACKAGE, or a [servers.NAME] table, or let subservers register")
         return
     heads = ("SEGMENT", "STATE", "VIA", "ERA", "TOOLS", "CALLS", "ERRORS", "LATENCY", "WHY")
     rows = [[Text(head, style="dim") for head in heads]]
@@ -65,7 +65,7 @@ def list_links(invocation: Invocation) -> None:
             state_text(link.state, ascii_only=out.console.options.ascii_only),
             Text(link.transport),
             Text(link.era or "-"),
-            Text(str(link.tools)),
+            Text(str(link.tools if link.contracts is None else link.contracts)),
             Text(str(link.calls)),
             Text(str(link.errors)),
             Text(latency(link.latency_ms) if link.latency_ms is not None else "-"),

@@ -75,6 +75,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     since: str | None = None
     server: Server | None = None
     tools: int = 0
+    contracts: int | None = None  # of a driver, whose tools are listed as the contracts it serves
     prompts: int = 0
     resources: int = 0
     withheld: tuple[Withheld, ...] = ()

@@ -102,7 +102,7 @@ def _changes(status: Status) -> list[str]:
 
 def _no_servers(node: NodeFacts) -> str:
     door = node.url.replace("http", "ws", 1).rstrip("/") + "/ax"
-    return f"no servers yet: add a [servers.NAME] table to the configuration, or let subservers register at {door}"
+    return f"no servers yet: interlock add npm:PACKAGE, or a [servers.NAME] table, or let subservers register at {door}"
 
 
 def _rows(links: tuple[Link, ...], width: int) -> list[Text]:
@@ -118,7 +118,7 @@ def _cells(link: Link, era: str) -> list[Text]:
     return [
         Text(one_line(link.segment), style="bold"),
         Text(one_line(link.state), style=_STYLES.get(link.state, "")),
-        Text(count(link.tools, "tool")),
+        Text(count(link.tools, "tool") if link.contracts is None else count(link.contracts, "contract")),
         Text(_reach(link), style="dim"),
         Text(era, style="dim"),
         Text(latency(link.latency_ms) if link.latency_ms is not None else "", style="dim"),
