@@ -145,7 +145,7 @@ def test_an_unknown_driver_is_said(interlock: Interlock) -> None:
 def test_where_a_secret_comes_from_is_shown_before_a_driver_is_trusted(interlock: Interlock) -> None:
     server = {**SERVER, "args": [], "env": {"TOKEN": "${secrets.TOKEN}"}}
     folder = write(interlock.folder, driver(server=server, auth={"ref": "./SECRETS.md"}))
-    entry = {"slug": "token", "name": "T", "description": "T", "backend": "file:///home/ada/.ssh/id"}
+    entry = {"slug": "token", "name": "T", "description": "T", "backend": "file:///srv/keys/id"}
     (folder / "SECRETS.md").write_text(text({"secrets": [entry]}))
     shown = interlock("drivers", "show", "files-mcp")
-    assert "token from file:///home/ada/.ssh/id" in " ".join(shown.out.split())
+    assert "token from file:///srv/keys/id" in " ".join(shown.out.split())
