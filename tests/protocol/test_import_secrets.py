@@ -154,6 +154,101 @@ def test_doubt_counts_as_secret_and_plain_settings_do_not(name: str, text: str, 
     assert may_be_secret(name, text) is secret
 
 
+SECRET_NAMES = """
+    DB_PASS PW PIN DBPASS PGPASSWORD MYSQL_PWD SSHPASS ADMIN_PASS_2 DB_PASS2 userPassWord pass pw pwd passwd passphrase
+    passcode DB_PASS_PROD ADMIN_PW_TEST PRIVATE PRIVATE_PEM SIGNATURE REQUEST_SIGNATURE SESSION SESSION_ID
+    TELEGRAM_SESSION_STRING STORAGE_SAS BOTTOKEN OPENAI_APIKEY CLIENTSECRET API_KEYS OPENAI_KEY_1 AWS_CREDS JWT WIFI_PSK
+""".split()  # noqa: SIM905
+PLAIN_NAMES = """
+    PATH PASSIVE_MODE COMPASS COMPASS_URL BYPASS KEYBOARD TOKENIZERS_PARALLELISM PASS_THROUGH PINNED SPIN
+    PINECONE_ENVIRONMENT SESSION_NAME SESSION_MODE PRIVATE_REPOS PUBLIC_KEY SORT_KEYS MONKEY MAX_TOKENS AUTHOR
+    DESIGNATION SASS_STYLE PASSENGER LEVEL REGION USER
+""".split()  # noqa: SIM905
+
+
+@pytest.mark.req("AIP-import-6")
+@pytest.mark.parametrize("name", SECRET_NAMES)
+def test_a_name_that_speaks_of_a_secret_makes_any_word_one(name: str) -> None:
+    assert may_be_secret(name, "hunter")
+
+
+@pytest.mark.parametrize("name", PLAIN_NAMES)
+def test_the_name_of_an_ordinary_setting_makes_no_secret_of_its_value(name: str) -> None:
+    assert not may_be_secret(name, "hunter")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "secret"),
+    [
+        ("PIN", "1234", True),
+        ("DB_PASS", "12345", True),
+        ("USE_PIN", "1", False),
+        ("DB_PASS", "", False),
+        ("TOKENIZERS_PARALLELISM", "false", False),
+        ("SESSION_TIMEOUT", "3600", False),
+        ("PASS_FILE", "/srv/ada/pass", False),
+        ("PWD", "/srv/ada/work", False),
+        ("ENDPOINT", "https://a.example/x?sv=1&sig=abc", True),
+        ("ENDPOINT", "https://a.example/x?token=abc", True),
+        ("ENDPOINT", "https://a.example/x?page=2", False),
+        ("DSN_OF", "host=db user=u pass=hunter", True),
+    ],
+)
+def test_a_short_number_is_a_password_and_a_switch_is_none(name: str, text: str, secret: bool) -> None:
+    assert may_be_secret(name, text) is secret
+
+
+@pytest.mark.req("AIP-import-6")
+@pytest.mark.parametrize(
+    ("args", "left"),
+    [
+        (["-p", "hunter"], ["-p", "${secrets.P_VALUE}"]),
+        (["-P", "hunter"], ["-P", "${secrets.P_VALUE}"]),
+        (["-k", "hunter"], ["-k", "${secrets.K_VALUE}"]),
+        (["-p=hunter"], ["-p=${secrets.P_VALUE}"]),
+        (["-pHunter"], ["-p${secrets.P_VALUE}"]),
+        (["--pass", "hunter"], ["--pass", "${secrets.PASS}"]),
+        (["--pw", "1234"], ["--pw", "${secrets.PW}"]),
+        (["--key", "hunter"], ["--key", "${secrets.KEY}"]),
+        (["--password", "hunter=2"], ["--password", "${secrets.PASSWORD}"]),
+        (["--password", "hunter: 2"], ["--password", "${secrets.PASSWORD}"]),
+    ],
+)
+def test_a_password_after_its_flag_is_taken_out(args: list[str], left: list[str]) -> None:
+    draft = drafted_from("cursor", {"command": "x", "args": args})
+    assert draft.data["server"]["args"] == left
+    assert "unter" not in written(draft)
+    assert len(draft.secrets) == 1
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["-p", "8080"],
+        ["-p8080"],
+        ["-p", "8080:80"],
+        ["-p", "3.12"],
+        ["-p", "/srv/data"],
+        ["-p", "tsconfig.json"],
+        ["-p", "@scope/pkg"],
+        ["-k", "https://a.example/x"],
+        ["-port", "8080"],
+        ["-p", "--verbose"],
+        ["-v", "hunter"],
+    ],
+)
+def test_a_port_a_path_or_a_file_after_a_short_flag_stays(args: list[str]) -> None:
+    draft = drafted_from("cursor", {"command": "x", "args": args})
+    assert draft.data["server"]["args"] == args
+    assert draft.secrets == ()
+
+
+def test_a_password_that_is_half_a_placeholder_is_refused() -> None:
+    note = refused_from("cursor", {"command": "x", "env": {"DB_PASS": "hunter${X}"}})
+    assert note.code == "secret_in_place"
+    assert "hunter" not in note.text
+
+
 def test_random_text_is_judged_by_its_mixture() -> None:
     assert looks_random("k3y-" + "a1b2c3d4e5f6g7h8i9")
     assert not looks_random("a1" * 3)

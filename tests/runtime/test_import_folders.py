@@ -50,7 +50,7 @@ class Desk:
             return "new" if slug not in known else "same" if before == value else "differs"
 
         known = set(self.store)
-        return carry_out(plan(sourced(files, self.workspace), files, importing), importing, None if dry else keep)
+        return carry_out(plan(sourced(files, machine), files, importing), importing, None if dry else keep)
 
     def files(self) -> dict[str, str]:
         return {
@@ -84,6 +84,38 @@ def test_a_server_becomes_a_draft_its_secret_goes_to_the_store(desk: Desk) -> No
     assert [(each.place, each.slug, each.state) for each in driver.secrets] == [
         ("env.API_KEY", "my-files-mcp/api-key", "kept")
     ]
+
+
+@pytest.mark.req("AIP-import-6")
+def test_what_an_import_remembers_holds_no_value(desk: Desk) -> None:
+    desk.write({"It": {"command": "x", "args": ["hunter-arg"], "env": {"LEVEL": "hunter-env", "MY_TOKEN": "hunter"}}})
+    desk.run(wishes=Wishes(not_secret=frozenset({"MY_TOKEN"})))
+    files = desk.files()
+    assert "hunter-env" in files[".drivers/it-mcp/DRIVER.draft.md"]
+    assert "hunter" not in files[".drivers/it-mcp/import.json"]
+
+
+def test_a_record_that_an_earlier_import_wrote_with_values_is_understood_and_loses_them(desk: Desk) -> None:
+    desk.write({"It": {"command": "x", "env": {"LEVEL": "hunter", "OTHER": "a"}}})
+    desk.run()
+    record = desk.workspace / ".drivers/it-mcp/import.json"
+    old = json.loads(record.read_text())
+    old["base"]["server"]["env"] = {"LEVEL": "hunter", "OTHER": "a"}
+    record.write_text(json.dumps(old))
+    assert [each.status for each in desk.run().drivers] == ["unchanged"]
+    desk.write({"It": {"command": "x", "env": {"LEVEL": "hunter", "OTHER": "b"}}})
+    (driver,) = desk.run().drivers
+    assert (driver.status, driver.changed, driver.conflicts) == ("updated", ("/server/env/OTHER",), ())
+    assert "hunter" not in record.read_text()
+
+
+def test_the_report_names_every_file_that_still_holds_a_value(desk: Desk) -> None:
+    (desk.workspace / ".env").write_text("API_KEY=abc\n")
+    desk.write({"a": FILES, "plain": {"command": "y"}})
+    desk.write({"a": FILES, "b": {"command": "x", "envFile": ".env"}}, client="vscode")
+    told = {each.id: each.left_in for each in desk.run("cursor", "vscode").drivers}
+    cursor, vscode = str(desk.folder / "cursor.json"), str(desk.folder / "vscode.json")
+    assert told == {"a-mcp": (cursor, vscode), "plain-mcp": (), "b-mcp": (vscode, str(desk.workspace / ".env"))}
 
 
 @pytest.mark.req("AIP-import-13")

@@ -64,6 +64,7 @@ def test_writing_keeps_the_rest_and_a_backup_that_only_its_owner_reads(inline: I
     assert stat.S_IMODE(backup.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert "still holds whatever secrets" in done.err
+    assert "still configured in Cursor beside interlock: old\n" in done.out
     text = path.read_text()
     assert "// mine" in text
     assert "// keep" in text

@@ -122,6 +122,27 @@ def test_the_list_shows_client_scope_count_and_path(inline: Inline, interlock: I
     assert {each["client"] for each in only} == {"cursor"}
 
 
+def test_the_list_does_not_count_interlock_itself(inline: Inline, interlock: Interlock) -> None:
+    own = {"command": "interlock", "args": ["serve", "--stdio"]}
+    cursor(interlock.folder, {"a": {"command": "x"}, "interlock": own})
+    (listed,) = [
+        each
+        for each in inline("import", "--list", "--from", "cursor", "--json").json["files"]
+        if each["state"] == "read"
+    ]
+    assert listed["servers"] == 1
+
+
+def test_the_report_says_that_secrets_are_copied_and_where_they_still_are(inline: Inline, interlock: Interlock) -> None:
+    path = cursor(interlock.folder, {"a": {"command": "x", "env": {"DB_PASS": "hunter"}}})
+    shown = inline("import", "--no-connect").out
+    assert "copied to the store" in shown
+    assert "still hold the values" in shown
+    assert path.name in shown.partition("still hold the values")[2]
+    assert "hunter" not in shown
+    assert b"hunter" not in everything_written(interlock.folder, path)
+
+
 @pytest.mark.req("AIP-import-1")
 def test_any_file_can_be_read_as_any_client_s(inline: Inline, interlock: Interlock) -> None:
     file = interlock.folder / "old.txt"

@@ -19,6 +19,7 @@ class Sourced(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     told: str  # "Cursor", as the report calls its source
     entry: Entry
+    paths: tuple[str, ...] = ()  # the files it was read from
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +34,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     draft: Draft
     sources: tuple[str, ...]
     told: tuple[str, ...]
+    paths: tuple[str, ...] = ()
     standing: Standing | None = None  # came from the same entry
     alike: bool = False  # `standing` is somebody else's, and the same server: nothing to write
 
@@ -72,7 +74,10 @@ def batch(
         same = next((each for each in planned.values() if _shape(each.draft) == _shape(draft)), None)
         if same is not None:
             planned[same.draft.id] = msgspec.structs.replace(
-                same, sources=(*same.sources, sourced.key), told=(*same.told, sourced.told)
+                same,
+                sources=(*same.sources, sourced.key),
+                told=(*same.told, sourced.told),
+                paths=tuple(dict.fromkeys([*same.paths, *sourced.paths])),
             )
             continue
         before = next((each for each in standing if sourced.key in each.sources and each.id not in planned), None)
@@ -94,7 +99,12 @@ def batch(
                 continue
             draft = again
         planned[identifier] = Planned(
-            draft=draft, sources=(sourced.key,), told=(sourced.told,), standing=before, alike=alike
+            draft=draft,
+            sources=(sourced.key,),
+            told=(sourced.told,),
+            paths=sourced.paths,
+            standing=before,
+            alike=alike,
         )
     return Batch(planned=tuple(planned.values()), skipped=tuple(skipped))
 

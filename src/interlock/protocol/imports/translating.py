@@ -12,7 +12,16 @@ from urllib.parse import SplitResult, unquote, unquote_plus, urlsplit, urlunspli
 
 import msgspec
 
-from interlock.protocol.drivers.plaintext import holds_token, looks_random, may_be_secret, names_secret
+from interlock.protocol.drivers.plaintext import (
+    attached_value,
+    holds_token,
+    is_plaintext,
+    looks_random,
+    may_be_secret,
+    names_password,
+    names_secret,
+    short_flag_may_be_secret,
+)
 from interlock.protocol.imports.messages import Entry, Note
 from interlock.protocol.imports.placeholders import Part, Ref, parted
 from interlock.protocol.imports.secret_names import Secrets, told
@@ -159,7 +168,8 @@ class Translator:
         found: list[str] = []
         flag = ""
         for text in args:
-            cut = None if text.startswith("/") else _ASSIGNED.fullmatch(text) or _HEADER.fullmatch(text)
+            whole = text.startswith("/") or (not text.startswith("-") and is_plaintext(flag, text))
+            cut = None if whole else _ASSIGNED.fullmatch(text) or _HEADER.fullmatch(text)
             if cut is not None:
                 name = cut["name"].lstrip("-")
                 value = cut["value"]
@@ -167,12 +177,19 @@ class Translator:
                 inner = _HEADER.fullmatch(value)
                 head = cut["head"] + (inner["head"] if inner else "")
                 name, value = (inner["name"], inner["value"]) if inner else (name, value)
-                found.append(head + self._headed(f"args {_flag(name)}", name, value))
+                if text.startswith("-") and short_flag_may_be_secret(name, value):
+                    found.append(head + self._text(f"args -{name}", name, self._parts(value), doubted=True))
+                else:
+                    found.append(head + self._headed(f"args {_flag(name)}", name, value))
+            elif (value := attached_value(text) or "") and not holds_token(text):
+                found.append("-p" + self._text("args -p", "p", self._parts(value), doubted=True))
             elif text.startswith("-") and not holds_token(text):
                 found.append(self._text("args", "", self._parts(text)))
             else:
                 named = flag or _scheme_name(text)
-                found.append(self._text(f"args {_flag(flag)}".rstrip(), named, self._parts(text), by_name=bool(flag)))
+                doubted = short_flag_may_be_secret(flag, text)
+                place = f"args {_flag(flag)}".rstrip()
+                found.append(self._text(place, named, self._parts(text), by_name=bool(flag), doubted=doubted))
             flag = text.lstrip("-") if text.startswith("-") and "=" not in text else ""
         return found
 
@@ -251,18 +268,20 @@ class Translator:
                 found[setting["name"]] = value[1:-1] if quoted else value.partition(" #")[0].rstrip()
         return found
 
-    def _text(self, place: str, name: str, parts: list[Part], *, by_name: bool = True) -> str:
-        """`name`: what it is called in the source, which may itself say that it is secret."""
+    def _text(self, place: str, name: str, parts: list[Part], *, by_name: bool = True, doubted: bool = False) -> str:
+        """`name`: what it is called in the source, which may itself say that it is secret; `doubted`: its flag does."""
         spared = name in self._not_secret
         if all(isinstance(part, str) for part in parts):
             text = "".join(part for part in parts if isinstance(part, str))
-            secret = self._declared(name) or may_be_secret(name if by_name else "", text)
+            secret = doubted or self._declared(name) or may_be_secret(name if by_name else "", text)
             if not secret or not text:
                 return text
             if spared:
                 self.spared.add(name)
                 return text
             return self.secrets.keep(place, name or "ARGUMENT", f"{place} of {self._entry.name}.", text)
+        if names_password(name) and not spared and any(isinstance(part, str) and part.strip() for part in parts):
+            raise Cannot("secret_in_place", f"{place} mixes a secret with a placeholder; write the one or the other")
         filled = [part if isinstance(part, str) else self._reference(place, name, part) for part in parts]
         if any(isinstance(part, str) and (holds_token(part) or looks_random(part)) for part in parts):
             raise Cannot("secret_in_place", f"{place} mixes a secret with a placeholder; write the one or the other")
@@ -286,7 +305,7 @@ class Translator:
 
 
 def _flag(name: str) -> str:
-    return f"--{name}" if re.fullmatch(r"[\w-]{1,40}", name, re.ASCII) else ""
+    return f"{'-' if len(name) == 1 else '--'}{name}" if re.fullmatch(r"[\w-]{1,40}", name, re.ASCII) else ""
 
 
 def _scheme_name(text: str) -> str:

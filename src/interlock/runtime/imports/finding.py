@@ -6,7 +6,7 @@ that is absent, no regular file, too large or unreadable is reported and skipped
 
 import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, cast
 
@@ -15,7 +15,8 @@ import msgspec
 from interlock.config.folders import home_folder
 from interlock.protocol.imports.client_files import read_client_file
 from interlock.protocol.imports.clients import CLIENTS, Base, Client, Place, System
-from interlock.protocol.imports.messages import FileReading
+from interlock.protocol.imports.messages import Entry, FileReading
+from interlock.protocol.imports.own import is_own
 from interlock.protocol.imports.reading import BYTES_MAX
 from interlock.runtime.imports.bundles import Bundle
 
@@ -100,13 +101,23 @@ def env_files(sources: Sequence[SourceFile], machine: Machine) -> dict[str, str]
         for entry in source.reading.entries:
             if entry.env_file is None or entry.env_file in found:
                 continue
-            written = entry.env_file.replace("${workspaceFolder}", entry.project or str(machine.project))
-            path = Path(written.replace("${userHome}", str(machine.home)).replace("~/", f"{machine.home}/", 1))
-            base = machine.project if source.scope != "file" else source.path.parent
-            data = read_bounded(path if path.is_absolute() else base / path, ENV_FILE_BYTES_MAX)
+            data = read_bounded(env_file_path(entry.env_file, entry, source, machine), ENV_FILE_BYTES_MAX)
             if isinstance(data, bytes):
                 found[entry.env_file] = data.decode("utf-8", "replace")
     return found
+
+
+def env_file_path(named: str, entry: Entry, source: SourceFile, machine: Machine) -> Path:
+    written = named.replace("${workspaceFolder}", entry.project or str(machine.project))
+    path = Path(written.replace("${userHome}", str(machine.home)).replace("~/", f"{machine.home}/", 1))
+    base = machine.project if source.scope != "file" else source.path.parent
+    return path if path.is_absolute() else base / path
+
+
+def without_own(source: SourceFile, addresses: Collection[str]) -> SourceFile:
+    """Without the entries that are Interlock itself."""
+    entries = tuple(each for each in source.reading.entries if not is_own(each, addresses))
+    return msgspec.structs.replace(source, reading=msgspec.structs.replace(source.reading, entries=entries))
 
 
 def _base(machine: Machine, base: Base) -> Path | None:

@@ -7,7 +7,7 @@ server can tell; `finishing` makes the driver of it. The source files are only r
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -19,10 +19,11 @@ from interlock.protocol.imports.drafting import Wishes
 from interlock.protocol.imports.driver_text import secrets_text
 from interlock.protocol.imports.merging import merged, next_version, with_old
 from interlock.protocol.imports.messages import Entry, Note
+from interlock.protocol.imports.remembering import recalled, remembered
 from interlock.protocol.imports.translating import Surroundings
 from interlock.runtime.drivers.looking import DRAFT_FILE, DRIVERS
 from interlock.runtime.imports.editing import with_fields, with_secrets
-from interlock.runtime.imports.finding import Machine, SourceFile, env_files
+from interlock.runtime.imports.finding import Machine, SourceFile, env_file_path, env_files
 from interlock.runtime.imports.folders import (
     RECORD_FILE,
     Folder,
@@ -35,6 +36,7 @@ from interlock.runtime.imports.folders import (
 Kept = Literal["new", "same", "differs"]
 Keep = Callable[[str, str], Kept]
 Status = Literal["new", "updated", "unchanged"]
+_WITH_VALUE: Final = frozenset({"kept", "same", "differs"})
 
 
 class SecretReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +56,7 @@ class DriverReport(msgspec.Struct, frozen=True, kw_only=True):
     changed: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
     secrets: tuple[SecretReport, ...] = ()
+    left_in: tuple[str, ...] = ()  # files that hold the values of those secrets, and go on to
     notes: tuple[Note, ...] = ()
 
 
@@ -73,8 +76,8 @@ class Importing(msgspec.Struct, frozen=True, kw_only=True):
     own_addresses: Collection[str] = ()
 
 
-def sourced(files: Sequence[SourceFile], project: Path) -> list[Sourced]:
-    """`project`: where the files of scope project stand."""
+def sourced(files: Sequence[SourceFile], machine: Machine) -> list[Sourced]:
+    project = machine.project
     found = []
     for file in files:
         for entry in file.reading.entries:
@@ -83,7 +86,15 @@ def sourced(files: Sequence[SourceFile], project: Path) -> list[Sourced]:
                 scope = f"/{hashlib.sha256(entry.project.encode()).hexdigest()[:8]}"
             base = entry.cwd or entry.project or (str(project) if file.scope == "project" else None)
             settled = entry if base is None else _with_paths(entry, Path(base))
-            found.append(Sourced(key=f"{file.client}{scope}/{entry.name}", told=file.title, entry=settled))
+            paths = [file.path, *([env_file_path(entry.env_file, entry, file, machine)] if entry.env_file else [])]
+            found.append(
+                Sourced(
+                    key=f"{file.client}{scope}/{entry.name}",
+                    told=file.title,
+                    entry=settled,
+                    paths=tuple(str(each) for each in paths),
+                )
+            )
     return found
 
 
@@ -159,7 +170,7 @@ class _Work:
     def _write_new(self) -> None:
         draft = self._planned.draft
         self.status = "new"
-        record = Record(sources=self._planned.sources, base=draft.data, hints=draft.hints)
+        record = Record(sources=self._planned.sources, base=remembered(draft.data), hints=draft.hints)
         if draft.secrets:
             self.files.append((self._path / SECRETS_FILE, secrets_text(draft.secrets)))
         self.files.append((self._path / RECORD_FILE, record_text(record)))
@@ -167,7 +178,8 @@ class _Work:
 
     def _update(self, folder: Folder, record: Record) -> None:
         draft = self._planned.draft
-        result = merged(record.base, folder.data, draft.data)
+        before = recalled(record.base, draft.data, folder.data)
+        result = merged(before, folder.data, draft.data)
         self.changed, self.conflicts = result.changed, result.conflicts
         if not result.changed and record.hints == draft.hints:
             return
@@ -177,8 +189,8 @@ class _Work:
             text = with_secrets(folder.secrets_text, added) if folder.secrets_text else secrets_text(added)
             self.files.append((self._path / SECRETS_FILE, text))
         sources = tuple(dict.fromkeys([*record.sources, *self._planned.sources]))
-        base = with_old(draft.data, record.base, result.conflicts)  # so that a conflict is told again next time
-        record = Record(sources=sources, base=base, hints=draft.hints)
+        base = with_old(draft.data, before, result.conflicts)  # so that a conflict is told again next time
+        record = Record(sources=sources, base=remembered(base), hints=draft.hints)
         self.files.append((self._path / RECORD_FILE, record_text(record)))
         if result.changed:
             data = {**result.data, "version": next_version(folder.data, result.data)}
@@ -198,6 +210,7 @@ class _Work:
             changed=self.changed,
             conflicts=self.conflicts,
             secrets=secrets,
+            left_in=self._planned.paths if any(each.state in _WITH_VALUE for each in secrets) else (),
             notes=draft.notes,
         )
 

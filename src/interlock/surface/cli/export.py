@@ -13,6 +13,7 @@ from interlock.surface.cli.failures import BadUsage, Refused
 if TYPE_CHECKING:
     from interlock.protocol.drivers.messages import Driver, Secrets
     from interlock.protocol.imports.clients import Client
+    from interlock.runtime.imports.finding import Machine
 
 NAME = "interlock"
 TOKEN = "INTERLOCK_TOKEN"  # noqa: S105  (the name of a variable)
@@ -154,13 +155,25 @@ def _public_url(invocation: Invocation) -> str:
     return own_addresses(invocation)[-1]
 
 
+def _beside(invocation: Invocation, client: "Client", machine: "Machine") -> list[str]:
+    """The servers that the client has besides this node, in all of its files."""
+    from interlock.runtime.imports.finding import look, without_own
+    from interlock.surface.cli.import_ import own_addresses
+
+    own = own_addresses(invocation)
+    entries = [entry for file in look(machine, [client]) for entry in without_own(file, own).reading.entries]
+    return list(dict.fromkeys(each.name for each in entries if each.disabled is None and each.name != NAME))
+
+
 def _give(invocation: Invocation, client: "Client", name: str, entry: dict[str, Any], *, write: bool) -> None:
     from interlock.protocol.exports.text_edits import CannotEdit, snippet
     from interlock.runtime.exports.client_file import client_file, put_entry
     from interlock.runtime.imports.finding import Machine
+    from interlock.surface.cli.text import one_line
 
     out = invocation.out
-    path = client_file(client, Machine.this(os.environ, invocation.loaded.plan.workspace))
+    machine = Machine.this(os.environ, invocation.loaded.plan.workspace)
+    path = client_file(client, machine)
     text = snippet(client, name, entry)
     if not write:
         if out.as_json:
@@ -178,13 +191,18 @@ def _give(invocation: Invocation, client: "Client", name: str, entry: dict[str, 
             hint=f"nothing was changed; interlock export client --for {client.name} prints the entry to paste",
         ) from None
     backup = None if done.backup is None else str(done.backup)
+    beside = _beside(invocation, client, machine) if name == NAME else []
     if out.as_json:
-        out.json({"client": client.name, "path": str(path), "entry": entry, "written": done.changed, "backup": backup})
+        told = {"client": client.name, "path": str(path), "entry": entry, "written": done.changed, "backup": backup}
+        out.json({**told, "beside": beside})
         return
     out.line(f"wrote {name} to {path}" if done.changed else f"{path} has it already")
     if backup is not None:
         out.line(f"as it was: {backup}")
         out.remark("warning: the backup still holds whatever secrets were in the file; remove it when you are content")
+    if beside:
+        out.line(f"still configured in {client.title} beside {name}: {', '.join(one_line(each) for each in beside)}")
+        out.remark(f"{client.title} goes on to start these itself, past this node: remove there what you have imported")
     if done.changed:
         out.remark(f"restart {client.title} to have it look again")
 

@@ -67,12 +67,12 @@ def import_(
 ) -> None:
     """Bring in the servers that other clients have.
 
-    Each becomes a driver in .drivers/. Secrets are moved into the encrypted store; the other client's files are left
-    as they are. Nothing that a file says to run is run, except to ask a server for its tools.
+    Each becomes a driver in .drivers/. Secrets are copied into the encrypted store; the other client's files are left
+    as they are, and still hold them. Nothing that a file says to run is run, except to ask a server for its tools.
     """
     need_driver_files()
     from interlock.protocol.imports.drafting import Wishes
-    from interlock.runtime.imports.finding import Machine, look
+    from interlock.runtime.imports.finding import Machine, look, without_own
     from interlock.runtime.imports.importing import Importing
     from interlock.surface.cli.import_report import show_files, show_report
 
@@ -82,7 +82,8 @@ def import_(
     packages = invocation.data_folder / "packages"
     files = look(machine, clients) if file is None else [_one_file(file, as_client, machine, packages)]
     if list_files:
-        show_files(invocation.out, files)
+        own = own_addresses(invocation)
+        show_files(invocation.out, [without_own(each, own) for each in files])
         return
     asked = Importing(
         machine=machine,
@@ -178,7 +179,7 @@ def _carried_out(invocation: Invocation, files: "list[SourceFile]", asked: "Impo
     from interlock.runtime.imports.importing import carry_out, plan, sourced
 
     try:
-        found = plan(sourced(files, asked.machine.project), files, asked)
+        found = plan(sourced(files, asked.machine), files, asked)
         if not dry_run and not asked.wishes.trust_network and is_dialogue(invocation):
             found = _asked_about_hosts(invocation, found)
         for file in files:

@@ -12,7 +12,7 @@ from interlock.surface.cli.output import Output
 from interlock.surface.cli.text import count, one_line
 
 SECRETS = {
-    "kept": "moved to the store",
+    "kept": "copied to the store",
     "same": "in the store already",
     "differs": "the store has another value, which stays; interlock secrets set replaces it",
     "environment": "taken from the environment",
@@ -60,6 +60,11 @@ def show_report(
         _show_driver(out, each, dry_run=dry_run)
     for skipped in report.skipped:
         out.line(f"skipped {one_line(skipped.name)} ({skipped.told}): {one_line(skipped.note.text)}")
+    left_in = dict.fromkeys(path for each in report.drivers for path in each.left_in)
+    if left_in:
+        out.line("secrets are copied, not moved: these files still hold the values, until you delete them there")
+    for path in left_in:
+        out.line(f"  {one_line(_short(Path(path)))}")
     written = [each for each in report.drivers if each.status != "unchanged"]
     if not report.drivers and not report.skipped:
         out.remark("no servers found; interlock import --list shows where was looked")
@@ -91,7 +96,7 @@ def _show_driver(out: Output, driver: DriverReport, *, dry_run: bool) -> None:
 
 def _secret_words(secret: SecretReport, *, dry_run: bool) -> str:
     if secret.state == "kept" and dry_run:
-        return "would be moved to the store"
+        return "would be copied to the store"
     words = SECRETS[secret.state]
     return f"{words} {secret.slug}" if words.endswith("secrets set") else words
 
@@ -128,6 +133,7 @@ def _report_value(
                 "secrets": [
                     {"place": secret.place, "slug": secret.slug, "state": secret.state} for secret in each.secrets
                 ],
+                "left_in": list(each.left_in),
                 "notes": [{"code": note.code, "text": note.text} for note in each.notes],
             }
             for each in report.drivers
