@@ -42,7 +42,8 @@ class Notes:
 
     def add(self, *options: str, more: tuple[str, ...] = (), **env: str) -> Finished:
         command = (sys.executable, str(SERVER), "--log", str(self.log), "--tools", str(self.list), *more)
-        return self._inline("add", *options, "--as", "notes-mcp", "--", *command, **env)
+        said = () if {"--yes", "--no-trust"} & set(options) else ("--yes",)
+        return self._inline("add", *options, *said, "--as", "notes-mcp", "--", *command, **env)
 
     @property
     def lines(self) -> list[dict[str, Any]]:
@@ -190,8 +191,9 @@ def test_a_server_that_does_not_come_up_leaves_the_workspace_as_it_was(notes: No
 @pytest.mark.req("AIP-author-6")
 def test_an_address_where_nobody_answers_leaves_the_workspace_as_it_was(notes: Notes, inline: Inline) -> None:
     before = everything(notes.workspace)
-    done = inline("add", "http://127.0.0.1:9/mcp", "--json")
-    assert (done.code, done.json["details"]["hint"]) == (1, "nothing was written")
+    done = inline("add", "http://127.0.0.1:9/mcp", "--yes", "--json")
+    hint = "check the address, and that an MCP server answers there; nothing was written"
+    assert (done.code, done.json["details"]["hint"]) == (1, hint)
     assert everything(notes.workspace) == before
 
 
@@ -217,7 +219,7 @@ def test_folders_of_drivers_that_are_elsewhere_are_left_alone(
 @pytest.mark.parametrize("id", ["../up", "Has Spaces", "-", "a" * 200])
 def test_an_id_that_is_none_is_refused(inline: Inline, notes: Notes, id: str) -> None:
     before = everything(notes.workspace)
-    assert inline("add", f"--as={id}", "--", sys.executable, str(SERVER)).code in (1, 2)
+    assert inline("add", f"--as={id}", "--yes", "--", sys.executable, str(SERVER)).code in (1, 2)
     assert everything(notes.workspace) == before
 
 
@@ -253,7 +255,7 @@ def test_a_driver_that_says_something_else_is_not_overwritten_unasked(notes: Not
 
 
 def test_what_only_a_name_suggests_stays_open_until_somebody_says_it(notes: Notes) -> None:
-    done = notes.add()
+    done = notes.add("--no-trust")
     assert "1 tool nobody has classified" in done.out
     assert notes.front("tools/notes.note-list/TOOL.md")["approval"] == "policy:unannotated"
     assert notes.front("tools/notes.drop-note/TOOL.md")["risk_level"] == 3
@@ -279,7 +281,7 @@ def test_options_that_say_nothing_are_refused(notes: Notes, said: tuple[str, ...
 
 @pytest.mark.parametrize("reference", ["nothing-here", "npm:", "dns:example.com", "gem:thing"])
 def test_a_reference_that_names_nothing_is_refused(inline: Inline, notes: Notes, reference: str) -> None:
-    done = inline("add", reference)
+    done = inline("add", reference, "--yes")
     assert done.code == 2, done.err
 
 
@@ -322,7 +324,7 @@ def test_a_draft_is_finished_with_what_its_source_said_of_tools(notes: Notes, in
     (folder / "DRIVER.draft.md").write_text(text(draft))
     record = {"sources": ["cursor/notes"], "base": draft, "hints": {"without_tools": ["noteList"], "asks": True}}
     (folder / "import.json").write_text(json.dumps(record))
-    done = inline("add", "notes-mcp")
+    done = inline("add", "notes-mcp", "--yes")
     assert done.code == 0, done.err
     assert not (folder / "DRIVER.draft.md").exists()
     assert (folder / "import.json").exists()
@@ -339,7 +341,7 @@ def test_a_remote_server_is_written_with_the_transport_it_speaks(
     inline: Inline, notes: Notes, path: str, transport: str
 ) -> None:
     with serving(raw("echo", "--era", "legacy")) as url:
-        done = inline("add", url.replace("/mcp", path), "--as", "far-mcp", "--json")
+        done = inline("add", url.replace("/mcp", path), "--as", "far-mcp", "--yes", "--json")
         assert done.code == 0, done.out
         assert done.json["sandbox"]["kind"] == "none"
     folder = notes.workspace / ".drivers" / "far-mcp"

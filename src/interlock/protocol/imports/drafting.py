@@ -46,7 +46,9 @@ def drafted(entry: Entry, around: Surroundings, wishes: Wishes, *, identifier: s
         return msgspec.structs.replace(entry.refused, server=entry.name)
     identifier = identifier or driver_id(entry.name)
     work = Translator(entry, around, Secrets(identifier), wishes.not_secret)
-    sandboxing = Sandboxing(around.home, around.folder)
+    sandboxing = Sandboxing(around.home, around.folder, around.fresh)
+    for path in around.writes:
+        sandboxing.write(path)
     try:
         server, transport = _server(entry, work, sandboxing)
     except Cannot as cannot:

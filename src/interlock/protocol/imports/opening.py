@@ -11,9 +11,10 @@ _NEVER: Final = frozenset(f"/{each}" for each in _SYSTEM)  # AIP-security-5, and
 
 
 class Sandboxing:
-    def __init__(self, home: str, folder: str | None = None) -> None:
+    def __init__(self, home: str, folder: str | None = None, fresh: Mapping[str, str] | None = None) -> None:
         self._home = home.rstrip("/\\")
         self._folder = folder  # of an unpacked bundle, which nobody changes
+        self._fresh = fresh or {}  # what is not there yet: its folder is what the server has to write
         self._read: dict[str, None] = {}
         self._write: dict[str, None] = {}
         self.withheld: list[str] = []
@@ -23,13 +24,25 @@ class Sandboxing:
         first of them is the program itself."""
         for each in args:
             if _ABSOLUTE.fullmatch(each):
-                self._open(each, self._read if script else self._write)
+                if script:
+                    self._open(each, self._read)
+                else:
+                    self._work_on(each, self._write)
                 script = False
             elif (assigned := _ASSIGNED.fullmatch(each)) and _ABSOLUTE.fullmatch(assigned["value"]):
-                self._open(assigned["value"], self._read)
+                self._work_on(assigned["value"], self._read)
         for value in env.values():
             if _ABSOLUTE.fullmatch(value):
-                self._open(value, self._read)
+                self._work_on(value, self._read)
+
+    def write(self, path: str) -> None:
+        self._open(path, self._write)
+
+    def _work_on(self, path: str, where: dict[str, None]) -> None:
+        if path in self._fresh:
+            self._open(self._fresh[path], self._write)
+        else:
+            self._open(path, where)
 
     def _open(self, path: str, where: dict[str, None]) -> None:
         plain = path.rstrip("/\\") or "/"

@@ -35,13 +35,17 @@ _DOTENV: Final = re.compile(r"\s*(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """What an entry may refer to. `folder`: where a bundle was unpacked; `env_files`: texts by the path written."""
+    """What an entry may refer to. `folder`: where a bundle was unpacked; `env_files`: texts by the path written;
+    `fresh`: paths that are not there yet, with the folder that each would be made in; `writes`: folders that the person
+    opens for writing."""
 
     home: str
     workspace: str
     env: Mapping[str, str] = {}
     folder: str | None = None
     env_files: Mapping[str, str] = {}
+    fresh: Mapping[str, str] = {}
+    writes: tuple[str, ...] = ()
 
 
 class Cannot(Exception):

@@ -23,6 +23,7 @@ from interlock.protocol.drivers.messages import Problem, Remote
 from interlock.protocol.drivers.tool_file import TOOL_FILE, read_contract
 from interlock.protocol.drivers.writing import frontmatter_text
 from interlock.protocol.imports.driver_text import PENDING
+from interlock.runtime.drivers.advising import advice
 from interlock.runtime.drivers.bench import Bench, Say, Stood
 from interlock.runtime.drivers.compiled import compiled
 from interlock.runtime.drivers.declared import Declared
@@ -79,7 +80,7 @@ async def survey(bench: Bench, data: Mapping[str, Any], files: Mapping[str, str]
         bare = msgspec.structs.replace(declared.driver, implements=())
         stood = await bench.stand(msgspec.structs.replace(declared, driver=bare, contracts={}), say)
     if not stood.is_up:
-        raise _away(stood)
+        raise _away(stood, data)
     return stood
 
 
@@ -254,16 +255,10 @@ def _unusable(declared: Declared) -> NotAdded:
     )
 
 
-def _away(stood: Stood) -> NotAdded:
+def _away(stood: Stood, data: Mapping[str, Any]) -> NotAdded:
+    beside = [each for entry in data.get("install", ()) for each in entry.get("with", ())]
+    hint = advice(stood, data["server"], beside)
     if stood.installed is None:
-        failed = f"the server could not be installed: {stood.reason}"
-        return NotAdded(stood.code or "install_failed", failed, "nothing was written")
+        return NotAdded(stood.code or "install_failed", f"the server could not be installed: {stood.reason}", hint)
     words = f"; its last words: {' | '.join(stood.last_words)}" if stood.last_words else ""
-    hint = "nothing was written"
-    if stood.denied:
-        hint = f"it tried to reach what its sandbox does not allow ({stood.denied[0]}): --egress HOST allows a host"
-    elif stood.state is DriverState.UNAUTHED:
-        hint = "--secret NAME, or --header 'Authorization=Bearer …', gives it a credential; it is kept in the store"
-    elif stood.installed.command:
-        hint = f"{hint}; it may miss a program (--program NAME), a variable (--env) or a host (--egress HOST)"
     return NotAdded(stood.code or "unavailable", f"the server did not come up: {stood.reason}{words}", hint)

@@ -23,6 +23,7 @@ from interlock.runtime.asked_tasks import AskedTasks
 from interlock.runtime.clock import SystemClock
 from interlock.runtime.drivers.declared import Declared
 from interlock.runtime.drivers.installed import Installed
+from interlock.runtime.drivers.last_words import words_of
 from interlock.runtime.drivers.ports import DriverState
 from interlock.runtime.drivers.providing import Providing
 from interlock.runtime.grants.desk import GrantDesk
@@ -128,13 +129,13 @@ class Bench:
         told: list[str] = []
         self._denied.clear()
 
-        def on_changed(_: object) -> None:
-            text = _step(provider.state, provider.reason)
+        def on_step(state: DriverState, reason: str | None) -> None:
+            text = _step(state, reason)
             if text is not None and told[-1:] != [text]:
                 told.append(text)
                 say(text)
 
-        provider.on_changed = on_changed
+        provider.on_step = on_step
         provider.start()
         try:
             await provider.settled.wait()
@@ -152,7 +153,7 @@ class Bench:
                 denied=tuple(dict.fromkeys(self._denied)),
             )
         finally:
-            provider.on_changed = None
+            provider.on_step = None
             await provider.stop(at_once=True)
             await asyncio.sleep(0)  # the end of its tasks
 
@@ -210,8 +211,7 @@ def _step(state: DriverState, reason: str | None) -> str | None:
 
 
 def _words(keeper: Keeper) -> tuple[str, ...]:
-    said = [line.text.strip() for line in keeper.stderr.tail(4 * LAST_WORDS)]
-    return tuple(text for text in said if text)[-LAST_WORDS:]
+    return words_of([line.text for line in keeper.stderr.tail(8 * LAST_WORDS)])[-LAST_WORDS:]
 
 
 def _decoded(raws: tuple[bytes, ...]) -> tuple[dict[str, Any], ...]:

@@ -102,6 +102,7 @@ class DriverProvider:
         self._logins = Logins(shop.kv, shop.vault, driver, slugs)
         self._undone: set[asyncio.Task[None]] = set()
         self.on_changed: Callable[[DriverProvider], None] | None = None  # what it offers; not how it stands
+        self.on_step: Callable[[DriverState, str | None], None] | None = None  # how it stands, with the reason
         self._snapshots = Snapshots(shop.kv, shop.workshop.clock, driver.key)
         self._checked: tuple[bytes, Verdict] | None = None  # the digest of a list, and what was found
         self._judged: tuple[DriverState, str | None, str | None] = (DriverState.READY, None, None)
@@ -464,6 +465,8 @@ class DriverProvider:
     def _stand(self, state: DriverState, code: str | None, reason: str | None) -> None:
         if (state, code, reason) != (self.state, self.code, self.reason):
             self.state, self.code, self.reason = state, code, reason
+            if self.on_step is not None:
+                self.on_step(state, reason)
             log.info("driver %s: %s%s", self.driver.key, state.value, f" ({reason})" if reason else "")
 
     def _tell(self) -> None:

@@ -2,13 +2,13 @@
 
 import logging
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from interlock.surface.cli.add_paths import absolute_value, as_command, fresh, writable
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.failures import BadUsage, Refused, Unreachable, Waits
 from interlock.surface.cli.passphrases import can_ask
@@ -83,6 +83,10 @@ def add(
         list[str] | None,
         typer.Option("--program", metavar="NAME", help="A program it may start, like git; may be repeated."),
     ] = None,
+    write: Annotated[
+        list[str] | None,
+        typer.Option("--write", metavar="PATH", help="A folder it may write in; may be repeated."),
+    ] = None,
     with_: Annotated[
         list[str] | None, typer.Option("--with", metavar="PACKAGE", help="Installed beside a pypi package.")
     ] = None,
@@ -108,8 +112,14 @@ def add(
         headers={name: value or "" for name, value in _assigned(header or [], "--header").items()},
         egress=tuple(egress or ()),
         programs=tuple(program or ()),
+        writes=tuple(writable(each) for each in write or ()),
         beside=tuple(with_ or ()),
     )
+    if not (yes or no_trust or can_ask()):
+        hint = (
+            "run it on a terminal, or with --yes; with --no-trust it is written, and waits for interlock drivers trust"
+        )
+        raise Refused("not_confirmed", "nobody is here to read it, and nothing was done", hint=hint)
     try:
         from interlock.runtime.drivers.adding import NotAdded
         from interlock.surface.cli.add_report import show_added
@@ -117,7 +127,7 @@ def add(
     except ModuleNotFoundError as missing:
         message = f"driver files need the package {missing.name}"
         raise BadUsage("extra_missing", message, hint="install Interlock anew: it brings it") from None
-    flow = _Flow(invocation, asked, yes=yes, replace=replace)
+    flow = _Flow(invocation, asked, yes=yes, replace=replace, no_trust=no_trust)
     try:
         done = run_stored(wrapped(invocation, flow.wanted(), flow.agreed))
     except NotAdded as failed:
@@ -156,16 +166,18 @@ class _Asked:
         self.headers: dict[str, str] = said["headers"]
         self.egress: tuple[str, ...] = said["egress"]
         self.programs: tuple[str, ...] = said["programs"]
+        self.writes: tuple[str, ...] = said["writes"]
         self.beside: tuple[str, ...] = said["beside"]
 
 
 class _Flow:
-    def __init__(self, invocation: Invocation, asked: _Asked, *, yes: bool, replace: bool) -> None:
+    def __init__(self, invocation: Invocation, asked: _Asked, *, yes: bool, replace: bool, no_trust: bool) -> None:
         self.invocation = invocation
         self.plan: Plan = invocation.loaded.plan
         self.asked = asked
         self._yes = yes
         self._replace = replace
+        self._no_trust = no_trust
 
     def wanted(self) -> "Wanted":
         """What the driver will say apart from its tools; secrets are kept. Raises NotAdded."""
@@ -188,7 +200,8 @@ class _Flow:
         from interlock.runtime.drivers.wrapping import Wanted
 
         asked = self.asked
-        reference, args = _as_command(asked.reference, asked.args)
+        reference, args = as_command(asked.reference, asked.args)
+        env = {name: absolute_value(value) for name, value in asked.env.items() if value is not None}
         is_remote = reference is not None and "://" in reference
         headers = {**asked.headers}
         if is_remote and asked.secrets:
@@ -197,7 +210,7 @@ class _Flow:
             entry = entry_of(
                 reference,
                 args,
-                env={name: value for name, value in asked.env.items() if value is not None},
+                env=env,
                 passed=[name for name, value in asked.env.items() if value is None],
                 asked=() if is_remote else asked.secrets,
                 headers=headers,
@@ -205,10 +218,20 @@ class _Flow:
             )
         except UnknownReference as unknown:
             raise BadUsage("unknown_reference", str(unknown), hint="interlock add --help") from None
-        around = Surroundings(home=str(Path.home()), workspace=str(self.plan.workspace), env=os.environ)
+        around = Surroundings(
+            home=str(Path.home()),
+            workspace=str(self.plan.workspace),
+            env=os.environ,
+            fresh=fresh((*args, *env.values())),
+            writes=asked.writes,
+        )
         draft = drafted(entry, around, Wishes(), identifier=asked.as_id)
         if isinstance(draft, Note):
             raise Refused(draft.code, draft.text)
+        if asked.writes and draft.data["server"]["kind"] in ("remote", "docker"):
+            raise BadUsage("usage", "--write is for a server that runs here, outside of a container")
+        if wide := [path for path in asked.writes if path in draft.withheld]:
+            raise BadUsage("usage", f"{wide[0]} is too wide to be opened to a server", hint="name a folder inside it")
         for note in draft.notes:
             self.invocation.out.remark(f"note: {note.text}")
         data = {key: value for key, value in draft.data.items() if key != "implements"}
@@ -217,10 +240,20 @@ class _Flow:
         if asked.beside:
             package = data["server"].get("package")
             data["install"] = [{"method": "pip", "package": package, "with": list(asked.beside)}]
+        data = self._with_shipped(data)
         if not draft.secrets:
             return Wanted(data=data)
         self._keep(draft.secrets)
         return Wanted(data=data, files={SECRETS_FILE: secrets_text(draft.secrets)})
+
+    def _with_shipped(self, data: dict[str, Any]) -> dict[str, Any]:
+        from interlock.runtime.drivers.shipped import with_shipped
+
+        taken = with_shipped(data, self.plan.data)
+        if taken is None or not taken.what:
+            return data
+        self.invocation.out.remark(f"taken from the shipped driver {taken.shipped}: {'; '.join(taken.what)}")
+        return dict(taken.data)
 
     def _keep(self, secrets: "Sequence[Finding]") -> None:
         from interlock.surface.cli.import_ import keeper
@@ -242,16 +275,20 @@ class _Flow:
 
     def agreed(self, proposals: "tuple[Proposal, ...]") -> "tuple[Proposal, ...]":
         """With the person, where one is there. What only a name suggests stays open unless somebody accepts it."""
-        from interlock.surface.cli.add_report import show_proposals, with_classes
+        from interlock.surface.cli.add_report import proposal_lines, show_proposals, with_classes
 
         if self._yes:
             return with_classes(proposals, {}, accept=True)
-        if not can_ask() or self.invocation.out.as_json:
+        if not can_ask() or (self.invocation.out.as_json and self._no_trust):
             return proposals
         said: dict[str, Any] = {}
         while True:
             shown = with_classes(proposals, said, accept=False)
-            show_proposals(self.invocation.out, shown)
+            if self.invocation.out.as_json:
+                for line in proposal_lines(shown):
+                    self.invocation.out.remark(line)
+            else:
+                show_proposals(self.invocation.out, shown)
             answer = typer.prompt("Write it? yes, no, or TOOL=CLASS to change one", default="yes", err=True).strip()
             if answer.lower() in ("y", "yes"):
                 return with_classes(shown, {}, accept=True)
@@ -266,27 +303,6 @@ class _Flow:
             if unknown := [name for name in changed if name not in names]:
                 self.invocation.out.remark(f"there is no tool {unknown[0]} whose class could be changed")
             said |= {name: value for name, value in changed.items() if name in names}
-
-
-def _as_command(reference: str, args: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
-    """The reference, or None where it is the first word of a command; paths of here, made absolute."""
-    here = tuple(_absolute(each) for each in args)
-    is_kind = reference.partition(":")[0] in ("npm", "pypi", "docker", "http", "https") and ":" in reference
-    if is_kind:
-        return reference, here
-    if "/" in reference:
-        return None, (str(Path(reference).expanduser().absolute()), *here)
-    if args or shutil.which(reference):
-        return None, (reference, *here)
-    return reference, here
-
-
-def _absolute(text: str) -> str:
-    """A server is started somewhere else: what names something here is made to name it there."""
-    if text in (".", "..") or text.startswith(("./", "../", "~/")):
-        return str(Path(os.path.abspath(Path(text).expanduser())))  # noqa: PTH100  (without following links)
-    looks = not text.startswith(("-", "/")) and ("/" in text or "." in text) and ":" not in text and "@" not in text
-    return str(Path(text).absolute()) if looks and Path(text).exists() else text
 
 
 def _tools(text: str | None) -> dict[str, str | None] | None:

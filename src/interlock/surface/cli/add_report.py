@@ -52,6 +52,11 @@ def show_proposals(out: Output, proposals: Sequence[Proposal]) -> None:
     out.draw(*in_columns(rows, width=out.console.width, shrink={3: 12, 1: 16, 0: 16}))
 
 
+def proposal_lines(proposals: Sequence[Proposal]) -> list[str]:
+    """For stderr, where stdout is JSON."""
+    return [f"{one_line(each.tool_name)}: {each.tool_class}, {WHY[each.by]}" for each in proposals]
+
+
 def show_added(out: Output, done: Wrapped, *, state: Mapping[str, Any] | None) -> None:
     added, composed, proposals = done.added, done.composed, done.proposals
     driver = composed.driver.driver
