@@ -155,7 +155,7 @@ def test_what_we_add_is_read_and_checked() -> None:
             ("schema_invalid", "/metadata/interlock/name")
         ]
     assert errors(contract(metadata={"interlock": {"context_schema": {"type": 1}}})) == [
-        ("schema_invalid", "/metadata/interlock/context_schema")
+        ("schema_invalid", "/metadata/interlock/context_schema/type")
     ]
     assert errors(contract(metadata={"interlock": {"more": 1}})) == [("schema_invalid", "/metadata/interlock/more")]
 

@@ -157,7 +157,27 @@ def test_a_secret_that_no_inventory_describes_is_warned_of(workspace: Workspace)
     workspace.driver(driver(server={"kind": "binary", "path": "/usr/bin/env", "env": {"A": "${secrets.API_KEY}"}}))
     only = workspace.one()
     assert only.state is None
-    assert [(each.code, each.severity) for each in only.problems] == [("secret_undeclared", "warning")]
+    (problem,) = only.problems
+    assert (problem.code, problem.severity) == ("secret_undeclared", "warning")
+    assert "`- {slug: api-key, name: API_KEY, description: What it is for}`" in problem.hint
+    assert "`auth: {ref: ./SECRETS.md}`" in problem.hint
+
+
+def test_a_secret_that_is_described_and_granted_to_nobody_is_warned_of(workspace: Workspace) -> None:
+    data = driver(server={"kind": "binary", "path": "/usr/bin/env", "env": {"A": "${secrets.API_KEY}"}})
+    folder = workspace.driver(data)
+    workspace.write(folder / "SECRETS.md", {"secrets": [secret("api-key")]})
+    only = workspace.one()
+    assert (only.state, codes(only.problems)) == (None, ["access_denied"])
+    assert "`auth: {ref: ./SECRETS.md}`" in only.problems[0].hint
+    for bind in ([{"userId": "ann"}, {"tool": "files-mcp"}], [{"tool": "files-mcp"}]):
+        workspace.write(folder / "SECRETS.md", {"secrets": [secret("api-key") | {"access": {"bind": bind}}]})
+        assert workspace.one().problems == ()
+    workspace.write(folder / "SECRETS.md", {"secrets": [secret("api-key") | {"access": {"bind": [{"tool": "other"}]}}]})
+    assert "auth" not in workspace.one().problems[0].hint
+    workspace.write(folder / "SECRETS.md", {"secrets": [secret("api-key")]})
+    workspace.driver(data | {"auth": {"ref": "./SECRETS.md"}})
+    assert workspace.one().problems == ()
 
 
 @pytest.mark.req("AIP-30.front-2")

@@ -7,7 +7,7 @@ import msgspec
 
 from interlock.protocol.ax.names import is_qualified
 from interlock.protocol.drivers import schemas
-from interlock.protocol.drivers.frontmatter import Frontmatter, read_frontmatter, shown
+from interlock.protocol.drivers.frontmatter import Frontmatter, escaped, read_frontmatter, shown
 from interlock.protocol.drivers.messages import (
     Contract,
     ContractExample,
@@ -36,6 +36,14 @@ RENAMED: Final = {  # AIP-compat-2 and what the prose of AIP-14 has but its sche
     "input_schema": "inputs",
     "output_schema": "outputs",
 }
+# Those whose value is a schema or holds some, at the top of one.
+_KEYWORDS: Final = frozenset(
+    [
+        *("properties", "patternProperties", "dependentSchemas", "definitions", "dependencies", "const", "default"),
+        *("additionalProperties", "unevaluatedProperties", "propertyNames", "items", "additionalItems", "contains"),
+        *("unevaluatedItems", "not", "if", "then", "else", "contentSchema", "discriminator", "example", "examples"),
+    ]
+)
 
 
 def read_contract(data_untrusted: bytes, file: str) -> Reading[Contract]:
@@ -103,9 +111,19 @@ def _check(front: Frontmatter, found: Found) -> None:
 def _json_schema(pointer: str, schema: Any, found: Found) -> None:
     fault = schemas.fault_in_json_schema(schema)
     if fault is not None:
-        found.say(
-            pointer, schemas.INVALID, f"this is no JSON Schema: {fault}", "mend it; nothing is fetched from elsewhere"
-        )
+        place = pointer + fault.pointer
+        found.say(place, schemas.INVALID, f"this is no JSON Schema: {fault.message}", fault.hint)
+        return
+    for key, value in schema.items():
+        # A property beside `properties` is a keyword nobody knows: valid, and without any effect.
+        if key not in _KEYWORDS and not key.startswith(("$", "x-")) and _is_like_a_schema(value):
+            place = f"{pointer}/{escaped(key)}"
+            message = f"{shown(key)} is no keyword of JSON Schema, and describes nothing here"
+            found.say(place, "unknown_key", message, f"write it below properties of {pointer[1:]}", "warning")
+
+
+def _is_like_a_schema(value: Any) -> bool:
+    return isinstance(value, Mapping) and any(key in value for key in ("type", "enum", "properties", "items", "$ref"))
 
 
 def _contract(front: Frontmatter) -> Contract:

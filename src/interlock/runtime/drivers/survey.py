@@ -14,6 +14,7 @@ import msgspec
 
 from interlock.config.plan import Plan
 from interlock.protocol.drivers.access import is_for_users_alone
+from interlock.protocol.drivers.declaring import UNDECLARED
 from interlock.protocol.drivers.driver_checks import escapes
 from interlock.protocol.drivers.driver_file import DRIVER_FILE, read_driver
 from interlock.protocol.drivers.folder_digest import folder_digest
@@ -41,6 +42,7 @@ from interlock.runtime.drivers.folders import Folder, Unreadable, read_file, rea
 from interlock.runtime.drivers.looking import TOOLS, Found, Sight, Stat, inside
 from interlock.runtime.drivers.ports import DriverState
 from interlock.runtime.drivers.remembered import Remembered
+from interlock.runtime.drivers.ungranted import ungranted
 
 _SEVERITY = {"error": 0, "warning": 1, "note": 2}
 
@@ -353,17 +355,16 @@ def _with_secrets(one: Declared, inventory: tuple[Secret, ...]) -> Declared:
         return one
     wanted = dict.fromkeys((*driver.secret_names, *(driver.auth.state.env if driver.auth is not None else ())))
     found = {name: secret_for(name, driver.id, one.own_secrets, inventory) for name in wanted}
-    problems = list(one.problems)
+    known = {name: secret for name, secret in found.items() if secret is not None}
+    one = msgspec.structs.replace(one, secrets=known)
+    problems = [*one.problems, *(each.problem for each in ungranted(one))]
     for name in wanted:
-        if found[name] is None:
-            place = "/auth/state/env" if driver.auth is not None and name in driver.auth.state.env else "/server"
+        if found[name] is None and name not in driver.secret_names:
             message = f"no inventory describes the secret {name}"
             hint = f"add it to {SECRETS_FILE} beside {DRIVER_FILE}"
-            problem = driver.places.problem(place, "secret_undeclared", message, hint, severity="warning")
-            problems.append(problem)
-    known = {name: secret for name, secret in found.items() if secret is not None}
+            problems.append(driver.places.problem("/auth/state/env", UNDECLARED, message, hint, severity="warning"))
     problems += (_of_users(driver, name) for name in driver.secret_names if _is_misplaced(driver, known.get(name)))
-    return msgspec.structs.replace(_stated(one, problems), secrets=known)
+    return _stated(one, problems)
 
 
 def _is_misplaced(driver: Driver, secret: Secret | None) -> bool:

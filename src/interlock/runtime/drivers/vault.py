@@ -13,6 +13,7 @@ import msgspec
 
 from interlock.config.references import secret_slug
 from interlock.protocol.drivers.access import USER, maybe_granted_by
+from interlock.protocol.drivers.declaring import UNDECLARED, lines_to_describe, lines_to_grant
 from interlock.protocol.drivers.messages import Driver, Secret
 from interlock.protocol.drivers.redaction import NOTHING, Redactor
 from interlock.runtime.clock import Clock, rfc3339
@@ -111,14 +112,14 @@ class DriverRevealer(Revealer):
     async def _revealed(self, name: str) -> str | Lack:
         driver, slug, entry = self._driver, self._slug(name), self._inventory.get(name)
         if entry is None:
-            text = f"no inventory describes the secret {slug}: add it to SECRETS.md beside DRIVER.md"
+            text = f"no inventory describes the secret {slug} ({UNDECLARED}): {lines_to_describe(driver, name, slug)}"
             return Lack(slug=slug, code=AUTH_REQUIRED, text=text)
         is_own = slug in self._own
         granted_by = maybe_granted_by(entry, driver, self._contracts, is_own=is_own, user=self._who)
         if granted_by is None:
             self._record(DENIED, slug, None)
             per_user = any(grant.kind == USER for grant in entry.access.bind) if entry.access is not None else False
-            how = f"access: {{bind: [{{tool: {driver.id}}}]}}" + ("" if entry.access else ", or auth.ref: ./SECRETS.md")
+            how = lines_to_grant(driver, is_beside=None, has_access=entry.access is not None)
             text = f"its inventory does not let it have the secret {slug} ({ACCESS_DENIED}): {how}"
             return Lack(slug=slug, code=ACCESS_DENIED, text=text, per_user=per_user)
         vault = self._vault

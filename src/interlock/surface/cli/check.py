@@ -168,7 +168,8 @@ def _maybe_drivers(plan: "Plan", *, upstream: bool) -> "Checked | None":
     from interlock.runtime.drivers.looking import look
 
     seen = look(plan)
-    return _checked_drivers(plan, None, upstream=upstream, against=None) if seen.folders or seen.problems else None
+    is_any = seen.folders or seen.contracts or seen.problems
+    return _checked_drivers(plan, None, upstream=upstream, against=None) if is_any else None
 
 
 def _report(

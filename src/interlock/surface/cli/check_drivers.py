@@ -18,12 +18,14 @@ from interlock.protocol.drivers.messages import Problem as Found
 from interlock.protocol.drivers.secrets_file import SECRETS_FILE, read_secrets
 from interlock.protocol.drivers.server_json import SERVER_JSON
 from interlock.protocol.drivers.tool_file import TOOL_FILE, read_contract
+from interlock.runtime.drivers.declared import Declaration, Declared
 from interlock.runtime.drivers.folders import Unreadable, read_file
 from interlock.runtime.drivers.looking import Found as Folder
 from interlock.runtime.drivers.looking import Root, look, mark_of
 from interlock.runtime.drivers.machine import this_machine
 from interlock.runtime.drivers.remembered import Remembered
 from interlock.runtime.drivers.survey import Surveyor
+from interlock.runtime.drivers.ungranted import ungranted
 from interlock.surface.cli.failures import BadUsage, Refused
 
 
@@ -48,14 +50,45 @@ def checked(plan: Plan, named: str | None, *, against: str | None, upstream: boo
         )
     declaration = Surveyor(plan, this_machine(plan.data)).survey(sight, Remembered())
     drivers = [one for one in declaration.drivers if only is None or one.folder == only]
-    problems = [problem for one in drivers for problem in one.problems]
+    problems = [problem for one in drivers for problem in _judged(one, declaration)]
     problems += declaration.problems if only is None else ()
+    contracts = dict.fromkeys(one.folder / file for one in drivers for file in one.files if file.endswith(TOOL_FILE))
+    contracts |= dict.fromkeys(path for path, _ in sight.contracts) if only is None else {}
+    for path in contracts:  # also those that no driver binds
+        problems += _one_file(path)
     for one in drivers:
         if upstream:
             problems += check_published(_bytes(one.folder / DRIVER_FILE), str(one.folder / DRIVER_FILE))
         if against is not None and one.driver is not None:
             problems += changes_of_identity(manifest_of(_older(Path(against))), one.driver)
     return _made(len(drivers), dict.fromkeys(problems))
+
+
+def waiting_for(plan: Plan, slug: str) -> tuple[Problem, ...]:
+    """Why drivers that name this secret would not be given it, although the store has it."""
+    declaration = Surveyor(plan, this_machine(plan.data)).survey(look(plan), Remembered())
+    found = (
+        each.problem
+        for one in declaration.drivers
+        for each in ungranted(one)
+        if slug in (each.slug, f"{one.id}/{each.slug}") and not _is_described_elsewhere(each.slug, one, declaration)
+    )
+    return tuple(_as_shown(found, "warning"))
+
+
+def _judged(one: Declared, declaration: Declaration) -> Iterator[Found]:
+    """A server that would never be started is a mistake in its files; the node only waits."""
+    fatal = {each.problem for each in ungranted(one) if not _is_described_elsewhere(each.slug, one, declaration)}
+    for problem in one.problems:
+        yield msgspec.structs.replace(problem, severity="error") if problem in fatal else problem
+
+
+def _is_described_elsewhere(slug: str, one: Declared, declaration: Declaration) -> bool:
+    """By another driver's inventory, which counts once that driver is trusted; who is, is not known here."""
+    others = (each.own_secrets for each in declaration.drivers if each.folder != one.folder)
+    return slug not in {each.slug for each in one.secrets.values()} and any(
+        entry.slug == slug for own in others if own is not None for entry in own.entries
+    )
 
 
 def _folder(named: str) -> Path:

@@ -92,6 +92,7 @@ def set_secret(
     invocation.out.line(f"kept {slug}")
     for segment in answer.value.get("restarted", ()):
         invocation.out.line(f"{segment} restarted")
+    _remark_what_waits(invocation, slug)
 
 
 @verb(
@@ -162,6 +163,24 @@ def adopt(
         out.remark("no credential stands in clear where one could be moved from")
         return
     out.line(f"interlock drivers trust {done.driver} accepts the file as it is now")
+
+
+def _remark_what_waits(invocation: Invocation, slug: str) -> None:
+    """Keeping a value grants it to no driver: what its files still lack is said here, where it is looked for."""
+    if invocation.remote_url is not None:
+        return
+    from interlock.config.load import ConfigInvalid
+    from interlock.runtime.drivers.looking import look
+
+    try:
+        plan = invocation.loaded.plan
+        if not look(plan).folders:
+            return
+        from interlock.surface.cli.check_drivers import waiting_for
+    except (ConfigInvalid, ModuleNotFoundError):  # check tells of either
+        return
+    for problem in waiting_for(plan, slug):
+        invocation.out.remark(f"still missing: {problem.file}: {problem.message}; {problem.hint}")
 
 
 def _value(name: str) -> str:

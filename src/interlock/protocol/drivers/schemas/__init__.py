@@ -7,6 +7,8 @@ Nothing is ever fetched: a reference to another place is an error.
 import functools
 from typing import Any, Final
 
+import msgspec
+
 from interlock.protocol.drivers.frontmatter import Frontmatter, escaped, shown
 from interlock.protocol.drivers.messages import Problem
 from interlock.protocol.drivers.schema_bounds import is_bounded
@@ -15,6 +17,8 @@ INVALID: Final = "schema_invalid"
 PROBLEMS_MAX: Final = 50  # of one schema in one file; more than anybody mends at once
 
 _A_OR_AN: Final = {"integer": "an integer", "object": "a mapping of keys to values", "array": "a list", "null": "null"}
+_TYPES: Final = "string, integer, number, boolean, object, array, null"
+_NOT_FETCHED: Final = "mend it; nothing is fetched from elsewhere"
 
 
 def check(front: Frontmatter, schema: str, *, published: bool = False) -> tuple[Problem, ...]:
@@ -30,22 +34,35 @@ def check(front: Frontmatter, schema: str, *, published: bool = False) -> tuple[
     return tuple(sorted([*found.values()][:PROBLEMS_MAX], key=lambda each: each.line or 0))
 
 
-def fault_in_json_schema(schema: Any) -> str | None:
+class SchemaFault(msgspec.Struct, frozen=True, kw_only=True):
+    pointer: str  # in the schema; empty: all of it
+    message: str
+    hint: str
+
+
+def fault_in_json_schema(schema: Any) -> SchemaFault | None:
     """Why this is no JSON Schema of 2020-12 that stands by itself; None when it is."""
     import jsonschema_rs
 
     if not is_bounded(schema):
-        return "it is too large, or refers to itself too often"
+        return SchemaFault(pointer="", message="it is too large, or refers to itself too often", hint="make it smaller")
     try:
         jsonschema_rs.Draft202012Validator(schema, offline=True)
     except jsonschema_rs.ValidationError as error:
         if error.kind.name == "$ref":
-            return "a $ref leads nowhere, or out of the file"
-        steps = "".join(f"/{escaped(str(step))}" for step in error.instance_path)
-        return f"{steps or 'the schema'} is not as JSON Schema 2020-12 has it"
+            return SchemaFault(pointer="", message="a $ref leads nowhere, or out of the file", hint=_NOT_FETCHED)
+        pointer = "".join(f"/{escaped(str(step))}" for step in error.instance_path)
+        return SchemaFault(pointer=pointer, **_schema_fault_said(error))
     except (ValueError, jsonschema_rs.ReferencingError):
-        return "it does not compile"
+        return SchemaFault(pointer="", message="it does not compile", hint=_NOT_FETCHED)
     return None
+
+
+def _schema_fault_said(error: Any) -> dict[str, str]:
+    if error.instance_path and error.instance_path[-1] == "type" and error.kind.name == "anyOf":
+        return {"message": "it names a type that 2020-12 does not know", "hint": f"write one of {_TYPES}"}
+    _, _, hint = _said("", error.kind)[0]
+    return {"message": "it is not as JSON Schema 2020-12 has it", "hint": hint}
 
 
 @functools.cache
