@@ -66,7 +66,9 @@ check: $(VENV)/.dev
 	@$(BIN)/python spec/ax_reference.py --check
 
 conformance: $(VENV)/.dev $(VENV)/.sandbox
-	@$(BIN)/python -m pytest tests/conformance $(ARGS)
+	@$(BIN)/python -m pytest tests/conformance --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS) || { \
+		test $$? = 1 && echo "ONCE MORE, ALONE: what has just failed beside other tests" && \
+		$(BIN)/python -m pytest tests/conformance --last-failed --last-failed-no-failures none $(ARGS); }
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m bench --write $(ARGS)
