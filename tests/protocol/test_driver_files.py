@@ -149,6 +149,17 @@ def test_protocol_version_is_text(version: Any) -> None:
     assert loaded(driver()).protocol_version is None
 
 
+@pytest.mark.req("AIP-proto-2")
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"])
+def test_the_month_of_a_protocol_version_stands_for_it(version: str) -> None:
+    assert warnings(driver(protocol_version=version)) == []
+    short = driver(protocol_version=version[:7])
+    assert warnings(short) == [("protocol_version_partial", "/protocol_version")]
+    assert loaded(short).protocol_version == loaded(driver(protocol_version=version)).protocol_version == version
+    assert as_driver(short).strict().value is None
+
+
+@pytest.mark.req("AIP-proto-2")
 @pytest.mark.parametrize("version", ["2025", "2025-04", "v1", ""])
 def test_an_unknown_protocol_version_is_said_and_targets_the_latest(version: str) -> None:
     data = driver(protocol_version=version)

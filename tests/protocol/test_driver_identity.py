@@ -24,6 +24,7 @@ def docker(image: str) -> dict[str, Any]:
     return driver(server={"kind": "docker", "image": image}, version="1.1.0")
 
 
+@pytest.mark.req("AIP-identity-1")
 def test_another_protocol_version_is_a_major_change() -> None:
     before, now = driver(protocol_version="2025-03"), driver(protocol_version="2025-11-25", version="1.1.0")
     (problem,) = changed(before, now)
@@ -44,6 +45,7 @@ def test_another_protocol_version_is_a_major_change() -> None:
         (remote("https://a.example/x"), remote("https://b.example/x") | {"version": "1.1.0"}, "/server/url"),
     ],
 )
+@pytest.mark.req("AIP-identity-2")
 def test_another_source_of_the_server_is_a_major_change(before: Any, now: Any, field: str) -> None:
     assert told(changed(before, now)) == [("major_bump_required", field)]
 
@@ -58,15 +60,18 @@ def test_another_source_of_the_server_is_a_major_change(before: Any, now: Any, f
         (remote("https://a.example/x"), remote("https://a.example/y") | {"version": "1.1.0"}),
     ],
 )
+@pytest.mark.req("AIP-identity-2")
 def test_another_argument_or_minor_version_is_none(before: Any, now: Any) -> None:
     assert changed(before, now) == ()
 
 
+@pytest.mark.req("AIP-identity-2")
 def test_a_new_year_of_a_calendar_version_is_only_a_warning() -> None:
     (problem,) = changed(npm("x@2025.12.1"), npm("x@2026.1.1"))
     assert (problem.code, problem.severity) == ("major_bump_required", "warning")
 
 
+@pytest.mark.req("AIP-identity-3")
 def test_another_transport_is_a_major_change() -> None:
     now = remote() | {"transport": "sse", "version": "1.1.0"}
     assert told(changed(remote(), now)) == [("major_bump_required", "/transport")]

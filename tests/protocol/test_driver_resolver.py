@@ -49,6 +49,7 @@ def removed(resolution: Resolution) -> list[tuple[str, int, str]]:
     return [(each.driver, each.phase, each.code) for each in resolution.rejected]
 
 
+@pytest.mark.req("AIP-30.resolve-1")
 def test_the_first_phase_drops_other_versions_unwanted_kinds_and_dropped_inputs() -> None:
     optional = {"type": "object", "properties": {"path": {"type": "string"}, "head": {"type": "integer"}}}
     asked = the_contract(
@@ -71,6 +72,11 @@ def test_the_first_phase_drops_other_versions_unwanted_kinds_and_dropped_inputs(
         ("other-version-mcp@1", 1, "version_unsupported"),
     ]
     assert all(each.reason for each in found.rejected)
+    row = resolved_row(Request(contract=asked, inputs=("path", "head"), now=NOW), found)
+    assert [(each["provider_id"], each["phase"]) for each in row["rejected"]] == [
+        (each.driver, 1) for each in found.rejected
+    ]
+    assert [each["reason"] for each in row["rejected"]] == [each.reason for each in found.rejected]
 
 
 def test_a_dropped_input_that_the_call_does_not_use_removes_nobody() -> None:
@@ -97,6 +103,7 @@ def test_a_call_with_an_input_that_every_driver_dropped_is_refused_by_its_name()
         ({"failed_at": NOW - 1, "passed_at": NOW - 2}, "health_check_failed"),
     ],
 )
+@pytest.mark.req("AIP-30.resolve-2")
 def test_the_second_phase_drops_a_driver_that_cannot_work(standing: dict[str, Any], code: str) -> None:
     found = ask(
         candidate("bad-mcp", standing=standing), candidate("good-mcp", cost_override={"cost_units_per_call": 9})
@@ -106,15 +113,18 @@ def test_the_second_phase_drops_a_driver_that_cannot_work(standing: dict[str, An
 
 
 @pytest.mark.parametrize("auth", ["unknown", "authed"])
+@pytest.mark.req("AIP-30.resolve-2")
 def test_a_driver_that_is_not_known_to_be_logged_out_stays(auth: str) -> None:
     assert winner(ask(candidate(standing={"auth": auth}))) == "good-mcp"
 
 
+@pytest.mark.req("AIP-30.resolve-2")
 def test_a_logged_out_driver_stays_for_a_call_that_only_logs_in() -> None:
     assert winner(ask(candidate(standing={"auth": "unauthed"}), login_only=True)) == "good-mcp"
 
 
 @pytest.mark.parametrize(("every", "every_s"), [("PT30S", 30.0), (None, HEALTH_EVERY_S)])
+@pytest.mark.req("AIP-30.resolve-2")
 def test_a_failed_health_check_counts_for_twice_its_every(every: str | None, every_s: float) -> None:
     check = {"method": "ping"} | ({"every": every} if every else {})
 

@@ -231,6 +231,7 @@ async def test_who_is_chosen_follows_how_the_drivers_stand(here: ContractPlace) 
     assert code_of(await here.call("test__play").result()) == "auth_required"
 
 
+@pytest.mark.req("AIP-30.resolve-2")
 async def test_a_driver_whose_failed_check_is_old_is_looked_at_before_it_is_used(here: ContractPlace) -> None:
     first, _ = await two(here, play())
     now = here.clock.now()

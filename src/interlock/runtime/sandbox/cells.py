@@ -53,6 +53,12 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     cwd: Path
 
 
+def _way_out(segment: str, host: str) -> str:
+    """What an operator does who wants it reached. Links of drivers are called ID@MAJOR."""
+    driver, is_driver, _ = segment.partition("@")
+    return f"interlock drivers allow {driver} {host}" if is_driver else f"egress of [servers.{segment}] permits it"
+
+
 def outer_rules(drivers: DriversPlan) -> tuple[Path, ...]:
     """Where drivers are declared outside the workspace, and the person's own settings around theirs."""
     return (*drivers.paths, *((drivers.own.parent,) if drivers.own is not None else ()))
@@ -93,7 +99,7 @@ class Sandboxes:
             raise
 
         def denied(host: str, port: int, why: str) -> None:
-            text = f"egress_denied: {host}:{port}: {why}"
+            text = f"egress_denied: {host}:{port}: {why}; {_way_out(segment, host)}"
             stderr.feed(f"interlock: {text}\n".encode())
             who = f"server:{segment}"
             self._record((self._clock.wall(), who, "egress", "egress", segment, None, "refused", "refused", 0.0, text))
