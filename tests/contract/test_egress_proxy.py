@@ -86,6 +86,8 @@ async def yard() -> AsyncIterator[Yard]:
             "mapped.foo.com": ["::ffff:127.0.0.1"],
             "meta.foo.com": ["169.254.169.254"],
             "named.internal": ["10.0.0.7"],
+            "turned.example": ["127.0.0.1"],
+            "localhost": ["127.0.0.1"],
         }
     )
     yield made
@@ -118,6 +120,8 @@ async def test_a_permitted_host_is_reached_by_tunnel_and_by_request(yard: Yard) 
         (["*"], "meta.foo.com", False),
         (["*"], "a.foo.com", True),
         (["named.internal"], "named.internal", True),
+        (["turned.example"], "turned.example", False),  # to the letter, and it leads to this machine
+        (["localhost"], "localhost", True),
         (["api.foo.com"], "a.foo.com", False),
         (["api.foo.com"], PUBLIC, False),
     ],

@@ -18,7 +18,7 @@ from interlock.protocol.drivers.egress import (
     Asked,
     Malformed,
     Permit,
-    is_address,
+    names_this_machine,
     permits,
     read_head_untrusted,
 )
@@ -125,7 +125,7 @@ class Egress:
                 writer, asked, "it leads to a private address, and egress does not name it to the letter"
             )
             return ()
-        if not _names_this_machine(asked.host) and any(place_of(each) is Place.MACHINE for each in addresses):
+        if not names_this_machine(asked.host) and any(place_of(each) is Place.MACHINE for each in addresses):
             # Whoever holds the name would hold the way to every door of this machine, the node's own among them.
             await self._refuse(writer, asked, "it leads to this machine, which egress names as localhost or by address")
             return ()
@@ -172,7 +172,3 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
         await sink.drain()
     if sink.can_write_eof():
         sink.write_eof()
-
-
-def _names_this_machine(host: str) -> bool:
-    return is_address(host) or host.rstrip(".").lower().rpartition(".")[2] == "localhost"

@@ -56,6 +56,11 @@ def permits(host: str, entries: Iterable[str]) -> Permit | None:
     return Permit.WILD if any(each.startswith("*.") and host.endswith(each[1:]) for each in listed) else None
 
 
+def names_this_machine(host: str) -> bool:
+    """Whether an entry to the letter means this machine itself: as localhost, or by an address."""
+    return is_address(host) or host.rstrip(".").lower().rpartition(".")[2] == "localhost"
+
+
 def is_address(host: str) -> bool:
     try:
         ipaddress.ip_address(host)
