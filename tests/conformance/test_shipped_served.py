@@ -173,6 +173,8 @@ def served() -> Iterator[Served]:
                 return len(states) == len(OFFLINE) and set(states.values()) == {"ready"}
 
             wait_for(ready, 120)
+            wanted = {name for name, _, _ in calls(place, "legacy")} | OTHERS  # listed up to a second later
+            wait_for(lambda: wanted <= {tool["name"] for tool in node.admin("/admin/tools")["tools"]}, 20)
             yield Served(node, place)
 
 
