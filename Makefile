@@ -5,9 +5,6 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-# One more than there are cores, for most tests wait for other processes; at most four.
-WORKERS ?= $(shell n=$$(($$(getconf _NPROCESSORS_ONLN) + 1)); echo $$((n < 4 ? n : 4)))
-
 .PHONY: help run test check conformance bench clean
 
 help:
@@ -56,7 +53,7 @@ $(VENV)/.sandbox: $(VENV)/.dev
 
 # Many tests start nodes and hold them to times. What fails beside others is run once more, alone: a fault fails again.
 test: $(VENV)/.browser $(VENV)/.sandbox
-	@$(BIN)/python -m pytest tests --ignore tests/conformance --numprocesses $(WORKERS) --dist loadfile $(ARGS) || { \
+	@$(BIN)/python -m pytest tests --ignore tests/conformance --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS) || { \
 		test $$? = 1 && echo "ONCE MORE, ALONE: what has just failed beside other tests" && \
 		$(BIN)/python -m pytest tests --ignore tests/conformance --last-failed --last-failed-no-failures none $(ARGS); }
 
@@ -69,7 +66,7 @@ check: $(VENV)/.dev
 	@$(BIN)/python spec/ax_reference.py --check
 
 conformance: $(VENV)/.dev $(VENV)/.sandbox
-	@$(BIN)/python -m pytest tests/conformance --numprocesses $(WORKERS) --dist loadfile $(ARGS) || { \
+	@$(BIN)/python -m pytest tests/conformance --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS) || { \
 		test $$? = 1 && echo "ONCE MORE, ALONE: what has just failed beside other tests" && \
 		$(BIN)/python -m pytest tests/conformance --last-failed --last-failed-no-failures none $(ARGS); }
 
