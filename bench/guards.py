@@ -19,17 +19,17 @@ from bench.measure import Spread, spread
 from interlock.config.plan import Plan, ServerPlan, Spawn
 from interlock.protocol.ax.budget import LIMIT_MAX, Limits
 from interlock.protocol.ax.capability import AuthScope
-from interlock.protocol.ax.hop import Offer
+from interlock.protocol.ax.hop_metadata import Offer
 from interlock.protocol.mcp.eras import LATEST_MODERN, Era
-from interlock.runtime.budgets import Account, Budgets
-from interlock.runtime.callers import Caller, Principal, ViewKey
-from interlock.runtime.calls import Call
-from interlock.runtime.catalog import Catalog
-from interlock.runtime.clock import SystemClock
-from interlock.runtime.dispatch import Dispatch
+from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.base.link_state import LinkState
+from interlock.runtime.calls.budgets import Account, Budgets
+from interlock.runtime.calls.call import Call
+from interlock.runtime.calls.caller import Caller, Principal, ViewKey
+from interlock.runtime.catalog.catalog import Catalog
+from interlock.runtime.dispatch.dispatch import Dispatch
 from interlock.runtime.links.link import Link, ServerFacts
 from interlock.runtime.links.listing import Items, Listing
-from interlock.runtime.links.state import LinkState
 
 UNGUARDED, GUARDED, BUDGETED = "no guard at all", "the guard", "the guard and two budgets"
 CALLS = 1000  # of one way before the next has its turn: short, so that a disturbance hits all of them

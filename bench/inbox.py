@@ -14,14 +14,14 @@ from pathlib import Path
 
 from msgspec import Raw
 
-from interlock.protocol.approvals.messages import Approval, Decision, Kind, Proof, Source, What
+from interlock.protocol.approvals.approval import Approval, Decision, Kind, Proof, Source, What
 from interlock.protocol.approvals.state import Move
-from interlock.runtime.approvals.drawer import Drawer
+from interlock.runtime.approvals.audit import Record
 from interlock.runtime.approvals.inbox import Inbox, Rules
-from interlock.runtime.approvals.record import Record
-from interlock.runtime.clock import SystemClock
-from interlock.runtime.recorder import Recorder
-from interlock.store.registry import build_audit, build_store
+from interlock.runtime.approvals.storage import Drawer
+from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.base.recorder import Recorder
+from interlock.store.backends import build_audit, build_store
 
 PENDING, RECORDS = 10_000, 100_000
 AT_ONCE = 20

@@ -8,8 +8,8 @@ import json
 import sys
 from pathlib import Path
 
-from interlock.protocol.ax.keys import AGENTX, KEYS, METHODS, Correspondence, Method
-from interlock.protocol.ax.transports import TRANSPORT_CLASSES, check_classes
+from interlock.protocol.ax.registration.transport_classes import TRANSPORT_CLASSES, check_classes
+from interlock.protocol.ax.wire_names import AGENTX, KEYS, METHODS, Correspondence, Method
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = Path("docs/ax-reference.md")

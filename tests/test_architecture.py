@@ -14,19 +14,23 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE_ROOT = ROOT / "src"
 
 # __main__ stands on top; the package itself (its version) lies under everything.
-FLOORS = {
-    "__main__": 5,
-    "surface": 4,
-    "subserver": 4,
-    "runtime": 3,
-    "transport": 2,
+LAYERS = {
+    "__main__": 6,
+    "surface": 5,
+    "subserver": 5,
+    "runtime": 4,
+    "uplink": 3,
+    "packages": 3,
+    "keys": 3,
+    "process": 2,
+    "net": 2,
     "store": 2,
     "config": 2,
     "protocol": 1,
     "hooks": 1,
 }
 
-# What the protocol floor may import: values and computation, nothing that reaches out, waits, or knows the time.
+# What the protocol layer may import: values and computation, nothing that reaches out, waits, or knows the time.
 PURE = frozenset({"abc", "base64", "binascii", "bisect", "collections", "contextlib", "dataclasses", "datetime"})
 PURE |= {"decimal", "difflib", "enum", "fnmatch", "functools", "hashlib", "heapq", "hmac", "ipaddress", "itertools"}
 PURE |= {"json", "math", "operator", "re", "string", "struct", "types", "typing", "unicodedata", "urllib.parse"}
@@ -95,13 +99,13 @@ def _imports(source: Source) -> Iterator[str]:
 
 
 def imports_go_downhill(source: Source) -> Iterator[str]:
-    if source.package and source.package not in FLOORS:
-        yield f"{source.module} stands on no floor"
+    if source.package and source.package not in LAYERS:
+        yield f"{source.module} stands in no layer"
         return
-    floor = FLOORS.get(source.package, 0)
+    layer = LAYERS.get(source.package, 0)
     for name in _imports(source):
         target = _package(name) if name.startswith("interlock.") else ""
-        if target in FLOORS and target != source.package and FLOORS[target] >= floor:
+        if target in LAYERS and target != source.package and LAYERS[target] >= layer:
             yield f"{source.module} imports {name}"
 
 
@@ -122,7 +126,7 @@ def protocol_is_pure(source: Source) -> Iterator[str]:
 
 
 def only_the_guard_admits(source: Source) -> Iterator[str]:
-    if source.module == "interlock.runtime.guard":
+    if source.module == "interlock.runtime.calls.guard":
         return
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call):
@@ -165,9 +169,16 @@ def a_leaf_needs_no_node(source: Source) -> Iterator[str]:
     if source.package != "subserver":
         return
     for name in _imports(source):
-        if name.startswith(("interlock.store.signing", "interlock.store.ports")):
+        if name.startswith(("interlock.keys.signing", "interlock.store.ports")):
             continue
-        if _package(name) in FLOORS and _package(name) not in {"subserver", "protocol", "transport", "config"}:
+        if _package(name) in LAYERS and _package(name) not in {
+            "subserver",
+            "protocol",
+            "net",
+            "process",
+            "uplink",
+            "config",
+        }:
             yield f"{source.module} imports {name}"
 
 
@@ -198,16 +209,16 @@ BREACHES: list[tuple[Rule, str, str]] = [
     (imports_go_downhill, "interlock.protocol.ax.x", "from interlock import store"),
     (imports_go_downhill, "interlock.protocol.ax.x", "from ...runtime.guard import Guard"),
     (imports_go_downhill, "interlock.protocol.ax.x", "def late():\n    import interlock.surface.cli"),
-    (imports_go_downhill, "interlock.transport.x", "from interlock.store.ports import Store"),
-    (imports_go_downhill, "interlock.config.x", "from interlock.transport import http"),
-    (imports_go_downhill, "interlock.store.x", 'PARTS = {"a": "interlock.runtime.node:Node"}'),
+    (imports_go_downhill, "interlock.net.x", "from interlock.store.ports import Store"),
+    (imports_go_downhill, "interlock.config.x", "from interlock.net import http"),
+    (imports_go_downhill, "interlock.store.x", 'PARTS = {"a": "interlock.runtime.node.node:Node"}'),
     (imports_go_downhill, "interlock.runtime.x", "from interlock.surface import cli"),
     (imports_go_downhill, "interlock.surface.x", "from interlock.__main__ import main"),
     (imports_go_downhill, "interlock.attic.x", ""),
     (hooks_need_python_alone, "interlock.hooks.x", "import msgspec"),
     (hooks_need_python_alone, "interlock.hooks.x", "from interlock.protocol.drivers import errors"),
-    (a_leaf_needs_no_node, "interlock.subserver.x", "from interlock.runtime.node import Node"),
-    (a_leaf_needs_no_node, "interlock.subserver.x", "from interlock.store.sqlite import SqliteStore"),
+    (a_leaf_needs_no_node, "interlock.subserver.x", "from interlock.runtime.node.node import Node"),
+    (a_leaf_needs_no_node, "interlock.subserver.x", "from interlock.store.sqlite.store import SqliteStore"),
     (imports_go_downhill, "interlock.runtime.x", "from interlock.subserver import Subserver"),
     (protocol_is_pure, "interlock.protocol.x", "import asyncio"),
     (protocol_is_pure, "interlock.protocol.x", "from os import environ"),
@@ -223,7 +234,7 @@ BREACHES: list[tuple[Rule, str, str]] = [
     (the_mcp_sdk_is_not_in_the_path, "interlock.surface.x", "import mcp"),
     (every_module_is_a_noun, "interlock.runtime.utils", ""),
     (no_file_is_two, "interlock.runtime.x", "\n" * 801),
-    (dispatch_cuts_no_names, "interlock.runtime.catalog", "name.split('.')"),
+    (dispatch_cuts_no_names, "interlock.runtime.catalog.catalog", "name.split('.')"),
     (dispatch_cuts_no_names, "interlock.runtime.links.x", "name.rpartition('.')"),
 ]
 
@@ -234,13 +245,13 @@ ALLOWED: list[tuple[Rule, str, str]] = [
         "from interlock.runtime import node\nfrom interlock import __version__",
     ),
     (imports_go_downhill, "interlock.runtime.x", "from ..protocol.ax import names\nfrom .guard import Guard"),
-    (imports_go_downhill, "interlock.transport.x", "from interlock.protocol.jsonrpc import codec"),
+    (imports_go_downhill, "interlock.net.x", "from interlock.protocol.jsonrpc import codec"),
     (imports_go_downhill, "interlock.__main__", "from interlock.surface.cli import app"),
     (protocol_is_pure, "interlock.protocol.x", "import re, hashlib, msgspec\nfrom urllib.parse import quote"),
-    (a_leaf_needs_no_node, "interlock.subserver.x", "from interlock.transport import websocket"),
-    (a_leaf_needs_no_node, "interlock.subserver.x", "from interlock.store.signing import read_signing_key"),
-    (protocol_is_pure, "interlock.transport.x", "import asyncio"),
-    (only_the_guard_admits, "interlock.runtime.guard", "Admitted(command=1)"),
+    (a_leaf_needs_no_node, "interlock.subserver.x", "from interlock.net import websocket"),
+    (a_leaf_needs_no_node, "interlock.subserver.x", "from interlock.keys.signing import read_signing_key"),
+    (protocol_is_pure, "interlock.net.x", "import asyncio"),
+    (only_the_guard_admits, "interlock.runtime.calls.guard", "Admitted(command=1)"),
     (only_the_guard_admits, "interlock.runtime.links.x", "def send(command: Admitted[Call]) -> None: ..."),
     (the_mcp_sdk_is_not_in_the_path, "interlock.runtime.x", "from interlock.protocol.mcp import messages"),
     (dispatch_cuts_no_names, "interlock.runtime.x", "line.split(',')"),
@@ -262,8 +273,8 @@ def test_what_is_allowed_is_not_found(rule: Rule, module: str, text: str) -> Non
     assert list(rule(planted(module, text))) == []
 
 
-def test_the_rules_look_at_every_floor() -> None:
-    assert {source.package for source in sources()} >= set(FLOORS) - {"__main__"}
+def test_the_rules_look_at_every_layer() -> None:
+    assert {source.package for source in sources()} >= set(LAYERS) - {"__main__"}
 
 
 def test_no_test_or_script_is_longer_than_two_files() -> None:

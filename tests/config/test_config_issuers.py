@@ -10,7 +10,7 @@ from config_project import Project
 from interlock.config.effective import MASK, effective
 from interlock.config.plan import IssuerPlan
 from interlock.config.schema import json_schema
-from interlock.config.written import toml_text
+from interlock.config.toml_text import toml_text
 
 VALIDATOR = jsonschema.Draft202012Validator(json_schema())
 GOOD: dict[str, Any] = {"name": "corp", "url": "https://login.example.com/"}

@@ -3,9 +3,9 @@
 import pytest
 from config_project import Project
 
-from interlock.config.nearest import nearest
 from interlock.config.plan import AccessRule, Address, ToolRule
 from interlock.config.problems import PROBLEMS_MAX
+from interlock.config.suggestions import nearest
 
 
 def test_an_unknown_key_is_named_with_its_line_and_the_nearest_key(project: Project) -> None:

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from interlock.config.effective import MASK, effective
-from interlock.config.entries import Key, Section
 from interlock.config.keys import SECTIONS, TOP
 from interlock.config.load import ConfigInvalid, load
 from interlock.config.plan import (
@@ -31,9 +30,10 @@ from interlock.config.plan import (
     StorePlan,
 )
 from interlock.config.schema import json_schema
-from interlock.config.servers import REACHES
+from interlock.config.sections import Key, Section
+from interlock.config.server_entries import REACHES
 from interlock.config.starter import EXAMPLES, starter_toml
-from interlock.config.written import toml_text
+from interlock.config.toml_text import toml_text
 
 VALIDATOR = jsonschema.Draft202012Validator(json_schema())
 PLANS: dict[str, type[msgspec.Struct]] = {

@@ -10,7 +10,7 @@ from config_project import Project
 from interlock.config.effective import MASK, effective
 from interlock.config.plan import Dial, OAuthPlan, Spawn
 from interlock.config.schema import json_schema
-from interlock.config.written import toml_text
+from interlock.config.toml_text import toml_text
 
 VALIDATOR = jsonschema.Draft202012Validator(json_schema())
 URL = "https://mcp.example.com/mcp"

@@ -13,11 +13,11 @@ import pytest
 from tests.conformance import toolbox
 
 from interlock.config.plan import DriversPlan
-from interlock.protocol.drivers.messages import Driver
-from interlock.runtime.drivers.installed import Installed, Locked
-from interlock.runtime.drivers.installing import install
-from interlock.transport.stderr import StderrRing
-from interlock.transport.stdio import Child
+from interlock.process.child import Child
+from interlock.process.stderr import StderrRing
+from interlock.protocol.drivers.model import Driver
+from interlock.runtime.drivers.install.install import install
+from interlock.runtime.drivers.install.outcome import Installed, Locked
 
 HOME = toolbox.CACHE / "drivers"
 

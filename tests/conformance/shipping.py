@@ -16,7 +16,7 @@ import msgspec
 from tests.conformance import toolbox
 
 from interlock.protocol.ax.capability import ToolClass
-from interlock.protocol.drivers.drafting import DraftedContract, DraftedDriver, draft_contract, draft_driver
+from interlock.protocol.drivers.authoring.draft import DraftedContract, DraftedDriver, draft_contract, draft_driver
 
 SHIPPED: Final = toolbox.ROOT / "src" / "interlock" / "shipped" / "drivers"
 PLACE: Final = "/workspace"

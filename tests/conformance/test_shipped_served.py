@@ -20,11 +20,11 @@ from tests.conformance.shipping import DRIVERS, PLACE, SHIPPED
 from tests.conformance.test_shipped_servers import declared
 from tests.interaction.harness import RunningNode, running_node, wait_for
 
-from interlock.runtime.clock import SystemClock
-from interlock.runtime.drivers.installed import Locked
-from interlock.runtime.drivers.locks import Locks
+from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.drivers.install.locks import Locks
+from interlock.runtime.drivers.install.outcome import Locked
 from interlock.store.secrets import Secrets
-from interlock.store.sqlite import SqliteStore
+from interlock.store.sqlite.store import SqliteStore
 
 pytestmark = [
     pytest.mark.timeout(600),

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from interlock.transport.http import Failure, FailureKind, Headers, HttpClient
+from interlock.net.http.client import Failure, FailureKind, Headers, HttpClient
 
 BOUND_S = 10.0
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"

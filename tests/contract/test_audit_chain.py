@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from interlock.store.audit import GENESIS, ORIGIN, ChainedRecord, Check, Flaw, Mark, Verdict, link, verify
+from interlock.store.audit_chain import GENESIS, ORIGIN, ChainedRecord, Check, Flaw, Mark, Verdict, link, verify
 
 
 def chain(*contents: bytes, start: Mark = ORIGIN) -> list[ChainedRecord]:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from interlock.store.audit import GENESIS, ORIGIN, Verdict, link
+from interlock.store.audit_chain import GENESIS, ORIGIN, Verdict, link
+from interlock.store.backends import BACKENDS, build_audit, build_audit_reader
 from interlock.store.ports import AuditLog, StoreError, Unavailable
-from interlock.store.registry import BACKENDS, build_audit, build_audit_reader
 
 
 @pytest.fixture(params=BACKENDS)

@@ -11,10 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from interlock.store.audit import ORIGIN, ChainedRecord, Flaw, Mark, Verdict
+from interlock.store.audit_chain import ORIGIN, ChainedRecord, Flaw, Mark, Verdict
 from interlock.store.ports import Damaged, Refused, StoreError, Unavailable
-from interlock.store.sqlite import SqliteStore
-from interlock.store.sqlite_audit import (
+from interlock.store.sqlite.audit import (
     AUDIT_FILE,
     HEAD_BUCKET,
     HEAD_KEY,
@@ -23,6 +22,7 @@ from interlock.store.sqlite_audit import (
     SqliteAudit,
     SqliteAuditReader,
 )
+from interlock.store.sqlite.store import SqliteStore
 
 RECORDS = [b'{"tool":"a.b"}', b'{"tool":"c.d"}', b'{"tool":"e.f"}', b'{"tool":"g.h"}', b'{"tool":"i.j"}']
 
@@ -294,7 +294,7 @@ async def test_an_append_while_a_file_is_locked_is_unavailable_with_nothing_done
 APPENDING = """
 import asyncio, sys
 from pathlib import Path
-from interlock.store.sqlite_audit import SqliteAudit
+from interlock.store.sqlite.audit import SqliteAudit
 
 async def main():
     audit = SqliteAudit(Path(sys.argv[1]))

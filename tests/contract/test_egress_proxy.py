@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from interlock.transport import egress
-from interlock.transport.egress import Egress, Streams
+from interlock.net import egress_proxy as egress
+from interlock.net.egress_proxy import Egress, Streams
 
 PUBLIC = "93.184.216.34"
 

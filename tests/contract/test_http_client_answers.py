@@ -3,7 +3,7 @@
 import pytest
 from http_client_peer import OK, STREAM, Sink, chunk, client_of, post, serving, turns
 
-from interlock.transport.http import FailureKind, HttpClient, header
+from interlock.net.http.client import FailureKind, HttpClient, header
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 UNTIL_CLOSE = HEAD + b"content-type: application/json\r\n\r\n"

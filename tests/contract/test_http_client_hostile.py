@@ -8,8 +8,8 @@ from http_client_peer import OK, STREAM, Peer, Server, Sink, chunk, client_of, p
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.transport.http import HEAD_BYTES_MAX, FailureKind, HttpClient
-from interlock.transport.http_connection import KNOWN_HEADS_MAX, Connection, Handle
+from interlock.net.http.client import HEAD_BYTES_MAX, FailureKind, HttpClient
+from interlock.net.http.connection import KNOWN_HEADS_MAX, Connection, Handle
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from http_client_peer import BOUND_S, OK, STREAM, Peer, Server, Sink, all_of, chunk, client_of, post, serving, turns
 
-from interlock.transport import http
-from interlock.transport.http import Failure, FailureKind, Handle, HttpClient
+from interlock.net.http import client as http
+from interlock.net.http.client import Failure, FailureKind, Handle, HttpClient
 
 
 async def echo(peer: Peer) -> None:

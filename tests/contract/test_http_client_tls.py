@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from http_client_peer import BOUND_S, OK, STREAM, Server, chunk, post, serving
 
-from interlock.transport.http import FailureKind, HttpClient
+from interlock.net.http.client import FailureKind, HttpClient
 
 DAY = datetime.timedelta(days=1)
 

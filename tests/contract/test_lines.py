@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from interlock.transport.lines import LineSplitter, LineTooLong, one_line
+from interlock.process.lines import LineSplitter, LineTooLong, one_line
 
 LIMIT = 8
 

@@ -16,8 +16,8 @@ import pytest
 from tests.contract.package_sources import Registry, Said, Shelf, needs_node, registry, shelf
 
 from interlock.config.plan import Package
-from interlock.transport import packages
-from interlock.transport.packages import PackageUnavailable, ensure
+from interlock.packages import latest as packages
+from interlock.packages.latest import PackageUnavailable, ensure
 
 __all__ = ["registry", "shelf"]  # fixtures
 

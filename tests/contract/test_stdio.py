@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from interlock.transport import stdio
-from interlock.transport.stdio import Child, ChildStartFailed, StderrRing, child_environment
+from interlock.process import child as stdio
+from interlock.process.child import Child, ChildStartFailed, StderrRing, child_environment
 
 MIB = 1024 * 1024
 PATIENCE_S = 20.0

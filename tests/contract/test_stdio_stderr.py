@@ -2,7 +2,7 @@ import tracemalloc
 
 import pytest
 
-from interlock.transport.stderr import StderrRing, terminal_safe
+from interlock.process.stderr import StderrRing, terminal_safe
 
 
 class Clock:

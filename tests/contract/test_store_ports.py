@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from interlock.store.local_pubsub import QUEUE_MAX
+from interlock.store.backends import BACKENDS, UnknownBackend, build_audit, build_store
 from interlock.store.ports import Conflict, Entry, Record, Store, Unavailable
-from interlock.store.registry import BACKENDS, UnknownBackend, build_audit, build_store
+from interlock.store.pubsub import QUEUE_MAX
 
 NOW = 1_700_000_000.0
 

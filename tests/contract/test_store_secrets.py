@@ -13,7 +13,7 @@ import pytest
 
 from interlock.store.ports import Damaged, Refused
 from interlock.store.secrets import KEY_FILE, SECRETS_FILE, VALUE_BYTES_MAX, Secrets
-from interlock.store.sqlite import SqliteStore
+from interlock.store.sqlite.store import SqliteStore
 
 NOW = 1_700_000_000.0
 MARKER = b"marker-of-a-secret"

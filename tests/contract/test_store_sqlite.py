@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from interlock.store.ports import Damaged, FolderUnusable, NewerSchema, Refused, Unavailable
-from interlock.store.sqlite import PURGED_PER_WRITE_MAX, STORE_SCHEMA, SqliteStore
-from interlock.store.sqlite_audit import SqliteAudit
-from interlock.store.sqlite_file import Schema, open_database
+from interlock.store.sqlite.audit import SqliteAudit
+from interlock.store.sqlite.file import Schema, open_database
+from interlock.store.sqlite.store import PURGED_PER_WRITE_MAX, STORE_SCHEMA, SqliteStore
 
 NOW = 1_700_000_000.0
 
@@ -153,9 +153,9 @@ def open_folder() -> Iterator[Path]:
 AS_A_USER_WITHOUT_RIGHTS = """
 import asyncio, os, sys
 from pathlib import Path
-import interlock.store.sqlite_audit
+import interlock.store.sqlite.audit
 from interlock.store.ports import FolderUnusable
-from interlock.store.sqlite import SqliteStore
+from interlock.store.sqlite.store import SqliteStore
 data = Path(sys.argv[1])
 data.chmod(0o555)
 if os.geteuid() == 0:
@@ -187,8 +187,8 @@ WITH_A_SMALL_DISK = """
 import asyncio, resource, sys
 from pathlib import Path
 from interlock.store.ports import Unavailable
-from interlock.store.sqlite import SqliteStore
-from interlock.store.sqlite_audit import SqliteAudit
+from interlock.store.sqlite.store import SqliteStore
+from interlock.store.sqlite.audit import SqliteAudit
 
 async def main():
     store, audit = SqliteStore(Path(sys.argv[1])), SqliteAudit(Path(sys.argv[1]))
@@ -287,7 +287,7 @@ RACING = """
 import asyncio, sys
 from pathlib import Path
 from interlock.store.ports import Conflict
-from interlock.store.sqlite import SqliteStore
+from interlock.store.sqlite.store import SqliteStore
 
 async def main():
     store = SqliteStore(Path(sys.argv[1]))

@@ -8,8 +8,8 @@ from typing import get_args
 
 import pytest
 
+from interlock.store.backends import BACKENDS, build_store
 from interlock.store.ports import Damaged, Store
-from interlock.store.registry import BACKENDS, build_store
 from interlock.store.tokens import (
     BUCKET,
     NAME_LENGTH_MAX,

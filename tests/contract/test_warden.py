@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from interlock.transport import warden as warden_module
-from interlock.transport.warden import Warden
+from interlock.process import warden as warden_module
+from interlock.process.warden import Warden
 
 PATIENCE_S = 20.0
 FOREVER = "import signal\nwhile True: signal.pause()"
@@ -25,8 +25,8 @@ STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint(
 NODE = """
 import asyncio, os, sys, time
 import uvloop
-from interlock.transport.stdio import Child, StderrRing, child_environment
-from interlock.transport.warden import Warden
+from interlock.process.child import Child, StderrRing, child_environment
+from interlock.process.warden import Warden
 
 CHILD = '''
 import os, signal
@@ -144,7 +144,7 @@ def test_orphans_that_the_node_has_to_adopt_leave_no_zombies(loop_name: str) -> 
         "    print([p for p in seen if os.path.exists(f'/proc/{p}')], flush=True)",
     ).replace("    def on_line(self, data): ", "    def on_line(self, data): seen.extend(data.decode().split()); ")
     adopting = adopting.replace(
-        "class Sink", "seen = []\nfrom interlock.transport import stdio\nstdio.TERM_GRACE_S = 0.1\nclass Sink"
+        "class Sink", "seen = []\nfrom interlock.process import child as stdio\nstdio.TERM_GRACE_S = 0.1\nclass Sink"
     )
     done = subprocess.run(
         [sys.executable, "-c", adopting, loop_name], stdout=subprocess.PIPE, timeout=PATIENCE_S, check=True

@@ -7,7 +7,7 @@ import websocket_ends as ends
 import websockets
 from websocket_ends import MAX_BYTES, PATIENCE_S, End
 
-from interlock.transport.messages import CUT, INTERNAL, NORMAL, NOT_UTF8, POLICY, TOO_BIG, UNACCEPTABLE
+from interlock.net.message_pipe import CUT, INTERNAL, NORMAL, NOT_UTF8, POLICY, TOO_BIG, UNACCEPTABLE
 
 
 @pytest.fixture(params=[ends.dialled, ends.accepted], ids=["dialled", "accepted"])

@@ -13,8 +13,8 @@ import websockets
 from starlette.websockets import WebSocket
 from websocket_ends import MAX_BYTES, PATIENCE_S, End, Heard
 
-from interlock.transport.messages import NORMAL
-from interlock.transport.websocket import dial
+from interlock.net.message_pipe import NORMAL
+from interlock.net.websocket.dial import dial
 
 TEXT, CONT, PING, PONG, CLOSE = 0x1, 0x0, 0x9, 0xA, 0x8
 FIN = 0x80

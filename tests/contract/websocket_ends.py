@@ -12,11 +12,11 @@ from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
+from interlock.net.message_pipe import MessagePipe
+from interlock.net.websocket.accept import AcceptedPipe
+from interlock.net.websocket.dial import dial
 from interlock.runtime.fronts.ax import UPGRADED
 from interlock.runtime.fronts.ax_socket import AxSocket
-from interlock.transport.messages import MessagePipe
-from interlock.transport.websocket import dial
-from interlock.transport.websocket_accepted import AcceptedPipe
 
 MAX_BYTES = 200_000
 PATIENCE_S = 10.0

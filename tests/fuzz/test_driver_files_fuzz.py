@@ -9,10 +9,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interlock.protocol.drivers.driver_file import check_published, read_driver
-from interlock.protocol.drivers.messages import Reading
-from interlock.protocol.drivers.secrets_file import read_secrets
-from interlock.protocol.drivers.tool_file import read_contract
+from interlock.protocol.drivers.files.contract import read_contract
+from interlock.protocol.drivers.files.driver import check_published, read_driver
+from interlock.protocol.drivers.files.inventory import read_secrets
+from interlock.protocol.drivers.model import Reading
 
 DRIVER: dict[str, Any] = {
     "name": "Files",

@@ -6,18 +6,18 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interlock.protocol.drivers.driver_file import read_driver
-from interlock.protocol.drivers.frontmatter import read_frontmatter
-from interlock.protocol.drivers.writing import frontmatter_text
-from interlock.protocol.imports.batches import Sourced, batch
-from interlock.protocol.imports.client_files import read_client_file
-from interlock.protocol.imports.clients import CLIENTS
-from interlock.protocol.imports.docker_files import read_docker
-from interlock.protocol.imports.drafting import Wishes, drafted
-from interlock.protocol.imports.driver_text import PENDING
-from interlock.protocol.imports.messages import Draft
-from interlock.protocol.imports.registry_files import read_registry
-from interlock.protocol.imports.translating import Surroundings
+from interlock.protocol.drivers.files.driver import read_driver
+from interlock.protocol.drivers.files.frontmatter import read_frontmatter
+from interlock.protocol.drivers.files.frontmatter_writer import frontmatter_text
+from interlock.protocol.interop.clients import CLIENTS
+from interlock.protocol.interop.convert.batch import Sourced, batch
+from interlock.protocol.interop.convert.draft import Wishes, drafted
+from interlock.protocol.interop.convert.entry import Surroundings
+from interlock.protocol.interop.convert.inventory_text import PENDING
+from interlock.protocol.interop.model import Draft
+from interlock.protocol.interop.read.client_files import read_client_file
+from interlock.protocol.interop.read.docker_files import read_docker
+from interlock.protocol.interop.read.registry_files import read_registry
 
 AROUND = Surroundings(home="/srv/ada", workspace="/srv/ada/w", env={"A": "b"})
 WORDS = st.sampled_from(

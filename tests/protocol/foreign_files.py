@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
-from interlock.protocol.imports.client_files import read_client_file
-from interlock.protocol.imports.clients import BY_NAME
-from interlock.protocol.imports.drafting import Wishes, drafted
-from interlock.protocol.imports.messages import Draft, Entry, FileReading, Note
-from interlock.protocol.imports.translating import Surroundings
+from interlock.protocol.interop.clients import BY_NAME
+from interlock.protocol.interop.convert.draft import Wishes, drafted
+from interlock.protocol.interop.convert.entry import Surroundings
+from interlock.protocol.interop.model import Draft, Entry, FileReading, Note
+from interlock.protocol.interop.read.client_files import read_client_file
 
 HOME = "/srv/ada"
 WORKSPACE = "/srv/ada/project"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from interlock.protocol.approvals.approval import Approval, Decision, Kind, Source, What
 from interlock.protocol.approvals.errors import refusal_of
-from interlock.protocol.approvals.messages import Approval, Decision, Kind, Source, What
 from interlock.protocol.approvals.state import ENDS, LIVE, TABLE, Move, Status, maybe_after
 from interlock.protocol.ax.errors import (
     CONFIRMATION_DENIED,

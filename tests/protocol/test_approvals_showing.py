@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.approvals.answers import shown_digest
-from interlock.protocol.approvals.showing import COMPARED_MAX, bounded, differences, laid_out, plain
+from interlock.protocol.approvals.digests import shown_digest
+from interlock.protocol.jsontext.display import COMPARED_MAX, bounded, differences, laid_out, plain
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.servers.minting import confused, key, mint, tampered, unsigned
 
-from interlock.protocol.ax.authority import (
+from interlock.keys.verification import check_signature
+from interlock.protocol.ax.messages import Proof
+from interlock.protocol.ax.registration.authority import (
     Anchor,
     Proved,
     check_certificate,
@@ -17,10 +19,8 @@ from interlock.protocol.ax.authority import (
     maybe_dns_name,
     replayed,
 )
-from interlock.protocol.ax.messages import Proof
+from interlock.protocol.jose.jwks import read_jwks_untrusted
 from interlock.protocol.jsonrpc.errors import Fault
-from interlock.protocol.oauth.jwks import read_jwks_untrusted
-from interlock.runtime.oauth.signatures import check_signature
 
 NOW = 1_800_000_000.0
 EDGE = "edge01.factory.example.com"

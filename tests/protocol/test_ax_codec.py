@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from interlock.protocol.ax.capability import AuthScope, Transport
-from interlock.protocol.ax.codec import (
+from interlock.protocol.ax.messages import Deregister, Heartbeat, Parent, Proof, Register, Registered
+from interlock.protocol.ax.registration.codec import (
     DEREGISTERED,
     INTERVAL_MS_MAX,
     MESSAGE_BYTES_MAX,
@@ -30,7 +31,6 @@ from interlock.protocol.ax.codec import (
     read_register_untrusted,
     read_registered_untrusted,
 )
-from interlock.protocol.ax.messages import Deregister, Heartbeat, Parent, Proof, Register, Registered
 from interlock.protocol.jsonrpc.codec import decode_untrusted
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault, error_body
 from interlock.protocol.jsonrpc.messages import Request

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mcp_schema import LEGACY, MODERN, complaints
 from msgspec import Raw
 
-from interlock.protocol.ax.confirm import (
+from interlock.protocol.ax.confirmation.held_call import (
     ARGUMENTS_BYTES_MAX,
     CONFIRMATION,
     Confirm,

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from interlock.protocol.ax.carried import BELOW, maybe_carried
-from interlock.protocol.ax.confirm import Held
-from interlock.protocol.ax.demands import denied_result, open_result
-from interlock.protocol.ax.gating import Hold, gate_of, hold_of, says_its_effect
-from interlock.protocol.ax.visits import Visit, is_visit, seal, unseal_untrusted
+from interlock.protocol.ax.confirmation.held_call import Held
+from interlock.protocol.ax.confirmation.policy import Hold, gate_of, hold_of, says_its_effect
+from interlock.protocol.ax.confirmation.refusals import denied_result, open_result
+from interlock.protocol.ax.confirmation.relay import BELOW, maybe_carried
+from interlock.protocol.ax.confirmation.request_state import Visit, is_visit, seal, unseal_untrusted
 
 MODES = ("gated", "defer", "open")
 FLAGS = list(itertools.product((False, True), repeat=4))

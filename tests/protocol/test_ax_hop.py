@@ -6,7 +6,7 @@ import pytest
 from msgspec import Raw
 
 from interlock.protocol.ax.capability import Availability, Capability, LatencyClass, as_object, read_capability
-from interlock.protocol.ax.hop import (
+from interlock.protocol.ax.hop_metadata import (
     ADOPTED,
     Offer,
     as_declared,

@@ -13,8 +13,8 @@ from spec.ax_reference import page
 from interlock.config.keys import SECTIONS
 from interlock.protocol.ax import messages
 from interlock.protocol.ax.capability import Transport
-from interlock.protocol.ax.keys import AGENTX, KEYS, METHODS
-from interlock.protocol.ax.transports import TRANSPORT_CLASSES, TransportClass, check_classes
+from interlock.protocol.ax.registration.transport_classes import TRANSPORT_CLASSES, TransportClass, check_classes
+from interlock.protocol.ax.wire_names import AGENTX, KEYS, METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = re.compile(r"x-mcpax-[a-z0-9]+(?:-[a-z0-9]+)*", re.IGNORECASE)
@@ -68,7 +68,7 @@ def test_events_are_told_apart_nowhere() -> None:
         if path.name not in ("keys.py", "notices.py") and re.search("x-mcpax-(event-|causal)", path.read_text("utf-8"))
     ]
     assert reading == []
-    notices = (ROOT / "src/interlock/protocol/ax/notices.py").read_text("utf-8")
+    notices = (ROOT / "src/interlock/protocol/ax/notifications.py").read_text("utf-8")
     assert notices.count("event-id") == 1  # where our own are written
     assert notices.count("causal-parent") == 0
 
@@ -141,7 +141,7 @@ from interlock.protocol.ax import transports
 lora = transports.TransportClass(id="x-lora", framing="LoRa", payload="CBOR", reference="ours", status="private")
 transports.TRANSPORT_CLASSES.append(lora)
 from interlock.protocol.ax.capability import Capability, Invalid, Transport, read_capability
-from interlock.protocol.ax.keys import METHODS
+from interlock.protocol.ax.wire_names import METHODS
 from interlock.config.keys import SECTIONS
 from spec.ax_reference import main, page
 import msgspec
@@ -151,7 +151,7 @@ assert isinstance(read_capability({"transport": "x-other"}), Invalid)
 assert msgspec.convert("x-lora", Transport).value == "x-lora"
 assert "x-lora" in METHODS[0].params["properties"]["transport_class"]["enum"]
 assert "`x-lora`" in page()
-from interlock.protocol.ax.codec import read_register_untrusted
+from interlock.protocol.ax.registration.codec import read_register_untrusted
 said = b'{"subserver_id":"550e8400-e29b-41d4-a716-446655440000","segment":"a","transport_class":"x-%b"}'
 assert read_register_untrusted(msgspec.Raw(said % b"lora")).transport_class.value == "x-lora"
 assert read_register_untrusted(msgspec.Raw(said % b"other")).data["known"][-1] == "x-lora"

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from interlock.protocol.ax.leases import (
+from interlock.protocol.ax.messages import Parent, Register
+from interlock.protocol.ax.registration.leases import (
     BadLease,
     Claim,
     Lease,
@@ -18,7 +19,6 @@ from interlock.protocol.ax.leases import (
     may_renew,
     read_lease,
 )
-from interlock.protocol.ax.messages import Parent, Register
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault
 
 SUBSERVER, A, B = (f"00000000-0000-4000-8000-{number:012x}" for number in range(3))

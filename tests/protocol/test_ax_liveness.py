@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.ax.liveness import TABLE, Input, Liveness, State, Violation
 from interlock.protocol.ax.messages import Deregister, Heartbeat, Register, Registered
-from interlock.protocol.ax.registrations import DEADLINES_SPARE, Registrations
-from interlock.protocol.ax.sessions import (
+from interlock.protocol.ax.registration.liveness import TABLE, Input, Liveness, State, Violation
+from interlock.protocol.ax.registration.registrations import DEADLINES_SPARE, Registrations
+from interlock.protocol.ax.registration.sessions import (
     Ended,
     Event,
     Joined,

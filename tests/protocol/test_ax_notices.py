@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from interlock.protocol.ax.messages import OVERFLOW, SUBSERVER_LOST, TOOLS_REFUSED
 from interlock.protocol.ax.names import Withheld
-from interlock.protocol.ax.notices import (
+from interlock.protocol.ax.notifications import (
     BUFFER_BYTES_MAX,
     SEGMENTS_COUNTED_MAX,
     Drops,

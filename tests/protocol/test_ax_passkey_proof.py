@@ -7,15 +7,15 @@ import pytest
 from tests.servers.authenticator import PRESENT, USUAL, VERIFIED, Authenticator, b64
 from tests.servers.minting import key, mint
 
-from interlock.protocol.ax.authority import Anchor
-from interlock.protocol.ax.confirm import Presented
-from interlock.protocol.ax.confirm_proof import TOKEN_CHARS_MAX, Asked, Verified, judge_confirmation
-from interlock.protocol.ax.passkey_proof import challenge, judge_passkey, passkeys_for
+from interlock.keys.verification import check_assertion_signature, check_signature
+from interlock.protocol.ax.confirmation.held_call import Presented
+from interlock.protocol.ax.confirmation.jws_proof import TOKEN_CHARS_MAX, Asked, Verified, judge_confirmation
+from interlock.protocol.ax.confirmation.passkey_proof import challenge, judge_passkey, passkeys_for
+from interlock.protocol.ax.registration.authority import Anchor
+from interlock.protocol.jose.jwks import thumbprint
 from interlock.protocol.jsonrpc.errors import Fault
-from interlock.protocol.oauth.jwks import thumbprint
 from interlock.protocol.webauthn.party import Party
 from interlock.protocol.webauthn.passkeys import read_passkey_untrusted
-from interlock.runtime.oauth.signatures import check_assertion_signature, check_signature
 
 NOW = 1_800_000_000.0
 ENTROPY = bytes(range(16))
@@ -163,7 +163,7 @@ def test_two_anchors_with_one_passkey_count_for_what_either_may_approve() -> Non
 def test_a_passkeys_key_verifies_no_token_and_another_key_no_assertion() -> None:
     signer = key("ES256", "stolen")
     as_passkey = Anchor(name="x", keys=(), approves=("*",), source="passkey")
-    from interlock.protocol.oauth.jwks import read_jwks_untrusted
+    from interlock.protocol.jose.jwks import read_jwks_untrusted
 
     jwk = read_jwks_untrusted(msgspec.json.encode({"keys": [signer.jwk()]}))
     claims = {

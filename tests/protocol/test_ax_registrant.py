@@ -4,10 +4,11 @@ import itertools
 
 import pytest
 
-from interlock.protocol.ax import errors, registrant
+from interlock.protocol.ax import errors
 from interlock.protocol.ax.capability import AuthScope
 from interlock.protocol.ax.messages import Deregister, Heartbeat, Register, Registered
-from interlock.protocol.ax.registrant import (
+from interlock.protocol.ax.registration import registrant
+from interlock.protocol.ax.registration.registrant import (
     TABLE,
     Dial,
     Failed,

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from interlock.protocol.ax.capability import AuthScope
-from interlock.protocol.ax.codec import SUBTREE_IDS, SUBTREE_IDS_MAX
-from interlock.protocol.ax.liveness import State
 from interlock.protocol.ax.messages import Deregister, Heartbeat, Proof, Register, Registered
-from interlock.protocol.ax.registrations import Registrations
-from interlock.protocol.ax.sessions import (
+from interlock.protocol.ax.registration.codec import SUBTREE_IDS, SUBTREE_IDS_MAX
+from interlock.protocol.ax.registration.liveness import State
+from interlock.protocol.ax.registration.registrations import Registrations
+from interlock.protocol.ax.registration.sessions import (
     Ended,
     Event,
     Joined,

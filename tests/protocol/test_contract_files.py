@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from driver_texts import MISSING, as_contract, contract, text, told
 
-from interlock.protocol.drivers.messages import Contract, Retry
-from interlock.protocol.drivers.tool_file import MOVED, read_contract
+from interlock.protocol.drivers.files.contract import MOVED, read_contract
+from interlock.protocol.drivers.model import Contract, Retry
 
 
 def loaded(data: dict[str, Any]) -> Contract:

@@ -8,10 +8,9 @@ from driver_texts import as_contract, contract, told
 from msgspec import Raw
 
 from interlock.protocol.ax.capability import Capability, LatencyClass, read_capability, safety
-from interlock.protocol.ax.gating import says_its_effect
-from interlock.protocol.drivers.effects import effects_of
-from interlock.protocol.drivers.messages import Contract, Problem
-from interlock.protocol.drivers.offering import (
+from interlock.protocol.ax.confirmation.policy import says_its_effect
+from interlock.protocol.drivers.binding.effects import effects_of
+from interlock.protocol.drivers.binding.listed_tool import (
     asks,
     exposed_item,
     exposed_segment,
@@ -19,6 +18,7 @@ from interlock.protocol.drivers.offering import (
     qualified_name,
     tool_item,
 )
+from interlock.protocol.drivers.model import Contract, Problem
 from interlock.protocol.jsonrpc.codec import decode_object, encode_value
 from interlock.protocol.mcp import items
 from interlock.protocol.mcp.eras import Era

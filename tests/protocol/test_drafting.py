@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.protocol.ax.capability import ToolClass
-from interlock.protocol.drivers.drafting import (
+from interlock.protocol.drivers.authoring.draft import (
     DraftedContract,
     DraftedDriver,
     contract_id_of,
@@ -18,10 +18,10 @@ from interlock.protocol.drivers.drafting import (
     driver_id_of,
     proposed_renames,
 )
-from interlock.protocol.drivers.effects import effects_of, proposed_class
-from interlock.protocol.drivers.matching import Bound, match
-from interlock.protocol.drivers.messages import Problem
-from interlock.protocol.drivers.tool_file import read_contract
+from interlock.protocol.drivers.binding.effects import effects_of, proposed_class
+from interlock.protocol.drivers.binding.match import Bound, match
+from interlock.protocol.drivers.files.contract import read_contract
+from interlock.protocol.drivers.model import Problem
 
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
 ENTITIES = {

@@ -8,9 +8,9 @@ from driver_texts import as_driver, binding, driver, told
 
 from interlock import define_driver
 from interlock.hooks import DriverHandle, DriverRefused, defineDriver
-from interlock.protocol.drivers.entry import STANDARD, Entry, HookInvalid, check_entry, read_driver_result
+from interlock.protocol.drivers.binding.hook_entry import STANDARD, Entry, HookInvalid, check_entry, read_driver_result
 from interlock.protocol.drivers.errors import DriverError
-from interlock.protocol.drivers.messages import Driver
+from interlock.protocol.drivers.model import Driver
 
 
 def read(**changed: Any) -> Driver:

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from driver_texts import MISSING, as_driver, binding, driver, remote, text, told
 
-from interlock.protocol.drivers import schemas
-from interlock.protocol.drivers.driver_file import check_published, read_driver
-from interlock.protocol.drivers.frontmatter import read_frontmatter
-from interlock.protocol.drivers.messages import (
+from interlock.protocol.drivers.files import schemas
+from interlock.protocol.drivers.files.driver import check_published, read_driver
+from interlock.protocol.drivers.files.frontmatter import read_frontmatter
+from interlock.protocol.drivers.files.schemas.mcp import EXTENSION_KEYS
+from interlock.protocol.drivers.model import (
     Connection,
     Docker,
     Driver,
@@ -22,7 +23,6 @@ from interlock.protocol.drivers.messages import (
     Remote,
     ResultParse,
 )
-from interlock.protocol.drivers.schemas.mcp import EXTENSION_KEYS
 
 EXAMPLES = Path(__file__).parent / "aip32_examples"
 PUBLISHED = ["specification", "filesystem-mcp", "postgres-mcp", "acme-remote-mcp", "github-mcp"]

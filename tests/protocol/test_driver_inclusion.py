@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.drivers.inclusion import Outcome, Verdict, includes
-from interlock.protocol.drivers.overlap import exclusions
-from interlock.protocol.drivers.shapes import Side
-from interlock.protocol.drivers.validators import compiled
+from interlock.protocol.drivers.schema.inclusion import Outcome, Verdict, includes
+from interlock.protocol.drivers.schema.overlap import exclusions
+from interlock.protocol.drivers.schema.shapes import Side
+from interlock.protocol.drivers.schema.validators import compiled
 
 YES, UNKNOWN, NO = Verdict.YES, Verdict.UNKNOWN, Verdict.NO
 STRING, INTEGER, NUMBER, NULL = ({"type": name} for name in ("string", "integer", "number", "null"))

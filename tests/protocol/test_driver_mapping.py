@@ -9,9 +9,9 @@ from driver_texts import contract
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.drivers.entry import Entry
+from interlock.protocol.drivers.binding.hook_entry import Entry
+from interlock.protocol.drivers.binding.match import Bound
 from interlock.protocol.drivers.errors import DriverError
-from interlock.protocol.drivers.matching import Bound
 from interlock.protocol.jsonrpc.codec import decode_value, encode_value
 
 ANY: dict[str, Any] = {}

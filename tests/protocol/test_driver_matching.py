@@ -23,9 +23,9 @@ from driver_bindings import (
 )
 from driver_texts import contract
 
+from interlock.protocol.drivers.binding.match import Bound, digest_of, match
 from interlock.protocol.drivers.errors import DriverError
-from interlock.protocol.drivers.matching import Bound, digest_of, match
-from interlock.protocol.drivers.validators import compiled
+from interlock.protocol.drivers.schema.validators import compiled
 
 PATH = takes("path", path=STRING)
 READS_A_FILE = contract(outputs={"type": "object"})

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.drivers.egress import ENTRY, Asked, Malformed, Permit, permits, read_head_untrusted
+from interlock.protocol.net.egress import ENTRY, Asked, Malformed, Permit, permits, read_head_untrusted
 
 
 @pytest.mark.req("AIP-security-3")

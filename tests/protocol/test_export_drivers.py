@@ -8,20 +8,20 @@ import pytest
 from driver_texts import driver as driver_data
 from foreign_files import around
 
-from interlock.protocol.drivers.driver_file import check_published, read_driver
-from interlock.protocol.drivers.messages import Driver, Secrets
-from interlock.protocol.drivers.secrets_file import read_secrets
-from interlock.protocol.drivers.upstream import driver_upstream
-from interlock.protocol.drivers.writing import frontmatter_text
-from interlock.protocol.exports.driver_commands import driver_entry
-from interlock.protocol.exports.registry_description import registry_description
-from interlock.protocol.exports.text_edits import snippet
-from interlock.protocol.imports.client_files import read_client_file
-from interlock.protocol.imports.clients import BY_NAME, CLIENTS
-from interlock.protocol.imports.drafting import Wishes, drafted
-from interlock.protocol.imports.driver_entries import read_driver_entry
-from interlock.protocol.imports.messages import Draft
-from interlock.protocol.imports.registry_files import read_registry
+from interlock.protocol.drivers.authoring.portable import driver_upstream
+from interlock.protocol.drivers.files.driver import check_published, read_driver
+from interlock.protocol.drivers.files.frontmatter_writer import frontmatter_text
+from interlock.protocol.drivers.files.inventory import read_secrets
+from interlock.protocol.drivers.model import Driver, Secrets
+from interlock.protocol.interop.clients import BY_NAME, CLIENTS
+from interlock.protocol.interop.convert.draft import Wishes, drafted
+from interlock.protocol.interop.model import Draft
+from interlock.protocol.interop.read.client_files import read_client_file
+from interlock.protocol.interop.read.driver_files import read_driver_entry
+from interlock.protocol.interop.read.registry_files import read_registry
+from interlock.protocol.interop.write.driver_entry import driver_entry
+from interlock.protocol.interop.write.registry_description import registry_description
+from interlock.protocol.interop.write.text_edits import snippet
 
 INVENTORY = b"---\nsecrets:\n  - {slug: files-mcp/level, name: L, description: d, backend: 'env://MY_LEVEL'}\n---\n"
 EXPANDING = [client.name for client in CLIENTS if client.expands]

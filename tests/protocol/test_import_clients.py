@@ -3,8 +3,8 @@
 import pytest
 from foreign_files import drafted_from, entry, read
 
-from interlock.protocol.imports.clients import CLIENTS, maybe_client
-from interlock.protocol.imports.messages import Entry
+from interlock.protocol.interop.clients import CLIENTS, maybe_client
+from interlock.protocol.interop.model import Entry
 
 SERVER = '"command": "npx", "args": ["-y", "fs"], "env": {"LEVEL": "info"}'
 COMMON = f'{{"mcpServers": {{"files": {{{SERVER}}}}}}}'

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from foreign_files import drafted_from, refused_from
 
-from interlock.protocol.imports.commands import classified
-from interlock.protocol.imports.unwrapping import Unwrapped, unwrapped
+from interlock.protocol.interop.read.launchers import classified
+from interlock.protocol.interop.read.remote_bridges import Unwrapped, unwrapped
 
 
 def npm(package: str, *args: str, entry: str | None = None) -> dict[str, Any]:

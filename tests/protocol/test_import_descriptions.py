@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from foreign_files import around
 
-from interlock.protocol.drivers.driver_file import read_driver
-from interlock.protocol.drivers.messages import Driver
-from interlock.protocol.drivers.writing import frontmatter_text
-from interlock.protocol.imports.bundle_files import read_manifest
-from interlock.protocol.imports.docker_files import is_docker_data, read_docker
-from interlock.protocol.imports.drafting import Wishes, drafted
-from interlock.protocol.imports.driver_text import PENDING
-from interlock.protocol.imports.messages import Draft, FileReading, Note
-from interlock.protocol.imports.registry_files import read_registry
+from interlock.protocol.drivers.files.driver import read_driver
+from interlock.protocol.drivers.files.frontmatter_writer import frontmatter_text
+from interlock.protocol.drivers.model import Driver
+from interlock.protocol.interop.convert.draft import Wishes, drafted
+from interlock.protocol.interop.convert.inventory_text import PENDING
+from interlock.protocol.interop.model import Draft, FileReading, Note
+from interlock.protocol.interop.read.bundle_manifest import read_manifest
+from interlock.protocol.interop.read.docker_files import is_docker_data, read_docker
+from interlock.protocol.interop.read.registry_files import read_registry
 
 SHA = "ab" * 32
 

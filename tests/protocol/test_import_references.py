@@ -2,8 +2,8 @@
 
 import pytest
 
-from interlock.protocol.imports.drafting import driver_id
-from interlock.protocol.imports.references import UnknownReference, entry_of
+from interlock.protocol.interop.convert.draft import driver_id
+from interlock.protocol.interop.read.server_reference import UnknownReference, entry_of
 
 
 @pytest.mark.parametrize(

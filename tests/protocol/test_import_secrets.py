@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from foreign_files import HOME, WORKSPACE, around, drafted_from, entry, kept, read, refused_from
 
-from interlock.protocol.drivers.driver_file import read_driver
-from interlock.protocol.drivers.plaintext import looks_random, may_be_secret
-from interlock.protocol.drivers.secrets_file import read_secrets
-from interlock.protocol.drivers.writing import frontmatter_text
-from interlock.protocol.imports.drafting import Wishes, drafted, driver_id
-from interlock.protocol.imports.driver_text import PENDING, secrets_text
-from interlock.protocol.imports.messages import Draft
+from interlock.protocol.drivers.files.credential_scan import looks_random, may_be_secret
+from interlock.protocol.drivers.files.driver import read_driver
+from interlock.protocol.drivers.files.frontmatter_writer import frontmatter_text
+from interlock.protocol.drivers.files.inventory import read_secrets
+from interlock.protocol.interop.convert.draft import Wishes, drafted, driver_id
+from interlock.protocol.interop.convert.inventory_text import PENDING, secrets_text
+from interlock.protocol.interop.model import Draft
 
 MARKER = "m4rk3r-S3cr3t-Value-0123456789"
 

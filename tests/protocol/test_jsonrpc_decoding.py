@@ -4,8 +4,8 @@ import pytest
 
 from interlock.protocol.jsonrpc.codec import ID_BYTES_MAX, decode_array, decode_object, decode_untrusted
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, PARSE_ERROR, CodecError
-from interlock.protocol.jsonrpc.halves import HALVES_MAX
 from interlock.protocol.jsonrpc.messages import ABSENT, Message, Notification, Request, Response
+from interlock.protocol.jsonrpc.surrogates import HALVES_MAX
 
 LONGEST_ID = b"7" * ID_BYTES_MAX
 

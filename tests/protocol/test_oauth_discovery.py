@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from interlock.protocol.net.address_scope import Place, maybe_place, place_of
 from interlock.protocol.oauth.discovery import (
     covers,
     is_issuer,
@@ -14,7 +15,6 @@ from interlock.protocol.oauth.discovery import (
     resource_metadata_urls,
     server_resource,
 )
-from interlock.protocol.oauth.places import Place, maybe_place, place_of
 from interlock.protocol.oauth.resource import BadMetadata
 
 URL = "https://mcp.example.com/team/mcp"

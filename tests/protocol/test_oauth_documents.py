@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from tests.servers.minting import key
 
-from interlock.protocol.oauth.errors import Invalid, Reason
+from interlock.protocol.jose.errors import Invalid, Reason
+from interlock.protocol.jose.jwks import KEYS_MAX, BadKeySet, Jwk, read_jwks_untrusted, select
+from interlock.protocol.jose.jwt import Algorithm
 from interlock.protocol.oauth.introspection import (
     BadIntrospection,
     read_introspection_untrusted,
     request_body,
     request_headers,
 )
-from interlock.protocol.oauth.jwks import KEYS_MAX, BadKeySet, Jwk, read_jwks_untrusted, select
-from interlock.protocol.oauth.jwt import Algorithm
 from interlock.protocol.oauth.resource import (
     BadMetadata,
     discovery_urls,

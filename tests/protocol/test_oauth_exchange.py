@@ -18,7 +18,7 @@ from interlock.protocol.oauth.client import (
     read_registration_untrusted,
 )
 from interlock.protocol.oauth.discovery import AuthorizationServer
-from interlock.protocol.oauth.exchange import (
+from interlock.protocol.oauth.token_request import (
     BadAnswer,
     Returned,
     assertion_to_sign,

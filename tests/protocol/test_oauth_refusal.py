@@ -2,7 +2,13 @@
 
 import pytest
 
-from interlock.protocol.oauth.refusal import NO_CHALLENGE, SCOPES_MAX, Challenge, read_challenge_untrusted, scopes
+from interlock.protocol.oauth.www_authenticate import (
+    NO_CHALLENGE,
+    SCOPES_MAX,
+    Challenge,
+    read_challenge_untrusted,
+    scopes,
+)
 
 URL = "https://h/.well-known/oauth-protected-resource/mcp"
 

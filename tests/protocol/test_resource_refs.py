@@ -7,9 +7,18 @@ from driver_texts import as_driver, driver, told
 from hypothesis import given
 from hypothesis import strategies as st
 
+from interlock.protocol.drivers.binding.resource_refs import (
+    BASE_KINDS,
+    Kind,
+    Ref,
+    kind_name,
+    matches,
+    parse,
+    printed,
+    register,
+)
 from interlock.protocol.drivers.errors import DriverError
-from interlock.protocol.drivers.messages import Driver
-from interlock.protocol.drivers.refs import BASE_KINDS, Kind, Ref, kind_name, matches, parse, printed, register
+from interlock.protocol.drivers.model import Driver
 
 FILES = {"mcp_filesystem": Kind(name="mcp_filesystem", driver="filesystem-mcp@1", templates=("file:///{path}",))}
 ANY = {"mcp_any": Kind(name="mcp_any", driver="any-mcp@1", templates=("{+uri}",))}

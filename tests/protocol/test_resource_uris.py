@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.drivers.uris import Reach, denial, schemes_of, uris_in
+from interlock.protocol.drivers.binding.uri_access import Reach, denial, schemes_of, uris_in
 
 LINKS = {"/workspace/out": "/etc", "/workspace/in": "/workspace/deep/er", "/workspace/hidden": "/workspace/secret"}
 REACH = Reach(

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from driver_texts import MISSING, as_secrets, secret, text, told
 
-from interlock.protocol.drivers.messages import Grant, Secrets
-from interlock.protocol.drivers.placeholders import filled, secret_names
-from interlock.protocol.drivers.plaintext import is_plaintext, plaintext_arguments
-from interlock.protocol.drivers.secrets_file import default_slug, merged, read_secrets, secret_for
+from interlock.protocol.drivers.files.credential_scan import is_plaintext, plaintext_arguments
+from interlock.protocol.drivers.files.inventory import default_slug, merged, read_secrets, secret_for
+from interlock.protocol.drivers.files.placeholders import filled, secret_names
+from interlock.protocol.drivers.model import Grant, Secrets
 
 
 def loaded(*entries: Any) -> Secrets:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.servers.authenticator import ATTESTED, EXTENDED, PRESENT, USUAL, VERIFIED, Authenticator, Kind, b64, cbor
 from tests.servers.authenticator import unb64 as decoded
 
-from interlock.protocol.oauth.public_key import BadKey
+from interlock.keys.verification import check_assertion_signature
+from interlock.protocol.jose.public_key import BadKey
 from interlock.protocol.webauthn.cbor import BadCbor, read_untrusted
 from interlock.protocol.webauthn.ceremonies import (
     CLIENT_DATA_BYTES_MAX,
@@ -25,7 +26,6 @@ from interlock.protocol.webauthn.ceremonies import (
 )
 from interlock.protocol.webauthn.party import Party, maybe_party
 from interlock.protocol.webauthn.passkeys import read_passkey_untrusted, written
-from interlock.runtime.oauth.signatures import check_assertion_signature
 
 KINDS: tuple[Kind, ...] = ("es256", "ed25519", "rs256")
 CHALLENGE = bytes(range(88))

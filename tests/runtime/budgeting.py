@@ -16,13 +16,13 @@ from tests.runtime.parked import META, SECONDS, AheadClock, Asked
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.protocol.mcp.ladder import climb
-from interlock.runtime.ax.hop import Hop
-from interlock.runtime.ax.peers import guest
-from interlock.runtime.ax.visitor import Visitor
-from interlock.runtime.callers import principal_for
+from interlock.runtime.ax.connection import Visitor
+from interlock.runtime.base.link_state import LinkState
+from interlock.runtime.calls.caller import principal_for
+from interlock.runtime.calls.incoming_route import Hop
 from interlock.runtime.fronts.sessions import Session
-from interlock.runtime.links.state import LinkState
-from interlock.runtime.node import Node
+from interlock.runtime.node.node import Node
+from interlock.runtime.trust.registrant import guest
 
 LEGACY_HELLO = {"protocolVersion": "2025-11-25", "clientInfo": {"name": "c", "version": "1"}}
 Call = Callable[[Mapping[str, Any]], Any]

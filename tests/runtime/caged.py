@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 from interlock.config.plan import SandboxPlan
-from interlock.runtime.clock import SystemClock
-from interlock.runtime.recorder import Entry
-from interlock.runtime.sandbox.cells import Command, Sandboxes
-from interlock.transport.stderr import StderrRing
-from interlock.transport.stdio import Child
+from interlock.process.child import Child
+from interlock.process.stderr import StderrRing
+from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.base.recorder import Entry
+from interlock.runtime.sandbox.sandbox import Command, Sandboxes
 
 
 class Ended(msgspec.Struct, frozen=True):

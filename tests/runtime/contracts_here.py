@@ -16,15 +16,15 @@ from tests.runtime.parked import SECONDS, AheadClock, Place
 from tests.servers.start import raw
 
 from interlock.config.load import load
+from interlock.protocol.drivers.binding.match import Bound, match
 from interlock.protocol.drivers.errors import DriverError
-from interlock.protocol.drivers.matching import Bound, match
-from interlock.protocol.drivers.messages import Contract, Driver
+from interlock.protocol.drivers.model import Contract, Driver
 from interlock.protocol.jsonrpc.codec import encode_value
-from interlock.runtime.callers import Caller
-from interlock.runtime.drivers.ports import DriverState
-from interlock.runtime.drivers.table import ContractTable
+from interlock.runtime.calls.caller import Caller
+from interlock.runtime.drivers.contracts.table import ContractTable
+from interlock.runtime.drivers.provider.interfaces import DriverState
 from interlock.runtime.links.link import Link
-from interlock.runtime.node import Node
+from interlock.runtime.node.node import Node
 
 FEATURES = "driven,recorder,cancellations,prompts,resources,logs,asks"
 ANY = {"type": "object"}

@@ -12,9 +12,9 @@ from tests.runtime.parked import OPEN, SECONDS, AheadClock, Asked
 
 from interlock.config.load import load
 from interlock.protocol.jsonrpc.messages import Request
-from interlock.runtime.callers import Principal
+from interlock.runtime.calls.caller import Principal
 from interlock.runtime.fronts.sessions import Session
-from interlock.runtime.node import Node
+from interlock.runtime.node.node import Node
 
 UPDATED = "notifications/resources/updated"
 LOGGED = "notifications/message"

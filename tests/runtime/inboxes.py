@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from interlock.protocol.approvals.messages import Approval, Decision, Kind, Proof, Source, What
-from interlock.runtime.approvals.drawer import Drawer
+from interlock.protocol.approvals.approval import Approval, Decision, Kind, Proof, Source, What
+from interlock.runtime.approvals.audit import Record
 from interlock.runtime.approvals.inbox import Inbox, Rules
-from interlock.runtime.approvals.record import Record
-from interlock.runtime.recorder import Recorder
+from interlock.runtime.approvals.storage import Drawer
+from interlock.runtime.base.recorder import Recorder
+from interlock.store.backends import build_audit, build_store
 from interlock.store.ports import AuditLog, Store
-from interlock.store.registry import build_audit, build_store
 
 ALICE = "client:alice"
 ARGUMENTS = Raw(b'{"path":"/etc/s3cret-name",  "n":123456789012345678901234567890}')  # kept byte for byte

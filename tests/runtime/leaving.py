@@ -13,8 +13,8 @@ from tests.interaction.asking import command
 from tests.servers.start import serving
 
 from interlock.config.load import load
-from interlock.runtime.node import Node
-from interlock.surface.admin.app import operator_app
+from interlock.runtime.node.node import Node
+from interlock.surface.operator.app import operator_app
 
 CALLS = 40
 META = "io.modelcontextprotocol/"

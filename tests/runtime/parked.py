@@ -19,10 +19,10 @@ from interlock.config.load import load
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.mcp.ladder import climb
-from interlock.runtime.callers import Principal
-from interlock.runtime.calls import Call
-from interlock.runtime.clock import SystemClock
-from interlock.runtime.node import Node
+from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.calls.call import Call
+from interlock.runtime.calls.caller import Principal
+from interlock.runtime.node.node import Node
 
 META = "io.modelcontextprotocol/"
 OPEN = '[gate]\nmode = "open"\n'

@@ -19,16 +19,16 @@ from tests.runtime.still_leaf import META, MODERN, Leaf, tool
 from tests.runtime.still_time import StillClock, move, real_patience, still, turns
 
 from interlock.config.load import load
+from interlock.net.websocket.dial import DialFailed
 from interlock.protocol.ax.capability import AuthScope
 from interlock.protocol.jsonrpc.codec import decode_untrusted
 from interlock.protocol.jsonrpc.messages import Notification, Request
-from interlock.runtime.ax import parents
-from interlock.runtime.ax.peers import Guest
-from interlock.runtime.ax.visitor import Visitor
-from interlock.runtime.callers import principal_for
-from interlock.runtime.fronts.upward import UpwardFront
-from interlock.runtime.node import Node
-from interlock.transport.websocket import DialFailed
+from interlock.runtime.ax.connection import Visitor
+from interlock.runtime.calls.caller import principal_for
+from interlock.runtime.node.node import Node
+from interlock.runtime.parents import parents
+from interlock.runtime.parents.front import UpwardFront
+from interlock.runtime.trust.registrant import Guest
 
 __all__ = ["Client", "House", "Leaf", "Wires", "chain", "house", "move", "real_patience", "still", "tool", "turns"]
 

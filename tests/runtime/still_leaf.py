@@ -10,9 +10,9 @@ from tests.runtime.still_time import real_patience, turns
 
 from interlock.config.plan import AccessRule
 from interlock.protocol.ax.capability import AuthScope
-from interlock.runtime.ax.peers import Guest
+from interlock.runtime.ax.connection import Visitor
 from interlock.runtime.ax.registrar import Registrar
-from interlock.runtime.ax.visitor import Visitor
+from interlock.runtime.trust.registrant import Guest
 
 MODERN = "2026-07-28"
 META = "io.modelcontextprotocol/"

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from tests.runtime.parked import ELICIT, FILLED, Place, filled, park, place, since, steps
 
-from interlock.runtime import parking
+from interlock.runtime.calls import parking
 from interlock.runtime.links.pipes import Trouble, Undelivered
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 from tests.runtime.parked import ELICIT, FILLED, FORM, Place, filled, finish, park, place, since, steps
 
-from interlock.runtime import parking
-from interlock.runtime.calls import Call
+from interlock.runtime.calls import parking
+from interlock.runtime.calls.call import Call
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

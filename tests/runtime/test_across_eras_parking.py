@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from tests.runtime.parked import ELICIT, FILLED, Place, filled, finish, park, place, steps
 
-from interlock.runtime import parking
+from interlock.runtime.calls import parking
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

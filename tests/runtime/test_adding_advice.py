@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from interlock.runtime.drivers.advising import advice
-from interlock.runtime.drivers.bench import Stood
-from interlock.runtime.drivers.installed import Installed, Locked
-from interlock.runtime.drivers.last_words import words_of
-from interlock.runtime.drivers.ports import DriverState
+from interlock.process.stderr_summary import words_of
+from interlock.runtime.drivers.add.advice import advice
+from interlock.runtime.drivers.add.trial import Stood
+from interlock.runtime.drivers.install.outcome import Installed, Locked
+from interlock.runtime.drivers.provider.interfaces import DriverState
 
 INSTALLED = Installed(command=("x",), version=None, lock=Locked(asked="", method="pip"))
 

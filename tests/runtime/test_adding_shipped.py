@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from interlock.runtime.drivers.shipped import Taken, with_shipped
+from interlock.runtime.drivers.add.shipped import Taken, with_shipped
 
 DATA = Path("/srv/node")
 MEMORY = "@modelcontextprotocol/server-memory"

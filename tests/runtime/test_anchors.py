@@ -12,13 +12,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from interlock.config.plan import AnchorPlan
-from interlock.protocol.ax.authority import KEY_UNKNOWN, Anchor, unverified
+from interlock.net.fetch import FetchFailed
+from interlock.protocol.ax.registration.authority import KEY_UNKNOWN, Anchor, unverified
+from interlock.protocol.jose.jwks import Jwk, thumbprint
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
-from interlock.protocol.oauth.jwks import Jwk, thumbprint
-from interlock.runtime.anchors import FILE_BYTES_MAX, Anchors
-from interlock.runtime.oauth.fetching import FetchFailed
-from interlock.runtime.oauth.keys import BACKOFF_S, FRESH_S, KEPT_S, UNKNOWN_KEY_S
-from interlock.runtime.start_errors import AnchorInvalid
+from interlock.runtime.base.start_errors import AnchorInvalid
+from interlock.runtime.trust.anchors import FILE_BYTES_MAX, Anchors
+from interlock.runtime.trust.key_sets import BACKOFF_S, FRESH_S, KEPT_S, UNKNOWN_KEY_S
 
 URL = "https://login.example.com/jwks"
 ED25519 = Ed25519PrivateKey.generate()

@@ -8,7 +8,7 @@ import pytest
 from inboxes import ALICE, ARGUMENTS, Desk, Hands, desk_at
 from msgspec import Raw
 
-from interlock.protocol.approvals.messages import Approval, Kind, Source
+from interlock.protocol.approvals.approval import Approval, Kind, Source
 from interlock.protocol.approvals.state import Move, Status
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.store.ports import Unavailable
@@ -517,7 +517,7 @@ async def test_every_decision_is_on_record_with_anchor_jti_and_digests_and_witho
 async def test_listeners_hear_every_change_in_order_and_a_slow_one_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlock.store.local_pubsub.QUEUE_MAX", 2)
+    monkeypatch.setattr("interlock.store.pubsub.QUEUE_MAX", 2)
     async with desk_at(tmp_path) as desk:
         listener, gone = desk.inbox.listen(), desk.inbox.listen()
         gone.close()

@@ -14,7 +14,8 @@ import pytest
 from inboxes import Desk, Hands, desk_at
 
 from interlock.config.plan import ApprovalsPlan
-from interlock.runtime.approvals import channels, notifying
+from interlock.runtime.approvals import channels
+from interlock.runtime.approvals import notifier as notifying
 from interlock.runtime.approvals.channels import (
     Channel,
     ChannelFailed,
@@ -23,7 +24,7 @@ from interlock.runtime.approvals.channels import (
     Notice,
     WebhookChannel,
 )
-from interlock.runtime.approvals.notifying import Notifier, make_channels
+from interlock.runtime.approvals.notifier import Notifier, make_channels
 
 SECRET = "hush-hush"
 NOTICE = Notice(

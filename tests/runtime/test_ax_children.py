@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 
 from interlock.config.plan import ChildPlan
+from interlock.process.child import Child
 from interlock.runtime.ax import children
 from interlock.runtime.ax.children import Nursery
 from interlock.runtime.ax.registrar import Registrar
-from interlock.runtime.clock import SystemClock
-from interlock.runtime.links.connecting import Workshop
-from interlock.transport.stdio import Child
+from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.links.connector import Workshop
 
 HASTY = 'import sys; print(\'{"jsonrpc":"2.0","id":1,"method":"tools/list"}\', flush=True); sys.stdin.read()'
 PATIENCE_S = 10.0

@@ -12,9 +12,9 @@ from interlock.protocol.ax.messages import Register
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.ax import dial_back
 from interlock.runtime.ax.dial_back import check_endpoint, judge
-from interlock.runtime.ax.peers import Guest
-from interlock.runtime.links.connecting import ConnectFailed, Loss
+from interlock.runtime.links.connector import ConnectFailed, Loss
 from interlock.runtime.links.pipes import HttpPipe
+from interlock.runtime.trust.registrant import Guest
 
 GUEST = Guest(principal="local")
 NAMED = "http://sub.example.invalid:8080/mcp"

@@ -6,7 +6,7 @@ import sys
 
 def test_what_speaks_websocket_is_not_loaded_before_somebody_asks() -> None:
     program = (
-        "import sys; sys.path[:0] = " + repr(sys.path) + "; import interlock.runtime.node; "
+        "import sys; sys.path[:0] = " + repr(sys.path) + "; import interlock.runtime.node.node; "
         "heavy = ('websockets', 'uvicorn.protocols.websockets', 'cryptography'); "
         "print([name for name in sys.modules if name.startswith(heavy)])"
     )
@@ -16,7 +16,7 @@ def test_what_speaks_websocket_is_not_loaded_before_somebody_asks() -> None:
 
 def test_what_reads_driver_files_is_not_loaded_before_there_is_one() -> None:
     program = (
-        "import sys; sys.path[:0] = " + repr(sys.path) + "; import interlock.runtime.node; "
+        "import sys; sys.path[:0] = " + repr(sys.path) + "; import interlock.runtime.node.node; "
         "ours = 'interlock.runtime.drivers.'; "
         "heavy = ('ruamel', 'jsonschema_rs', ours + 'registry', ours + 'contract'); "
         "print([name for name in sys.modules if name.startswith(heavy)])"

@@ -13,14 +13,14 @@ from inboxes import Hands
 from tests.servers.minting import SigningKey, key, mint
 
 from interlock.config.plan import AnchorPlan
-from interlock.protocol.approvals.messages import Approval, Decision, Kind, Proof, Source, What
-from interlock.protocol.ax.confirm import Presented
-from interlock.protocol.ax.confirm_proof import PROOF_S_MAX, Asked, Verified
+from interlock.net.fetch import FetchFailed
+from interlock.protocol.approvals.approval import Approval, Decision, Kind, Proof, Source, What
+from interlock.protocol.ax.confirmation.held_call import Presented
+from interlock.protocol.ax.confirmation.jws_proof import PROOF_S_MAX, Asked, Verified
 from interlock.protocol.jsonrpc.errors import Fault
-from interlock.runtime.anchors import Anchors
-from interlock.runtime.ax.judge import Judge
-from interlock.runtime.oauth.fetching import FetchFailed
-from interlock.store.registry import build_store
+from interlock.runtime.trust.anchors import Anchors
+from interlock.runtime.trust.approval_proofs import Judge
+from interlock.store.backends import build_store
 
 OWN_ID = "550e8400-e29b-41d4-a716-446655440000"
 ADA, BOB, SERVICE = key("EdDSA", "ada"), key("ES256", "bob"), key("RS256", "service")

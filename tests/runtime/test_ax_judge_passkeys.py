@@ -9,16 +9,16 @@ from inboxes import Hands
 from tests.servers.authenticator import Authenticator
 
 from interlock.config.plan import AnchorPlan
-from interlock.protocol.ax.confirm import Presented
-from interlock.protocol.ax.confirm_proof import Asked, Verified
+from interlock.protocol.ax.confirmation.held_call import Presented
+from interlock.protocol.ax.confirmation.jws_proof import Asked, Verified
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.webauthn.party import maybe_party
-from interlock.runtime.anchors import Anchors
-from interlock.runtime.ax.judge import Judge
-from interlock.runtime.ax.passkeys import PasskeyDesk
-from interlock.runtime.recorder import Recorder
+from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.trust.anchors import Anchors
+from interlock.runtime.trust.approval_proofs import Judge
+from interlock.runtime.trust.passkeys import PasskeyDesk
+from interlock.store.backends import build_audit, build_store
 from interlock.store.ports import StoreError
-from interlock.store.registry import build_audit, build_store
 
 URL = "http://127.0.0.1:7412"
 ASKED = Asked(

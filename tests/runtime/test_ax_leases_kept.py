@@ -8,11 +8,11 @@ import pytest
 
 from interlock.protocol.ax.capability import AuthScope
 from interlock.protocol.ax.messages import Register
-from interlock.protocol.ax.sessions import Peer, Session
+from interlock.protocol.ax.registration.sessions import Peer, Session
 from interlock.protocol.jsonrpc.errors import Fault
-from interlock.runtime.ax.records import Leases, Owners
+from interlock.runtime.ax.ownership import Leases, Owners
+from interlock.store.backends import build_store
 from interlock.store.ports import Unavailable
-from interlock.store.registry import build_store
 
 A, B = str(uuid.uuid4()), str(uuid.uuid4())
 
@@ -97,7 +97,7 @@ async def test_a_holder_is_named_a_release_swaps_and_the_slow_one_finds_out(tmp_
 
 
 async def test_owners_are_kept_read_and_released(tmp_path: Path) -> None:
-    from interlock.protocol.ax.sessions import Owner
+    from interlock.protocol.ax.registration.sessions import Owner
 
     store = build_store("sqlite", tmp_path)
     await store.open()

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from tests.runtime.desks import running
 
+from interlock.net.message_pipe import CUT, NORMAL
 from interlock.protocol.ax.capability import AuthScope
-from interlock.runtime.ax.peers import Guest
-from interlock.runtime.ax.visitor import Visitor
-from interlock.transport.messages import CUT, NORMAL
+from interlock.runtime.ax.connection import Visitor
+from interlock.runtime.trust.registrant import Guest
 
 PATIENCE_S = 10.0
 ANSWERS = {

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from tests.runtime.still import Client, House, Leaf, Wires, chain, house, move, still, tool, turns
 
-from interlock.protocol.ax.liveness import State
-from interlock.runtime.ax.records import Leases
+from interlock.protocol.ax.registration.liveness import State
+from interlock.runtime.ax.ownership import Leases
+from interlock.store.backends import build_store
 from interlock.store.ports import Store
-from interlock.store.registry import build_store
 
 CHANGED = "notifications/tools/list_changed"
 LOST = "notifications/mcpax/subserver_lost"

@@ -13,8 +13,8 @@ import pytest
 from tests.runtime.still import House, Wires, chain, house, move, still, tool
 
 from interlock.protocol.ax import messages
-from interlock.protocol.ax.codec import SUBTREE_IDS_MAX
-from interlock.protocol.ax.keys import METHODS
+from interlock.protocol.ax.registration.codec import SUBTREE_IDS_MAX
+from interlock.protocol.ax.wire_names import METHODS
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "interlock"
 LISTED = {method.name for method in METHODS}

@@ -11,9 +11,9 @@ import pytest
 from tests.runtime.still import House, Leaf, house, move, real_patience, still, tool, turns
 
 from interlock.protocol.ax.messages import Register, Registered
-from interlock.protocol.ax.sessions import Owner
+from interlock.protocol.ax.registration.sessions import Owner
 from interlock.runtime.ax.dial_back import DialBack
-from interlock.runtime.ax.peers import Guest
+from interlock.runtime.trust.registrant import Guest
 
 CLASSES = ["native", "uart_cbor", "ble_cbor", "spi_cbor", "can_cbor", "mqtt_json"]
 HOUR_S = 3600.0

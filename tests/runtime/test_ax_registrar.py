@@ -9,24 +9,24 @@ from typing import Any, cast
 import pytest
 
 from interlock.config.plan import AccessRule, AxPlan, DegradedPlan, McpPlan
-from interlock.protocol.ax.authority import Proved
 from interlock.protocol.ax.budget import UNLIMITED
-from interlock.protocol.ax.codec import MESSAGE_BYTES_MAX
 from interlock.protocol.ax.messages import Register, Registered
+from interlock.protocol.ax.registration.authority import Proved
+from interlock.protocol.ax.registration.codec import MESSAGE_BYTES_MAX
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
-from interlock.runtime.anchors import Anchors
+from interlock.runtime.ax.connection import Visitor
 from interlock.runtime.ax.dial_back import DialBack
-from interlock.runtime.ax.members import Fittings
-from interlock.runtime.ax.peers import Guest
-from interlock.runtime.ax.proofs import Proofs
-from interlock.runtime.ax.records import Leases, Owners
+from interlock.runtime.ax.memberships import Fittings
+from interlock.runtime.ax.ownership import Leases, Owners
 from interlock.runtime.ax.registrar import Registrar
-from interlock.runtime.ax.visitor import Visitor
-from interlock.runtime.budgets import Budgets
-from interlock.runtime.clock import SystemClock
-from interlock.runtime.links.connecting import Workshop
+from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.calls.budgets import Budgets
+from interlock.runtime.links.connector import Workshop
+from interlock.runtime.trust.anchors import Anchors
+from interlock.runtime.trust.authority_proofs import Proofs
+from interlock.runtime.trust.registrant import Guest
+from interlock.store.backends import build_store
 from interlock.store.ports import Store, Unavailable
-from interlock.store.registry import build_store
 
 OWN_ID, ELSEWHERE_ID = str(uuid.uuid4()), str(uuid.uuid4())
 AUTHORITY = "dns:edge.example.com"

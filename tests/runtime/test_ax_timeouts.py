@@ -14,7 +14,7 @@ from tests.interaction.ax.bare import Bare, bare, tool
 from tests.interaction.peers import HttpPeer
 from tests.runtime.levels import Level, StillClock, levels, until
 
-from interlock.runtime.timeouts import SWEEP_S, next_sweep_s, timed_out
+from interlock.runtime.dispatch.timeouts import SWEEP_S, next_sweep_s, timed_out
 
 TIMES = {"realtime": 0.5, "fast": 5.0, "standard": 30.0, "slow": 120.0}
 CLASSES = [*TIMES, "batch"]

@@ -11,8 +11,8 @@ from tests.interaction.ax.tree import ACCESS
 from tests.interaction.peers import HttpPeer
 from tests.runtime.levels import Level, level, until
 
-from interlock.surface.cli.shapes import Parent
-from interlock.surface.cli.tree_parents import parent_lines
+from interlock.surface.cli.render.tree_parents import parent_lines
+from interlock.surface.operator.schema import Parent
 
 
 def tree(name: str) -> str:

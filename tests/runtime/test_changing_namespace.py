@@ -14,11 +14,11 @@ from tests.runtime.test_shelves import AGGREGATOR, LEAF, House, Tool, listing, t
 
 from interlock.protocol.ax.names import alias, is_qualified, may_collide, withhold_colliding_aliases
 from interlock.protocol.mcp.eras import Era
-from interlock.runtime.callers import ViewKey
-from interlock.runtime.catalog import Namespace, View
+from interlock.runtime.calls.caller import ViewKey
+from interlock.runtime.catalog.catalog import Namespace, View
+from interlock.runtime.catalog.incremental import ShownTools
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
-from interlock.runtime.parts import ShownTools
 
 KEYS = (
     ViewKey(scope="admin", dotted=True),

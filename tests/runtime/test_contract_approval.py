@@ -10,7 +10,7 @@ from tests.interaction.gate.held import ADA, GATED, MARK, anchor
 from tests.runtime.contracts_here import ANY, ContractPlace, Lending, binding, contract, contract_place, driver
 from tests.runtime.test_gate_kept import Here
 
-from interlock.protocol.approvals.messages import Kind, Source
+from interlock.protocol.approvals.approval import Kind, Source
 from interlock.protocol.drivers.errors import DriverError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -11,8 +11,8 @@ from tests.runtime.desks import LegacyClient
 from tests.runtime.still_leaf import Leaf
 
 from interlock.protocol.drivers.errors import DriverError
-from interlock.runtime.callers import Principal
-from interlock.runtime.drivers.ports import DriverState
+from interlock.runtime.calls.caller import Principal
+from interlock.runtime.drivers.provider.interfaces import DriverState
 from interlock.surface.cli.codes import codes_for
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -12,8 +12,8 @@ from tests.runtime.contracts_here import ANY, ContractPlace, Lending, binding, c
 from tests.runtime.desks import LegacyClient
 
 from interlock.protocol.drivers.errors import DriverError
-from interlock.runtime.drivers.contract_calls import ContractCall
-from interlock.runtime.drivers.ports import DriverState
+from interlock.runtime.drivers.contracts.call import ContractCall
+from interlock.runtime.drivers.provider.interfaces import DriverState
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.runtime.descriptors import WANTED
+from interlock.process.fd_limit import WANTED
 
 resource = pytest.importorskip("resource", reason="no such limits here")
 
@@ -16,7 +16,7 @@ import json, os, resource, sys
 from pathlib import Path
 from interlock.config.load import load
 from interlock.runtime import descriptors
-from interlock.runtime.node import Node
+from interlock.runtime.node.node import Node
 
 soft, hard, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -14,11 +14,11 @@ from tests.runtime import fake_docker
 from tests.runtime.installs import Place, declared, program
 
 from interlock.config.plan import DriversPlan
-from interlock.protocol.drivers.messages import Driver
-from interlock.runtime.drivers.containers import remove_left
-from interlock.runtime.drivers.installing import difference, with_another_port
-from interlock.transport.stderr import StderrRing
-from interlock.transport.stdio import Child
+from interlock.process.child import Child
+from interlock.process.stderr import StderrRing
+from interlock.protocol.drivers.model import Driver
+from interlock.runtime.drivers.install.containers import remove_left
+from interlock.runtime.drivers.install.install import difference, with_another_port
 
 FIRST, SECOND = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
 SERVER = (

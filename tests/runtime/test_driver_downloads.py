@@ -15,10 +15,10 @@ from tests.runtime.installs import Files, Place, declared, output, program, serv
 from tests.servers.caging import needs_sandbox
 
 from interlock.config.plan import DriversPlan, SandboxPlan
-from interlock.runtime.clock import SystemClock
-from interlock.runtime.drivers.commands import Running, inside
-from interlock.transport import download as downloads
-from interlock.transport.download import DownloadFailed, check_address, download, take_program
+from interlock.net import download as downloads
+from interlock.net.download import DownloadFailed, check_address, download, take_program
+from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.drivers.install.commands import Running, inside
 
 PROGRAM = b'#!/bin/sh\necho downloaded "$@"\n'
 UNVERIFIED = DriversPlan(allow_unverified_install=True)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from interlock.runtime.drivers.examples import differences
+from interlock.runtime.drivers.registry.contract_tests import differences
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tests.runtime.installs import Files, declared, program, serving
 
-from interlock.protocol.drivers.messages import Driver, HealthCheck
-from interlock.runtime.drivers.commands import outside
-from interlock.runtime.drivers.health import exec_health, http_health
-from interlock.runtime.drivers.installed import Installed, Locked
-from interlock.transport.errands import Ran
+from interlock.process.run import Ran
+from interlock.protocol.drivers.model import Driver, HealthCheck
+from interlock.runtime.drivers.install.commands import outside
+from interlock.runtime.drivers.install.outcome import Installed, Locked
+from interlock.runtime.drivers.provider.health_probe import exec_health, http_health
 
 INSTALLED = Installed(command=("/bin/true",), version=None, lock=Locked(asked="", method="present"))
 

@@ -16,13 +16,13 @@ from tests.protocol.driver_texts import as_driver, driver, told
 from tests.runtime.installs import Place, declared, output, program
 
 from interlock.config.plan import DriversPlan
-from interlock.runtime.drivers.installed import Locked
-from interlock.runtime.drivers.installing import asked_by, difference, packages_of, remove_packages
-from interlock.runtime.drivers.locks import Locks
+from interlock.process.child import Child
+from interlock.process.stderr import StderrRing
+from interlock.runtime.drivers.install.install import asked_by, difference, packages_of, remove_packages
+from interlock.runtime.drivers.install.locks import Locks
+from interlock.runtime.drivers.install.outcome import Locked
 from interlock.store.ports import Damaged
-from interlock.store.sqlite import SqliteStore
-from interlock.transport.stderr import StderrRing
-from interlock.transport.stdio import Child
+from interlock.store.sqlite.store import SqliteStore
 
 __all__ = ["registry", "shelf"]  # fixtures
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from driver_workspace import Workspace, codes, driver
 
-from interlock.protocol.drivers.identity import manifest_of
-from interlock.runtime.drivers.ports import DriverState
-from interlock.runtime.drivers.remembered import Remembered
+from interlock.protocol.drivers.selection.compatibility import manifest_of
+from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.workspace.trust_store import Remembered
 
 REMOTE = {"kind": "remote", "url": "https://a.example/mcp"}
 

@@ -10,17 +10,17 @@ from driver_workspace import MACHINE, Workspace, binding, contract, driver
 
 from interlock.config.plan import DriversPlan, Plan
 from interlock.protocol.drivers.errors import DriverError
-from interlock.protocol.drivers.messages import Binding, Problem
-from interlock.runtime.callers import Caller
-from interlock.runtime.clock import SystemClock
-from interlock.runtime.drivers.declared import Declared
-from interlock.runtime.drivers.ports import DriverState, Lease
-from interlock.runtime.drivers.registry import Registry
-from interlock.runtime.drivers.remembered import Memory, Trusted
-from interlock.runtime.drivers.table import ContractTable
+from interlock.protocol.drivers.model import Binding, Problem
+from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.calls.caller import Caller
+from interlock.runtime.drivers.contracts.table import ContractTable
+from interlock.runtime.drivers.provider.interfaces import DriverState, Lease
+from interlock.runtime.drivers.registry.registry import Registry
+from interlock.runtime.drivers.workspace.declaration import Declared
+from interlock.runtime.drivers.workspace.trust_store import Memory, Trusted
 from interlock.runtime.links.listing import Listing
+from interlock.store.backends import build_store
 from interlock.store.ports import KeyValue, Unavailable
-from interlock.store.registry import build_store
 
 
 class Fake:

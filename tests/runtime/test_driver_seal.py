@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from driver_workspace import Workspace, driver
 
-from interlock.runtime.drivers.sealed import Seal
+from interlock.runtime.drivers.workspace.tamper_check import Seal
 
 
 def sealed(workspace: Workspace) -> Seal:

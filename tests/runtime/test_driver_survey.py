@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from driver_workspace import MACHINE, Workspace, binding, codes, contract, driver, remote, secret, text
 
-from interlock.protocol.drivers.runner_block import RunnerLimits, runner_limits
-from interlock.runtime.drivers.folders import Folder, read_folder
-from interlock.runtime.drivers.looking import Found, look
-from interlock.runtime.drivers.ports import DriverState
-from interlock.runtime.drivers.remembered import Remembered
-from interlock.runtime.drivers.survey import Surveyor
+from interlock.protocol.drivers.files.runner_block import RunnerLimits, runner_limits
+from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.workspace.folder import Folder, read_folder
+from interlock.runtime.drivers.workspace.scan import Found, look
+from interlock.runtime.drivers.workspace.survey import Surveyor
+from interlock.runtime.drivers.workspace.trust_store import Remembered
 
 
 @pytest.fixture
@@ -542,12 +542,12 @@ def test_a_folder_beyond_the_limits_is_refused_whole(workspace: Workspace, monke
     folder = workspace.driver(driver())
     for number in range(10):
         (folder / f"{number}.bin").write_bytes(b"x")
-    monkeypatch.setattr("interlock.runtime.drivers.looking.FILES_MAX", 5)
-    monkeypatch.setattr("interlock.runtime.drivers.folders.FILES_MAX", 5)
+    monkeypatch.setattr("interlock.runtime.drivers.workspace.scan.FILES_MAX", 5)
+    monkeypatch.setattr("interlock.runtime.drivers.workspace.folder.FILES_MAX", 5)
     assert codes(workspace.one("files-mcp").problems) == ["folder_too_large"]
-    monkeypatch.setattr("interlock.runtime.drivers.folders.FILES_MAX", 100)
-    monkeypatch.setattr("interlock.runtime.drivers.looking.FILES_MAX", 100)
-    monkeypatch.setattr("interlock.runtime.drivers.folders.FOLDER_BYTES_MAX", 100)
+    monkeypatch.setattr("interlock.runtime.drivers.workspace.folder.FILES_MAX", 100)
+    monkeypatch.setattr("interlock.runtime.drivers.workspace.scan.FILES_MAX", 100)
+    monkeypatch.setattr("interlock.runtime.drivers.workspace.folder.FOLDER_BYTES_MAX", 100)
     workspace.surveyor = Surveyor(workspace.plan, MACHINE)
     assert codes(workspace.one("files-mcp").problems) == ["folder_too_large"]
 
@@ -681,7 +681,7 @@ def test_what_did_not_change_is_not_read_again(workspace: Workspace, monkeypatch
         read.append(found.path)
         return read_folder(found)
 
-    monkeypatch.setattr("interlock.runtime.drivers.survey.read_folder", watched)
+    monkeypatch.setattr("interlock.runtime.drivers.workspace.survey.read_folder", watched)
     assert workspace.declared() == before
     assert read == []
     workspace.driver(driver("second-mcp", description="Another."))

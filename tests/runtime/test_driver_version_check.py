@@ -9,17 +9,17 @@ import pytest
 from tests.contract.package_sources import Registry, Shelf, needs_node, registry, shelf
 from tests.runtime.installs import Place, declared, program
 
-from interlock.protocol.drivers.messages import Driver
-from interlock.runtime.drivers.commands import outside
-from interlock.runtime.drivers.installed import Installed, InstallFailed, Locked
-from interlock.runtime.drivers.version_check import (
+from interlock.process.run import Ran
+from interlock.protocol.drivers.model import Driver
+from interlock.runtime.drivers.install.commands import outside
+from interlock.runtime.drivers.install.outcome import Installed, InstallFailed, Locked
+from interlock.runtime.drivers.install.version_check import (
     VersionFits,
     VersionMismatch,
     check_version,
     install_checked,
     names_package,
 )
-from interlock.transport.errands import Ran
 
 __all__ = ["registry", "shelf"]  # fixtures
 

@@ -24,12 +24,12 @@ from tests.servers.minting import mint
 
 from interlock.config.load import load
 from interlock.protocol.approvals.state import Status
-from interlock.protocol.ax.gating import Gate
+from interlock.protocol.ax.confirmation.policy import Gate
 from interlock.protocol.jsonrpc.errors import Fault
-from interlock.runtime.callers import Principal
+from interlock.runtime.calls.caller import Principal
+from interlock.runtime.calls.guard import HELD, Refuse, Rung
 from interlock.runtime.gate.rounds import Relayed
-from interlock.runtime.guard import HELD, Refuse, Rung
-from interlock.runtime.node import Node
+from interlock.runtime.node.node import Node
 from interlock.store.ports import Unavailable
 
 PAGES = {"elicitation": {"url": {}}}

@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.jsonrpc.errors import Fault
-from interlock.runtime.ax.hop import KNOWN_MAX, Hop
+from interlock.runtime.calls.incoming_route import KNOWN_MAX, Hop
 
 PATH = ["root", "edge", "gate", "read"]
 

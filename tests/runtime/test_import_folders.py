@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 
 from interlock.config.plan import Spawn
-from interlock.protocol.drivers.driver_file import read_driver
-from interlock.protocol.drivers.writing import frontmatter_text
-from interlock.protocol.imports.clients import BY_NAME
-from interlock.protocol.imports.drafting import Wishes
-from interlock.protocol.imports.driver_text import PENDING
-from interlock.runtime.drivers.adding import Added, NotAdded
-from interlock.runtime.drivers.bench import Stood
-from interlock.runtime.drivers.compiled import compiled
-from interlock.runtime.drivers.installed import Installed, Locked
-from interlock.runtime.drivers.ports import DriverState
-from interlock.runtime.imports.connecting import connect
-from interlock.runtime.imports.finding import Machine, read_source
-from interlock.runtime.imports.folders import WorkspaceUnusable
-from interlock.runtime.imports.importing import Importing, Report, carry_out, plan, sourced
+from interlock.protocol.drivers.files.driver import read_driver
+from interlock.protocol.drivers.files.frontmatter_writer import frontmatter_text
+from interlock.protocol.interop.clients import BY_NAME
+from interlock.protocol.interop.convert.draft import Wishes
+from interlock.protocol.interop.convert.inventory_text import PENDING
+from interlock.runtime.drivers.add.add import Added, NotAdded
+from interlock.runtime.drivers.add.trial import Stood
+from interlock.runtime.drivers.install.outcome import Installed, Locked
+from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.provider.server_plan import compiled
+from interlock.runtime.drivers.workspace.imported_folder import WorkspaceUnusable
+from interlock.runtime.interop.client_discovery import Machine, read_source
+from interlock.runtime.interop.importer import Importing, Report, carry_out, plan, sourced
+from interlock.runtime.interop.probe_drafts import connect
 
 MARKER = "m4rk3rS3cr3tV4lu3x0123456789"
 

@@ -10,9 +10,9 @@ from typing import Any
 from tests.runtime.leaving import STAMP, exchanged, free_ports
 
 from interlock.config.load import load
-from interlock.runtime.fronts.http import KNOWN_HEADS_MAX
-from interlock.runtime.node import Node
-from interlock.surface.admin.app import operator_app
+from interlock.runtime.fronts.http_protocol import KNOWN_HEADS_MAX
+from interlock.runtime.node.node import Node
+from interlock.surface.operator.app import operator_app
 
 DISCOVER = "mcp-protocol-version: 2026-07-28\r\nmcp-method: server/discover\r\n"
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from tests.runtime.desks import running
 
+from interlock.net.message_pipe import NORMAL
 from interlock.protocol.ax.capability import AuthScope
-from interlock.runtime.ax.peers import Guest
-from interlock.runtime.ax.visitor import Visitor
+from interlock.runtime.ax.connection import Visitor
 from interlock.runtime.links import keeper as keepers
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.listing import Items
-from interlock.runtime.node import Node
-from interlock.transport.messages import NORMAL
+from interlock.runtime.node.node import Node
+from interlock.runtime.trust.registrant import Guest
 
 PATIENCE_S = 10.0
 PAGE = 50

@@ -12,10 +12,10 @@ import pytest
 from interlock.config.plan import OAuthPlan
 from interlock.protocol.oauth.client import Client
 from interlock.protocol.oauth.discovery import AuthorizationServer
-from interlock.runtime.grants.clients import Clients, Identity
-from interlock.runtime.grants.errors import TokenRefused, Unobtainable
-from interlock.runtime.grants.records import Grant, Records
-from interlock.runtime.grants.revealing import Revealer
+from interlock.runtime.credentials.client_registration import Clients, Identity
+from interlock.runtime.credentials.errors import TokenRefused, Unobtainable
+from interlock.runtime.credentials.secret_references import Revealer
+from interlock.runtime.credentials.token_store import Grant, Records
 from interlock.store.secrets import Secrets
 
 ISSUER = "https://login.example.com"
@@ -145,5 +145,5 @@ async def test_a_grant_for_another_server_is_dropped_and_not_given(room: Room) -
 
 
 def test_a_node_without_tokens_does_not_load_what_they_need() -> None:
-    program = "import sys, interlock.runtime.node; sys.exit('cryptography' in sys.modules)"
+    program = "import sys, interlock.runtime.node.node; sys.exit('cryptography' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=30, check=False).returncode == 0

@@ -7,11 +7,11 @@ import pytest
 
 from interlock.protocol.oauth.client import Client
 from interlock.protocol.oauth.discovery import AuthorizationServer
-from interlock.protocol.oauth.exchange import Token
-from interlock.runtime.grants import consents as room
-from interlock.runtime.grants.authority import Found
-from interlock.runtime.grants.consents import CONSENT_S, Consent, Consents, Page, Pending
-from interlock.runtime.grants.errors import Unobtainable
+from interlock.protocol.oauth.token_request import Token
+from interlock.runtime.credentials import consents as room
+from interlock.runtime.credentials.authorization_server import Found
+from interlock.runtime.credentials.consents import CONSENT_S, Consent, Consents, Page, Pending
+from interlock.runtime.credentials.errors import Unobtainable
 from interlock.store.ports import Unavailable
 
 ISSUER = "https://login.example.com"

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from tests.servers.minting import key, mint
 
-from interlock.protocol.oauth.claims import Claims
-from interlock.protocol.oauth.errors import Invalid, Reason
-from interlock.protocol.oauth.jwks import Jwk
-from interlock.protocol.oauth.jwt import Jwt, read_jwt_untrusted
-from interlock.runtime.access import KNOWN_MAX, TokenBook
-from interlock.runtime.callers import Principal
-from interlock.runtime.oauth.fetching import FetchFailed
-from interlock.runtime.oauth.introspection import BELIEVED_S, REFUSED_MAX, Introspector
-from interlock.runtime.oauth.keys import BACKOFF_S, FRESH_S, KEPT_S, UNKNOWN_KEY_S, KeyRing, Unavailable
-from interlock.store.registry import build_store
+from interlock.net.fetch import FetchFailed
+from interlock.protocol.jose.claims import Claims
+from interlock.protocol.jose.errors import Invalid, Reason
+from interlock.protocol.jose.jwks import Jwk
+from interlock.protocol.jose.jwt import Jwt, read_jwt_untrusted
+from interlock.runtime.access.introspection import BELIEVED_S, REFUSED_MAX, Introspector
+from interlock.runtime.access.tokens import KNOWN_MAX, TokenBook
+from interlock.runtime.calls.caller import Principal
+from interlock.runtime.trust.key_sets import BACKOFF_S, FRESH_S, KEPT_S, UNKNOWN_KEY_S, KeyRing, Unavailable
+from interlock.store.backends import build_store
 from interlock.store.tokens import TokenTable
 
 ISSUER = "https://login.example.com"

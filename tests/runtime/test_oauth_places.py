@@ -9,14 +9,14 @@ import pytest
 from tests.protocol import driver_texts
 
 from interlock.config.plan import Dial
-from interlock.protocol.oauth.places import Place
-from interlock.protocol.oauth.refusal import Challenge
-from interlock.runtime.clock import SystemClock
-from interlock.runtime.drivers.compiled import compiled
-from interlock.runtime.drivers.installed import Installed, Locked
-from interlock.runtime.grants.authority import Authority
-from interlock.runtime.grants.errors import NoOAuth, Unobtainable
-from interlock.runtime.oauth.fetching import Fetcher, FetchFailed, place_of_url
+from interlock.net.fetch import Fetcher, FetchFailed, place_of_url
+from interlock.protocol.net.address_scope import Place
+from interlock.protocol.oauth.www_authenticate import Challenge
+from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.credentials.authorization_server import Authority
+from interlock.runtime.credentials.errors import NoOAuth, Unobtainable
+from interlock.runtime.drivers.install.outcome import Installed, Locked
+from interlock.runtime.drivers.provider.server_plan import compiled
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 

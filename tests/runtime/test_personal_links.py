@@ -7,10 +7,10 @@ import pytest
 import pytest_asyncio
 from tests.runtime.parked import Asked, Place, filled, park, place, steps
 
-from interlock.runtime.grants.holder import Holder
-from interlock.runtime.links import personal
+from interlock.runtime.credentials.token import Holder
+from interlock.runtime.links import per_user as personal
 from interlock.runtime.links.link import Link
-from interlock.runtime.links.personal import PersonalLinks
+from interlock.runtime.links.per_user import PersonalLinks
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from interlock.runtime.fronts.refusals import CALLERS_MAX, ENTRIES_PER_S, NOBODY, REPEATS_S, Refusals
-from interlock.runtime.recorder import Entry
+from interlock.runtime.base.recorder import Entry
+from interlock.runtime.base.refusal_log import CALLERS_MAX, ENTRIES_PER_S, NOBODY, REPEATS_S, Refusals
 
 
 class FakeClock:

@@ -7,9 +7,9 @@ import pytest
 
 from interlock.config.load import Loaded, load
 from interlock.config.plan import Plan
-from interlock.runtime.clock import SystemClock
-from interlock.runtime.reload import Reload
-from interlock.runtime.start_errors import CannotStart
+from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.base.start_errors import CannotStart
+from interlock.runtime.node.reload import Reload
 
 ANCHOR = '[[anchor]]\nname = "ada"\nkey = "ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="\napproves = ["*"]\n'
 BEFORE = f"{ANCHOR}[gate]\nmode = 'gated'\n"

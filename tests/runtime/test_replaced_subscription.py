@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from interlock.config.plan import Dial, ServerPlan
 from interlock.protocol.mcp.eras import Era
-from interlock.runtime.clock import SystemClock
+from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.links import subscriptions
 from interlock.runtime.links.link import Link, ServerFacts
 

@@ -14,16 +14,16 @@ from msgspec import Raw
 from interlock.config.plan import AxPlan, GatePlan, Plan, ServerPlan, Spawn, ToolClass, ToolRule
 from interlock.protocol.ax.capability import AuthScope, as_object, read_capability
 from interlock.protocol.ax.errors import NAMESPACE_INVALID
-from interlock.protocol.ax.hop import ADOPTED, Offer
+from interlock.protocol.ax.hop_metadata import ADOPTED, Offer
 from interlock.protocol.ax.route import check, read_untrusted
 from interlock.protocol.jsonrpc.codec import decode_object
 from interlock.protocol.mcp.eras import Era
-from interlock.runtime.callers import ViewKey
-from interlock.runtime.catalog import Catalog
-from interlock.runtime.clock import SystemClock
+from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.calls.caller import ViewKey
+from interlock.runtime.catalog.catalog import Catalog
+from interlock.runtime.catalog.routes import Route, Shelf, _NoRulings
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Items, Listing
-from interlock.runtime.shelves import Route, Shelf, _NoRulings
 
 SOURCE = Path(__file__).resolve().parents[2] / "src/interlock"
 LEAF = Offer(kind="leaf", scope=AuthScope.ADMIN)

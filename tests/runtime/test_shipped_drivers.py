@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 import interlock
-from interlock.protocol.drivers.binding_checks import check_binding
-from interlock.protocol.drivers.driver_file import read_driver
-from interlock.protocol.drivers.messages import Contract, Driver
-from interlock.protocol.drivers.offering import offer
-from interlock.protocol.drivers.tool_file import read_contract
+from interlock.protocol.drivers.binding.checks import check_binding
+from interlock.protocol.drivers.binding.listed_tool import offer
+from interlock.protocol.drivers.files.contract import read_contract
+from interlock.protocol.drivers.files.driver import read_driver
+from interlock.protocol.drivers.model import Contract, Driver
 
 SHIPPED = Path(interlock.__file__).parent / "shipped" / "drivers"
 TOOLS = {

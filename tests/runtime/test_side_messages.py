@@ -14,13 +14,13 @@ from tests.runtime.desks import running
 from tests.runtime.parked import SECONDS, Place
 from tests.servers.start import raw, serving
 
-from interlock.runtime.calls import Pending
-from interlock.runtime.links import aside
+from interlock.process.child import Child
+from interlock.process.launch import child_environment
+from interlock.process.stderr import StderrRing
+from interlock.runtime.calls.call import Pending
+from interlock.runtime.links import side_requests as aside
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.pipes import HttpPipe, StdioPipe, Trouble, Undelivered
-from interlock.transport.launch import child_environment
-from interlock.transport.stderr import StderrRing
-from interlock.transport.stdio import Child
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 BURST = 1800  # beyond any default queue; the fixture server keeps 2,000 messages

@@ -11,7 +11,7 @@ from tests.servers.start import raw
 
 from interlock.config.load import load
 from interlock.runtime.links.keeper import STOP_S, Keeper
-from interlock.runtime.node import Node
+from interlock.runtime.node.node import Node
 
 TURNS = 25  # by then the child runs and is being greeted
 SOON_S = STOP_S / 2  # a child that is asked to end does so within a moment

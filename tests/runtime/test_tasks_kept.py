@@ -16,11 +16,12 @@ from tests.servers.start import raw
 
 from interlock.config.load import load
 from interlock.protocol.jsonrpc.messages import Request
-from interlock.runtime import task_desk, tasks
-from interlock.runtime.callers import Principal
+from interlock.runtime.calls.caller import Principal
+from interlock.runtime.dispatch import task_methods as task_desk
+from interlock.runtime.dispatch import task_table as tasks
+from interlock.runtime.dispatch.task_table import Tasks
 from interlock.runtime.fronts.sessions import Session
-from interlock.runtime.node import Node
-from interlock.runtime.tasks import Tasks
+from interlock.runtime.node.node import Node
 
 DECLARED = {"extensions": {META + "tasks": {}}}
 NO_ROOM = {"reason": "too_many_tasks"}

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from interlock.config.plan import AccessRule
-from interlock.runtime.access import USE_NOTED_S, TokenBook
-from interlock.runtime.clock import rfc3339
+from interlock.runtime.access.tokens import USE_NOTED_S, TokenBook
+from interlock.runtime.base.clock import rfc3339
+from interlock.store.backends import build_store
 from interlock.store.ports import Store
-from interlock.store.registry import build_store
 from interlock.store.tokens import TokenTable
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import httpx2
 from starlette.requests import Request
 
-from interlock.protocol.ax.confirm import Presented
-from interlock.protocol.ax.confirm_proof import Asked, Verified, invalid
+from interlock.protocol.ax.confirmation.held_call import Presented
+from interlock.protocol.ax.confirmation.jws_proof import Asked, Verified, invalid
 from interlock.protocol.jsonrpc.errors import Fault
-from interlock.runtime.access import credential_of
-from interlock.runtime.approvals.deciding import Deciding
-from interlock.runtime.approvals.window import Window
-from interlock.surface.admin.app import operator_app
+from interlock.runtime.access.tokens import credential_of
+from interlock.runtime.approvals.decisions import Deciding
+from interlock.runtime.approvals.views import Window
+from interlock.surface.operator.app import operator_app
 
 RUNTIME = Path(__file__).resolve().parents[1] / "runtime"
 if str(RUNTIME) not in sys.path:

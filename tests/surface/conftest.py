@@ -7,7 +7,7 @@ import pytest
 from fake_node import FakeOperations, FakePublicDoor, serving, tcp_listener, unix_listener, url_of
 from program import Inline, Interlock
 
-from interlock.surface.admin.app import operator_app
+from interlock.surface.operator.app import operator_app
 
 
 @pytest.fixture

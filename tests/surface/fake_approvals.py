@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from interlock.protocol.approvals.approval import Kind
 from interlock.protocol.approvals.errors import UNKNOWN
-from interlock.protocol.approvals.messages import Kind
 from interlock.protocol.approvals.state import Status
-from interlock.protocol.ax.confirm import Presented, call_digest
-from interlock.protocol.ax.digest import tool_digest
+from interlock.protocol.ax.confirmation.held_call import Presented, call_digest
 from interlock.protocol.jsonrpc.errors import Fault
-from interlock.runtime.approvals.window import Ambiguous
+from interlock.protocol.jsontext.canonical import tool_digest
+from interlock.runtime.approvals.views import Ambiguous
 
 OWN_ID = "550e8400-e29b-41d4-a716-446655440000"
 CALL_ID = "3f9c0a1b-0000-4000-8000-000000000001"

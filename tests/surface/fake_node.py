@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from interlock.surface.admin.operations import NotFound, Refused
+from interlock.surface.operator.operations import NotFound, Refused
 
 STARTED = "2026-11-15T10:00:00Z"
 

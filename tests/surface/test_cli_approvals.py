@@ -13,14 +13,14 @@ from fake_approvals import CALL_ID, CHANGE_ID, DEFINITION_ID, OWN_ID, FakeApprov
 from fake_node import FakeOperations, FakePublicDoor, tool
 from program import PATIENCE_S, Inline, Interlock
 
-from interlock.protocol.approvals.answers import binding
-from interlock.protocol.approvals.messages import Approval, Kind, Source
-from interlock.protocol.ax.authority import Anchor
-from interlock.protocol.ax.confirm import CONFIRMATION
-from interlock.protocol.ax.confirm_proof import Asked, Verified, judge_confirmation
-from interlock.protocol.oauth.public_key import read_key_untrusted
-from interlock.runtime.clock import SystemClock
-from interlock.runtime.oauth.signatures import check_signature
+from interlock.keys.verification import check_signature
+from interlock.protocol.approvals.approval import Approval, Kind, Source
+from interlock.protocol.approvals.digests import binding
+from interlock.protocol.ax.confirmation.held_call import CONFIRMATION
+from interlock.protocol.ax.confirmation.jws_proof import Asked, Verified, judge_confirmation
+from interlock.protocol.ax.registration.authority import Anchor
+from interlock.protocol.jose.public_key import read_key_untrusted
+from interlock.runtime.base.clock import SystemClock
 
 
 @pytest.fixture
@@ -252,7 +252,7 @@ def test_a_call_that_waits_for_a_decision_ends_with_three(
         "isError": True,
         "_meta": {CONFIRMATION: {"status": "confirmation_required"}},
     }
-    monkeypatch.setattr("interlock.surface.cli.mcp_door.McpDoor.call", lambda *_, **__: json.dumps(held).encode())
+    monkeypatch.setattr("interlock.surface.cli.client.mcp.McpDoor.call", lambda *_, **__: json.dumps(held).encode())
     done = inline("tools", "call", "demo.say")
     assert (done.code, done.out) == (3, "Nothing was executed.\n")
     assert inline("tools", "call", "demo.say", "--json").code == 3

@@ -8,19 +8,19 @@ import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from program import Inline, Interlock
 
-from interlock.protocol.approvals.answers import binding, shown_digest
-from interlock.protocol.approvals.messages import Approval, Kind, Source
-from interlock.protocol.ax.authority import Anchor
-from interlock.protocol.ax.confirm import Presented, call_digest
-from interlock.protocol.ax.confirm_proof import Asked, Verified, judge_confirmation
-from interlock.protocol.oauth.public_key import read_key_untrusted
-from interlock.runtime.clock import SystemClock
-from interlock.runtime.oauth.signatures import check_signature
-from interlock.store import sealing
-from interlock.surface.cli.failures import BadUsage, CommandFailed, Refused
-from interlock.surface.cli.node import Answer
-from interlock.surface.cli.operator_keys import own_name
-from interlock.surface.cli.proving import prove
+from interlock.keys import encrypted_pem as sealing
+from interlock.keys.verification import check_signature
+from interlock.protocol.approvals.approval import Approval, Kind, Source
+from interlock.protocol.approvals.digests import binding, shown_digest
+from interlock.protocol.ax.confirmation.held_call import Presented, call_digest
+from interlock.protocol.ax.confirmation.jws_proof import Asked, Verified, judge_confirmation
+from interlock.protocol.ax.registration.authority import Anchor
+from interlock.protocol.jose.public_key import read_key_untrusted
+from interlock.runtime.base.clock import SystemClock
+from interlock.surface.cli.client.operator import Answer
+from interlock.surface.cli.errors import BadUsage, CommandFailed, Refused
+from interlock.surface.cli.keys.operator_keys import own_name
+from interlock.surface.cli.keys.sign_decision import prove
 
 OWN_ID = "550e8400-e29b-41d4-a716-446655440000"
 ARGUMENTS = '{"path": "/a",  "n": 1.50}'

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from program import Inline, Interlock
 
-from interlock.store.sqlite import SqliteStore
-from interlock.store.sqlite_audit import AUDIT_FILE, SqliteAudit
+from interlock.store.sqlite.audit import AUDIT_FILE, SqliteAudit
+from interlock.store.sqlite.store import SqliteStore
 from interlock.store.tokens import TokenRecord, TokenTable, token_hash
 
 

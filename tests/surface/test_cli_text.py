@@ -7,12 +7,21 @@ import pytest
 from fake_node import FakeOperations, link
 from rich.text import Text
 
-from interlock.surface.cli.columns import in_columns
-from interlock.surface.cli.links import unseen
-from interlock.surface.cli.shapes import LogLine, Status
-from interlock.surface.cli.text import count, duration, first_sentence, latency, mcp_url, one_line, printable, since
-from interlock.surface.cli.tool_result import ToolResult, result_blocks
-from interlock.surface.cli.tree import tree_lines
+from interlock.surface.cli.render.columns import in_columns
+from interlock.surface.cli.render.text import (
+    count,
+    duration,
+    first_sentence,
+    latency,
+    mcp_url,
+    one_line,
+    printable,
+    since,
+)
+from interlock.surface.cli.render.tool_result import ToolResult, result_blocks
+from interlock.surface.cli.render.tree import tree_lines
+from interlock.surface.cli.verbs.links import unseen
+from interlock.surface.operator.schema import LogLine, Status
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 

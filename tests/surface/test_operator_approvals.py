@@ -14,10 +14,10 @@ import pytest
 from approval_door import CLIENT, OPERATOR, OWN_ID, VIEWER, Door, door_at, signed
 from msgspec import Raw
 
-from interlock.protocol.approvals.answers import binding
-from interlock.protocol.approvals.messages import Approval, Kind, Requires, Source
+from interlock.protocol.approvals.approval import Approval, Kind, Requires, Source
+from interlock.protocol.approvals.digests import binding
 from interlock.protocol.approvals.state import Status
-from interlock.surface.cli.approval_detail import Whole, preview
+from interlock.surface.cli.render.approval import Whole, preview
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 HOSTILE = Raw(b'{"path":"</pre><script src=//evil.example>alert(1)</script>","\\u202e":"x","n":1.10,"b":[]}')

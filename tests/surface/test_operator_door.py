@@ -13,8 +13,8 @@ from fake_node import FakeOperations, serving, tcp_listener
 from starlette.requests import Request
 
 from interlock.store.ports import Unavailable
-from interlock.surface.admin.app import operator_app
-from interlock.surface.admin.requests import BODY_BYTES_MAX
+from interlock.surface.operator.app import operator_app
+from interlock.surface.operator.requests import BODY_BYTES_MAX
 
 GOOD = "Bearer ilo_good"
 LOOKS = "Bearer ilo_looks"

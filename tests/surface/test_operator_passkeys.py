@@ -15,15 +15,15 @@ from approval_door import CLIENT, OPERATOR, OWN_ID, VIEWER, Door, Holder, authen
 from tests.servers.authenticator import PRESENT, USUAL, Authenticator, b64
 
 from interlock.config.plan import AnchorPlan
-from interlock.protocol.approvals.messages import Approval, Kind, Source
+from interlock.protocol.approvals.approval import Approval, Kind, Source
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.webauthn.party import maybe_party
-from interlock.runtime.anchors import Anchors
-from interlock.runtime.approvals.window import Window
-from interlock.runtime.ax.judge import Judge
-from interlock.runtime.ax.passkeys import INVITATION_S, INVITATIONS_MAX, PasskeyDesk
+from interlock.runtime.approvals.views import Window
+from interlock.runtime.trust.anchors import Anchors
+from interlock.runtime.trust.approval_proofs import Judge
+from interlock.runtime.trust.passkeys import INVITATION_S, INVITATIONS_MAX, PasskeyDesk
 from interlock.store.ports import StoreError
-from interlock.surface.admin.app import operator_app
+from interlock.surface.operator.app import operator_app
 
 URL = "http://127.0.0.1:7412"
 ORIGIN = "http://localhost:7412"

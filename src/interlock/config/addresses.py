@@ -5,11 +5,11 @@ import re
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
-from interlock.config.kinds import Kind, read_text
-from interlock.config.place import WRONG, At, Wrong
+from interlock.config.location import WRONG, At, Wrong
 from interlock.config.plan import Address
 from interlock.config.problems import shown
 from interlock.config.references import expand
+from interlock.config.value_types import Kind, read_text
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Za-z:.%_-]+)\]|([^\s:/\[\]]+)):([0-9]{1,5})", re.ASCII)
 _HOST_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9_-]{1,63}(?<!-))*", re.ASCII | re.IGNORECASE)

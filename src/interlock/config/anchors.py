@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from interlock.config.issuers import Protected
-from interlock.config.kinds import Kind, read_text, resolve
-from interlock.config.place import WRONG, At, Wrong
+from interlock.config.location import WRONG, At, Wrong
 from interlock.config.plan import AnchorPlan
-from interlock.protocol.ax.authority import maybe_authority, maybe_dns_name
-from interlock.protocol.oauth.public_key import PRIVATE, BadKey, is_key_text, maybe_pem_label, read_key_untrusted
+from interlock.config.value_types import Kind, read_text, resolve
+from interlock.protocol.ax.registration.authority import maybe_authority, maybe_dns_name
+from interlock.protocol.jose.public_key import PRIVATE, BadKey, is_key_text, maybe_pem_label, read_key_untrusted
 from interlock.protocol.webauthn.passkeys import read_passkey_untrusted
 
 KEY_SOURCES: Final = ("key", "jwks", "passkey")

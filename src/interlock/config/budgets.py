@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from interlock.config.kinds import Whole
 from interlock.config.plan import UnitsPlan
-from interlock.config.records import Record
+from interlock.config.table_type import Record
+from interlock.config.value_types import Whole
 from interlock.protocol.ax.budget import KEYS, LIMIT_MAX, Limits
 
 AMOUNT: Final = Whole(low=0, high=LIMIT_MAX)

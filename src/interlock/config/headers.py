@@ -3,8 +3,8 @@
 import re
 from typing import Any, Final
 
-from interlock.config.kinds import Kind, Text
-from interlock.config.place import WRONG, At, Wrong
+from interlock.config.location import WRONG, At, Wrong
+from interlock.config.value_types import Kind, Text
 
 _NAME: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110 5.6.2
 HEADER_VALUE: Final = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?", re.ASCII)

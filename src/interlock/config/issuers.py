@@ -3,10 +3,10 @@
 import re
 from typing import Any, Final
 
-from interlock.config.kinds import Choice, Kind, Table, Text, read_text
-from interlock.config.place import WRONG, At, Wrong
+from interlock.config.location import WRONG, At, Wrong
 from interlock.config.plan import IssuerPlan
-from interlock.config.records import Record
+from interlock.config.table_type import Record
+from interlock.config.value_types import Choice, Kind, Table, Text, read_text
 from interlock.protocol.oauth.resource import is_protected
 
 

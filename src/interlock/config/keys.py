@@ -8,12 +8,14 @@ from typing import Final
 
 from interlock.config.addresses import Listen, Network, Origin, Url
 from interlock.config.anchors import KEY_SOURCES, DnsName, KeySet, Passkey, PublicKey
+from interlock.config.ax_types import AUTHORITY, CHILD, ENVIRONMENT, GLOB_URLS, PARENT, TREE
 from interlock.config.budgets import AMOUNT, BUDGET, UNITS
-from interlock.config.drivers import DRIVERS, MONTH_S
-from interlock.config.entries import Key, Section, keyed
+from interlock.config.drivers_keys import DRIVERS, MONTH_S
 from interlock.config.headers import Headers
 from interlock.config.issuers import ISSUER
-from interlock.config.kinds import (
+from interlock.config.sections import Key, Section, keyed
+from interlock.config.server_auth import SERVER_AUTH
+from interlock.config.value_types import (
     Choice,
     Command,
     FilePath,
@@ -27,10 +29,8 @@ from interlock.config.kinds import (
     Version,
     Whole,
 )
-from interlock.config.server_auth import SERVER_AUTH
-from interlock.config.tree import AUTHORITY, CHILD, ENVIRONMENT, GLOB_URLS, PARENT, TREE
 from interlock.protocol.ax.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass, Transport
-from interlock.protocol.drivers.egress import ENTRY
+from interlock.protocol.net.egress import ENTRY
 
 # A leading "-" would be an option to the installer, so no package or image may start with one.
 NPM_PACKAGE: Final = r"(?:@[a-z0-9~][a-z0-9._~-]*/)?[a-z0-9~][a-z0-9._~-]*(?:@[0-9A-Za-z^~][0-9A-Za-z.+_-]*)?"

@@ -11,10 +11,11 @@ from typing import Final
 
 import msgspec
 
+from interlock.config.cross_checks import check_together
 from interlock.config.folders import config_folder, data_folder, home_folder
 from interlock.config.layers import environment_layer, file_layer, flags_layer
-from interlock.config.names import check_names
-from interlock.config.place import At, Layer, Surroundings
+from interlock.config.location import At, Layer, Surroundings
+from interlock.config.name_checks import check_names
 from interlock.config.plan import (
     ApprovalsPlan,
     AuthPlan,
@@ -32,8 +33,7 @@ from interlock.config.plan import (
     StorePlan,
 )
 from interlock.config.problems import ConfigInvalid, Findings, Problem
-from interlock.config.reading import Settings
-from interlock.config.rules import check_together
+from interlock.config.reader import Settings
 
 __all__ = ["FILE_NAME", "ConfigInvalid", "Loaded", "Problem", "load"]
 

@@ -7,7 +7,7 @@ reference stays in the plan as it is written, and whoever dials or launches the 
 import re
 from typing import Final
 
-from interlock.config.place import WRONG, At, Wrong
+from interlock.config.location import WRONG, At, Wrong
 from interlock.config.problems import shown
 
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")

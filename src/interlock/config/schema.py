@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from interlock.config.entries import Key, Section
 from interlock.config.keys import SECTIONS, TOP
-from interlock.config.kinds import Segment
-from interlock.config.servers import REACHES, TRANSPORTS
+from interlock.config.sections import Key, Section
+from interlock.config.server_entries import REACHES, TRANSPORTS
+from interlock.config.value_types import Segment
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 

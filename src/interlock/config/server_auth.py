@@ -3,10 +3,10 @@
 from typing import Final
 
 from interlock.config.issuers import OAUTH_SCOPE, Protected
-from interlock.config.kinds import Choice, FilePath, Kind, Many, Text
-from interlock.config.place import WRONG, At, Wrong
+from interlock.config.location import WRONG, At, Wrong
 from interlock.config.plan import OAuthPlan
-from interlock.config.records import Record
+from interlock.config.table_type import Record
+from interlock.config.value_types import Choice, FilePath, Kind, Many, Text
 
 _FIELDS: Final[dict[str, Kind]] = {
     "grant": Choice(values=("authorization_code", "client_credentials")),

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
-from interlock.config.written import toml_text
+from interlock.config.toml_text import toml_text
 
 EXAMPLES: Final[dict[str, tuple[str, dict[str, Any]]]] = {  # segment -> (what it is, its table)
     "time": ("The time anywhere, from a PyPI package.", {"pypi": "mcp-server-time"}),

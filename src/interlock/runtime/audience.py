@@ -10,17 +10,17 @@ from typing import Final, Protocol
 
 from msgspec import Raw
 
-from interlock.protocol.ax.notices import Notice
+from interlock.protocol.ax.notifications import Notice
 from interlock.protocol.ax.uris import bare_uri
 from interlock.protocol.jsonrpc.codec import decode_object, encode_notification, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, Fault
 from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import ELICITATION_COMPLETE, LOG_RANK, ROOTS_CHANGED, ROOTS_LIST
-from interlock.runtime.callers import Caller
+from interlock.runtime.calls.caller import Caller
+from interlock.runtime.catalog.routes import RESOURCE_SCHEME
 from interlock.runtime.links.keeper import Heard, Keeper
 from interlock.runtime.links.link import Link
-from interlock.runtime.shelves import RESOURCE_SCHEME
 
 COALESCE_S: Final = 0.05  # MCP-AX 6.3, our rule
 

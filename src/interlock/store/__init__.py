@@ -1,0 +1,1 @@
+"""What is remembered: ports, the audit chain, publish and subscribe, and the table of backends."""

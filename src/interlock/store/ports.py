@@ -18,7 +18,7 @@ from typing import Protocol, Self
 
 import msgspec
 
-from interlock.store.audit import ChainedRecord, Verdict
+from interlock.store.audit_chain import ChainedRecord, Verdict
 
 
 class Entry(msgspec.Struct, frozen=True):

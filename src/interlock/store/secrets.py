@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 import msgspec
 
 from interlock.store.ports import Damaged, FolderUnusable, Refused
-from interlock.store.sqlite import STORE_SCHEMA, SqliteStore
+from interlock.store.sqlite.store import STORE_SCHEMA, SqliteStore
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM

@@ -14,8 +14,8 @@
 It knows nothing of the node: it stands on the protocol and the transports alone.
 """
 
-from interlock.subserver.leaf import Parent, Subserver
-from interlock.subserver.problems import RegistrationRefused, SubserverInvalid, ToolFailed, ToolInvalid
+from interlock.subserver.errors import RegistrationRefused, SubserverInvalid, ToolFailed, ToolInvalid
+from interlock.subserver.subserver import Parent, Subserver
 from interlock.subserver.tools import Context, ToolResult
 
 __all__ = [

@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 
 from interlock.config.folders import data_folder
-from interlock.subserver.problems import SubserverInvalid
+from interlock.subserver.errors import SubserverInvalid
 
 FILE_BYTES_MAX = 4096  # it holds one id
 

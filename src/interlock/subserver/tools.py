@@ -18,7 +18,7 @@ from msgspec import Raw
 
 from interlock.protocol.ax.capability import Invalid, as_object, hints, read_capability
 from interlock.protocol.ax.names import is_segment, normalise
-from interlock.subserver.problems import ToolFailed, ToolInvalid
+from interlock.subserver.errors import ToolFailed, ToolInvalid
 
 CAPABILITY: Final = "x-mcpax-capability"
 

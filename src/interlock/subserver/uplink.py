@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from interlock import uplink
 from interlock.protocol.ax.messages import Proof, Register
-from interlock.protocol.ax.registrant import Joined
-from interlock.subserver.desk import Desk, Offer
-from interlock.transport import uplink
-from interlock.transport.uplink import Opener
+from interlock.protocol.ax.registration.registrant import Joined
+from interlock.subserver.mcp_server import Desk, Offer
+from interlock.uplink import Opener
 
 log = logging.getLogger("interlock.subserver")
 

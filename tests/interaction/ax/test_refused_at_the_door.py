@@ -10,7 +10,7 @@ from tests.interaction.harness import RunningNode, running_node
 from tests.interaction.rude import ask, request
 
 from interlock.config.plan import AuthPlan, AxPlan
-from interlock.protocol.ax.codec import MESSAGE_BYTES_MAX
+from interlock.protocol.ax.registration.codec import MESSAGE_BYTES_MAX
 from interlock.runtime.fronts.ax import AxDoor
 
 BEAT = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "mcpax/heartbeat", "params": {"session_id": "x"}}).encode()

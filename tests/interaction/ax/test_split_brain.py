@@ -17,11 +17,11 @@ from tests.interaction.ax.tree import parents, wait_parent
 from tests.interaction.harness import RunningNode, running_node
 
 from interlock.config.plan import Address, AxPlan, NodePlan, Plan
-from interlock.runtime.ax.records import Leases
-from interlock.runtime.node import Node
+from interlock.runtime.ax.ownership import Leases
+from interlock.runtime.node.node import Node
+from interlock.store.backends import build_store
 from interlock.store.ports import Store
-from interlock.store.registry import build_store
-from interlock.surface.admin.app import operator_app
+from interlock.surface.operator.app import operator_app
 
 
 @contextlib.asynccontextmanager

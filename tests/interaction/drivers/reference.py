@@ -18,12 +18,12 @@ from tests.conformance.driver_places import HOME, installed, tools_of_node
 from tests.conformance.shipping import PLACE, SHIPPED
 from tests.interaction.harness import RunningNode, running_node, wait_for
 
-from interlock.protocol.drivers.driver_file import read_driver
-from interlock.protocol.drivers.messages import Driver
-from interlock.runtime.clock import SystemClock
-from interlock.runtime.drivers.installed import Locked
-from interlock.runtime.drivers.locks import Locks
-from interlock.store.registry import build_store
+from interlock.protocol.drivers.files.driver import read_driver
+from interlock.protocol.drivers.model import Driver
+from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.drivers.install.locks import Locks
+from interlock.runtime.drivers.install.outcome import Locked
+from interlock.store.backends import build_store
 
 SERVERS = ("filesystem", "everything")
 READY_S = 90.0

@@ -6,7 +6,7 @@ from tests.interaction.drivers.driving import Workspace, alive, states
 from tests.interaction.harness import LEGACY, RunningNode, wait_for
 from tests.interaction.peers import HttpPeer
 
-from interlock.runtime.drivers.shop import STARTS_MAX
+from interlock.runtime.drivers.provider.environment import STARTS_MAX
 
 MANY = 200
 SCRIPT = Path(__file__).with_name("quick.sh")

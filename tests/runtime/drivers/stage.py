@@ -14,18 +14,18 @@ import msgspec
 from tests.protocol.driver_texts import as_contract, as_driver, as_secrets, binding, contract, driver
 
 from interlock.config.load import load
-from interlock.protocol.drivers.messages import Contract, Driver
-from interlock.protocol.drivers.secrets_file import secret_for
+from interlock.protocol.drivers.files.inventory import secret_for
+from interlock.protocol.drivers.model import Contract, Driver
 from interlock.protocol.mcp.eras import Era
-from interlock.runtime.callers import Caller, Principal, ViewKey
-from interlock.runtime.clock import SystemClock
-from interlock.runtime.drivers.installed import Installed, InstallFailed, Locked
-from interlock.runtime.drivers.instances import InstanceLease
-from interlock.runtime.drivers.provider import DriverProvider
-from interlock.runtime.drivers.shop import Shop
-from interlock.runtime.drivers.vault import Vault
-from interlock.runtime.links.greeting import modern_head
-from interlock.runtime.node import Node
+from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.calls.caller import Caller, Principal, ViewKey
+from interlock.runtime.drivers.install.outcome import Installed, InstallFailed, Locked
+from interlock.runtime.drivers.provider.environment import Shop
+from interlock.runtime.drivers.provider.instances import InstanceLease
+from interlock.runtime.drivers.provider.provider import DriverProvider
+from interlock.runtime.drivers.secrets.vault import Vault
+from interlock.runtime.links.handshake import modern_head
+from interlock.runtime.node.node import Node
 
 SERVER = Path(__file__).parents[2] / "servers" / "driven.py"
 SECONDS = 20.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from interlock.runtime.drivers.backends import BackendFailed, fetch
+from interlock.runtime.drivers.secrets.backends import BackendFailed, fetch
 from interlock.store.secrets import VALUE_BYTES_MAX, Secrets
 
 

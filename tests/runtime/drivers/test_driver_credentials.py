@@ -20,10 +20,10 @@ from tests.runtime.drivers.stage import AheadClock, Stage, asked, caller, lent, 
 
 from interlock.config.plan import Spawn
 from interlock.protocol.drivers.errors import DriverError
-from interlock.runtime.drivers.compiled import compiled
-from interlock.runtime.drivers.installed import Installed, Locked
-from interlock.runtime.drivers.ports import DriverState
-from interlock.runtime.drivers.provider import DriverProvider
+from interlock.runtime.drivers.install.outcome import Installed, Locked
+from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.provider.provider import DriverProvider
+from interlock.runtime.drivers.provider.server_plan import compiled
 
 ONCE: dict[str, Any] = {"connection_options": {"max_retries": 0, "timeout_ms": 5000}}
 KEPT = [{"slug": "acme-api-key", "name": "Key", "description": "Its key."}]

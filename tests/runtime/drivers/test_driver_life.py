@@ -14,9 +14,9 @@ import pytest_asyncio
 from tests.runtime.drivers.stage import AheadClock, Stage, alive, asked, caller, lent, settled, staged, until
 
 from interlock.protocol.drivers.errors import DriverError
-from interlock.runtime.drivers import provider as provider_module
-from interlock.runtime.drivers.ports import DriverState
-from interlock.runtime.links.state import LinkState
+from interlock.runtime.base.link_state import LinkState
+from interlock.runtime.drivers.provider import provider as provider_module
+from interlock.runtime.drivers.provider.interfaces import DriverState
 
 KEY = "driven-mcp@1"
 SECOND = {"metadata": {"idle_timeout_ms": 1000}}

@@ -8,9 +8,9 @@ import pytest_asyncio
 from tests.runtime.drivers.stage import Stage, alive, asked, caller, lent, settled, staged, until
 
 from interlock.protocol.drivers.errors import DriverError
-from interlock.runtime.drivers.ports import DriverState
-from interlock.runtime.links.state import LinkState
-from interlock.runtime.operations import NotFound
+from interlock.runtime.base.link_state import LinkState
+from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.node.operations import NotFound
 
 
 @pytest_asyncio.fixture

@@ -14,8 +14,8 @@ from tests.runtime.drivers.stage import Stage, asked, caller, lent, settled, sta
 from tests.servers.start import raw, serving
 
 from interlock.protocol.drivers.errors import DriverError
-from interlock.runtime.drivers.ports import DriverState
-from interlock.runtime.drivers.provider import DriverProvider
+from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.provider.provider import DriverProvider
 
 KEY = "driven-mcp@1"
 ONCE: dict[str, Any] = {"connection_options": {"max_retries": 0, "timeout_ms": 5000}}

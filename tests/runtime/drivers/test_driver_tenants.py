@@ -11,9 +11,9 @@ from tests.runtime.drivers.stage import Stage, alive, asked, caller, lent, settl
 
 from interlock.config.plan import Spawn
 from interlock.protocol.drivers.errors import DriverError
-from interlock.runtime.drivers.compiled import compiled
-from interlock.runtime.drivers.installed import Installed, Locked
-from interlock.runtime.drivers.ports import DriverState
+from interlock.runtime.drivers.install.outcome import Installed, Locked
+from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.provider.server_plan import compiled
 
 KEY = "driven-mcp@1"
 

@@ -12,10 +12,10 @@ import pytest_asyncio
 from tests.runtime.drivers.stage import Stage, alive, staged, until
 from tests.servers.caging import needs_sandbox
 
-from interlock.protocol.drivers.entry import Entry
-from interlock.runtime.drivers import hook_process
-from interlock.runtime.drivers.folders import digest_of
-from interlock.runtime.drivers.hook_process import HookFailed, HookPlan, HookProcess
+from interlock.protocol.drivers.binding.hook_entry import Entry
+from interlock.runtime.drivers.provider import hook_process
+from interlock.runtime.drivers.provider.hook_process import HookFailed, HookPlan, HookProcess
+from interlock.runtime.drivers.workspace.folder import digest_of
 from interlock.runtime.sandbox.errors import SandboxFailed
 
 pytestmark = [needs_sandbox, pytest.mark.asyncio(loop_scope="module")]

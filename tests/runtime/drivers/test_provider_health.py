@@ -13,9 +13,9 @@ import pytest_asyncio
 from tests.runtime.drivers.stage import AheadClock, Stage, asked, caller, lent, settled, staged, until
 
 from interlock.protocol.drivers.errors import DriverError
-from interlock.runtime.drivers import checkup
-from interlock.runtime.drivers.ports import DriverState
-from interlock.runtime.links.state import LinkState
+from interlock.runtime.base.link_state import LinkState
+from interlock.runtime.drivers.provider import health_schedule as checkup
+from interlock.runtime.drivers.provider.interfaces import DriverState
 
 KEY = "driven-mcp@1"
 

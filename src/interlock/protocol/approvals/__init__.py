@@ -1,0 +1,1 @@
+"""The approval record of every kind: its fields, its states, its digests."""

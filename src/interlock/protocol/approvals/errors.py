@@ -9,7 +9,7 @@ store                     unavailable: nothing was done
 
 from typing import Any, Final
 
-from interlock.protocol.approvals.messages import Approval
+from interlock.protocol.approvals.approval import Approval
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.ax.errors import (
     CONFIRMATION_DENIED,

@@ -1,0 +1,1 @@
+"""MCP-AX: names, capabilities, budgets, notifications, hop metadata; the words both registration and gates use."""

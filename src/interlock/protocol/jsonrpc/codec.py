@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Raw
 
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, PARSE_ERROR, CodecError, Fault, error_body
-from interlock.protocol.jsonrpc.halves import hide
 from interlock.protocol.jsonrpc.messages import ABSENT, Message, Notification, Request, Response
+from interlock.protocol.jsonrpc.surrogates import hide
 
 
 class _Strict(msgspec.Struct):

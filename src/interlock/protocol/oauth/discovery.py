@@ -9,8 +9,8 @@ from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import msgspec
 
-from interlock.protocol.oauth.refusal import SCOPES_MAX, is_scope
 from interlock.protocol.oauth.resource import WELL_KNOWN, BadMetadata, is_protected
+from interlock.protocol.oauth.www_authenticate import SCOPES_MAX, is_scope
 
 ISSUERS_MAX: Final = 3  # of those a server lists, how many are tried
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}

@@ -6,8 +6,8 @@ from urllib.parse import quote_plus, urlencode
 
 import msgspec
 
-from interlock.protocol.oauth.claims import Claims
-from interlock.protocol.oauth.errors import Invalid, Reason
+from interlock.protocol.jose.claims import Claims
+from interlock.protocol.jose.errors import Invalid, Reason
 
 _FORM: Final = b"content-type: application/x-www-form-urlencoded\r\naccept: application/json\r\n"
 

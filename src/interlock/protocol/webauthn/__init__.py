@@ -1,0 +1,1 @@
+"""WebAuthn: what a passkey signed, parsed and checked."""

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.protocol.ax.strict import Ambiguous, read_untrusted
-from interlock.protocol.oauth.base64url import encode, maybe_decode
-from interlock.protocol.oauth.jwks import Jwk
-from interlock.protocol.oauth.public_key import BadKey
+from interlock.protocol.jose.base64url import encode, maybe_decode
+from interlock.protocol.jose.jwks import Jwk
+from interlock.protocol.jose.public_key import BadKey
+from interlock.protocol.jsontext.unambiguous import Ambiguous, read_untrusted
 from interlock.protocol.webauthn import cbor
 from interlock.protocol.webauthn.party import Party
 from interlock.protocol.webauthn.passkeys import CREDENTIAL_BYTES_MAX, EXPONENT, passkey

@@ -9,10 +9,10 @@ CREDENTIAL and KEY are base64url. None of it is secret. It becomes a Jwk whose `
 
 from typing import Final
 
-from interlock.protocol.oauth.base64url import encode, maybe_decode
-from interlock.protocol.oauth.jwks import Jwk
-from interlock.protocol.oauth.jwt import Algorithm
-from interlock.protocol.oauth.public_key import BadKey
+from interlock.protocol.jose.base64url import encode, maybe_decode
+from interlock.protocol.jose.jwks import Jwk
+from interlock.protocol.jose.jwt import Algorithm
+from interlock.protocol.jose.public_key import BadKey
 
 CREDENTIAL_BYTES_MAX: Final = 1023  # WebAuthn 3, 4: credential id
 EXPONENT: Final = encode((65537).to_bytes(3))

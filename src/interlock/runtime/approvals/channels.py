@@ -16,10 +16,10 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from interlock.protocol.approvals.showing import plain
-from interlock.runtime.clock import Clock
-from interlock.runtime.oauth.fetching import Fetcher, FetchFailed
-from interlock.transport.launch import ChildStartFailed, child_environment, program
+from interlock.net.fetch import Fetcher, FetchFailed
+from interlock.process.launch import ChildStartFailed, child_environment, program
+from interlock.protocol.jsontext.display import plain
+from interlock.runtime.base.clock import Clock
 
 COMMAND_S: Final = 10.0  # how long a command may take
 SIGNATURE: Final = "x-interlock-signature"

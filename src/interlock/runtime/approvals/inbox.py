@@ -19,16 +19,16 @@ import msgspec
 from msgspec.structs import replace
 
 from interlock.config.plan import ApprovalsPlan
+from interlock.protocol.approvals.approval import Approval, Decision, Kind, Source, What
 from interlock.protocol.approvals.errors import UNAVAILABLE_NOW, UNKNOWN, refusal_of
-from interlock.protocol.approvals.messages import Approval, Decision, Kind, Source, What
 from interlock.protocol.approvals.state import LIVE, Move, Status, maybe_after
 from interlock.protocol.ax.budget import Over, budget_exceeded
 from interlock.protocol.jsonrpc.errors import Fault
-from interlock.runtime.approvals.drawer import Drawer
+from interlock.runtime.approvals.audit import Record
+from interlock.runtime.approvals.feed import Circle, Listener
 from interlock.runtime.approvals.index import DEFINITIONS, Index, Key, definition_key, key_of
-from interlock.runtime.approvals.listening import Circle, Listener
-from interlock.runtime.approvals.record import Record
-from interlock.runtime.clock import Clock
+from interlock.runtime.approvals.storage import Drawer
+from interlock.runtime.base.clock import Clock
 from interlock.store.ports import Conflict, StoreError
 
 log = logging.getLogger("interlock.approvals")

@@ -11,10 +11,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from interlock.protocol.approvals.messages import Approval, Kind
+from interlock.protocol.approvals.approval import Approval, Kind
 from interlock.protocol.approvals.state import ENDS, LIVE, Status
-from interlock.runtime.approvals.drawer import Filed
-from interlock.runtime.clock import Clock
+from interlock.runtime.approvals.storage import Filed
+from interlock.runtime.base.clock import Clock
 
 ENDED_MAX: Final = 10_000  # remembered, to answer late questions
 DEFINITIONS: Final = "\0definitions"  # whose they are; no principal is called so

@@ -1,0 +1,1 @@
+"""Aggregators and subservers registered here: connections, memberships, ownership, health."""

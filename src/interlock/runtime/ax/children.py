@@ -15,19 +15,19 @@ from typing import Final
 import msgspec
 
 from interlock.config.plan import ChildPlan, Plan
+from interlock.net.message_pipe import CUT, NORMAL, POLICY
+from interlock.process.child import Child
+from interlock.process.launch import ChildStartFailed, child_environment
+from interlock.process.stderr import StderrRing
 from interlock.protocol.ax.capability import AuthScope
-from interlock.runtime.ax.peers import Guest
+from interlock.runtime.ax.connection import Visitor
 from interlock.runtime.ax.registrar import Registrar
-from interlock.runtime.ax.visitor import Visitor
-from interlock.runtime.grants.errors import Unobtainable
-from interlock.runtime.links.connecting import LAUNCH_S, Workshop
+from interlock.runtime.credentials.errors import Unobtainable
+from interlock.runtime.links.connector import LAUNCH_S, Workshop
 from interlock.runtime.links.keeper import STEADY_S, STOP_S, backoff_s
 from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, StockCatalog
+from interlock.runtime.trust.registrant import Guest
 from interlock.store.ports import StoreError
-from interlock.transport.launch import ChildStartFailed, child_environment
-from interlock.transport.messages import CUT, NORMAL, POLICY
-from interlock.transport.stderr import StderrRing
-from interlock.transport.stdio import Child
 
 log = logging.getLogger("interlock.ax")
 

@@ -14,20 +14,20 @@ from fnmatch import fnmatchcase
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
+from interlock.process.stderr import StderrRing
 from interlock.protocol.ax.errors import LINK_INSECURE, refusal
 from interlock.protocol.ax.messages import Parent, Register
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import DISCOVER, PING
-from interlock.runtime.ax.peers import Guest
-from interlock.runtime.links.connecting import ConnectFailed, Connector, Loss, Workshop
-from interlock.runtime.links.greeting import MODERN_META, modern_head
+from interlock.runtime.base.link_state import LinkState
+from interlock.runtime.links.connector import ConnectFailed, Connector, Loss, Workshop
+from interlock.runtime.links.handshake import MODERN_META, modern_head
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import LostFault
 from interlock.runtime.links.pipes import Pipe
 from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, StockCatalog
-from interlock.runtime.links.state import LinkState
-from interlock.transport.stderr import StderrRing
+from interlock.runtime.trust.registrant import Guest
 
 PROBE_EVERY_S: Final = 30.0  # MCP-AX 6.3, ours: where no heartbeats are promised
 PROBE_S: Final = 10.0

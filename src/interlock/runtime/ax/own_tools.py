@@ -10,21 +10,21 @@ from msgspec import Raw
 
 from interlock.config.plan import Dial, ServerPlan
 from interlock.protocol.ax.capability import AuthScope, Capability, CostClass, LatencyClass, hints
-from interlock.protocol.ax.hop import CAPABILITY, HOPS, published
+from interlock.protocol.ax.hop_metadata import CAPABILITY, HOPS, published
 from interlock.protocol.ax.names import alias
-from interlock.protocol.ax.notices import Drops
+from interlock.protocol.ax.notifications import Drops
 from interlock.protocol.jsonrpc.codec import decode_untrusted, encode_fault, encode_result, encode_value
 from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, Fault
 from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.mcp.eras import LATEST_MODERN, Era
 from interlock.protocol.mcp.methods import TOOLS_CALL
-from interlock.runtime.calls import Pending
-from interlock.runtime.clock import Clock
-from interlock.runtime.links.greeting import modern_head
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.base.link_state import LinkState
+from interlock.runtime.calls.call import Pending
+from interlock.runtime.catalog.routes import Route, Shelf
+from interlock.runtime.links.handshake import modern_head
 from interlock.runtime.links.link import Link, LinkWatcher, ServerFacts
 from interlock.runtime.links.pipes import PipeOwner
-from interlock.runtime.links.state import LinkState
-from interlock.runtime.shelves import Route, Shelf
 
 NAME: Final = "notifications_dropped"
 _CAPABILITY: Final = Capability(

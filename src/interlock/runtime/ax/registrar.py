@@ -13,14 +13,7 @@ from typing import Final
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.protocol.ax.codec import (
-    DEREGISTERED,
-    encode_heartbeat_answer,
-    read_deregister_untrusted,
-    read_heartbeat_untrusted,
-)
 from interlock.protocol.ax.errors import LINK_INSECURE, NAMESPACE_CONFLICT, refusal
-from interlock.protocol.ax.leases import asks_parent, check_parent
 from interlock.protocol.ax.messages import (
     DEREGISTER,
     HEARTBEAT,
@@ -30,7 +23,14 @@ from interlock.protocol.ax.messages import (
     Register,
     Registered,
 )
-from interlock.protocol.ax.sessions import (
+from interlock.protocol.ax.registration.codec import (
+    DEREGISTERED,
+    encode_heartbeat_answer,
+    read_deregister_untrusted,
+    read_heartbeat_untrusted,
+)
+from interlock.protocol.ax.registration.leases import asks_parent, check_parent
+from interlock.protocol.ax.registration.sessions import (
     Event,
     Joined,
     Owner,
@@ -39,11 +39,11 @@ from interlock.protocol.ax.sessions import (
 from interlock.protocol.jsonrpc.codec import encode_fault, encode_result
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request
-from interlock.runtime.ax.members import Fittings, Members, Way
+from interlock.runtime.ax.memberships import Fittings, Members, Way
 from interlock.runtime.ax.own_tools import NAME as OWN_TOOL
-from interlock.runtime.ax.proofs import Proofs
-from interlock.runtime.ax.records import Owners
+from interlock.runtime.ax.ownership import Owners
 from interlock.runtime.links.registered import RegisteredLink
+from interlock.runtime.trust.authority_proofs import Proofs
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.ax")

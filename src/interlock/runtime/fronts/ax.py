@@ -15,26 +15,26 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.protocol.ax.codec import MESSAGE_BYTES_MAX, encode_registered, read_register_untrusted
 from interlock.protocol.ax.messages import REGISTER, SUBPROTOCOL
-from interlock.protocol.ax.sessions import Peer
+from interlock.protocol.ax.registration.codec import MESSAGE_BYTES_MAX, encode_registered, read_register_untrusted
+from interlock.protocol.ax.registration.sessions import Peer
 from interlock.protocol.jsonrpc.codec import decode_untrusted, encode_fault, encode_result
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Request, Response
-from interlock.runtime.access import TokenBook
+from interlock.runtime.access.tokens import TokenBook
+from interlock.runtime.ax.connection import Visitor
 from interlock.runtime.ax.dial_back import DialBack, check_endpoint
-from interlock.runtime.ax.peers import CERTIFICATE, Guest, Shown, guest, is_welcome
 from interlock.runtime.ax.registrar import Registrar
-from interlock.runtime.ax.visitor import Visitor
-from interlock.runtime.calls import internal
-from interlock.runtime.fronts.door import PROXY_HEADERS
+from interlock.runtime.base.refusal_log import Refusals
+from interlock.runtime.calls.call import internal
 from interlock.runtime.fronts.exchange import Head, Refusal
-from interlock.runtime.fronts.passports import Inspector
-from interlock.runtime.fronts.proxies import Proxies, address_of
-from interlock.runtime.fronts.refusals import Refusals
+from interlock.runtime.fronts.public import PROXY_HEADERS
+from interlock.runtime.fronts.request_head import Inspector
+from interlock.runtime.fronts.trusted_proxies import Proxies, address_of
+from interlock.runtime.trust.registrant import CERTIFICATE, Guest, Shown, guest, is_welcome
 
 if TYPE_CHECKING:
-    from interlock.runtime.ax.certificates import Certificates
+    from interlock.runtime.trust.client_certificates import Certificates
 
 log = logging.getLogger("interlock.ax")
 

@@ -5,9 +5,9 @@ from typing import Final
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
+from interlock.net.message_pipe import MessageSink
+from interlock.net.websocket.accept import AcceptedPipe
 from interlock.runtime.fronts.ax import UPGRADED
-from interlock.transport.messages import MessageSink
-from interlock.transport.websocket_accepted import AcceptedPipe
 
 HEADERS_MAX: Final = 128  # of websockets
 LINE_BYTES_MAX: Final = 8192 - 64  # of websockets, less what stands around a name and its value, or around a path

@@ -46,17 +46,17 @@ from interlock.protocol.mcp.methods import (
     TOOLS_CALL,
     UNSUBSCRIBE,
 )
-from interlock.runtime.asked_tasks import AskedTasks
 from interlock.runtime.audience import Audience
-from interlock.runtime.callers import Caller, Principal, Sink, view_key
-from interlock.runtime.calls import Call
-from interlock.runtime.dispatch import Dispatch, resource_not_found
-from interlock.runtime.fronts.greetings import SERVER_INFO, capabilities, instructions
+from interlock.runtime.calls.call import Call
+from interlock.runtime.calls.caller import Caller, Principal, Sink, view_key
+from interlock.runtime.dispatch.client_tasks import AskedTasks
+from interlock.runtime.dispatch.dispatch import Dispatch, resource_not_found
+from interlock.runtime.dispatch.task_methods import ABOUT, TaskDesk
+from interlock.runtime.fronts.lists import Stock
+from interlock.runtime.fronts.server_info import SERVER_INFO, capabilities, instructions
 from interlock.runtime.fronts.sessions import Session, Sessions
-from interlock.runtime.fronts.stock import Stock
 from interlock.runtime.links.keeper import Heard
 from interlock.runtime.links.link import Link
-from interlock.runtime.task_desk import ABOUT, TaskDesk
 
 EMPTY_RESULT: Final = b"{}"
 

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from interlock.config.plan import NameForm
 from interlock.protocol.ax.messages import CONFIRM
-from interlock.protocol.ax.notices import Notice
+from interlock.protocol.ax.notifications import Notice
 from interlock.protocol.jsonrpc.codec import (
     decode_array,
     decode_object,
@@ -41,14 +41,14 @@ from interlock.protocol.mcp.methods import (
 )
 from interlock.protocol.mcp.tasks import NOT_DECLARED, declares_tasks
 from interlock.runtime.audience import Audience
-from interlock.runtime.callers import Caller, Principal, Sink, ViewKey, view_key
-from interlock.runtime.calls import Call
-from interlock.runtime.dispatch import Dispatch
-from interlock.runtime.fronts.greetings import SERVER_INFO, capabilities, instructions
+from interlock.runtime.calls.call import Call
+from interlock.runtime.calls.caller import Caller, Principal, Sink, ViewKey, view_key
+from interlock.runtime.dispatch.dispatch import Dispatch
+from interlock.runtime.dispatch.task_methods import ABOUT, TaskDesk
+from interlock.runtime.fronts.lists import Stock
+from interlock.runtime.fronts.server_info import SERVER_INFO, capabilities, instructions
 from interlock.runtime.fronts.sessions import CHANGED
-from interlock.runtime.fronts.stock import Stock
 from interlock.runtime.links.link import Link
-from interlock.runtime.task_desk import ABOUT, TaskDesk
 
 SUBSCRIPTIONS_MAX: Final = 1000  # resource URIs and tasks in one filter
 WATCH_AT_ONCE: Final = 50  # resources asked of servers at a time

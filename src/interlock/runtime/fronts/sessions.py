@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Raw
 
-from interlock.protocol.ax.notices import Notice, as_log
+from interlock.protocol.ax.notifications import Notice, as_log
 from interlock.protocol.jsonrpc.codec import decode_object, encode_notification, encode_request, encode_value
 from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, Fault, error_body
 from interlock.protocol.jsonrpc.messages import Request, Response
@@ -26,9 +26,9 @@ from interlock.protocol.mcp.methods import (
     TASKS_RESULT,
     TOOLS_CHANGED,
 )
-from interlock.runtime.callers import Asked, Caller, Sink
-from interlock.runtime.calls import passes_level
-from interlock.runtime.clock import Clock
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.calls.call import passes_level
+from interlock.runtime.calls.caller import Asked, Caller, Sink
 from interlock.runtime.links.link import Link
 
 CHANGED: Final = {"tools": TOOLS_CHANGED, "prompts": PROMPTS_CHANGED, "resources": RESOURCES_CHANGED}

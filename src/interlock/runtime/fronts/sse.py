@@ -7,10 +7,10 @@ from interlock.protocol.jsonrpc.codec import encode_fault
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
 from interlock.protocol.mcp.methods import INITIALIZE
-from interlock.runtime.callers import Caller, Principal
+from interlock.runtime.calls.caller import Caller, Principal
 from interlock.runtime.fronts.exchange import Exchange
 from interlock.runtime.fronts.legacy import LegacyDesk
-from interlock.runtime.fronts.passports import Endpoint
+from interlock.runtime.fronts.request_head import Endpoint
 from interlock.runtime.fronts.sessions import Session
 
 

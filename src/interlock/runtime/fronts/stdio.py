@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol, cast
 
 from interlock.config.plan import NameForm
+from interlock.process.lines import LineSplitter, LineTooLong
 from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, maybe_string
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Message, Notification, Request
 from interlock.protocol.mcp.ladder import climb
 from interlock.protocol.mcp.methods import CANCELLED, INITIALIZE, META_VERSION
-from interlock.runtime.callers import Caller, Principal
-from interlock.runtime.calls import Call
+from interlock.runtime.calls.call import Call
+from interlock.runtime.calls.caller import Caller, Principal
 from interlock.runtime.fronts.legacy import LegacyDesk
 from interlock.runtime.fronts.modern import Listener, ModernDesk
 from interlock.runtime.fronts.sessions import Session
-from interlock.transport.lines import LineSplitter, LineTooLong
 
 log = logging.getLogger("interlock.stdio")
 

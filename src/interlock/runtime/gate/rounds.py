@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from interlock.runtime.clock import Clock
-from interlock.runtime.shelves import Route
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.catalog.routes import Route
 
 RELAYED_MAX: Final = 10_000  # confirmations of hops below that are remembered
 PASSES_MAX: Final = 10_000

@@ -1,0 +1,1 @@
+"""Links to servers: connecting, handshake, requests, renewal of credentials, supervision."""

@@ -6,7 +6,7 @@ import logging
 from typing import Any, Final
 
 from interlock.protocol.mcp.eras import Era
-from interlock.runtime.clock import Clock
+from interlock.runtime.base.clock import Clock
 from interlock.store.ports import KeyValue
 
 log = logging.getLogger("interlock.node")

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from interlock.process.stderr import StderrRing
 from interlock.protocol.jsonrpc.errors import CALL_TIMEOUT, Fault
 from interlock.protocol.jsonrpc.messages import Response
 from interlock.protocol.mcp.eras import Era
@@ -28,19 +29,18 @@ from interlock.protocol.mcp.methods import (
     TEMPLATES_LIST,
     TOOLS_LIST,
 )
-from interlock.protocol.oauth.refusal import read_challenge_untrusted
-from interlock.runtime.calls import Inquiry, Outcome
-from interlock.runtime.grants.holder import Denied, Holder
-from interlock.runtime.links.connecting import ConnectFailed, Connector, Loss, Workshop
-from interlock.runtime.links.greeting import MODERN_META, PROBE_S, modern_head
+from interlock.protocol.oauth.www_authenticate import read_challenge_untrusted
+from interlock.runtime.base.link_state import LinkState
+from interlock.runtime.calls.call import Inquiry, Outcome
+from interlock.runtime.credentials.token import Denied, Holder
+from interlock.runtime.links.connector import ConnectFailed, Connector, Loss, Workshop
+from interlock.runtime.links.credential_renewal import Renewal
+from interlock.runtime.links.handshake import MODERN_META, PROBE_S, modern_head
 from interlock.runtime.links.link import Link, LostFault
 from interlock.runtime.links.listing import FIELD, LIST_S, Items, ListFailed, Listing, read_list
 from interlock.runtime.links.pipes import HttpPipe, Pipe, Undelivered
-from interlock.runtime.links.renewal import Renewal
-from interlock.runtime.links.state import LinkState
 from interlock.runtime.links.subscriptions import Subscriptions, has
-from interlock.runtime.links.task_listening import TaskListening
-from interlock.transport.stderr import StderrRing
+from interlock.runtime.links.task_subscription import TaskListening
 
 log = logging.getLogger("interlock.links")
 

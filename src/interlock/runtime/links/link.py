@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.config.plan import Dial, ServerPlan, Spawn
-from interlock.protocol.ax.hop import ADOPTED, Offer
+from interlock.protocol.ax.hop_metadata import ADOPTED, Offer
 from interlock.protocol.jsonrpc.codec import (
     decode_object,
     decode_untrusted,
@@ -55,15 +55,15 @@ from interlock.protocol.mcp.methods import (
     TOOLS_CHANGED,
 )
 from interlock.protocol.mcp.tasks import offers_tasks
-from interlock.runtime.budgets import Account
-from interlock.runtime.calls import Call, Inquiry, Outcome, Pending
-from interlock.runtime.clock import Clock, rfc3339
-from interlock.runtime.grants.consents import Consent
-from interlock.runtime.guard import BUSY, Admitted
-from interlock.runtime.links.listener import Listener, subscription_id
+from interlock.runtime.base.clock import Clock, rfc3339
+from interlock.runtime.base.link_state import RETRY_AFTER_MS, LinkState, Outlook, Standing
+from interlock.runtime.calls.budgets import Account
+from interlock.runtime.calls.call import Call, Inquiry, Outcome, Pending
+from interlock.runtime.calls.guard import BUSY, Admitted
+from interlock.runtime.credentials.consents import Consent
+from interlock.runtime.links.listen_request import Listener, subscription_id
 from interlock.runtime.links.pipes import Pipe, Trouble, Undelivered
-from interlock.runtime.links.state import RETRY_AFTER_MS, LinkState, Outlook, Standing
-from interlock.runtime.links.task_watcher import Asking, TaskWatcher
+from interlock.runtime.links.task_events import Asking, TaskWatcher
 
 log = logging.getLogger("interlock.links")
 

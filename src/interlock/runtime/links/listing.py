@@ -11,7 +11,7 @@ from interlock.protocol.jsonrpc.codec import decode_array, decode_object, decode
 from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, CodecError, Fault
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import LISTS, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
-from interlock.runtime.links.greeting import MODERN_META, modern_head
+from interlock.runtime.links.handshake import MODERN_META, modern_head
 from interlock.runtime.links.link import Link, LostFault
 from interlock.runtime.links.pipes import Trouble, Undelivered
 

@@ -12,13 +12,13 @@ from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
+from interlock.net.http.client import Failure, FailureKind, Handle, Headers, HttpClient, header
+from interlock.process.child import Child
 from interlock.protocol.mcp.sse import SseMalformed, SseParser
-from interlock.runtime.calls import Inquiry, Pending
-from interlock.runtime.links.aside import Aside
-from interlock.runtime.parking import PARKED_MAX
-from interlock.runtime.sandbox.cells import Cell
-from interlock.transport.http import Failure, FailureKind, Handle, Headers, HttpClient, header
-from interlock.transport.stdio import Child
+from interlock.runtime.calls.call import Inquiry, Pending
+from interlock.runtime.calls.parking import PARKED_MAX
+from interlock.runtime.links.side_requests import Aside
+from interlock.runtime.sandbox.sandbox import Cell
 
 EVENT_STREAM_HEAD = b"accept: text/event-stream\r\n"
 POST_HEAD = b"content-type: application/json\r\naccept: application/json, text/event-stream\r\n"

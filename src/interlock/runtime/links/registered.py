@@ -14,12 +14,13 @@ import msgspec
 from msgspec import Raw
 
 from interlock.config.plan import Dial, ServerPlan
-from interlock.protocol.ax.hop import Offer
-from interlock.protocol.ax.liveness import Liveness
+from interlock.net.message_pipe import GOING_AWAY, MessagePipe
+from interlock.protocol.ax.hop_metadata import Offer
 from interlock.protocol.ax.messages import DEREGISTER, HEARTBEAT
-from interlock.protocol.ax.notices import Notice, NoticeGate, Overflow, Release, overflow, prefixed
+from interlock.protocol.ax.notifications import Notice, NoticeGate, Overflow, Release, overflow, prefixed
+from interlock.protocol.ax.registration.liveness import Liveness
+from interlock.protocol.ax.registration.sessions import Session
 from interlock.protocol.ax.route import CURSOR, ROUTE
-from interlock.protocol.ax.sessions import Session
 from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.jsonrpc.messages import Notification, Request
 from interlock.protocol.mcp.eras import Era
@@ -34,17 +35,16 @@ from interlock.protocol.mcp.methods import (
     TASK_NEWS,
     TASK_STATUS,
 )
-from interlock.runtime.calls import Call, Pending
-from interlock.runtime.clock import Clock, rfc3339
-from interlock.runtime.guard import Admitted
-from interlock.runtime.links.connecting import ConnectFailed, Connector, Workshop
-from interlock.runtime.links.greeting import GreetingFailed
+from interlock.runtime.base.clock import Clock, rfc3339
+from interlock.runtime.base.link_state import LinkState
+from interlock.runtime.calls.call import Call, Pending
+from interlock.runtime.calls.guard import Admitted
+from interlock.runtime.links.connector import ConnectFailed, Connector, Workshop
+from interlock.runtime.links.handshake import GreetingFailed
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import CHANGES, Link, LinkWatcher, ServerFacts
 from interlock.runtime.links.listing import Listing
 from interlock.runtime.links.pipes import PipeOwner, Trouble, Undelivered
-from interlock.runtime.links.state import LinkState
-from interlock.transport.messages import GOING_AWAY, MessagePipe
 
 AX_PREFIX: Final = "mcpax/"
 # For one caller, or about one question: nobody else's business.

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from interlock.runtime.sandbox.errors import SandboxFailed
-from interlock.runtime.sandbox.places import ROOT
-from interlock.runtime.sandbox.view import Kind, Mount
+from interlock.runtime.sandbox.mounts import Kind, Mount
+from interlock.runtime.sandbox.protected_paths import ROOT
 
 TEMPORARY_BYTES: Final = 64 * 1024 * 1024  # in memory; TMPDIR is on disk
 CHECK_S: Final = 10.0

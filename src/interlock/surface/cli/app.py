@@ -12,12 +12,12 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command as compiled
 
-from interlock.surface.cli.failures import EXIT_DONE, EXIT_REFUSED, BadUsage
+from interlock.surface.cli.errors import EXIT_DONE, EXIT_REFUSED, BadUsage
 from interlock.surface.cli.output import Output
-from interlock.surface.cli.text import one_line
+from interlock.surface.cli.render.text import one_line
 
 VERBS = {
-    name: f"interlock.surface.cli.{name}"
+    name: f"interlock.surface.cli.verbs.{name}"
     for name in (
         "init",
         "serve",
@@ -38,7 +38,7 @@ VERBS = {
         "explain",
         "version",
     )
-} | {"import": "interlock.surface.cli.import_"}  # a word of Python's own
+} | {"import": "interlock.surface.cli.verbs.import_"}  # a word of Python's own
 OTHER_NUMBER = {  # nouns, singular or plural
     "tool": "tools",
     "approval": "approvals",

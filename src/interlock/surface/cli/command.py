@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from interlock.surface.cli.failures import EXIT_INTERRUPTED, EXIT_PIPE_CLOSED, EXIT_REFUSED, CommandFailed, Refused
+from interlock.surface.cli.errors import EXIT_INTERRUPTED, EXIT_PIPE_CLOSED, EXIT_REFUSED, CommandFailed, Refused
 from interlock.surface.cli.output import Output
 
 if TYPE_CHECKING:
     from interlock.config.load import Loaded
-    from interlock.surface.cli.node import Node
+    from interlock.surface.cli.client.operator import Node
 
 Body = TypeVar("Body", bound=Callable[..., None])
 
@@ -85,7 +85,7 @@ class Invocation:
         try:
             return self.loaded.plan.data
         except Refused as refused:  # a mistake in the file must not take away the node that runs without it
-            from interlock.surface.cli.configuration import maybe_running_folder
+            from interlock.surface.cli.config import maybe_running_folder
 
             folder = maybe_running_folder(self)
             if folder is None:
@@ -96,14 +96,14 @@ class Invocation:
     @cached_property
     def loaded(self) -> "Loaded":
         """The configuration as a command needs it that asks a node or looks at its folder."""
-        from interlock.surface.cli.configuration import load_configuration
+        from interlock.surface.cli.config import load_configuration
 
         return load_configuration(self, starting=False)
 
     @cached_property
     def node(self) -> "Node":
         """The operator door of the node this command is about."""
-        from interlock.surface.cli.node import Node
+        from interlock.surface.cli.client.operator import Node
 
         if self.remote_url is not None:
             return Node.at_url(self.remote_url, os.environ.get("INTERLOCK_TOKEN"))

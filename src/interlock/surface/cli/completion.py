@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from interlock.surface.cli.node import Node
+    from interlock.surface.cli.client.operator import Node
 
 PATIENCE_S = 1.0  # longer than this and the person has typed the name
 
 
 def segments(ctx: typer.Context, incomplete: str) -> list[str]:
-    from interlock.surface.cli.shapes import Links
+    from interlock.surface.operator.schema import Links
 
     node = _maybe_node(ctx)
     try:
@@ -22,7 +22,7 @@ def segments(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def tool_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    from interlock.surface.cli.shapes import Tools
+    from interlock.surface.operator.schema import Tools
 
     node = _maybe_node(ctx)
     try:
@@ -33,7 +33,7 @@ def tool_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def approval_ids(ctx: typer.Context, incomplete: str) -> list[str]:
-    from interlock.surface.cli.approval_detail import Listed
+    from interlock.surface.cli.render.approval import Listed
 
     node = _maybe_node(ctx)
     try:

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from interlock.surface.cli.failures import Refused
+from interlock.surface.cli.errors import Refused
 
 
 def need_driver_files() -> None:

@@ -17,7 +17,7 @@ def die() -> NoReturn:
 
 
 def watch_the_drawer(name: str, status: str, when: str) -> None:
-    from interlock.runtime.approvals.drawer import Drawer
+    from interlock.runtime.approvals.storage import Drawer
 
     original = getattr(Drawer, name)
 
@@ -34,8 +34,8 @@ def watch_the_drawer(name: str, status: str, when: str) -> None:
 
 
 def watch_the_link() -> None:
-    from interlock.runtime.calls import Call
-    from interlock.runtime.gate.keeper import Gatekeeper
+    from interlock.runtime.calls.call import Call
+    from interlock.runtime.gate.gate import Gatekeeper
 
     if STEP == "sent":
         Gatekeeper.sent = lambda self, call, link: die()  # type: ignore[method-assign]

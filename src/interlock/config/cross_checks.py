@@ -1,0 +1,200 @@
+"""What keys must not say together. Run after all layers are read, on the values that were readable."""
+
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from interlock.config.addresses import collide, is_loopback
+from interlock.config.location import At
+from interlock.config.plan import AuthPlan, NodePlan
+from interlock.config.problems import Findings, Problem, shown
+from interlock.config.reader import Settings
+from interlock.protocol.webauthn.party import maybe_party
+
+
+def check_together(settings: Settings, workspace: Path, data: Path, findings: Findings) -> None:
+    node: dict[str, Any] = settings.tables.get("node", {})
+    plan = NodePlan(**node)
+    auth = AuthPlan(**settings.tables.get("auth", {}))
+    anonymous = auth.anonymous
+    _tls_pair(settings)
+    _client_certificates(settings)
+    _issuers_apart(settings, auth)
+    _root_or_child(settings)
+    _anchors_apart(settings)
+    _proof_asked_for(settings)
+    _channels_can_be_reached(settings)
+    if settings.wrong & {("node", "listen"), ("node", "operator_listen"), ("auth", "anonymous")}:
+        return  # a default in their place would be judged, not what the person means
+    _doors_apart(settings, plan)
+    _nobody_unknown_from_outside(settings, plan, anonymous)
+    _no_plain_http_outside(settings, plan)
+    _proxied_is_not_local(settings, plan, anonymous)
+    _issued_for_a_url(settings, plan, auth)
+    _passkeys_have_a_place(settings, plan)
+    _data_outside_workspace(settings, workspace, data, findings)
+
+
+def _tls_pair(settings: Settings) -> None:
+    for one, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
+        at = settings.written.get(("node", one))
+        if at is not None and ("node", other) not in settings.written:
+            at.wrong(f"'{one}' in [node] needs '{other}'", "give both, or neither")
+
+
+def _client_certificates(settings: Settings) -> None:
+    """A certificate is seen by whoever ends the TLS connection: this node, or a proxy that it trusts."""
+    crl, ca = settings.written.get(("node", "crl")), settings.written.get(("node", "client_ca"))
+    if crl is not None and ca is None:
+        crl.wrong("'crl' in [node] needs 'client_ca'", "give the CA whose certificates it revokes")
+    node = settings.tables.get("node", {})
+    if ca is not None and node.get("tls_cert") is None and not node.get("trusted_proxies"):
+        hint = "give tls_cert and tls_key, or name the proxy that takes certificates in trusted_proxies"
+        ca.wrong("'client_ca' in [node] is of no use without TLS", hint)
+
+
+def _root_or_child(settings: Settings) -> None:
+    """MCP-AX 3.1: the segment of a child is its parent's to assign; only a root has one of its own."""
+    at = settings.written.get(("ax", "root_segment"))
+    if at is not None and settings.tables.get("ax", {}).get("parents"):
+        at.wrong("'root_segment' in [ax] names a root, and [[ax.parents]] makes this node a child", "give one of them")
+
+
+def _proof_asked_for(settings: Settings) -> None:
+    at = settings.written.get(("ax", "require_proof"))
+    if at is not None and settings.tables.get("ax", {}).get("require_proof") == "never":
+        at.warn(
+            "require_proof = 'never' lets every subserver offer tools that change things without proof of who it is",
+            "leave it out, and name whom you trust in [[anchor]] or [[access]]",
+        )
+
+
+def _anchors_apart(settings: Settings) -> None:
+    """The name is part of what a used proof is remembered by, and what the audit says."""
+    seen: set[str] = set()
+    for index, anchor in enumerate(settings.anchors):
+        at = settings.written.get(("anchor", str(index)))
+        if anchor.name in seen and at is not None:
+            at.inside("name").wrong(
+                f"two entries of [[anchor]] have the name {shown(anchor.name)}", "give each its own"
+            )
+        seen.add(anchor.name)
+
+
+_CHANNEL_KEYS: Final = {"command": ("command",), "webhook": ("webhook_url", "webhook_secret")}
+
+
+def _channels_can_be_reached(settings: Settings) -> None:
+    approvals = settings.tables.get("approvals", {})
+    for channel, keys in _CHANNEL_KEYS.items():
+        at = settings.written.get(("approvals", "channels"))
+        chosen = channel in approvals.get("channels", ())
+        for key in keys:
+            given = settings.written.get(("approvals", key))
+            if chosen and at is not None and given is None:
+                at.wrong(f"the channel '{channel}' in [approvals] needs '{key}'", "give it, or leave the channel out")
+            elif given is not None and not chosen:
+                given.warn(
+                    f"'{key}' in [approvals] is not used without the channel '{channel}'",
+                    f"add '{channel}' to channels",
+                )
+
+
+def _issuers_apart(settings: Settings, auth: AuthPlan) -> None:
+    at = settings.written.get(("auth", "issuers"))
+    if at is None:
+        return
+    for key in ("name", "url"):
+        values = [getattr(issuer, key) for issuer in auth.issuers]
+        if len(set(values)) < len(values):
+            at.wrong(f"two entries of 'issuers' in [auth] have the same '{key}'", "give each its own")
+    if sum(issuer.introspection_url is not None for issuer in auth.issuers) > 1:
+        at.wrong(
+            "only one entry of 'issuers' in [auth] may have 'introspection_url'",
+            "a token that is not a JWT does not say whose it is, and must not be shown to the wrong server",
+        )
+
+
+def _issued_for_a_url(settings: Settings, node: NodePlan, auth: AuthPlan) -> None:
+    at = settings.written.get(("auth", "issuers"))
+    if at is not None and auth.issuers and node.public_url is None and not is_loopback(node.listen.host):
+        at.wrong(
+            f"access tokens are issued for a URL, and {node.listen} is none that clients use",
+            "set node.public_url to what clients connect to",
+        )
+
+
+def _passkeys_have_a_place(settings: Settings, node: NodePlan) -> None:
+    scheme = "http" if node.tls_cert is None else "https"
+    if maybe_party(node.operator_url or f"{scheme}://{node.operator_listen}") is not None:
+        return
+    for index, anchor in enumerate(settings.anchors):
+        at = settings.written.get(("anchor", str(index)))
+        if anchor.passkey is not None and at is not None:
+            at.inside("passkey").warn(
+                f"the passkey of anchor {shown(anchor.name)} approves nothing: browsers use none at the operator door",
+                "set node.operator_url to a name with https, or to an address of this machine",
+            )
+
+
+def _doors_apart(settings: Settings, node: NodePlan) -> None:
+    at = _written(settings, "node.operator_listen", "node.listen")
+    if at is not None and collide(node.listen, node.operator_listen):
+        at.wrong(
+            f"programs ({node.listen}) and people ({node.operator_listen}) need different doors",
+            "give 'operator_listen' another port",
+        )
+
+
+def _nobody_unknown_from_outside(settings: Settings, node: NodePlan, anonymous: str) -> None:
+    at = _written(settings, "auth.anonymous", "node.listen")
+    if at is not None and anonymous == "any" and not is_loopback(node.listen.host):
+        at.wrong(
+            f"anonymous = 'any' would let everybody who reaches {node.listen} call every tool",
+            "set it to 'never' and make tokens with `interlock access token`, or listen on 127.0.0.1",
+        )
+
+
+def _no_plain_http_outside(settings: Settings, node: NodePlan) -> None:
+    doors = (("listen", node.listen, node.public_url), ("operator_listen", node.operator_listen, node.operator_url))
+    for name, address, url in doors:
+        at = settings.written.get(("node", name))
+        proxied = url is not None and url.lower().startswith("https:")
+        if at is not None and node.tls_cert is None and not proxied and not is_loopback(address.host):
+            at.warn(
+                f"'{name}' in [node] is beyond this machine without TLS: tokens can be read on the network",
+                "give tls_cert and tls_key, or put a proxy with TLS in front and set its https URL",
+            )
+
+
+def _proxied_is_not_local(settings: Settings, node: NodePlan, anonymous: str) -> None:
+    at = settings.written.get(("node", "public_url"))
+    if at is None or node.public_url is None or anonymous != "loopback" or node.trusted_proxies:
+        return
+    if is_loopback(node.listen.host) and not is_loopback(urlsplit(node.public_url).hostname or ""):
+        at.warn(
+            "calls through a proxy on this machine come from loopback and need no token",
+            "set auth.anonymous = 'never', or name the proxy in node.trusted_proxies",
+        )
+
+
+def _data_outside_workspace(settings: Settings, workspace: Path, data: Path, findings: Findings) -> None:
+    if not data.is_relative_to(workspace):
+        return
+    message = "the data folder is inside the workspace, where servers may read tokens and keys"
+    hint = "set 'data' or 'workspace' so that neither holds the other"
+    at = _written(settings, ".data", ".workspace")
+    if at is None:
+        findings.warning(Problem(key="data", message=message, hint=hint))
+    else:
+        at.warn(message, hint)
+
+
+def _written(settings: Settings, *names: str) -> At | None:
+    """Where the first of these keys that was written stands."""
+    for name in names:
+        table, _, key = name.partition(".")
+        at = settings.written.get((table, key))
+        if at is not None:
+            return at
+    return None

@@ -1,0 +1,314 @@
+"""The kinds of value a key may have: how each is read, and how its JSON Schema says the same.
+
+`read` gives the value as the Plan holds it, or WRONG after reporting at its place. It accepts nothing that `schema`
+refuses. `bare` says what text from the environment or a flag means: itself, a TOML value, or whichever it can be.
+"""
+
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal
+
+import msgspec
+
+from interlock.config.location import WRONG, At, Wrong
+from interlock.config.problems import shown
+from interlock.config.references import expand
+from interlock.config.suggestions import nearest
+from interlock.protocol.ax.capability import is_semver
+from interlock.protocol.ax.names import OWN_TOOLS, RESERVED_SEGMENTS, SEGMENT_MAX, check_segment, normalise
+
+_SIZE = re.compile(r"([0-9]{1,15})(Ki|Mi|Gi)?", re.ASCII)
+_UNITS: Final = {None: 1, "Ki": 1024, "Mi": 1024**2, "Gi": 1024**3}
+_SHELL_WORDS: Final = frozenset(("&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1"))
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    bare: ClassVar[Literal["text", "toml", "either"]] = "text"
+
+    def read(self, value: object, at: At) -> Any:
+        raise NotImplementedError
+
+    def schema(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+def read_text(value: object, at: At, what: str = "a string", *, empty: bool = False) -> str | Wrong:
+    """A string that a process, a header or a path can carry."""
+    if not isinstance(value, str):
+        hint = "put it in quotes" if isinstance(value, int | float) else None
+        return at.must_be(what, value, hint)
+    if not value and not empty:
+        return at.wrong(f"{at.name} must not be empty", "leave the key out instead")
+    if "\0" in value:
+        return at.wrong(f"{at.name} must not contain a NUL character")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return at.wrong(f"{at.name} is not valid UTF-8")
+    return value
+
+
+class Text(Kind, frozen=True, kw_only=True):
+    """A string; of one form when `pattern` is given. `references`: `${env:NAME}` is replaced, so no form is asked.
+    `stored`: `${secrets.NAME}` may stand in it."""
+
+    pattern: str | None = None
+    what: str = "a string"
+    hint: str | None = None
+    empty: bool = False
+    references: bool = False
+    stored: bool = False
+
+    def read(self, value: object, at: At) -> str | Wrong:
+        text = read_text(value, at, self.what, empty=self.empty)
+        if isinstance(text, Wrong):
+            return WRONG
+        if self.references:
+            text = expand(text, at, stored=self.stored)
+            return text if isinstance(text, Wrong) else read_text(text, at, empty=True)
+        if self.pattern is not None and not re.fullmatch(self.pattern, text, re.ASCII):
+            return at.wrong(f"{at.name} must be {self.what}", self.hint)
+        return text
+
+    def schema(self) -> dict[str, Any]:
+        made: dict[str, Any] = {"type": "string"}
+        if self.pattern is not None:
+            made["pattern"] = f"^(?:{self.pattern})$"
+        elif not self.empty:
+            made["minLength"] = 1
+        return made
+
+
+class Segment(Kind, frozen=True, kw_only=True):
+    def read(self, value: object, at: At) -> str | Wrong:
+        if not isinstance(value, str):
+            return at.must_be("a string", value)
+        fault = check_segment(value)
+        if fault is None:
+            return value
+        like = normalise(value)
+        return at.wrong(fault, f"for instance '{like}'" if check_segment(like) is None else None)
+
+    def schema(self) -> dict[str, Any]:
+        pattern = f"^[a-z0-9_-]{{1,{SEGMENT_MAX}}}$"
+        return {"type": "string", "pattern": pattern, "not": {"enum": sorted(RESERVED_SEGMENTS | OWN_TOOLS)}}
+
+
+class Version(Kind, frozen=True, kw_only=True):
+    def read(self, value: object, at: At) -> str | Wrong:
+        if not isinstance(value, str):
+            return at.must_be("a semantic version", value, 'for instance "1.0.0"')
+        return value if is_semver(value) else at.wrong(f"{at.name} must be a semantic version", 'for instance "1.0.0"')
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": r"^[0-9]+\.[0-9]+\.[0-9]+(?:[-+][0-9A-Za-z.+-]+)?$"}
+
+
+class Choice(Kind, frozen=True, kw_only=True):
+    values: tuple[str, ...]
+
+    def read(self, value: object, at: At) -> str | Wrong:
+        choices = ", ".join(self.values)
+        if not isinstance(value, str):
+            return at.must_be(f"one of {choices}", value)
+        if value in self.values:
+            return value
+        like = nearest(value, self.values)
+        return at.wrong(
+            f"{at.name} must be one of {choices}, not {shown(value)}", f"did you mean {shown(like)}?" if like else None
+        )
+
+    def schema(self) -> dict[str, Any]:
+        return {"enum": list(self.values)}
+
+
+class Flag(Kind, frozen=True, kw_only=True):
+    bare = "toml"
+
+    def read(self, value: object, at: At) -> bool | Wrong:
+        return value if isinstance(value, bool) else at.must_be("true or false", value)
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "boolean"}
+
+
+class Whole(Kind, frozen=True, kw_only=True):
+    bare = "toml"
+    low: int
+    high: int
+
+    def read(self, value: object, at: At) -> int | Wrong:
+        if not isinstance(value, int) or isinstance(value, bool):
+            return at.must_be("an integer", value, "write it without quotes" if isinstance(value, str) else None)
+        if not self.low <= value <= self.high:
+            return at.wrong(f"{at.name} must be from {self.low} to {self.high}")
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "integer", "minimum": self.low, "maximum": self.high}
+
+
+class Seconds(Kind, frozen=True, kw_only=True):
+    bare = "toml"
+    low: float
+    high: float
+
+    def read(self, value: object, at: At) -> float | Wrong:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            hint = "write it without quotes" if isinstance(value, str) else None
+            return at.must_be("a number of seconds", value, hint)
+        # Compared as it is: an integer may be too large to be a float. Not-a-number is within no bounds.
+        if not self.low <= value <= self.high:
+            return at.wrong(f"{at.name} must be from {self.low:g} to {self.high:g} seconds")
+        return float(value)
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "number", "minimum": self.low, "maximum": self.high}
+
+
+class Size(Kind, frozen=True, kw_only=True):
+    """Bytes: a number, or "16Mi"."""
+
+    bare = "either"
+    low: int
+    high: int
+
+    def read(self, value: object, at: At) -> int | Wrong:
+        if isinstance(value, str):
+            found = _SIZE.fullmatch(value)
+            if found is None:
+                return at.wrong(
+                    f"{at.name} must be a number of bytes, with Ki, Mi or Gi after it", 'for instance "16Mi"'
+                )
+            value = int(found[1]) * _UNITS[found[2]]
+        if not isinstance(value, int) or isinstance(value, bool):
+            return at.must_be("a number of bytes", value, 'for instance "16Mi"')
+        if not self.low <= value <= self.high:
+            return at.wrong(f"{at.name} must be from {self.low} to {self.high} bytes")
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        return {
+            "anyOf": [
+                {"type": "integer", "minimum": self.low, "maximum": self.high},
+                {"type": "string", "pattern": f"^{_SIZE.pattern}$"},
+            ]
+        }
+
+
+class FilePath(Kind, frozen=True, kw_only=True):
+    """A path, of a file or a folder: `~` is the home folder, relative means beside the configuration file."""
+
+    def read(self, value: object, at: At) -> Path | Wrong:
+        text = read_text(value, at, "a path")
+        return WRONG if isinstance(text, Wrong) else resolve(text, at)
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "minLength": 1}
+
+
+def resolve(text: str, at: At) -> Path | Wrong:
+    first, _, rest = text.partition("/")
+    if first == "~":
+        return _absolute(at.around.home / rest)
+    if first.startswith("~"):
+        return at.wrong(f"{at.name} starts in another person's home, and only ~/ is known", "write the whole path")
+    return _absolute(at.layer.base / text)
+
+
+def _absolute(path: Path) -> Path:
+    return Path(os.path.normpath(path))  # not resolve(): a plan is made without asking the disk
+
+
+class Many(Kind, frozen=True, kw_only=True):
+    bare = "toml"
+    item: Kind
+    least: int = 0
+
+    def read(self, value: object, at: At) -> tuple[Any, ...] | Wrong:
+        if not isinstance(value, list):
+            return at.must_be("a list", value, "put it in [ ]")
+        if len(value) < self.least:
+            return at.wrong(f"{at.name} must have at least {self.least} entry")
+        read = tuple(self.item.read(each, at.inside(index)) for index, each in enumerate(value))
+        return WRONG if WRONG in read else read
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "array", "items": self.item.schema()} | ({"minItems": self.least} if self.least else {})
+
+
+class Table(Kind, frozen=True, kw_only=True):
+    """Names of one form, each with a value of one kind."""
+
+    bare = "toml"
+    names: str  # the pattern
+    names_are: str
+    item: Kind
+    reserved: str | None = None  # how names begin that are the node's own
+
+    def read(self, value: object, at: At) -> dict[str, Any] | Wrong:
+        if not isinstance(value, dict):
+            return at.must_be("a table", value, "write { NAME = value }")
+        read: dict[str, Any] = {}
+        for name, each in value.items():
+            inside = at.inside(name)
+            if not re.fullmatch(self.names, name):
+                read[name] = inside.wrong(f"{inside.name} is not {self.names_are}")
+            else:
+                read[name] = self.item.read(each, inside)
+                if self.reserved is not None and name.startswith(self.reserved):
+                    inside.warn(f"{inside.name} has a name that is the node's own and reaches no server", "remove it")
+        return WRONG if WRONG in read.values() else read
+
+    def schema(self) -> dict[str, Any]:
+        return {
+            "type": "object",
+            "propertyNames": {"pattern": f"^(?:{self.names})$"},
+            "additionalProperties": self.item.schema(),
+        }
+
+
+class Command(Kind, frozen=True, kw_only=True):
+    """A program and its arguments: a list, or one string split like a shell does it. No shell is ever started."""
+
+    bare = "either"
+
+    def read(self, value: object, at: At) -> tuple[str, ...] | Wrong:
+        words = self._split(value, at) if isinstance(value, str) else value
+        if isinstance(words, Wrong):
+            return WRONG
+        if not isinstance(words, list):
+            return at.must_be("a string or a list of strings", value)
+        if not words:
+            return at.wrong(f"{at.name} must name a program")
+        one_line = isinstance(value, str)
+        argument = Text(references=True, empty=True)
+        read = [argument.read(word, at if one_line else at.inside(index)) for index, word in enumerate(words)]
+        if any(isinstance(word, Wrong) for word in read):
+            return WRONG
+        program, *arguments = (str(word) for word in read)
+        if not program:
+            return at.wrong(f"{at.name} must name a program")
+        if "/" in program or program.startswith("~"):
+            path = resolve(program, at)
+            if isinstance(path, Wrong):
+                return WRONG
+            program = str(path)
+        return program, *arguments
+
+    def _split(self, text: str, at: At) -> list[str] | Wrong:
+        if "\0" in text:
+            return at.wrong(f"{at.name} must not contain a NUL character")
+        try:
+            words = shlex.split(text)
+        except ValueError:
+            return at.wrong(f"{at.name} has a quotation mark or backslash that is never closed")
+        if _SHELL_WORDS.intersection(words):
+            return at.wrong(f"{at.name} is started without a shell", 'write ["sh", "-c", "..."] if it needs one')
+        return words
+
+    def schema(self) -> dict[str, Any]:
+        text = {"type": "string", "minLength": 1}
+        return {"anyOf": [text, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}

@@ -1,0 +1,1 @@
+"""Everything that touches `cryptography`: signing keys, encrypted key files, certificates, verification."""

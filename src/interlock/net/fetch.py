@@ -1,0 +1,184 @@
+"""Fetching small documents from authorization servers: key sets, metadata, introspection answers, tokens.
+
+In: a URL that is https or loopback. Out: the body of a 200 answer (or, where asked for, any answer), or FetchFailed.
+Redirects are not followed; sizes, times and connections are bounded. Where the URL comes from outside, `within` says
+how near to this machine it may lead: the name is looked up first, and the very address that was judged is connected to.
+"""
+
+import asyncio
+import socket
+import ssl
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from interlock.net.http.client import Failure, Headers, HttpClient
+from interlock.protocol.net.address_scope import Place, maybe_place, place_of
+from interlock.protocol.oauth.resource import is_protected
+
+FETCH_S: Final = 5.0  # from the request to the whole answer
+CONNECT_S: Final = 3.0
+BODY_BYTES_MAX: Final = 512 * 1024  # a hundred keys with their certificates take about half
+CONNECTIONS_MAX: Final = 4
+WAITING_MAX: Final = 64
+ADDRESSES_MAX: Final = 3  # of one host, how many are tried
+CLIENTS_MAX: Final = 32  # origins whose connections are kept
+_ACCEPT: Final = b"accept: application/json\r\n"
+
+
+class FetchFailed(Exception):
+    """No usable answer. The message is for the log. `unsent`: no byte of the request can have arrived."""
+
+    def __init__(self, message: str, *, unsent: bool = False) -> None:
+        super().__init__(message)
+        self.unsent = unsent
+
+
+class Answered(msgspec.Struct, frozen=True):
+    status: int
+    body: bytes
+
+
+class Fetcher:
+    """Keeps one client per origin, made when first used."""
+
+    def __init__(self, within: Place | None = None) -> None:
+        self._within = within
+        self._clients: dict[tuple[str, str | None], HttpClient] = {}
+        self._tls: ssl.SSLContext | None = None
+
+    async def get(self, url: str) -> bytes:
+        return _body(await self._ask(b"GET", url, _ACCEPT, b""))
+
+    async def post(self, url: str, headers: bytes, body: bytes) -> bytes:
+        return _body(await self._ask(b"POST", url, headers, body))
+
+    async def exchange(self, url: str, headers: bytes, body: bytes) -> Answered:
+        """A POST whose refusals say something."""
+        return await self._ask(b"POST", url, headers, body)
+
+    async def close(self) -> None:
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            await client.close()
+
+    async def _ask(self, method: bytes, url: str, headers: bytes, body: bytes) -> Answered:
+        if not is_protected(url):
+            raise FetchFailed("the URL is not https")
+        try:
+            async with asyncio.timeout(FETCH_S):
+                if self._within in (None, Place.MACHINE):
+                    return await self._ask_at(None, method, url, headers, body)
+                *others, last = await _judged(url, self._within)
+                for address in others:
+                    try:
+                        return await self._ask_at(address, method, url, headers, body)
+                    except FetchFailed as failed:
+                        if not failed.unsent:
+                            raise
+                return await self._ask_at(last, method, url, headers, body)
+        except TimeoutError:
+            raise FetchFailed(f"no answer within {FETCH_S:g} s") from None
+        except ValueError as error:
+            raise FetchFailed(str(error)) from None
+
+    async def _ask_at(self, address: str | None, method: bytes, url: str, headers: bytes, body: bytes) -> Answered:
+        parts = urlsplit(url)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        client = await self._client(f"{parts.scheme}://{parts.netloc}", address)
+        answer = _Answer()
+        handle = client.request(method, target.encode("ascii"), headers, body, answer)
+        try:
+            return await answer.answered
+        finally:
+            handle.abort()  # does nothing after an answer
+
+    async def _client(self, origin: str, address: str | None) -> HttpClient:
+        client = self._clients.get((origin, address))
+        if client is None:
+            if len(self._clients) >= CLIENTS_MAX:
+                await self._clients.pop(next(iter(self._clients))).close()
+            if self._tls is None and origin.startswith("https:"):
+                self._tls = ssl.create_default_context()
+            client = self._clients[origin, address] = HttpClient(
+                origin,
+                max_connections=CONNECTIONS_MAX,
+                max_body_bytes=BODY_BYTES_MAX,
+                connect_timeout_s=CONNECT_S,
+                max_waiting=WAITING_MAX,
+                tls=self._tls,
+                address=address,
+            )
+        return client
+
+
+async def place_of_url(url: str) -> Place:
+    """Where a server stands. A name leads into a private network at most: only an address says that it is this machine,
+    for a name can be made to lead anywhere by whoever owns it."""
+    host = urlsplit(url).hostname or ""
+    written = maybe_place(host)
+    if written is not None:
+        return written
+    try:
+        found = [place_of(address) for address in await _addresses(url)]
+    except FetchFailed:
+        return Place.WORLD
+    return min(Place.SITE, *found)
+
+
+async def _judged(url: str, within: Place | None) -> list[str]:
+    """The addresses to connect to, none of which may be nearer than `within`."""
+    addresses = await _addresses(url)
+    if within is not None and any(place_of(address) > within for address in addresses):
+        raise FetchFailed("the URL leads into a network that its server has no business in")
+    return addresses[:ADDRESSES_MAX]
+
+
+async def _addresses(url: str) -> list[str]:
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+    except OSError:
+        found = []
+    addresses = [str(sockaddr[0]) for *_, sockaddr in found]
+    if not addresses:
+        raise FetchFailed("the host name cannot be resolved")
+    return addresses
+
+
+def _body(answered: Answered) -> bytes:
+    if answered.status != 200:
+        raise FetchFailed(f"HTTP status {answered.status}")
+    return answered.body
+
+
+class _Answer:
+    """A ResponseSink for one small answer."""
+
+    def __init__(self) -> None:
+        self.answered: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+
+    def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
+        self._end(Answered(status, body))
+
+    def on_stream(self, status: int, headers: Headers) -> None:
+        self._end(FetchFailed("an event stream instead of a document"))
+
+    def on_chunk(self, data: bytes) -> None:
+        pass
+
+    def on_stream_end(self) -> None:
+        pass
+
+    def on_fail(self, failure: Failure) -> None:
+        self._end(FetchFailed(failure.detail, unsent=failure.retry_safe))
+
+    def _end(self, outcome: Answered | FetchFailed) -> None:
+        if self.answered.done():
+            return
+        if isinstance(outcome, Answered):
+            self.answered.set_result(outcome)
+        else:
+            self.answered.set_exception(outcome)

@@ -1,0 +1,293 @@
+"""A small pooled HTTP/1.1 client for the call path: one origin, keep-alive connections, a plain callback per answer.
+
+In: requests as bytes, headers already built. Out: the answer, or the event stream, or a `Failure`, to a
+`ResponseSink`; never from inside `request`. It knows no MCP. It does not retry, follow redirects, decompress, speak
+HTTP/2 or use proxies. A request costs no task, no future and no timer: on an idle connection it is written inside
+`request`; otherwise it waits, first come first served, for a connection that is opened in the background. Deadlines
+belong to the caller, who aborts.
+"""
+
+import asyncio
+import os
+import re
+import socket
+import ssl
+from collections import OrderedDict
+from urllib.parse import urlsplit
+
+from interlock.net.http.answer import Failure, FailureKind, Headers, ResponseSink, header, tls_detail
+from interlock.net.http.connection import HEAD_BYTES_MAX, IDLE_S, Connection, Handle
+
+__all__ = ["HEAD_BYTES_MAX", "Failure", "FailureKind", "Handle", "Headers", "HttpClient", "ResponseSink", "header"]
+
+WAITING_MAX = 1024  # requests without a connection; as many as a node has calls in flight by default
+# A connection that carried a stream is given back only while fewer are idle: streams that waited for people end in
+# numbers that calls never need at once.
+IDLE_AFTER_STREAMS_MAX = 256
+TLS_SHUTDOWN_S = 2.0  # a server that does not answer close_notify is left after this
+
+_METHOD = re.compile(rb"[A-Z]+")
+_TARGET = re.compile(rb"/[!-~]*")  # RFC 9112 3.2.1: origin-form; nothing in it can end the request line
+_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
+_NO_LENGTH_WHEN_EMPTY = frozenset((b"GET", b"HEAD", b"DELETE", b"OPTIONS"))  # RFC 9110 8.6
+
+
+class HttpClient:
+    """All connections to one origin. Used from one event loop."""
+
+    __slots__ = (
+        "_address",
+        "_closed",
+        "_connect_timeout_s",
+        "_connections",
+        "_drained",
+        "_host",
+        "_host_line",
+        "_idle",
+        "_idle_s",
+        "_loop",
+        "_max_body_bytes",
+        "_max_connections",
+        "_openers",
+        "_port",
+        "_sweeper",
+        "_tls",
+        "_waiting",
+        "_waiting_max",
+        "known_heads",
+    )
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        max_connections: int = 256,
+        max_body_bytes: int,
+        connect_timeout_s: float = 10,
+        idle_s: float = IDLE_S,
+        max_waiting: int = WAITING_MAX,
+        tls: ssl.SSLContext | None = None,
+        address: str | None = None,
+    ) -> None:
+        """`address` is connected to instead of whatever the host's name leads to; the name still has to be proven."""
+        is_tls, self._host, self._port = _split_origin(url)
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        is_default_port = self._port == (443 if is_tls else 80)
+        self._host_line = b"host: %b\r\n" % (host if is_default_port else f"{host}:{self._port}").encode("ascii")
+        self._tls = None
+        if is_tls:
+            self._tls = tls or ssl.create_default_context()
+            self._tls.set_alpn_protocols(["http/1.1"])
+        self._address = address or self._host
+        self._max_connections = max_connections
+        self._max_body_bytes = max_body_bytes
+        self._connect_timeout_s = connect_timeout_s
+        self._idle_s = idle_s
+        self._waiting_max = max_waiting
+        self._connections: set[Connection] = set()
+        self._idle: list[Connection] = []  # the last one used is used first, so that the others can expire
+        self._waiting: OrderedDict[Handle, bytes] = OrderedDict()
+        self._openers: set[asyncio.Task[Failure | None]] = set()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop  # that of the first request
+        self._drained = asyncio.Event()
+        self._closed = False
+        self.known_heads: dict[bytes, tuple[int, Headers, int] | None] = {}
+
+    def request(self, method: bytes, target: bytes, headers: bytes, body: bytes, sink: ResponseSink) -> Handle:
+        """Send a request. `headers` are whole lines without host and content-length; the caller vouches for them."""
+        start = self.start(method, target, headers)
+        if body or method not in _NO_LENGTH_WHEN_EMPTY:
+            return self.send(start, b"", body, sink)
+        return self._send(Handle(sink, method == b"HEAD"), start + b"\r\n")
+
+    def start(self, method: bytes, target: bytes, headers: bytes) -> bytes:
+        """How requests begin that differ only in their last headers and their body, for `send`."""
+        if not _METHOD.fullmatch(method) or not _TARGET.fullmatch(target):
+            raise ValueError("the method must be capital letters, the target a path of visible ASCII characters")
+        if headers and not headers.endswith(b"\r\n"):
+            raise ValueError("headers must be complete lines, each ending with CR LF")
+        return b"%b %b HTTP/1.1\r\n%b%b" % (method, target, self._host_line, headers)
+
+    def send(self, start: bytes, headers: bytes, body: bytes, sink: ResponseSink) -> Handle:
+        """A request with a body, behind what `start` made."""
+        data = b"%b%bcontent-length: %d\r\n\r\n%b" % (start, headers, len(body), body)
+        idle = self._idle
+        if idle and not idle[-1].is_closing():
+            call = Handle(sink)
+            idle.pop().send(call, data)
+            return call
+        return self._send(Handle(sink), data)
+
+    def _send(self, call: Handle, data: bytes) -> Handle:
+        idle = self._idle
+        while idle:
+            connection = idle.pop()  # none is past its time: the sweeper sees to that
+            if not connection.is_closing():
+                connection.send(call, data)
+                return call
+        self._enqueue(call, data)
+        return call
+
+    async def close(self) -> None:
+        """Close every connection. Each request that has not ended gets its Failure before this returns."""
+        self._closed = True
+        self._idle.clear()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        while self._waiting:
+            self._fail_oldest(Failure(kind=FailureKind.CLOSED, detail="the node is shutting down", retry_safe=True))
+        openers = list(self._openers)
+        for opener in openers:
+            opener.cancel()
+        await asyncio.gather(*openers, return_exceptions=True)
+        for connection in list(self._connections):
+            self._loop.call_soon(connection.fail, Failure(kind=FailureKind.CLOSED, detail="the node is shutting down"))
+        if self._connections:
+            await self._drained.wait()
+        await asyncio.sleep(0)
+
+    def ready(self, connection: Connection) -> None:
+        if self._waiting:
+            call, data = self._waiting.popitem(last=False)
+            call.queue = None
+            connection.send(call, data)
+            return
+        connection.expires_at = self._loop.time() + connection.idle_s
+        self._idle.append(connection)
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_at(connection.expires_at, self._sweep)
+
+    @property
+    def has_plenty(self) -> bool:
+        return len(self._idle) >= IDLE_AFTER_STREAMS_MAX
+
+    def gone(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if not self._closed:
+            self._open_more()
+        elif not self._connections:
+            self._drained.set()
+
+    def _enqueue(self, call: Handle, data: bytes) -> None:
+        self._loop = asyncio.get_running_loop()
+        failure = None
+        if self._closed:
+            failure = Failure(kind=FailureKind.CLOSED, detail="the node is shutting down", retry_safe=True)
+        elif len(self._waiting) >= self._waiting_max:
+            detail = f"{self._waiting_max} requests already wait for a connection to this server"
+            failure = Failure(kind=FailureKind.BUSY, detail=detail, retry_safe=True)
+        if failure is not None:
+            self._loop.call_soon(call.fail, failure)
+            return
+        call.queue = self._waiting
+        self._waiting[call] = data
+        self._open_more()
+
+    def _open_more(self) -> None:
+        """One attempt to connect for each request that waits, as far as max_connections allows."""
+        openers = self._openers
+        while len(self._waiting) > len(openers) and len(self._connections) + len(openers) < self._max_connections:
+            opener = self._loop.create_task(self._open())
+            openers.add(opener)
+            opener.add_done_callback(self._opened)
+
+    async def _open(self) -> Failure | None:
+        is_tls = self._tls is not None
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                _, connection = await self._loop.create_connection(
+                    self._new_connection,
+                    self._address,
+                    self._port,
+                    ssl=self._tls,
+                    server_hostname=self._host if is_tls else None,
+                    ssl_shutdown_timeout=TLS_SHUTDOWN_S if is_tls else None,
+                )
+        except OSError as error:
+            return _connect_failure(error, is_tls, self._connect_timeout_s)
+        # Only here, not in connection_made: an attempt that is cancelled between the two loses its connection silently.
+        if connection.is_closing():
+            return _refused("the server closed the connection at once")
+        self._connections.add(connection)
+        self.ready(connection)
+        return None
+
+    def _new_connection(self) -> Connection:
+        return Connection(self, self._max_body_bytes, self._idle_s)
+
+    def _opened(self, opener: asyncio.Task[Failure | None]) -> None:
+        self._openers.discard(opener)
+        if self._closed:
+            return
+        failure: Failure | None = _refused("the connection could not be opened")
+        try:
+            failure = None if opener.cancelled() else opener.result()  # what nobody expected goes to the loop's handler
+        finally:
+            if failure is not None:
+                self._refuse(failure)
+            self._open_more()
+
+    def _refuse(self, failure: Failure) -> None:
+        """A failed attempt ends the request that waited longest; with no connection left, all without an attempt."""
+        self._fail_oldest(failure)
+        while not self._connections and len(self._waiting) > len(self._openers):
+            self._fail_oldest(failure)
+
+    def _fail_oldest(self, failure: Failure) -> None:
+        if self._waiting:
+            call, _ = self._waiting.popitem(last=False)
+            call.queue = None
+            self._loop.call_soon(call.fail, failure)
+
+    def _sweep(self) -> None:
+        now = self._loop.time()
+        kept = []
+        for connection in self._idle:
+            if connection.usable_at(now):
+                kept.append(connection)
+            else:
+                connection.close()
+        self._idle[:] = kept
+        earliest = min((connection.expires_at for connection in kept), default=None)
+        self._sweeper = None if earliest is None else self._loop.call_at(earliest, self._sweep)
+
+
+def _split_origin(url: str) -> tuple[bool, str, int]:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("the URL of a server must begin with http:// or https:// and name a host")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("the URL of a server must not carry a user name or password; send a header instead")
+    is_tls = parts.scheme == "https"
+    try:
+        host = parts.hostname if ":" in parts.hostname else parts.hostname.encode("idna").decode("ascii")
+    except UnicodeError:
+        host = ""
+    if not _HOST.fullmatch(host):
+        raise ValueError("the URL of a server must name its host by a DNS name or an IP address")
+    return is_tls, host, parts.port or (443 if is_tls else 80)
+
+
+def _refused(detail: str) -> Failure:
+    return Failure(kind=FailureKind.CONNECT_REFUSED, detail=detail, retry_safe=True)
+
+
+def _connect_failure(error: OSError, is_tls: bool, timeout_s: float) -> Failure:
+    match error:
+        case TimeoutError():
+            detail = f"no connection within {timeout_s:g} s"
+            return Failure(kind=FailureKind.CONNECT_TIMEOUT, detail=detail, retry_safe=True)
+        case socket.gaierror():
+            detail = "the host name cannot be resolved"
+            return Failure(kind=FailureKind.NAME_RESOLUTION, detail=detail, retry_safe=True)
+        case ssl.SSLError():
+            return Failure(kind=FailureKind.TLS, detail=tls_detail(error), retry_safe=True)
+        case ConnectionRefusedError():
+            return _refused("nothing listens there: connection refused")
+        case ConnectionError() if is_tls:
+            detail = "the server closed the connection during the TLS handshake"
+            return Failure(kind=FailureKind.TLS, detail=detail, retry_safe=True)
+    # Several addresses that fail differently are reported without a number of their own.
+    return _refused(os.strerror(error.errno).lower() if error.errno else "no address of the host accepts a connection")

@@ -1,0 +1,370 @@
+"""One HTTP/1.1 connection to a server: a request goes down as bytes, its answer rises to a `ResponseSink`.
+
+In: bytes that a server sends, which may be anything. Out: for each request exactly one terminal event: `on_answer`,
+`on_stream_end` or `on_fail`. One request is in flight at a time. The parser's callbacks only collect; the sink is
+called after the parser has returned, so a sink may send, abort or raise. Which connection carries which request, and
+when one is opened or closed for idleness, is the business of the `Owner` (`transport.http`).
+"""
+
+import asyncio
+import re
+import ssl
+from collections import OrderedDict
+from typing import Protocol, cast
+
+import httptools
+import msgspec
+
+from interlock.net.http.answer import (
+    Failure,
+    FailureKind,
+    Headers,
+    ResponseSink,
+    ends_with_connection,
+    tls_detail,
+)
+
+HEAD_BYTES_MAX = 65536  # of header lines, informational answers and trailers; common servers stop at 8 to 64 KiB
+IDLE_S = 30.0  # below the 60 to 75 s after which most servers and balancers drop an idle connection
+KEEP_ALIVE_MARGIN_S = 1.0  # a request sent this shortly before the server's own timeout may meet a closed socket
+UNSENT_POSSIBLE_BYTES = 16384  # a smaller request always fits into the empty send buffer of a socket
+
+_EVENT_STREAM = b"text/event-stream"
+_KEEP_ALIVE_TIMEOUT = re.compile(rb"(?:^|[ ,;])timeout=([0-9]{1,6})(?![0-9])", re.IGNORECASE)
+
+
+class Handle(msgspec.Struct, eq=False):
+    """One request, from `HttpClient.request` to its terminal event. After that its methods do nothing."""
+
+    sink: ResponseSink | None
+    head_only: bool = False
+    connection: "Connection | None" = None
+    queue: "OrderedDict[Handle, bytes] | None" = None
+
+    def abort(self) -> None:
+        """Close the connection, or leave the queue. No further event reaches the sink."""
+        self.sink = None
+        if self.connection is not None:
+            self.connection.abort()
+        elif self.queue is not None:
+            self.queue.pop(self, None)
+            self.queue = None
+
+    def pause(self) -> None:
+        """Read no more from the server until `resume`; what is already read is still delivered."""
+        if self.connection is not None:
+            self.connection.pause()
+
+    def resume(self) -> None:
+        if self.connection is not None:
+            self.connection.resume()
+
+    def fail(self, failure: Failure) -> None:
+        sink, self.sink = self.sink, None
+        if sink is not None:
+            sink.on_fail(failure)
+
+
+class Owner(Protocol):
+    # Head bytes -> status, headers and length of the body behind them, or None: seen once, and perhaps never again.
+    known_heads: dict[bytes, tuple[int, Headers, int] | None]
+
+    @property
+    def has_plenty(self) -> bool:
+        """Whether enough connections are idle: one more need not be kept."""
+
+    def ready(self, connection: "Connection") -> None:
+        """The connection can carry a request now."""
+
+    def gone(self, connection: "Connection") -> None:
+        """The connection is closed; its request, if it had one, has ended."""
+
+
+KNOWN_HEAD_BYTES_MAX = 2048
+KNOWN_HEADS_MAX = 256
+_NOT_PLAIN = frozenset((b"transfer-encoding", b"keep-alive", b"upgrade"))
+
+
+class _Stop(Exception):
+    """Ends the parser's work from inside a callback."""
+
+
+class Connection(asyncio.Protocol):
+    __slots__ = (
+        "_announced",
+        "_body",
+        "_call",
+        "_complete",
+        "_head",
+        "_keep_alive",
+        "_max_body_bytes",
+        "_owner",
+        "_parser",
+        "_paused",
+        "_persistent",
+        "_status",
+        "_streaming",
+        "_transport",
+        "_unproductive",
+        "_unsent_possible",
+        "_untouched",
+        "expires_at",
+        "headers",
+        "idle_s",
+    )
+
+    def __init__(self, owner: Owner, max_body_bytes: int, idle_s: float) -> None:
+        self._owner = owner
+        self._max_body_bytes = max_body_bytes
+        self.idle_s = idle_s  # how long an idle connection stays good; a server's Keep-Alive header shortens it
+        self.expires_at = 0.0
+        self._keep_alive = b""
+        self._call: Handle | None = None
+        self._paused = False
+        self._unsent_possible = False
+        self._head: list[tuple[bytes, bytes]] = []  # being collected: informational heads and trailers too
+        self.headers: Headers = self._head  # of the final answer
+        self._status = 0  # of the final answer, 0 until its head is complete
+        self._body: bytes | bytearray = b""
+        self._streaming = self._announced = self._complete = self._persistent = False
+        self._unproductive = 0  # bytes read since the request was sent or body last grew
+        self._untouched = False  # the request was sent and nothing of its answer was read
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._parser = httptools.HttpResponseParser(self)
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def usable_at(self, now: float) -> bool:
+        return now < self.expires_at and not self._transport.is_closing()
+
+    def send(self, call: Handle, data: bytes) -> None:
+        self._call = call
+        call.connection = self
+        self._untouched = True
+        self._unsent_possible = len(data) > UNSENT_POSSIBLE_BYTES
+        self._transport.write(data)
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once. The request in flight ends without an event."""
+        self._release()
+        self._transport.abort()
+
+    def fail(self, failure: Failure) -> None:
+        """Close at once and tell the request in flight why."""
+        call = self._release()
+        self._transport.abort()
+        if call is not None:
+            call.fail(failure)
+
+    def pause(self) -> None:
+        if not self._paused and not self._transport.is_closing():
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._paused and not self._transport.is_closing():
+            self._paused = False
+            self._transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        call = self._call
+        if call is None:  # nobody asked: a server that times out an idle connection, or one that answers twice
+            self._transport.abort()
+            return
+        end = -1
+        if self._untouched:
+            self._untouched = False
+            end = data.find(b"\r\n\r\n", 0, KNOWN_HEAD_BYTES_MAX)
+            known = self._owner.known_heads.get(data[:end]) if end > 0 else None
+            if known is not None and len(data) == end + 4 + known[2] and not call.head_only:
+                sink = call.sink
+                self._finish(call, True)
+                if sink is not None:
+                    sink.on_answer(known[0], known[1], data[end + 4 :])
+                return
+            self._status = self._unproductive = 0
+            self._body = b""
+            self._streaming = self._announced = self._complete = False
+        unread = self._unproductive = self._unproductive + len(data)
+        malformed = None
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            malformed = error
+        if unread > HEAD_BYTES_MAX and self._is_too_large():
+            self.fail(Failure(kind=FailureKind.TOO_LARGE, detail=f"the server's header is over {HEAD_BYTES_MAX} bytes"))
+        elif self._streaming:
+            self._pass_on(call, malformed)
+        elif len(self._body) > self._max_body_bytes:
+            detail = f"the server's answer is over {self._max_body_bytes} bytes"
+            self.fail(Failure(kind=FailureKind.TOO_LARGE, detail=detail))
+        elif self._complete:
+            if end > 0 and malformed is None:
+                self._learn(data, end)
+            self._answer(call, self._persistent and malformed is None)
+        elif malformed is not None:
+            self._fail_malformed(malformed)
+
+    def _learn(self, data: bytes, end: int) -> None:
+        """Remember the head of an answer that came whole and needed nothing special of the parser.
+
+        A server begins answer after answer with the same bytes; what the parser made of them holds for all of them.
+        One that numbers its answers does not: a head is studied when it comes for the second time.
+        """
+        known, head = self._owner.known_heads, data[:end]
+        if head not in known:
+            if len(known) >= KNOWN_HEADS_MAX:
+                known.clear()
+            known[head] = None
+            return
+        fields = {name.lower(): value for name, value in self.headers}
+        length = fields.get(b"content-length", b"")
+        plain = self._persistent and fields.keys().isdisjoint(_NOT_PLAIN)
+        if plain and length.isdigit() and len(data) == end + 4 + int(length):
+            known[head] = (self._status, self.headers, int(length))
+
+    def eof_received(self) -> None:
+        self._ended(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended(exc)
+        del self._parser  # it holds bound methods of this object
+        self._owner.gone(self)
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            raise _Stop("bytes after the answer")
+        self._head = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:
+            if status < 100 or status == 101:  # RFC 9110 15.2.2: only after the client asked for it
+                raise _Stop("a status that was not asked for")
+            return
+        self._status = status
+        self.headers, self._head = self._head, []
+        is_typed = False
+        for name, value in self.headers:
+            size = len(name)
+            if size == 12:
+                if not is_typed and name.lower() == b"content-type":
+                    is_typed = True
+                    self._streaming = value[:17].lower() == _EVENT_STREAM and value[17:18] in (b"", b";", b" ", b"\t")
+            elif size == 10 and value != self._keep_alive and name.lower() == b"keep-alive":
+                self._note_keep_alive(value)
+        call = self._call
+        if call is not None and call.head_only:
+            # The parser cannot be told that no body follows (RFC 9112 6.3 rule 1), so it is left here, mid-message.
+            self._complete, self._persistent, self._streaming = True, False, False
+            raise _Stop
+
+    def on_body(self, data: bytes) -> None:
+        self._unproductive = 0
+        body = self._body
+        if not body:
+            self._body = data
+        elif isinstance(body, bytearray):
+            body += data
+        else:
+            self._body = bytearray(body)
+            self._body += data
+
+    def on_message_complete(self) -> None:
+        if self._status:
+            self._complete = True
+            self._persistent = self._parser.should_keep_alive() and self._parser.get_http_version() == "1.1"
+
+    def _note_keep_alive(self, value: bytes) -> None:
+        self._keep_alive = value
+        found = _KEEP_ALIVE_TIMEOUT.search(value)
+        if found is not None:
+            self.idle_s = min(self.idle_s, int(found[1]) - KEEP_ALIVE_MARGIN_S)
+
+    def _is_too_large(self) -> bool:
+        """Whether more than HEAD_BYTES_MAX was read because of the head, a trailer or chunk extensions."""
+        if not self._complete and self._unproductive > HEAD_BYTES_MAX:
+            return True
+        return self._status > 0 and sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES_MAX
+
+    def _release(self) -> Handle | None:
+        call, self._call = self._call, None
+        if call is not None:
+            call.connection = None
+        return call
+
+    def _finish(self, call: Handle, persistent: bool) -> None:
+        """Give the connection back before the sink is told: what waits is sent first, and the sink may raise.
+
+        The call lets go of its sink, which holds it: no circles, else every request would wait for the collector.
+        """
+        self._call = call.connection = call.sink = None
+        if self._paused:
+            self.resume()
+        if self._unsent_possible and self._transport.get_write_buffer_size():
+            self._transport.abort()  # answered before the request was read; flushing the rest could last for ever
+        elif persistent and self.idle_s > 0:
+            self._owner.ready(self)
+        else:
+            self._transport.close()
+
+    def _answer(self, call: Handle, persistent: bool) -> None:
+        status, headers, body, sink = self._status, self.headers, self._body, call.sink
+        self._finish(call, persistent)
+        if sink is not None:
+            sink.on_answer(status, headers, body if isinstance(body, bytes) else bytes(body))
+
+    def _pass_on(self, call: Handle, malformed: Exception | None) -> None:
+        sink = call.sink
+        if sink is None:
+            return
+        if not self._announced:
+            self._announced = True
+            sink.on_stream(self._status, self.headers)
+        body = self._body
+        if body and self._call is call:
+            self._body = b""
+            sink.on_chunk(body if isinstance(body, bytes) else bytes(body))
+        if self._call is not call:
+            return
+        if self._complete:
+            self._finish(call, self._persistent and malformed is None and not self._owner.has_plenty)
+            sink.on_stream_end()
+        elif malformed is not None:
+            self._fail_malformed(malformed)
+
+    def _fail_malformed(self, error: Exception) -> None:
+        cause = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else error
+        self.fail(Failure(kind=FailureKind.MALFORMED, detail=f"the server does not speak HTTP/1.1: {cause}"))
+
+    def _ended(self, exc: Exception | None) -> None:
+        call = self._call
+        if call is None:
+            return
+        if self._untouched:
+            self._status = self._unproductive = 0  # what is noted there is of the answer before
+        if self._status and exc is None and ends_with_connection(self.headers):
+            if self._streaming:
+                sink = call.sink
+                self._finish(call, False)
+                if sink is not None:
+                    sink.on_stream_end()
+            else:
+                self._answer(call, False)
+        elif self._status or self._unproductive:
+            detail = "the server closed the connection in the middle of its answer"
+            self.fail(Failure(kind=FailureKind.LOST_DURING_ANSWER, detail=detail))
+        elif isinstance(exc, ssl.SSLError):
+            self.fail(Failure(kind=FailureKind.TLS, detail=tls_detail(exc)))
+        else:
+            detail = "the server closed the connection before it answered"
+            self.fail(Failure(kind=FailureKind.LOST_BEFORE_ANSWER, detail=detail))

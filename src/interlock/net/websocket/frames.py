@@ -1,0 +1,345 @@
+"""An open WebSocket as a MessagePipe, whichever end of it we are: one text frame is one message.
+
+The framing is that of the `websockets` package, which is told of every frame but the commonest: a whole text frame of
+an open connection is cut from what came, or put before what goes, right here, because on a link between nodes each call
+is four of them. A binary frame ends the connection. What comes in reaches the sink in the same turn of the loop.
+"""
+
+import asyncio
+import os
+import secrets
+from collections.abc import Callable
+from struct import Struct
+from typing import ClassVar, Final
+
+from websockets.frames import Frame, Opcode
+from websockets.protocol import Protocol, Side, State
+
+from interlock.net.message_pipe import (
+    CUT,
+    INTERNAL,
+    NORMAL,
+    NOT_UTF8,
+    STALL_AFTER_S,
+    TOO_BIG,
+    UNACCEPTABLE,
+    MessageSink,
+    fitting,
+)
+
+try:
+    from websockets.speedups import apply_mask
+except ImportError:  # there is no compiled one for every system
+    from websockets.utils import apply_mask
+
+PING_EVERY_S: Final = 20.0  # AX-6.3-3
+PONG_WITHIN_S: Final = 10.0  # AX-6.3-3
+CLOSE_S: Final = 2.0  # for the peer's part of closing
+WRITE_BYTES_MAX: Final = 64 * 1024  # gathered for one write
+
+_WHOLE_TEXT: Final = 0x81  # RFC 6455 5.2: FIN, no reserved bit, opcode 1
+_MASKED: Final = 0x80
+_LENGTH_16: Final = 126
+_LENGTH_64: Final = 127
+_MASK_BYTES: Final = 4
+_head_16: Final = Struct("!BBH").pack
+_head_64: Final = Struct("!BBQ").pack
+
+
+class FramedPipe(asyncio.Protocol):
+    """A MessagePipe. Whoever makes it sets `_transport` and `_open`, and then lets it `_begin`."""
+
+    _turn: "ClassVar[list[FramedPipe] | None]" = None  # who has sent since one of us began to hear what came
+
+    def __init__(
+        self, protocol: Protocol, sink: MessageSink, max_bytes: int, ping_every_s: float, pong_within_s: float
+    ) -> None:
+        """`protocol` takes messages of `max_bytes` at most, and no extension."""
+        self._protocol = protocol
+        self._sink = sink
+        self._max_bytes = max_bytes
+        self._ping_every_s = ping_every_s
+        self._pong_within_s = pong_within_s
+        self._masks = protocol.side is Side.CLIENT  # RFC 6455 5.3: a client masks, a server does not
+        self._transport: asyncio.Transport | None = None
+        self._open = False  # we may send
+        self._began = False  # the sink may hear
+        self._paused = False
+        self._full = False
+        self._rest = bytearray()  # of a frame that has not come as a whole
+        self._awaited = 0  # its size, once that is known
+        self._parts: bytearray | None = None  # of a message in several frames
+        self._queue: list[bytes] = []  # parts of frames, sent in this turn of the loop
+        self._queued = 0  # bytes of messages among them
+        self._said_closed = False
+        self._verdict: tuple[int, str] | None = None
+        self._ping = b""
+        self._alarm: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
+        self._ending: asyncio.TimerHandle | None = None
+
+    def send(self, message: bytes) -> bool:
+        transport = self._transport
+        if transport is None or not self._open or self._full or self._protocol.state is not State.OPEN:
+            return False
+        length = len(message)
+        masked = _MASKED if self._masks else 0
+        if length < _LENGTH_16:
+            head = bytes((_WHOLE_TEXT, masked | length))
+        elif length < 1 << 16:
+            head = _head_16(_WHOLE_TEXT, masked | _LENGTH_16, length)
+        else:
+            head = _head_64(_WHOLE_TEXT, masked | _LENGTH_64, length)
+        queue = self._queue
+        if not queue:
+            if FramedPipe._turn is not None:
+                FramedPipe._turn.append(self)
+            else:
+                asyncio.get_running_loop().call_soon(self._write_queue)
+        if masked:
+            mask = os.urandom(_MASK_BYTES)
+            queue += head, mask, apply_mask(message, mask)
+        else:
+            queue += head, message
+        self._queued += length
+        if self._queued > WRITE_BYTES_MAX:
+            self._write_queue()
+        return True
+
+    def _write_queue(self) -> None:
+        """What was sent in one turn of the loop goes out at once: each write is a call of the system."""
+        queue = self._queue
+        if queue and self._transport is not None:
+            self._transport.write(b"".join(queue))
+        queue.clear()
+        self._queued = 0
+
+    def close(self, code: int = NORMAL, reason: str = "") -> None:
+        if self._transport is None or self._protocol.state is not State.OPEN:
+            return
+        self._protocol.send_close(code, fitting(reason))
+        self._verdict = self._verdict or (code, reason)
+        self._flush(self._transport)
+        self.resume_reading()  # the peer's part comes behind what it sent before
+        self._end_soon()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_reading(self) -> None:
+        self._paused = True
+        if self._transport is not None and self._open:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._paused = False
+        if self._transport is not None and self._began:
+            self._transport.resume_reading()
+
+    def _begin(self, early: bytes) -> None:
+        """The sink may hear now; `early` is what came with the upgrade."""
+        self._began = True
+        if early:
+            self.data_received(early)
+        if self._transport is None:
+            self._say_closed()
+            return
+        self._alarm = asyncio.get_running_loop().call_later(self._ping_every_s, self._send_ping)
+        if not self._paused:
+            self.resume_reading()
+
+    # What the loop calls
+
+    def data_received(self, data: bytes) -> None:
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._awaited:
+                return
+            data = bytes(self._rest)
+            self._rest.clear()
+        turn: list[FramedPipe] = []
+        outer, FramedPipe._turn = FramedPipe._turn, turn
+        try:
+            start = self._take(data)
+        finally:
+            FramedPipe._turn = outer
+            for pipe in turn:
+                pipe._write_queue()
+        if start < len(data):
+            self._rest += data[start:] if start else data
+
+    def _take(self, data: bytes) -> int:
+        """Hear every frame that is there as a whole; where the next one begins."""
+        protocol, masked, max_bytes = self._protocol, 0 if self._masks else _MASKED, self._max_bytes
+        start, end = 0, len(data)
+        self._awaited = 0
+        while end - start >= 2:
+            second = data[start + 1]
+            length, at = second & ~_MASKED, start + 2
+            if length >= _LENGTH_16:
+                size = 2 if length == _LENGTH_16 else 8
+                if end - at < size:
+                    break
+                length = int.from_bytes(data[at : at + size], "big")
+                at += size
+            if length > max_bytes:
+                self._hear_frames(data[start:])  # which refuses it by its head
+                return end
+            if second & _MASKED:
+                at += _MASK_BYTES
+            stop = at + length
+            if stop > end:
+                self._awaited = stop - start
+                break
+            if (
+                data[start] == _WHOLE_TEXT
+                and second & _MASKED == masked
+                and self._parts is None
+                and protocol.state is State.OPEN
+            ):
+                text = data[at:stop]
+                self._message(apply_mask(text, data[at - _MASK_BYTES : at]) if masked else text)
+            else:
+                self._hear_frames(data[start:stop])
+            start = stop
+        return start
+
+    def _hear_frames(self, data: bytes) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        if self._protocol.state is not State.CLOSED:
+            self._protocol.receive_data(data)
+        for event in self._protocol.events_received():
+            if isinstance(event, Frame):
+                self._frame(event)
+        self._flush(transport)
+        self._after_frames(transport)
+
+    def eof_received(self) -> None:
+        self._protocol.receive_eof()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._protocol.receive_eof()
+        for handle in (self._alarm, self._stall, self._ending):
+            if handle is not None:
+                handle.cancel()
+        self._transport = None
+        if self._began:
+            self._say_closed()
+
+    def pause_writing(self) -> None:
+        self._full = True
+        self._watch(None)
+
+    def resume_writing(self) -> None:
+        self._full = False
+        if self._stall is not None:
+            self._stall.cancel()
+
+    # Frames
+
+    def _frame(self, frame: Frame) -> None:
+        if self._verdict is not None and self._protocol.state is not State.OPEN:
+            return  # we are closing: nobody expects more
+        if frame.opcode is Opcode.TEXT:
+            if frame.fin:
+                self._message(bytes(frame.data))
+            else:
+                self._parts = bytearray(frame.data)
+        elif frame.opcode is Opcode.CONT and self._parts is not None:
+            self._parts += frame.data
+            if frame.fin:
+                whole, self._parts = bytes(self._parts), None
+                self._message(whole)
+        elif frame.opcode is Opcode.BINARY:
+            self._condemn(UNACCEPTABLE, "sent a binary frame")
+        elif frame.opcode is Opcode.PONG and bytes(frame.data) == self._ping and self._ping:
+            self._ping = b""
+            self._set_alarm(self._ping_every_s, self._send_ping)
+
+    def _message(self, data: bytes) -> None:
+        if not data.isascii():
+            try:
+                data.decode()
+            except UnicodeDecodeError:
+                self._condemn(NOT_UTF8, "sent text that is not UTF-8")
+                return
+        self._sink.on_message(data)
+
+    def _after_frames(self, transport: asyncio.Transport) -> None:
+        """The framing itself may have ended the connection: a frame too big, nonsense, or the peer's close."""
+        if self._protocol.state is State.OPEN:
+            return
+        sent = self._protocol.close_sent
+        if self._verdict is None and self._protocol.close_rcvd is None and sent is not None:
+            too_big = f"sent a message larger than {self._max_bytes} bytes"
+            self._verdict = (sent.code, too_big if sent.code == TOO_BIG else f"broke the framing: {sent.reason}")
+        if self._protocol.close_rcvd is not None or self._protocol.parser_exc is not None:
+            transport.close()
+            self._end_soon()
+
+    def _condemn(self, code: int, reason: str) -> None:
+        if self._transport is None or self._verdict is not None:
+            return
+        self._verdict = (code, reason)
+        self._protocol.fail(code, fitting(f"the peer {reason}"))
+        self._flush(self._transport)
+        self._transport.close()
+        self._end_soon()
+
+    def _end_soon(self) -> None:
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().call_later(CLOSE_S, self.abort)
+
+    def _say_closed(self) -> None:
+        if self._said_closed:
+            return
+        self._said_closed = True
+        rcvd = self._protocol.close_rcvd
+        if self._verdict is not None:
+            self._sink.on_closed(*self._verdict)
+        elif rcvd is not None:
+            self._sink.on_closed(rcvd.code, rcvd.reason)
+        else:
+            self._sink.on_closed(CUT, "cut the connection")
+
+    def _flush(self, transport: asyncio.Transport) -> None:
+        self._write_queue()
+        for piece in self._protocol.data_to_send():
+            if piece:
+                transport.write(piece)
+            # An empty piece asks to half-close: the whole is closed in `_after_frames`, or by the peer.
+
+    # A peer that is silent, or does not read
+
+    def _send_ping(self) -> None:
+        transport = self._transport
+        if transport is None or self._protocol.state is not State.OPEN:
+            return
+        self._ping = secrets.token_bytes(4)
+        self._protocol.send_ping(self._ping)
+        self._flush(transport)
+        self._set_alarm(self._pong_within_s, self._unanswered)
+
+    def _unanswered(self) -> None:
+        if self._paused:  # the pong may wait among what we do not read
+            self._set_alarm(self._ping_every_s, self._send_ping)
+            return
+        self._condemn(INTERNAL, f"did not answer a ping within {self._pong_within_s:g} s")
+
+    def _set_alarm(self, delay_s: float, what: Callable[[], None]) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = asyncio.get_running_loop().call_later(delay_s, what)
+
+    def _watch(self, bytes_before: int | None) -> None:
+        if self._transport is None:
+            return
+        queued = self._transport.get_write_buffer_size()
+        if bytes_before is None or queued < bytes_before:
+            self._stall = asyncio.get_running_loop().call_later(STALL_AFTER_S, self._watch, queued)
+        else:
+            self._verdict = self._verdict or (CUT, "stopped reading")
+            self._transport.abort()

@@ -1,0 +1,1 @@
+"""Installation of servers published as npm and PyPI packages: resolving, pinning, unpacking, launching."""

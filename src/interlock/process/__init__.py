@@ -1,0 +1,1 @@
+"""Child processes: spawning, line framing, stderr, process groups, network namespaces, and their supervisor."""

@@ -1,0 +1,392 @@
+"""A child process that speaks newline-delimited messages on its standard input and output. POSIX only.
+
+In: a command, its whole environment, messages to send. Out, through a ChildSink: lines in the order they were printed,
+then exactly once why the child is gone. It knows nothing of what a message says.
+
+Theory of operation. A child leads a process group of its own, so that what it forks can be ended with it: `stop`, the
+exit of the leader and every verdict on a misbehaving child end in a sweep of the whole group. If the node is killed,
+the kernel kills the child (Linux) and the warden sweeps the groups (everywhere). A child is gone when it has exited and
+its pipes are drained; as a process that left the group may hold the pipes open for ever, draining has a bound. All
+waiting is done by timers of the loop: no step of the ending depends on a task that could be cancelled half way.
+"""
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, cast
+
+from interlock.process.groups import between_fork_and_exec, group_exists, reap_adopted, signal_group
+from interlock.process.launch import ChildStartFailed, child_environment, program
+from interlock.process.lines import LineSplitter, LineTooLong, one_line
+from interlock.process.stderr import StderrLine, StderrRing
+from interlock.process.warden import Warden
+
+__all__ = ["Child", "ChildSink", "ChildStartFailed", "StderrLine", "StderrRing", "child_environment"]
+
+LINES_PER_TURN = 256  # per child and loop iteration, so that a flooding child leaves time for the others
+STALL_AFTER_S = 1.0  # a full queue that has not moved for so long: the child does not read
+DRAIN_S = 0.75  # for the last words in the pipes after the exit; open calls are to fail within a second
+MUTE_S = 1.0  # a child that closed a pipe is about to exit; its exit code says more than the closing
+TERM_GRACE_S = 3.0  # between SIGTERM and SIGKILL
+ORPHAN_GRACE_S = 0.5  # the same for what the leader left behind; below DRAIN_S, because orphans hold the pipes
+ORPHAN_KILL_S = 0.2  # SIGKILL is certain; this is for burying them
+SWEEP_POLL_S = 0.02  # nothing reports that a group has become empty
+KILL_WAIT_S = 2.0  # SIGKILL works at once, except on a process that hangs inside the kernel
+
+
+class ChildSink(Protocol):
+    def on_line(self, data: bytes) -> None: ...
+
+    def on_gone(self, reason: str) -> None:
+        """Once, after the last line. `reason` completes "the server ..."."""
+
+    def on_stalled(self) -> None:
+        """The child has stopped reading and a full queue waits; `send` refuses until it reads again."""
+
+
+class Child:
+    """One process, one life: `start` once, `stop` any number of times, also after a failed start."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: Path | None,
+        *,
+        max_message_bytes: int,
+        sink: ChildSink,
+        stderr: StderrRing,
+        warden: Warden | None,
+        handed: Sequence[int] = (),
+        terminate: Callable[[], None] | None = None,
+    ) -> None:
+        """`env` is the whole environment; `child_environment` makes it. After a failed start the sink hears nothing.
+
+        `handed`: descriptors the child inherits under their numbers. `terminate`: how it is asked to end, where a
+        signal to its group would not reach the program itself.
+        """
+        self._argv = tuple(argv)
+        self._env = dict(env)
+        self._cwd = cwd
+        self._max_message_bytes = max_message_bytes
+        self._sink = sink
+        self._stderr = stderr
+        self._warden = warden
+        self._handed = tuple(handed)
+        self._ask_to_end = terminate
+        self._splitter = LineSplitter(max_message_bytes)
+        self._lines: deque[bytes] = deque()
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._pgid = 0  # and the process id, once there is a process
+        self._stdin: asyncio.WriteTransport | None = None
+        self._returncode: int | None = None
+        self._started = False
+        self._spawning: asyncio.Task[None] | None = None
+        self._spawned = asyncio.Event()
+        self._finished = asyncio.Event()
+        self._paused = False  # by the owner
+        self._reading = True
+        self._full = False
+        self._stopping = False
+        self._killed = False
+        self._exited = False
+        self._swept = False
+        self._verdict: str | None = None
+        self._announced = False
+        self._open_outputs = {1, 2}
+        self._turn: asyncio.Handle | None = None
+        self._stall: asyncio.TimerHandle | None = None
+        self._next_step: asyncio.TimerHandle | None = None  # of ending the child
+        self._drain: asyncio.TimerHandle | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._pgid or None
+
+    @property
+    def returncode(self) -> int | None:
+        """Negative: the number of the signal that killed it."""
+        return self._returncode
+
+    @property
+    def unfinished(self) -> bytes:
+        """What it printed after its last newline: no message, but a word that a program ended on."""
+        return self._splitter.unfinished
+
+    async def start(self) -> None:
+        if self._started:
+            raise ChildStartFailed("a child is started once and not after it was stopped; make a new one")
+        self._started = True
+        try:
+            # Spawning interrupted half way would leave a process nobody knows, so it goes on when `start` is cancelled.
+            self._spawning = asyncio.create_task(self._spawn())
+            await asyncio.shield(self._spawning)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise ChildStartFailed(f"{self._argv[0]} cannot be started: {why}; check command and cwd") from error
+        except asyncio.CancelledError:
+            self._announced = True  # nobody listens
+            self._kill()
+            raise
+
+    async def _spawn(self) -> None:
+        try:
+            await asyncio.get_running_loop().subprocess_exec(
+                lambda: _Wire(self),
+                program(self._argv, self._env, self._cwd),
+                *self._argv[1:],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self._env,
+                cwd=self._cwd,
+                start_new_session=True,
+                pass_fds=self._handed,
+                preexec_fn=between_fork_and_exec(self._handed),
+            )
+            if self._announced:
+                self._kill()
+        finally:
+            self._spawned.set()
+
+    def send(self, message: bytes) -> bool:
+        """Queue one message. False, and nothing is sent: the child is gone, is being stopped, or does not read."""
+        stdin = self._stdin
+        if stdin is None or self._full or stdin.is_closing():
+            return False
+        stdin.write(one_line(message))
+        return True
+
+    def pause_reading(self) -> None:
+        """No `on_line` until `resume_reading`; unless it is stopped, lines already received come before `on_gone`."""
+        self._paused = True
+        self._read(False)
+
+    def resume_reading(self) -> None:
+        self._paused = False
+        if self._exited and self._drain is None and not self._announced:
+            self._drain = asyncio.get_running_loop().call_later(DRAIN_S, self._drained)
+        if self._turn is None:
+            self._turn = asyncio.get_running_loop().call_soon(self._deliver)
+
+    def end(self, reason: str) -> None:
+        """Kill it at once; `reason` is what the sink hears."""
+        if self._transport is not None and self._verdict is None and not self._exited:
+            self._condemn(reason)
+
+    async def stop(self, grace_s: float = 2.0) -> None:
+        """Close its input, after `grace_s` SIGTERM its group, then SIGKILL it. Returns when nothing is left of it."""
+        if not self._started:
+            self._started = True
+            self._spawned.set()
+        await self._spawned.wait()
+        if self._transport is None:
+            return
+        if not self._stopping:
+            self._stopping = True
+            if self._stdin is not None:
+                self._stdin.close()
+                self._stdin = None
+            if not self._exited and not self._killed:
+                self._then(grace_s, self._terminate)
+            self._settle()
+        await self._finished.wait()
+
+    def _made(self, transport: asyncio.SubprocessTransport) -> None:
+        self._transport = transport
+        self._pgid = transport.get_pid()
+        if self._warden is not None:
+            self._warden.guard(self._pgid)
+        self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
+        with contextlib.suppress(RuntimeError):  # uvloop, when the child has ended already: `_pipe_lost` follows
+            self._stdin.set_write_buffer_limits(high=self._max_message_bytes + 1)
+        if self._paused:
+            self._read(False)
+
+    def _received(self, data: bytes) -> None:
+        if self._verdict is not None or self._announced:
+            return
+        try:
+            self._lines.extend(self._splitter.feed(data))
+        except LineTooLong as error:
+            self._lines.extend(error.complete)
+            self._condemn(f"sent a line longer than the limit of {error.max_bytes} bytes and was killed")
+        if self._turn is None:
+            self._deliver()
+
+    def _deliver(self) -> None:
+        self._turn = None
+        left = LINES_PER_TURN
+        try:
+            while self._lines and left and not self._paused and not self._announced:
+                left -= 1
+                self._sink.on_line(self._lines.popleft())
+        finally:
+            if self._turn is None and self._lines and not self._paused:
+                self._turn = asyncio.get_running_loop().call_soon(self._deliver)
+            self._read(self._turn is None and not self._paused)
+            self._settle()
+
+    def _read(self, wanted: bool) -> None:
+        if self._transport is None or wanted == self._reading or 1 not in self._open_outputs:
+            return
+        self._reading = wanted
+        stdout = cast(asyncio.ReadTransport, self._transport.get_pipe_transport(1))
+        (stdout.resume_reading if wanted else stdout.pause_reading)()
+
+    def _filled(self) -> None:
+        self._full = True
+        self._watch_queue(None)
+
+    def _emptied(self) -> None:
+        self._full = False
+        if self._stall is not None:
+            self._stall.cancel()
+
+    def _watch_queue(self, bytes_before: int | None) -> None:
+        if self._stdin is None:
+            return
+        queued = self._stdin.get_write_buffer_size()
+        if bytes_before is None or queued < bytes_before:
+            self._stall = asyncio.get_running_loop().call_later(STALL_AFTER_S, self._watch_queue, queued)
+        else:
+            self._sink.on_stalled()
+
+    def _pipe_lost(self, fd: int) -> None:
+        self._open_outputs.discard(fd)
+        if fd == 0:
+            self._stdin = None
+        if fd != 2 and not self._exited and not self._stopping and self._next_step is None:
+            reason = f"closed its standard {'input' if fd == 0 else 'output'} without exiting and was killed"
+            self._then(MUTE_S, lambda: self._condemn(reason))
+        self._settle()
+
+    def _condemn(self, reason: str) -> None:
+        self._verdict = reason
+        self._open_outputs.clear()
+        if self._transport is not None and (stdout := self._transport.get_pipe_transport(1)) is not None:
+            stdout.close()
+        self._kill()
+        self._settle()
+
+    def _then(self, delay_s: float, step: Callable[[], None]) -> None:
+        if self._next_step is not None:
+            self._next_step.cancel()
+        self._next_step = asyncio.get_running_loop().call_later(delay_s, step)
+
+    def _terminate(self) -> None:
+        if self._ask_to_end is not None:
+            self._ask_to_end()
+        else:
+            signal_group(self._pgid, signal.SIGTERM)
+        self._then(TERM_GRACE_S, self._kill)
+
+    def _kill(self) -> None:
+        self._killed = True
+        if self._pgid and not self._exited:
+            signal_group(self._pgid, signal.SIGKILL)
+            self._then(KILL_WAIT_S, self._give_up)
+
+    def _give_up(self) -> None:
+        self._verdict = self._verdict or "does not end although it was killed"
+        self._paused = False
+        self._lines.clear()
+        self._settle()
+        self._finished.set()
+
+    def _process_exited(self) -> None:
+        self._exited = True
+        self._returncode = None if self._transport is None else self._transport.get_returncode()
+        if self._next_step is not None:
+            self._next_step.cancel()
+        self._drain = asyncio.get_running_loop().call_later(DRAIN_S, self._drained)
+        self._sweep(signal.SIGKILL if self._killed else signal.SIGTERM, None)
+        self._settle()
+
+    def _sweep(self, number: signal.Signals, deadline: float | None) -> None:
+        """End what the leader left in its group. The group's number is not given away while a process is in it."""
+        loop = asyncio.get_running_loop()
+        reap_adopted(self._pgid)
+        if group_exists(self._pgid):
+            if deadline is None:
+                signal_group(self._pgid, number)
+                deadline = loop.time() + (ORPHAN_GRACE_S if number is signal.SIGTERM else ORPHAN_KILL_S)
+            if loop.time() < deadline:
+                loop.call_later(SWEEP_POLL_S, self._sweep, number, deadline)
+                return
+            if number is signal.SIGTERM:
+                self._sweep(signal.SIGKILL, None)
+                return
+        self._swept = True
+        if self._warden is not None:
+            self._warden.release(self._pgid)
+        self._settle()
+
+    def _drained(self) -> None:
+        self._drain = None
+        if not self._paused or self._stopping:
+            self._open_outputs.clear()
+            self._settle()
+
+    def _settle(self) -> None:
+        """Tell the sink when all is said, and close when nothing is left."""
+        if not self._announced:
+            if self._paused and self._stopping:
+                self._lines.clear()
+                self._open_outputs.discard(1)
+            done = self._verdict is not None or (self._exited and not self._open_outputs)
+            if self._lines or not done:
+                return
+            self._announced = True
+            self._stdin = None
+            self._stderr.end_line()
+            asyncio.get_running_loop().call_soon(self._sink.on_gone, self._verdict or _exit_words(self._returncode))
+        if self._exited and self._swept and self._transport is not None:
+            self._transport.close()
+            for handle in (self._turn, self._stall, self._drain):
+                if handle is not None:
+                    handle.cancel()
+            asyncio.get_running_loop().call_soon(self._finished.set)  # after the sink has heard of it
+
+
+class _Wire(asyncio.SubprocessProtocol):
+    """What the loop calls."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._child._made(cast(asyncio.SubprocessTransport, transport))
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == 1:
+            self._child._received(data)
+        else:
+            self._child._stderr.feed(data)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        self._child._pipe_lost(fd)
+
+    def process_exited(self) -> None:
+        self._child._process_exited()
+
+    def pause_writing(self) -> None:
+        self._child._filled()
+
+    def resume_writing(self) -> None:
+        self._child._emptied()
+
+
+def _exit_words(returncode: int | None) -> str:
+    if returncode is None:
+        return "ended"
+    if returncode >= 0:
+        return f"exited with code {returncode}"
+    try:
+        return f"was killed by {signal.Signals(-returncode).name}"
+    except ValueError:
+        return f"was killed by signal {-returncode}"

@@ -1,0 +1,112 @@
+"""Runs a program to its end for what it says: an installer, a version check, a container engine. POSIX only.
+
+In: a command, its whole environment, a folder. Out: how it ended and what it printed, both bounded. Nothing of it is
+left when the call returns, is cancelled, or runs out of time; a deadline is the caller's `asyncio.timeout`.
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from interlock.process.child import Child
+from interlock.process.launch import ChildStartFailed
+from interlock.process.stderr import StderrRing
+from interlock.process.warden import Warden
+
+OUTPUT_LINES: Final = 20  # kept for an error
+OUTPUT_LINE_BYTES: Final = 500
+LINE_BYTES_MAX: Final = 1024 * 1024  # a program that prints a longer line is ended
+STDOUT_BYTES_MAX: Final = 256 * 1024  # of standard output, for whoever reads it; the rest is dropped
+
+_CREDENTIALS = re.compile(r"//[^/@\s]+@")
+
+
+class Ran(msgspec.Struct, frozen=True, kw_only=True):
+    returncode: int | None  # negative: the number of the signal that killed it
+    reason: str  # completes "the program ..."
+    stdout: bytes
+    output: tuple[str, ...]  # the last lines of both outputs, without credentials in addresses
+
+    @property
+    def gist(self) -> str:
+        """Installers say the reason first and advice after it."""
+        errors = [line for line in self.output if "error" in line.lower()] or list(self.output[-1:])
+        return "".join(f"; {line}" for line in errors[:2])
+
+
+class Surroundings(Protocol):
+    """What a program is started in."""
+
+    @property
+    def handed(self) -> Sequence[int]: ...
+
+    def terminate(self) -> None: ...
+
+    async def open(self, child: Child) -> None: ...
+
+
+async def run(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: Path | None,
+    *,
+    warden: Warden | None,
+    said: StderrRing | None = None,
+    cell: Surroundings | None = None,
+) -> Ran:
+    """Raises ChildStartFailed. `said` gathers what several errands print. `cell`: the sandbox that `argv` enters."""
+    said = said or StderrRing(OUTPUT_LINES, OUTPUT_LINE_BYTES, now=lambda: 0.0)
+    ended = _Ended(said)
+    child = Child(
+        argv,
+        env,
+        cwd,
+        max_message_bytes=LINE_BYTES_MAX,
+        sink=ended,
+        stderr=said,
+        warden=warden,
+        handed=() if cell is None else cell.handed,
+        terminate=None if cell is None else cell.terminate,
+    )
+    try:
+        await child.start()
+        if cell is not None:
+            await cell.open(child)
+        reason = await ended.reason
+        if child.unfinished:
+            ended.on_line(child.unfinished)
+    finally:
+        await child.stop(grace_s=0)
+    return Ran(returncode=child.returncode, reason=reason, stdout=bytes(ended.stdout), output=output_of(said))
+
+
+def output_of(said: StderrRing) -> tuple[str, ...]:
+    return tuple(_CREDENTIALS.sub("//***@", line.text) for line in said.tail())
+
+
+class _Ended:
+    """Hears a program: keeps what it says, waits for its end."""
+
+    def __init__(self, said: StderrRing) -> None:
+        self.reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.stdout = bytearray()
+        self._said = said
+
+    def on_line(self, data: bytes) -> None:
+        self._said.feed(data + b"\n")
+        if len(self.stdout) < STDOUT_BYTES_MAX:
+            self.stdout += data[: STDOUT_BYTES_MAX - len(self.stdout)] + b"\n"
+
+    def on_gone(self, reason: str) -> None:
+        if not self.reason.done():
+            self.reason.set_result(reason)
+
+    def on_stalled(self) -> None:
+        pass
+
+
+__all__ = ["OUTPUT_LINES", "OUTPUT_LINE_BYTES", "ChildStartFailed", "Ran", "output_of", "run"]

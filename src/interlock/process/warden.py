@@ -1,0 +1,162 @@
+"""Ends the process groups of a node that was itself killed.
+
+A node that gets SIGKILL can end nothing any more, and the kernel's parent-death signal reaches only direct children.
+So one small helper process waits at the other end of a pipe: the node tells it which groups live (`guard`, `release`),
+and when the pipe closes, for whatever reason, it ends those that are left and exits. It stands in a session of its own,
+where a signal to the node's group does not reach it. If it dies, another is started and told everything again.
+A process that moved itself into another session is in no group the node knows, and is not found.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+
+from interlock.process.groups import checked_group
+
+TERM_GRACE_S = 0.5  # the node is dead, nobody waits for answers: enough to remove a lock file
+STOP_WAIT_S = TERM_GRACE_S + 1.0
+RESTART_FIRST_S = 0.1
+RESTART_MAX_S = 30.0
+
+# Run with -I -S and built-in modules only: the helper is to cost one bare interpreter.
+_HELPER = """
+import posix, _signal, time
+for number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP):
+    _signal.signal(number, _signal.SIG_IGN)
+groups, rest = set(), b""
+while data := posix.read(0, 65536):
+    *lines, rest = (rest + data).split(b"\\n")
+    for line in lines:
+        (groups.add if line[:1] == b"+" else groups.discard)(int(line[1:]))
+def send(number):
+    for group in list(groups):
+        try:
+            posix.killpg(group, number)
+        except PermissionError:
+            pass
+        except ProcessLookupError:
+            groups.discard(group)
+send(_signal.SIGTERM)
+deadline = time.monotonic() + GRACE
+while groups and time.monotonic() < deadline:
+    time.sleep(0.02)
+    send(0)
+send(_signal.SIGKILL)
+"""
+
+
+class Warden:
+    """Groups may be named before `start` and after the helper died: the next helper is told them all."""
+
+    def __init__(self) -> None:
+        self._groups: set[int] = set()
+        self._pipe: int | None = None
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._exited = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the helper, while it lives."""
+        return None if self._transport is None else self._transport.get_pid()
+
+    async def start(self) -> None:
+        await self._spawn()
+        self._keeper = asyncio.create_task(self._keep())
+
+    async def stop(self) -> None:
+        """Let the helper end what is still guarded, and wait for it."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+            self._keeper = None
+        self._hang_up()
+        if self._transport is None:
+            return
+        try:
+            async with asyncio.timeout(STOP_WAIT_S):
+                await self._exited.wait()
+        except TimeoutError:
+            self._transport.kill()
+            await self._exited.wait()
+        self._transport.close()
+        self._transport = None
+
+    def guard(self, pgid: int) -> None:
+        self._groups.add(checked_group(pgid))
+        self._tell(b"+%d\n" % pgid)
+
+    def release(self, pgid: int) -> None:
+        if pgid in self._groups:
+            self._groups.discard(pgid)
+            self._tell(b"-%d\n" % pgid)
+
+    async def _spawn(self) -> None:
+        self._exited = asyncio.Event()
+        theirs, ours = os.pipe()
+        try:
+            os.set_blocking(ours, False)
+            self._transport, _ = await asyncio.get_running_loop().subprocess_exec(
+                lambda: _Exit(self._exited),
+                sys.executable,
+                *("-I", "-S", "-c", _HELPER.replace("GRACE", repr(TERM_GRACE_S))),
+                stdin=theirs,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
+        self._pipe = ours
+        for pgid in self._groups:
+            self._tell(b"+%d\n" % pgid)
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause_s = RESTART_FIRST_S
+        while True:
+            born = loop.time()
+            await self._exited.wait()
+            self._hang_up()
+            if self._transport is not None:
+                self._transport.close()
+                self._transport = None
+            if loop.time() - born > RESTART_MAX_S:
+                pause_s = RESTART_FIRST_S
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, RESTART_MAX_S)
+            try:
+                await self._spawn()
+            except OSError:
+                # No process or file is to be had now; the next attempt comes after the pause.
+                self._exited.set()
+
+    def _tell(self, line: bytes) -> None:
+        """A few bytes that fit into the pipe at once, or else the helper is dead or frozen and is replaced."""
+        if self._pipe is None:
+            return
+        try:
+            os.write(self._pipe, line)
+        except BlockingIOError:
+            if self._transport is not None:
+                self._transport.kill()
+        except BrokenPipeError:
+            pass
+
+    def _hang_up(self) -> None:
+        if self._pipe is not None:
+            os.close(self._pipe)
+            self._pipe = None
+
+
+class _Exit(asyncio.SubprocessProtocol):
+    def __init__(self, exited: asyncio.Event) -> None:
+        self._exited = exited
+
+    def process_exited(self) -> None:
+        self._exited.set()

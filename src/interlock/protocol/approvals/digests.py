@@ -1,0 +1,75 @@
+"""What a decision is about, in one digest: the call itself, or a definition together with what is said of it.
+
+A proof signs the id of an approval and this digest. For a call it is the call_digest of MCP-AX 11.3; a definition can
+be answered in several ways, so the answer is part of what is signed.
+"""
+
+import hashlib
+from typing import Final
+
+from msgspec import Raw
+
+from interlock.protocol.approvals.approval import Approval, Kind
+from interlock.protocol.drivers.files.folder_digest import folder_digest
+from interlock.protocol.jsonrpc.codec import decode_object, decode_value, maybe_string
+from interlock.protocol.jsonrpc.errors import CodecError
+from interlock.protocol.jsontext.canonical import canonical, tool_digest
+
+ACCEPT: Final = "accept"  # a changed definition is used as it now is
+CLASSES: Final = ("read_only", "reversible", "irreversible")  # what a tool is that does not say it itself
+# Factors of an approval of kind definition.
+CHANGED: Final = "definition_changed"  # it is not what was accepted before
+UNCLASSIFIED: Final = "unclassified"  # and besides nobody has said what the tool is
+UNTRUSTED: Final = "untrusted_driver"  # it is a driver's folder, not a tool
+DRIVER: Final = "driver"  # what the shown definition of a driver begins with
+VERSION: Final = 1
+
+
+def answers(approval: Approval) -> tuple[str, ...]:
+    """What can be said to it besides no; empty where a plain yes is all there is."""
+    if approval.kind is not Kind.DEFINITION:
+        return ()
+    changed = CHANGED in approval.factors and UNCLASSIFIED not in approval.factors
+    return (ACCEPT,) if changed or UNTRUSTED in approval.factors else CLASSES
+
+
+def binding(approval: Approval, answer: str | None) -> str:
+    """SHA-256 in hex; what a proof has as its call_digest."""
+    if approval.kind is Kind.CALL:
+        return approval.digest
+    text = canonical(
+        {
+            "v": VERSION,
+            "kind": approval.kind.value,
+            "tool": approval.tool,
+            "digest": approval.digest,
+            "answer": answer,
+        }
+    )
+    return hashlib.sha256(text).hexdigest()
+
+
+def shown_digest(params: Raw | bytes) -> str | None:
+    """The digest of the definition that a person was shown, so that they sign what they saw; None: there is none."""
+    shown = decode_object(params) or {}
+    definition = decode_object(shown.get("after", shown.get("definition", Raw(b"null"))))
+    if definition is not None and DRIVER in definition and "name" not in definition:  # a tool has a name
+        return _shown_folder(definition.get("files", Raw(b"null")))
+    name = maybe_string((definition or {}).get("name"))
+    if definition is None or name is None:
+        return None
+    try:
+        declared = decode_value(definition["capability"]) if "capability" in definition else None
+    except CodecError:
+        return None
+    return tool_digest(definition, downstream_name=name, declared=declared)
+
+
+def _shown_folder(files: Raw) -> str | None:
+    try:
+        found = decode_value(files)
+    except CodecError:
+        return None
+    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        return None
+    return folder_digest(found)

@@ -1,0 +1,173 @@
+"""Who a registrant may say it is (MCP-AX 4.2): the syntax of an authority, and what proves a claim of one.
+
+An authority is kept as a DNS name in lower case, without its scheme and without a trailing dot. A claim is proved by a
+JWT under a key of an anchor that speaks for the authority, or by a client certificate with that very name. Whether a
+signature or a chain holds is found out by whoever has the means (`verify`, the TLS library), and whether a `jti` was
+seen before by whoever keeps them; here are the rules. Every refusal is authority_unverified with a word in data.reason.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from interlock.protocol.ax.errors import AUTHORITY_UNVERIFIED, refusal
+from interlock.protocol.ax.messages import Proof
+from interlock.protocol.jose.claims import SKEW_S, Claims
+from interlock.protocol.jose.errors import Invalid, Reason
+from interlock.protocol.jose.jwks import Jwk, select
+from interlock.protocol.jose.jwt import Jwt, read_jwt_untrusted
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.oauth.resource import same_resource
+
+SCHEME: Final = "dns:"
+NAME_OCTETS_MAX: Final = 253  # RFC 1035 2.3.4, without the root
+PROOF_S_MAX: Final = 600.0  # how long after it was made a proof may say it is good
+PROOF_S: Final = 120  # how long ours are: what two clocks may differ by, and a slow link
+JTI_MAX: Final = 255
+KEY_UNKNOWN: Final = "key_unknown"  # data.reason: an anchor's key set may have been renewed since
+
+_ALGORITHMS: Final = frozenset(("EdDSA", "ES256", "RS256"))
+_TYPES: Final = frozenset(("", "jwt"))  # an access token or a confirmation under the same key is no proof of authority
+_LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")  # as the last label it makes the name an IPv4 address
+
+Verify = Callable[[Jwt, Jwk], Invalid | None]  # None: the signature holds
+
+
+class Anchor(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys an operator trusts, and what for: authorities to speak for, calls to approve."""
+
+    name: str
+    keys: tuple[Jwk, ...]
+    speaks_for: frozenset[str] = frozenset()
+    approves: tuple[str, ...] = ()  # tools (globs over qualified names) whose calls they may approve
+    source: Literal["key", "jwks", "passkey"] = "key"  # a key set is a service's; the others are a person's own
+
+
+class Proved(msgspec.Struct, frozen=True, kw_only=True):
+    """A proof that holds, if (anchor, jti) was not used before; to be remembered until `expires_at`, in UNIX time."""
+
+    authority: str
+    anchor: str
+    jti: str
+    expires_at: float
+
+
+def maybe_dns_name(text: str) -> str | None:
+    """The host name as it is compared. No wildcard, no address, no underscore; an internationalised one as A-labels."""
+    name = text.removesuffix(".")
+    if not name.isascii() or not 0 < len(name) <= NAME_OCTETS_MAX:
+        return None
+    labels = (name := name.lower()).split(".")
+    if not all(map(_LABEL.fullmatch, labels)) or _NUMBER.fullmatch(labels[-1]):
+        return None
+    return name
+
+
+def maybe_authority(text: str) -> str | None:
+    """The authority that is written "dns:NAME"."""
+    head, name = text[: len(SCHEME)], text[len(SCHEME) :]
+    return maybe_dns_name(name) if head.lower() == SCHEME else None
+
+
+def judge_proof(
+    proof: Proof, authority: str, *, audiences: Sequence[str], anchors: Sequence[Anchor], now: float, verify: Verify
+) -> Proved | Fault:
+    """`audiences`: what this aggregator is called, by URL and by aggregator_id. `now` is UNIX time.
+
+    data.reason KEY_UNKNOWN may mean that an anchor's key set has been renewed since.
+    """
+    jwt = read_jwt_untrusted(proof.token, _TYPES)
+    if isinstance(jwt, Invalid):
+        return _refused(jwt.reason)
+    if jwt.alg not in _ALGORITHMS:
+        return _refused(Reason.ALGORITHM)
+    found = _key(jwt, authority, anchors)
+    if isinstance(found, Fault):
+        return found
+    anchor, key = found
+    if (invalid := verify(jwt, key)) is not None:
+        return _refused(invalid.reason)
+    return _judge_claims(jwt.claims, authority, anchor.name, audiences, now)
+
+
+def proof_claims(authority: str, audience: str, *, now: float, jti: str) -> dict[str, object]:
+    """What a registrant signs, anew for each registration. `now` is UNIX time, `jti` as good as random."""
+    at = int(now)
+    return {"sub": f"{SCHEME}{authority}", "aud": audience, "iat": at, "exp": at + PROOF_S, "jti": jti}
+
+
+def audience_of(url: str) -> str:
+    """What the aggregator is called that is dialled at this WebSocket address: by the URL of its door."""
+    scheme, mark, rest = url.partition("://")
+    return {"ws": "http", "wss": "https"}.get(scheme.lower(), scheme) + mark + rest
+
+
+def replayed() -> Fault:
+    """The refusal of a proof whose jti was used before."""
+    return unverified("replayed", "the proof was used before; make one for each registration")
+
+
+def check_certificate(authority: str, dns_names: Iterable[str]) -> Fault | None:
+    """`dns_names`: the SAN entries of type dNSName of a client certificate whose chain and dates were verified.
+
+    The subject's common name counts for nothing (RFC 9525 2), and a wildcard is no name.
+    """
+    if any(maybe_dns_name(name) == authority for name in dns_names):
+        return None
+    return unverified("certificate", f"the client certificate has no DNS name {authority}")
+
+
+def unverified(reason: str, why: str) -> Fault:
+    return refusal(AUTHORITY_UNVERIFIED, why, reason=reason)
+
+
+WORDS: Final = {  # of whatever is proved by a signed token
+    Reason.MALFORMED: ("malformed", "the proof cannot be read as a JWT"),
+    Reason.UNSUPPORTED: ("malformed", "the proof asks for an extension that is not supported"),
+    Reason.TYPE: ("type", "the proof is a token of another kind; its typ must be JWT"),
+    Reason.ALGORITHM: ("algorithm", "the proof must be signed with EdDSA, ES256 or RS256"),
+    Reason.KEY_UNKNOWN: (KEY_UNKNOWN, "the proof is signed with a key that no anchor has"),
+    Reason.KEY_UNFIT: ("key_unfit", "the key of the proof must not be used like this"),
+    Reason.SIGNATURE: ("signature", "the signature of the proof is wrong"),
+}
+
+
+def _refused(reason: Reason) -> Fault:
+    word, why = WORDS.get(reason, ("malformed", reason.value))
+    return unverified(word, why)
+
+
+def _key(jwt: Jwt, authority: str, anchors: Sequence[Anchor]) -> tuple[Anchor, Jwk] | Fault:
+    """The key is looked for only where it may speak for the authority: a kid is no secret."""
+    speaking = [anchor for anchor in anchors if authority in anchor.speaks_for]
+    key = select(list(dict.fromkeys(key for anchor in speaking for key in anchor.keys)), jwt.alg, jwt.kid)
+    if isinstance(key, Jwk):
+        return next(anchor for anchor in speaking if key in anchor.keys), key
+    others = [key for anchor in anchors if anchor not in speaking for key in anchor.keys]
+    if key.reason is Reason.KEY_UNKNOWN and isinstance(select(others, jwt.alg, jwt.kid), Jwk):
+        return unverified("key_of_another", f"the key of the proof does not speak for {authority}")
+    return _refused(key.reason)
+
+
+def _judge_claims(claims: Claims, authority: str, anchor: str, audiences: Sequence[str], now: float) -> Proved | Fault:
+    subject = claims.sub or ""
+    if authority not in (maybe_authority(subject), maybe_dns_name(subject)):
+        return unverified("subject", f"sub of the proof must be {SCHEME}{authority}")
+    said = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
+    if not any(same_resource(one.rstrip("/"), own.rstrip("/")) for one in said for own in audiences):
+        own = " or ".join(dict.fromkeys(audiences))
+        return unverified("audience", f"aud of the proof must be what this aggregator is called: {own}")
+    if claims.iat is None or claims.exp is None:
+        return unverified("claims", "the proof must have iat and exp")
+    if claims.iat > now + SKEW_S or (claims.nbf is not None and claims.nbf > now + SKEW_S):
+        return unverified("not_yet", "the proof is not valid yet; compare the clocks")
+    if now >= claims.exp:
+        return unverified("expired", "the proof has expired")
+    if claims.exp - claims.iat > PROOF_S_MAX:
+        return unverified("lifetime", f"exp of the proof must be at most {PROOF_S_MAX:.0f} seconds after iat")
+    if not isinstance(claims.jti, str) or not 0 < len(claims.jti) <= JTI_MAX:
+        return unverified("claims", f"the proof must have a jti of 1 to {JTI_MAX} characters")
+    return Proved(authority=authority, anchor=anchor, jti=claims.jti, expires_at=claims.exp)

@@ -1,0 +1,1 @@
+"""Proposals for driver and contract files, drafted from what a server lists."""

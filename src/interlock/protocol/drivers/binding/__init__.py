@@ -1,0 +1,1 @@
+"""How a contract binds to a server's tool: match, argument mapping, result extraction, effects."""

@@ -1,0 +1,73 @@
+"""Does a binding keep to the contract it was found to mean? What the two files say, before any server is asked.
+
+A contract's version is inside the binding's range (AIP-30.implements-3), narrowing drops what callers may leave out
+(-4), a timeout is shortened and never lengthened (-5).
+"""
+
+from collections.abc import Iterator
+
+from interlock.protocol.drivers.binding.arguments import declared_names
+from interlock.protocol.drivers.files.frontmatter import shown
+from interlock.protocol.drivers.files.versions import satisfies
+from interlock.protocol.drivers.model import Binding, Contract, Driver, JsonObject, Problem
+from interlock.protocol.drivers.schema.shapes import Side
+
+UNAVAILABLE = "tool_unavailable"
+NARROWING = "narrowing_invalid"
+WIDENED = "timeout_widened"
+
+
+def unfit(driver: Driver, binding: Binding, contract: Contract) -> tuple[Problem, ...]:
+    return (
+        *_version(driver, binding, contract),
+        *_narrowing(driver, binding, contract),
+        *_timeout(driver, binding, contract),
+    )
+
+
+def _version(driver: Driver, binding: Binding, contract: Contract) -> Iterator[Problem]:
+    if satisfies(contract.version, binding.version) is False:
+        yield driver.places.problem(
+            f"{binding.pointer}/version",
+            UNAVAILABLE,
+            f"the contract {contract.id} is {contract.version}, which is not in {shown(binding.version)}",
+            "name a range that holds it, once the driver serves that version",
+        )
+
+
+def _narrowing(driver: Driver, binding: Binding, contract: Contract) -> Iterator[Problem]:
+    narrowing = binding.schema_narrowing
+    for key, dropped, schema in (
+        ("drop_inputs", narrowing.drop_inputs, contract.inputs),
+        ("drop_outputs", narrowing.drop_outputs, contract.outputs),
+    ):
+        for index, name in enumerate(dropped):
+            fault = _not_droppable(name, schema)
+            if fault is not None:
+                yield driver.places.problem(
+                    f"{binding.pointer}/schema_narrowing/{key}/{index}",
+                    NARROWING,
+                    f"{shown(name)} of {contract.id} {fault}",
+                    "drop only what the contract has and does not require",
+                )
+
+
+def _not_droppable(name: str, schema: JsonObject) -> str | None:
+    side = Side(schema)
+    shape = side.shape(schema)
+    if name not in declared_names(side, shape):
+        return "does not exist"
+    return "is required" if name in shape.required() else None
+
+
+def _timeout(driver: Driver, binding: Binding, contract: Contract) -> Iterator[Problem]:
+    """The binding's own goes before the driver's."""
+    own = binding.timeout_ms is not None
+    wanted = binding.timeout_ms if own else driver.timeout_ms
+    if wanted is not None and wanted > contract.timeout_ms:
+        yield driver.places.problem(
+            f"{binding.pointer}/timeout_override_ms" if own else "/timeout_override_ms",
+            WIDENED,
+            f"this is longer than the {contract.timeout_ms} ms that the contract {contract.id} allows",
+            "shorten it; a driver never lengthens a contract's time",
+        )

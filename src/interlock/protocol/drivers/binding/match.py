@@ -1,0 +1,320 @@
+"""One binding against the tool its server lists: a `Bound` that makes arguments and reads results, or every difference
+as a Problem (AIP-tools-2, -4 to -8, -11).
+
+What a JSON Schema cannot be asked ahead is told as a warning, contract_unverified, and checked at the call: arguments
+against the server's inputSchema before anything is sent, values against the contract's outputs before they go on.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from interlock.protocol.drivers.binding.arguments import Fed, Feeding, feeding
+from interlock.protocol.drivers.binding.checks import check_binding, maybe_pattern
+from interlock.protocol.drivers.binding.contract_fit import unfit
+from interlock.protocol.drivers.binding.hook_entry import Entry
+from interlock.protocol.drivers.binding.outputs import UNLISTED, settle
+from interlock.protocol.drivers.binding.result_path import Path, read_path
+from interlock.protocol.drivers.binding.results import Mode, Reader
+from interlock.protocol.drivers.errors import DriverError
+from interlock.protocol.drivers.files.frontmatter import escaped, shown
+from interlock.protocol.drivers.model import Binding, Contract, Driver, Problem, Severity
+from interlock.protocol.drivers.schema.inclusion import Outcome, Verdict, differs, includes, together
+from interlock.protocol.drivers.schema.shapes import Shape, Side
+from interlock.protocol.drivers.schema.validators import Compiled, compiled
+
+MISMATCH: Final = "contract_mismatch"
+UNVERIFIED: Final = "contract_unverified"
+ANY_ARGUMENTS: Final[Mapping[str, Any]] = {"type": "object"}  # of a tool that says nothing
+
+_NO_ENTRY: Final = Entry()
+_ALTERNATIVES: Final = ("anyOf", "oneOf", "if", "not")
+_ROOT_DOUBTS: Final = (
+    *_ALTERNATIVES,
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "minProperties",
+    "maxProperties",
+    "propertyNames",
+    "unevaluatedProperties",
+)
+_HINTS: Final = {
+    "input": "map the input with argument_mapping, add argument_defaults, or bind another tool",
+    "output": "mend result_extract, or bind another tool",
+    "effect": "say in the contract what it mutates, or bind a tool that only reads",
+}
+
+
+class Bound(msgspec.Struct, frozen=True, kw_only=True):
+    """A checked binding. `arguments` and `value` are what a call needs of it."""
+
+    contract: Contract
+    binding: Binding
+    tool_name: str
+    tool_digest: str  # of the listed definition: another one is another tool
+    mode: Mode
+    warnings: tuple[Problem, ...] = ()
+    feeding: Feeding
+    reader: Reader
+    accepted: Compiled  # the server's inputSchema
+
+    @property
+    def is_verbatim(self) -> bool:
+        """The server's result may pass as it is, provided that it has structuredContent and `value` gave no error."""
+        binding = self.binding
+        return (
+            self.mode == "structured"
+            and self.reader.path.is_whole
+            and self.reader.parse is None
+            and self.reader.wrap is None
+            and not self.reader.dropped
+            and not binding.mapping
+            and not binding.argument_mapping
+        )
+
+    def arguments(
+        self, given: Mapping[str, Any], context: Mapping[str, Any], transformed: Mapping[str, Any] | None = None
+    ) -> dict[str, Any] | DriverError:
+        """What the server is sent for an input that satisfies the contract. `transformed`: by the contract's input,
+        what driver.py made of those with a transform."""
+        made = self.feeding.arguments(given, context, transformed or {})
+        return made if isinstance(made, DriverError) else self.accepting(made)
+
+    def accepting(self, arguments: dict[str, Any]) -> dict[str, Any] | DriverError:
+        """The arguments themselves where the server's inputSchema takes them (AIP-tools-8)."""
+        fault = self.accepted.maybe_fault(arguments)
+        if fault is None:
+            return arguments
+        message = f"the server's {self.tool_name} does not take these arguments: {fault}"
+        return DriverError(code=MISMATCH, message=message, cause={"pointer": fault.pointer})
+
+    def value(self, result: Mapping[str, Any]) -> Any:
+        """The contract's value of a decoded CallToolResult, or a DriverError."""
+        return self.reader.value(result)
+
+    def satisfying(self, value: Any) -> Any:
+        """The value itself where it satisfies the contract's outputs, else a DriverError."""
+        return self.reader.satisfying(value)
+
+
+def match(
+    driver: Driver,
+    binding: Binding,
+    contract: Contract,
+    tool: Mapping[str, Any],
+    *,
+    entry: Entry | None = None,
+    strict: bool = False,
+) -> Bound | tuple[Problem, ...]:
+    """`tool`: the decoded item of tools/list. `entry`: its driver.py; what a hook makes is not compared ahead.
+    `strict`: what would be read as text for want of the member named is refused."""
+    transforms = None if entry is None else entry.transforms
+    found = (*check_binding(driver, binding, contract, transforms=transforms), *unfit(driver, binding, contract))
+    if any(each.severity == "error" for each in found):
+        return found
+    return _Matching(driver, binding, contract, tool, strict, entry or _NO_ENTRY).outcome(found)
+
+
+def digest_of(tool: Mapping[str, Any]) -> str:
+    return hashlib.sha256(msgspec.json.encode(tool, order="deterministic")).hexdigest()
+
+
+class _Matching:
+    def __init__(
+        self,
+        driver: Driver,
+        binding: Binding,
+        contract: Contract,
+        tool: Mapping[str, Any],
+        strict: bool,
+        entry: Entry,
+    ) -> None:
+        self._entry = entry
+        self._driver, self._binding, self._contract, self._tool, self._strict = driver, binding, contract, tool, strict
+        self._found: list[Problem] = []
+
+    def outcome(self, before: tuple[Problem, ...]) -> Bound | tuple[Problem, ...]:
+        schema = self._tool.get("inputSchema", ANY_ARGUMENTS)
+        accepted = self._compiled(schema, "input")
+        offered = self._tool.get("outputSchema")
+        if offered is not None:
+            self._compiled(offered, "output")
+        outputs = compiled(self._contract.outputs)
+        if outputs is None:
+            self._mismatch("output", "", "a schema that does not compile", "whatever it has")
+        if accepted is None or outputs is None or self._is_refused():
+            return (*before, *self._found)
+        fed = self._input(schema)
+        self._effect()
+        reader = self._output(offered, outputs)
+        if reader is None or self._is_refused():
+            return (*before, *self._found)
+        return Bound(
+            contract=self._contract,
+            binding=self._binding,
+            tool_name=self._binding.tool_name,
+            tool_digest=digest_of(self._tool),
+            mode=reader.mode,
+            warnings=(*before, *self._found),
+            feeding=fed,
+            reader=reader,
+            accepted=accepted,
+        )
+
+    def _is_refused(self) -> bool:
+        return any(each.severity == "error" for each in self._found)
+
+    def _input(self, schema: Any) -> Feeding:
+        """AIP-tools-4 and -5."""
+        ours, theirs = Side(self._contract.inputs), Side(schema)
+        inputs, accepted = ours.shape(self._contract.inputs), theirs.shape(schema)
+        required = accepted.required()
+        fed = feeding(self._binding, self._contract, required)
+        mine, always = inputs.names(), set(inputs.required())
+        found = [self._supplied(name, fed, always) for name in required]
+        for each in fed.inputs.values():
+            if each.argument not in fed.context:
+                found.append(_goes(each, mine.get(each.input, ()), ours, theirs, accepted))
+        for name, value in fed.defaults.items():
+            found.append(_constant(name, value, theirs, accepted))
+        found += [_place(name, "a context argument", accepted) for name in fed.context]
+        if "object" not in accepted.types:
+            found.append(differs(Verdict.NO, "", "an object", "no object"))
+        for key in _ROOT_DOUBTS:
+            if accepted.all_of(key) or (inputs.all_of(key) and key in _ALTERNATIVES):
+                found.append(differs(Verdict.UNKNOWN, "", "the input as a whole", key))
+        if not (inputs.is_followed and accepted.is_followed):
+            found.append(differs(Verdict.UNKNOWN, "", "the input as a whole", "a reference that is not followed"))
+        self._tell("input", together(found))
+        return fed
+
+    @staticmethod
+    def _supplied(name: str, fed: Feeding, always: set[str]) -> Outcome:
+        """A required argument is fed by something that is always there."""
+        if name in fed.defaults or name in fed.context:
+            return Outcome()
+        place = f"/{escaped(name)}"
+        feeds = next((each for each in fed.inputs.values() if each.argument == name), None)
+        if feeds is None:
+            return differs(Verdict.NO, place, "no input for it", "required")
+        if feeds.input in always or feeds.default is not msgspec.UNSET:
+            return Outcome()
+        return differs(Verdict.NO, place, f"the optional input {shown(feeds.input)} without default", "required")
+
+    def _effect(self) -> None:
+        """AIP-tools-7: hints count only where they restrict, and only where they are written."""
+        hints = self._tool.get("annotations")
+        if not isinstance(hints, Mapping) or self._contract.mutates:
+            return
+        if hints.get("readOnlyHint") is False:
+            self._mismatch("effect", "", "mutates nothing", "readOnlyHint false")
+        elif hints.get("destructiveHint") is True and hints.get("readOnlyHint") is not True:
+            self._mismatch("effect", "", "mutates nothing", "destructiveHint true")
+
+    def _output(self, offered: Any, outputs: Compiled) -> Reader | None:
+        """AIP-tools-6."""
+        binding = self._binding
+        path = read_path(binding.result_extract)
+        pattern = maybe_pattern(binding)
+        if not isinstance(path, Path):
+            return None
+        settled = settle(binding, path, self._contract, offered, pattern, strict=self._strict)
+        for each in settled.refusals:
+            if self._entry.parses:
+                self._unverified("output", each.path, each.wide, each.narrow)
+            else:
+                self._mismatch("output", each.path, each.wide, each.narrow, settled.hint)
+        for each in settled.doubts:
+            self._unverified("output", each.path, each.wide, each.narrow)
+        if settled.falls_back and not self._entry.parses:
+            self._say(
+                "extract_text_fallback",
+                f"{self._told('output')}: the server has no {shown(path.only_name or '')}, so its text is taken",
+                "write $.content, or set text_fallback: false to have this refused",
+                "warning",
+                "/metadata/mcp/result_extract",
+            )
+        return Reader(
+            mode=settled.mode,
+            path=path,
+            parse=binding.result_parse,
+            pattern=pattern,
+            falls_back=settled.falls_back,
+            wrap=binding.result_wrap,
+            dropped=binding.schema_narrowing.drop_outputs,
+            outputs=outputs,
+        )
+
+    def _compiled(self, schema: Any, side: str) -> Compiled | None:
+        made = compiled(schema)
+        if made is None:
+            contract = "a schema" if side == "input" else "outputs"
+            self._mismatch(side, "", contract, "a schema that does not compile")
+        elif not made.is_whole:
+            self._unverified(side, "", "its schema", "a reference to another place, which is not fetched")
+        return made
+
+    def _tell(self, side: str, outcome: Outcome) -> None:
+        for each in outcome.differences:
+            if outcome.verdict is Verdict.NO and not self._entry.builds:
+                self._mismatch(side, each.path, each.narrow, each.wide)
+            else:
+                self._unverified(side, each.path, each.narrow, each.wide)
+
+    def _told(self, side: str, path: str = "") -> str:
+        binding = self._binding
+        place = f", {path}" if path else ""
+        return f"binding {binding.index} ({self._contract.id} to {shown(binding.tool_name)}), {side}{place}"
+
+    def _mismatch(self, side: str, path: str, contract: str, server: str, hint: str = "") -> None:
+        message = f"{self._told(side, path)}: the contract has {contract}, the server has {server}"
+        self._say(MISMATCH, message, hint or _HINTS[side])
+
+    def _unverified(self, side: str, path: str, contract: str, server: str) -> None:
+        message = f"{self._told(side, path)}: the contract has {contract}, the server has {server}"
+        # A server that says nothing of its results is nobody's mistake here: it is recorded (AIP-tools-6), no more.
+        severity: Severity = "note" if server == UNLISTED else "warning"
+        self._say(UNVERIFIED, message, "nothing to do: it is checked at every call", severity)
+
+    def _say(self, code: str, message: str, hint: str, severity: Severity = "error", field: str = "") -> None:
+        pointer = f"{self._binding.pointer}{field}"
+        self._found.append(self._driver.places.problem(pointer, code, message, hint, severity=severity))
+
+
+def _goes(each: Fed, schemas: tuple[Any, ...], ours: Side, theirs: Side, accepted: Shape) -> Outcome:
+    """An input has an argument to go to, and its values are taken there."""
+    wide = accepted.names().get(each.argument)
+    place = _place(each.argument, f"the input {shown(each.input)}", accepted)
+    if place.verdict is not Verdict.YES:
+        return place
+    if wide is None:
+        wide = tuple(schema for schema in accepted.all_of("additionalProperties") if isinstance(schema, Mapping))
+    path = f"/{escaped(each.argument)}"
+    if each.transform is not None or not schemas:
+        return differs(Verdict.UNKNOWN, path, "a value made at the call", "its own schema") if wide else Outcome()
+    return includes(theirs, {"allOf": list(wide)}, ours, *schemas, path=path)
+
+
+def _constant(name: str, value: Any, theirs: Side, accepted: Shape) -> Outcome:
+    place = _place(name, "a constant", accepted)
+    schemas = accepted.names().get(name, ())
+    if place.verdict is Verdict.YES and theirs.accepts(value, *schemas) is False:
+        return differs(Verdict.NO, f"/{escaped(name)}", "a constant", "another kind of value")
+    return place
+
+
+def _place(name: str, told: str, accepted: Shape) -> Outcome:
+    """There is an argument of this name. A missing additionalProperties counts as closed: most servers leave it out and
+    ignore what they do not know, so that an input would be lost without notice (AIP-tools-4)."""
+    if name in accepted.names():
+        return Outcome()
+    path = f"/{escaped(name)}"
+    if accepted.all_of("patternProperties"):
+        return differs(Verdict.UNKNOWN, path, told, "patternProperties")
+    more = accepted.all_of("additionalProperties")
+    if more and all(each is True or isinstance(each, Mapping) for each in more):
+        return Outcome()
+    return differs(Verdict.NO, path, told, "no argument of this name")

@@ -1,0 +1,155 @@
+"""TOOL.md: bytes in, a Contract or what is wrong with it out (AIP-14)."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from interlock.protocol.ax.names import is_qualified
+from interlock.protocol.drivers.files import schemas
+from interlock.protocol.drivers.files.frontmatter import Frontmatter, escaped, read_frontmatter, shown
+from interlock.protocol.drivers.files.server_block import Found
+from interlock.protocol.drivers.model import (
+    Contract,
+    ContractExample,
+    ContractRequires,
+    DriverConstraints,
+    Problem,
+    Reading,
+    Retry,
+)
+
+TOOL_FILE: Final = "TOOL.md"
+MOVED: Final = {  # AIP-14.front-3
+    "code": "driver.py beside the DRIVER.md (AIP-30)",
+    "run": "server of the DRIVER.md (AIP-30)",
+    "runner": "runner of the DRIVER.md (AIP-30)",
+    "secrets": "auth.ref of the DRIVER.md (AIP-30) and its SECRETS.md",
+    "network": "network of the DRIVER.md (AIP-30)",
+    "entry": "driver.py beside the DRIVER.md (AIP-30)",
+    "execute": "implements of the DRIVER.md (AIP-30)",
+}
+RENAMED: Final = {  # AIP-compat-2 and what the prose of AIP-14 has but its schema does not
+    "inputSchema": "inputs",
+    "outputSchema": "outputs",
+    "contextSchema": "metadata.interlock.context_schema",
+    "input_schema": "inputs",
+    "output_schema": "outputs",
+}
+# Those whose value is a schema or holds some, at the top of one.
+_KEYWORDS: Final = frozenset(
+    [
+        *("properties", "patternProperties", "dependentSchemas", "definitions", "dependencies", "const", "default"),
+        *("additionalProperties", "unevaluatedProperties", "propertyNames", "items", "additionalItems", "contains"),
+        *("unevaluatedItems", "not", "if", "then", "else", "contentSchema", "discriminator", "example", "examples"),
+    ]
+)
+
+
+def read_contract(data_untrusted: bytes, file: str) -> Reading[Contract]:
+    reading = read_frontmatter(data_untrusted, file)
+    if reading.value is None:
+        return Reading(problems=reading.problems)
+    front = reading.value
+    refused = tuple(_with_better_hint(each, front.data) for each in schemas.check(front, "AIP-14"))
+    if refused:
+        return Reading(problems=refused)
+    found = Found(front.places)
+    _check(front, found)
+    if found.refused:
+        return Reading(problems=tuple(found.problems))
+    try:
+        return Reading(value=_contract(front), problems=tuple(found.problems))
+    except (msgspec.ValidationError, ValueError):
+        # The schema is closed over everything converted; a gap between the two is refused, not raised.
+        found.say("", schemas.INVALID, "a value has the wrong form", "compare the file with the documentation")
+        return Reading(problems=tuple(found.problems))
+
+
+def _with_better_hint(problem: Problem, data: Mapping[str, Any]) -> Problem:
+    key = problem.field.removeprefix("/")
+    if key in MOVED and key in data:
+        return msgspec.structs.replace(
+            problem, message=f"{key} is no longer part of a contract", hint=f"it moved to {MOVED[key]}"
+        )
+    if key in RENAMED and key in data:
+        return msgspec.structs.replace(problem, hint=f"write {RENAMED[key]}")
+    if key == "implements":
+        return msgspec.structs.replace(problem, hint="remove it: the drivers say which contracts they implement")
+    if key == "version" and isinstance(data.get("version"), int | float):
+        return msgspec.structs.replace(problem, hint="write three parts: 1.0.0")
+    if key == "approval":
+        return msgspec.structs.replace(problem, hint="write auto, always, on-mutate or policy:NAME")
+    return problem
+
+
+def _check(front: Frontmatter, found: Found) -> None:
+    data = front.data
+    if data.get("mutates") and data.get("approval", "auto") == "auto":
+        found.say(
+            "/approval" if "approval" in data else "/mutates",
+            schemas.INVALID,
+            "a tool that changes something cannot have approval auto",
+            "set approval to always, on-mutate or policy:<ref>",
+        )
+    for field in ("inputs", "outputs"):
+        _json_schema(f"/{field}", data[field], found)
+    if "type" in data["inputs"] and data["inputs"]["type"] != "object":
+        found.say("/inputs/type", schemas.INVALID, "the inputs of a tool are an object", "write type: object")
+    ours = data.get("metadata", {}).get("interlock", {})
+    if "context_schema" in ours:
+        _json_schema("/metadata/interlock/context_schema", ours["context_schema"], found)
+    if "name" in ours and not ("." in ours["name"] and is_qualified(ours["name"])):
+        found.say(
+            "/metadata/interlock/name",
+            schemas.INVALID,
+            f"{shown(ours['name'])} is no qualified name",
+            "write segment.tool, like filesystem.read_file",
+        )
+
+
+def _json_schema(pointer: str, schema: Any, found: Found) -> None:
+    fault = schemas.fault_in_json_schema(schema)
+    if fault is not None:
+        place = pointer + fault.pointer
+        found.say(place, schemas.INVALID, f"this is no JSON Schema: {fault.message}", fault.hint)
+        return
+    for key, value in schema.items():
+        # A property beside `properties` is a keyword nobody knows: valid, and without any effect.
+        if key not in _KEYWORDS and not key.startswith(("$", "x-")) and _is_like_a_schema(value):
+            place = f"{pointer}/{escaped(key)}"
+            message = f"{shown(key)} is no keyword of JSON Schema, and describes nothing here"
+            found.say(place, "unknown_key", message, f"write it below properties of {pointer[1:]}", "warning")
+
+
+def _is_like_a_schema(value: Any) -> bool:
+    return isinstance(value, Mapping) and any(key in value for key in ("type", "enum", "properties", "items", "$ref"))
+
+
+def _contract(front: Frontmatter) -> Contract:
+    data = front.data
+    ours = data.get("metadata", {}).get("interlock", {})
+    return Contract(
+        name=data["name"],
+        id=data["id"],
+        description=data["description"],
+        version=data["version"],
+        inputs=data["inputs"],
+        outputs=data["outputs"],
+        idempotent=data.get("idempotent", False),
+        mutates=tuple(data.get("mutates", ())),
+        requires=msgspec.convert(data.get("requires", {}), ContractRequires),
+        approval=data.get("approval", "auto"),
+        risk_level=msgspec.convert(data.get("risk_level", 0), int),
+        cost_class=data.get("cost_class", "trivial"),
+        timeout_ms=msgspec.convert(data.get("timeout_ms", 30_000), int),
+        retry=msgspec.convert(data.get("retry"), Retry | None),
+        default_implementation=data.get("default_implementation"),
+        driver_constraints=msgspec.convert(data.get("driver_constraints", {}), DriverConstraints),
+        tags=tuple(data.get("tags", ())),
+        examples=msgspec.convert(data.get("examples", []), tuple[ContractExample, ...]),
+        listed_as=ours.get("name"),
+        context_schema=ours.get("context_schema"),
+        metadata=data.get("metadata", {}),
+        places=front.places,
+    )

@@ -1,0 +1,1 @@
+"""JSON Schema as drivers use it: inclusion, overlap, dialects, bounds, validators."""

@@ -1,0 +1,301 @@
+"""Is every value that one JSON Schema allows allowed by another? Yes, no, or it cannot be said (AIP-tools-5, -8).
+
+Compared are types, enum and const, properties, required and additionalProperties, items, and alternatives. Lengths,
+bounds, patterns and formats are yes where they are plainly the same or narrower, and otherwise never a no: a server
+that wants at least one character is not refused for a contract that does not say so. Everything else is unknown. A
+missing additionalProperties is read as closed on the narrow side; on the wide side the caller says what a property is
+that is neither named nor excluded.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Any, Final
+
+import msgspec
+
+from interlock.protocol.drivers.files.frontmatter import escaped
+from interlock.protocol.drivers.schema.shapes import DEPTH_MAX, Shape, Side, alternatives, types_shown
+
+COMPARISONS_MAX: Final = 5000  # of one pair of schemas; alternatives multiply
+VALUES_MAX: Final = 1000
+DIFFERENCES_MAX: Final = 20
+SHOWN_CHARS_MAX: Final = 80
+
+_LOWER: Final = ("minLength", "minItems", "minProperties", "minimum", "exclusiveMinimum")
+_UPPER: Final = ("maxLength", "maxItems", "maxProperties", "maximum", "exclusiveMaximum")
+_OF_STRINGS: Final = ("minLength", "maxLength", "pattern", "format")
+_OF_NUMBERS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_OF_ARRAYS: Final = (
+    *("minItems", "maxItems", "uniqueItems", "contains", "minContains", "maxContains"),
+    *("prefixItems", "additionalItems", "unevaluatedItems"),
+)
+_OF_OBJECTS: Final = (
+    *("minProperties", "maxProperties", "unevaluatedProperties", "patternProperties", "propertyNames"),
+    *("dependencies", "dependentRequired", "dependentSchemas"),
+)
+_SAME: Final = tuple(
+    key
+    for key in (*_OF_STRINGS, *_OF_NUMBERS, *_OF_ARRAYS, *_OF_OBJECTS, "not", "if", "then", "else", "$dynamicRef")
+    if key not in _LOWER and key not in _UPPER
+)
+_OF_TYPE: Final = {
+    **dict.fromkeys(_OF_STRINGS, frozenset(["string"])),
+    **dict.fromkeys(_OF_NUMBERS, frozenset(["integer", "fraction"])),
+    **dict.fromkeys(_OF_ARRAYS, frozenset(["array"])),
+    **dict.fromkeys(_OF_OBJECTS, frozenset(["object"])),
+}
+# With one of these, values may be so few that a list of them holds them all.
+_LIMITS: Final = ("pattern", "format", "multipleOf", *_LOWER, *_UPPER)
+
+
+class Verdict(IntEnum):
+    """In the order in which one outweighs another where all have to hold."""
+
+    YES = 0
+    UNKNOWN = 1
+    NO = 2
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """What the narrow side has at a place and what the wide one has. Items of an array stand under `*`."""
+
+    path: str  # a JSON pointer; empty: the whole value
+    narrow: str
+    wide: str
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    verdict: Verdict = Verdict.YES
+    differences: tuple[Difference, ...] = ()  # why it is not yes: those of the worst verdict
+
+
+YES: Final = Outcome()
+
+
+def together(outcomes: Iterable[Outcome]) -> Outcome:
+    """Of things that all have to hold."""
+    worst = Verdict.YES
+    kept: list[Difference] = []
+    for each in outcomes:
+        if each.verdict > worst:
+            worst, kept = each.verdict, []
+        if each.verdict is worst:
+            kept.extend(each.differences)
+    return Outcome(verdict=worst, differences=tuple(dict.fromkeys(kept))[:DIFFERENCES_MAX])
+
+
+def differs(verdict: Verdict, path: str, narrow: str, wide: str) -> Outcome:
+    return Outcome(verdict=verdict, differences=(Difference(path=path, narrow=narrow, wide=wide),))
+
+
+def includes(
+    wide_side: Side,
+    wide: Any,
+    narrow_side: Side,
+    *narrow: Any,
+    path: str = "",
+    unnamed: Verdict = Verdict.UNKNOWN,
+) -> Outcome:
+    """Is every value for which all of `narrow` hold one that `wide` allows? `unnamed`: what a property is that the wide
+    side neither names nor excludes; one that is sent may be lost, one that is received does no harm."""
+    return _Comparison(narrow_side, wide_side, unnamed).compare(narrow, wide, path, 0)
+
+
+class _Comparison:
+    def __init__(self, narrow: Side, wide: Side, unnamed: Verdict) -> None:
+        self._narrow, self._wide, self._unnamed = narrow, wide, unnamed
+        self._left = COMPARISONS_MAX
+
+    def compare(self, narrow: tuple[Any, ...], wide: Any, path: str, depth: int) -> Outcome:
+        self._left -= 1
+        if depth > DEPTH_MAX or self._left < 0:
+            return differs(Verdict.UNKNOWN, path, "too much to compare", "too much to compare")
+        if any(_is_same(each, wide) for each in narrow):
+            return YES
+        ours, theirs = self._narrow.shape(*narrow), self._wide.shape(wide)
+        if not ours.types:
+            return YES
+        if not theirs.types:
+            return differs(Verdict.NO, path, types_shown(ours.types), "nothing")
+        if ours.values is not None:
+            return self._values(ours.values, narrow, wide, path)
+        outside = ours.types - theirs.types
+        if outside:
+            sure = ours.is_clear or not ours.types & theirs.types
+            verdict = Verdict.NO if sure else Verdict.UNKNOWN
+            return differs(verdict, path, types_shown(ours.types), types_shown(theirs.types))
+        split = self._alternatives(ours, wide, path, depth)
+        if split is not None:
+            return split
+        found = [self._part(ours, narrow, part, path, depth) for part in theirs.parts]
+        if not theirs.is_followed:
+            found.append(differs(Verdict.UNKNOWN, path, types_shown(ours.types), "a reference that is not followed"))
+        return together(found)
+
+    def _values(self, values: tuple[Any, ...], narrow: tuple[Any, ...], wide: Any, path: str) -> Outcome:
+        refused, unsure = [], len(values) > VALUES_MAX
+        for value in values[:VALUES_MAX]:
+            given, accepted = self._narrow.accepts(value, *narrow), self._wide.accepts(value, wide)
+            if given is False or accepted is True:
+                continue
+            if given is None or accepted is None:
+                unsure = True
+            else:
+                refused.append(value)
+        if refused:
+            return differs(Verdict.NO, path, _listed(refused), "not accepted there")
+        return differs(Verdict.UNKNOWN, path, "its values", "a schema not applied alone") if unsure else YES
+
+    def _alternatives(self, ours: Shape, wide: Any, path: str, depth: int) -> Outcome | None:
+        """A value of the narrow side satisfies one of these, so each is compared; None: there are none."""
+        for branches in alternatives(ours):
+            outcome = together(self.compare(branch, wide, path, depth + 1) for branch in branches)
+            if outcome.verdict is Verdict.NO and not ours.is_clear:
+                return Outcome(verdict=Verdict.UNKNOWN, differences=outcome.differences)
+            return outcome
+        return None
+
+    def _part(self, ours: Shape, narrow: tuple[Any, ...], part: Mapping[str, Any], path: str, depth: int) -> Outcome:
+        if any(_is_same(each, part) for each in ours.parts):
+            return YES
+        found = [self._keywords(ours, part, path)]
+        if "const" in part or isinstance(part.get("enum"), list):
+            listed = [part["const"]] if "const" in part else part["enum"]
+            few = not ours.is_clear or any(ours.all_of(limit) for limit in _LIMITS)
+            verdict = Verdict.UNKNOWN if few else Verdict.NO
+            found.append(differs(verdict, path, types_shown(ours.types), f"only {_listed(listed)}"))
+        for key in ("anyOf", "oneOf"):
+            if isinstance(part.get(key), list):
+                found.append(self._choice(ours, narrow, part[key], key, path, depth))
+        if "object" in ours.types:
+            found.extend(self._object(ours, part, path, depth))
+        if "array" in ours.types and isinstance(part.get("items"), Mapping | bool) and 0 not in ours.all_of("maxItems"):
+            items = tuple(each for each in ours.all_of("items") if isinstance(each, Mapping | bool))
+            found.append(self.compare(items, part["items"], f"{path}/*", depth + 1))
+        return together(found)
+
+    def _keywords(self, ours: Shape, part: Mapping[str, Any], path: str) -> Outcome:
+        found = []
+        for key in (*_LOWER, *_UPPER, *_SAME):
+            if key not in part or not ours.types & _OF_TYPE.get(key, ours.types):
+                continue
+            mine = ours.all_of(key)
+            if key in _LOWER or key in _UPPER:
+                holds = any(_is_inside(each, part[key], key in _LOWER) for each in mine)
+            else:
+                holds = any(_is_same(each, part[key]) for each in mine)
+            if not holds and not _is_nothing(key, part[key]):
+                told = f"{key} {_listed(mine)}" if mine else f"no {key}"
+                found.append(differs(Verdict.UNKNOWN, path, told, f"{key} {_listed([part[key]])}"))
+        if isinstance(part.get("items"), list) and "array" in ours.types and part["items"] not in ours.all_of("items"):
+            found.append(differs(Verdict.UNKNOWN, path, "an array", "items one by one"))
+        return together(found)
+
+    def _choice(
+        self, ours: Shape, narrow: tuple[Any, ...], branches: list[Any], key: str, path: str, depth: int
+    ) -> Outcome:
+        """Each type of the narrow side has to find a branch of its own."""
+        found = []
+        for types in _grouped(ours.types):
+            fitting = [branch for branch in branches if types & self._wide.shape(branch).types]
+            one = ({"type": _word(types)},)
+            outcomes = [self.compare((*narrow, *one), branch, path, depth + 1) for branch in fitting]
+            best = min(outcomes, key=lambda each: each.verdict, default=None)
+            if best is None:
+                found.append(differs(Verdict.NO, path, types_shown(types), "none of the alternatives"))
+            elif len(outcomes) == 1:
+                found.append(best)
+            elif best.verdict is not Verdict.YES or key == "oneOf":
+                found.append(differs(Verdict.UNKNOWN, path, types_shown(types), f"{key} of {len(branches)}"))
+        return together(found)
+
+    def _object(self, ours: Shape, part: Mapping[str, Any], path: str, depth: int) -> Iterable[Outcome]:
+        mine, always = ours.names(), ours.required()
+        wanted = part.get("required")
+        for name in wanted if isinstance(wanted, list) else ():
+            if name not in always:
+                verdict = Verdict.NO if ours.is_clear else Verdict.UNKNOWN
+                yield differs(verdict, f"{path}/{escaped(str(name))}", "not always there", "required")
+        known = part.get("properties")
+        known = known if isinstance(known, Mapping) else {}
+        for name, schemas in mine.items():
+            place = f"{path}/{escaped(name)}"
+            if name in known:
+                yield self.compare(schemas, known[name], place, depth + 1)
+            else:
+                yield self._unlisted(schemas, part, place, depth)
+        yield self._more(ours, part, known, path, depth)
+
+    def _unlisted(self, schemas: tuple[Any, ...], part: Mapping[str, Any], place: str, depth: int) -> Outcome:
+        """A property of the narrow side that the wide one does not name."""
+        if part.get("patternProperties"):
+            return YES  # told once, as a keyword
+        rest = part.get("additionalProperties")
+        if rest is False:
+            never = not self._narrow.shape(*schemas).types
+            return YES if never else differs(Verdict.NO, place, "a property", "not accepted")
+        if isinstance(rest, Mapping):
+            return self.compare(schemas, rest, place, depth + 1)
+        if rest is None and "properties" in part and self._unnamed is not Verdict.YES:
+            return differs(self._unnamed, place, "a property", "not named")
+        return YES
+
+    def _more(self, ours: Shape, part: Mapping[str, Any], known: Mapping[str, Any], path: str, depth: int) -> Outcome:
+        """Properties that the narrow side allows without naming them."""
+        mine, theirs = ours.all_of("additionalProperties"), part.get("additionalProperties")
+        if False in mine or (not mine and ours.all_of("properties")):
+            return YES
+        if theirs in (None, True) and not known:
+            return YES
+        if mine and theirs is False:
+            verdict = Verdict.NO if ours.is_clear else Verdict.UNKNOWN
+            return differs(verdict, path, "further properties", "no further properties")
+        if mine and isinstance(theirs, Mapping) and not known:
+            return self.compare(mine, theirs, f"{path}/*", depth + 1)
+        return differs(Verdict.UNKNOWN, path, "further properties", "properties of its own")
+
+
+def _grouped(types: frozenset[str]) -> list[frozenset[str]]:
+    numbers = types & {"integer", "fraction"}
+    return [frozenset([each]) for each in sorted(types - numbers)] + ([numbers] if numbers else [])
+
+
+def _word(types: frozenset[str]) -> str:
+    return "number" if "fraction" in types else next(iter(types))
+
+
+def _is_inside(mine: Any, theirs: Any, lower: bool) -> bool:
+    if isinstance(mine, bool) or isinstance(theirs, bool):
+        return bool(mine == theirs)
+    if not isinstance(mine, int | float) or not isinstance(theirs, int | float):
+        return False
+    return mine >= theirs if lower else mine <= theirs
+
+
+def _is_nothing(key: str, value: Any) -> bool:
+    """A rule that every value keeps."""
+    if key in {"minLength", "minItems", "minProperties"}:
+        return bool(value == 0)
+    return (key == "uniqueItems" and value is False) or value == {} or (key.startswith("unevaluated") and value is True)
+
+
+def _is_same(mine: Any, theirs: Any) -> bool:
+    """The same words, and nothing in them that may mean different things on the two sides."""
+    if mine != theirs or _refers(mine):
+        return False
+    return _text(mine) == _text(theirs)  # in Python 1 is True
+
+
+def _text(value: Any) -> bytes:
+    return msgspec.json.encode(value, order="deterministic")
+
+
+def _refers(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return "$ref" in value or "$dynamicRef" in value or any(map(_refers, value.values()))
+    return isinstance(value, list) and any(map(_refers, value))
+
+
+def _listed(values: Iterable[Any]) -> str:
+    text = ", ".join(msgspec.json.encode(each).decode() for each in list(values)[:DIFFERENCES_MAX])
+    return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"

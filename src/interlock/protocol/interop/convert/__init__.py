@@ -1,0 +1,1 @@
+"""Entries of other programs turned into drafts of driver folders, with secrets taken out and merges kept."""

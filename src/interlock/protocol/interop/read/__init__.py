@@ -1,0 +1,1 @@
+"""Parsers of other programs' files: client configurations, registry entries, Docker files, bundles."""

@@ -1,0 +1,1 @@
+"""JOSE: JWT, JWKS, public keys, claims and base64url, with their one error."""

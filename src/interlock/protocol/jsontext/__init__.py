@@ -1,0 +1,1 @@
+"""JSON as text: canonical form, unambiguous decoding, display to a person."""

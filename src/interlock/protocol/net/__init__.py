@@ -1,0 +1,1 @@
+"""Judgements about network addresses and egress rules."""

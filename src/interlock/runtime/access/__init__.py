@@ -1,0 +1,1 @@
+"""Who may come in: bearer tokens, OAuth access tokens, introspection."""

@@ -1,0 +1,190 @@
+"""Tokens in memory: which principal a bearer is, at which door.
+
+The table is read once and kept in step by whoever issues or revokes through this node. A bearer seen before costs one
+dictionary look-up, whether it is a token of ours or an access token that was verified; revoking forgets all of them.
+"""
+
+import base64
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from interlock.config.plan import AccessRule
+from interlock.runtime.base.clock import Clock, rfc3339
+from interlock.runtime.calls.caller import Principal, principal_for
+from interlock.runtime.trust.registrant import registrant_scope
+from interlock.store.ports import StoreError
+from interlock.store.tokens import Door, Scope, TokenRecord, TokenTable, maybe_door, token_hash
+
+DAY_S = 86_400
+USE_NOTED_S: Final = 60.0  # how exactly it is known when a client's token was last used
+WIDEST: Final[Mapping[Door, Scope]] = {"client": "write", "subserver": "admin", "room": "write", "operator": "write"}
+KNOWN_MAX: Final = 10_000  # bearers and clients of authorization servers; as many as a node has sessions
+
+log = logging.getLogger("interlock.access")
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Operator(msgspec.Struct, frozen=True, kw_only=True):
+    principal: str
+    roles: frozenset[str]  # a token of scope read only looks
+
+
+def credential_of(authorization: str, *, basic: bool) -> str:
+    """What an Authorization header at the operator door holds: a bearer or, with `basic`, what a browser asked for.
+
+    A browser sends a password along with whatever any page makes it send. So it counts only where that is harmless.
+    """
+    scheme, _, credential = authorization.partition(" ")
+    credential = credential.strip()
+    if scheme.lower() == "bearer":
+        return credential
+    if scheme.lower() != "basic" or not basic:
+        return ""
+    try:
+        return base64.b64decode(credential, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
+
+
+class TokenBook:
+    def __init__(self, table: TokenTable, clock: Clock, rules: tuple[AccessRule, ...], days: int) -> None:
+        self._table = table
+        self._clock = clock
+        self._rules = rules
+        self._days = days
+        self._records: dict[str, TokenRecord] = {}
+        self._used: dict[str, float] = {}  # hash -> when, not yet written
+        self._known: dict[bytes, tuple[Principal, float]] = {}
+        self._vouched: dict[str, float] = {}  # principal of an authorization server -> when its last token ends
+
+    def replan(self, rules: tuple[AccessRule, ...]) -> None:
+        """Other [[access]] entries: whoever comes next is looked up again."""
+        self._rules = rules
+        self._known.clear()
+
+    async def open(self) -> None:
+        self._records = await self._table.by_hash(self._clock.wall())
+
+    async def close(self) -> None:
+        try:
+            await self._keep_uses()
+        except StoreError as away:
+            log.warning("when tokens were last used could not be kept: %s", away)
+
+    def principal(self, authorization: bytes) -> Principal | None:
+        """The client behind an Authorization header at the public door."""
+        known = self._known.get(authorization)
+        now = self._clock.wall()
+        if known is None or now >= known[1]:
+            scheme, _, bearer = authorization.partition(b" ")
+            record = self._record(bearer.strip(), "client") if scheme.lower() == b"bearer" else None
+            if record is None:
+                return None
+            made = principal_for(f"client:{record.name}", record.scope, self._rules)
+            principal = known[0] if known is not None and known[0] == made else made
+            # Looked up again after a while, which is when its use is noted; a call in between costs nothing more.
+            known = (principal, min(record.expires_at or float("inf"), now + USE_NOTED_S))
+            _keep(self._known, authorization, known)
+        return known[0]
+
+    def remember(self, authorization: bytes, principal: Principal, *, until: float, ends: float) -> None:
+        """An access token that was verified: to be believed until then, and when it ends at the latest."""
+        _keep(self._known, authorization, (principal, until))
+        _keep(self._vouched, principal.name, max(ends, self._vouched.get(principal.name, 0.0)))
+
+    def stands(self, principal: str) -> bool:
+        """Whether a principal that came in by a token of ours still has one. Others are not ours to judge."""
+        door, colon, name = principal.partition(":")
+        if not colon or door not in ("client", "subserver") or "/" in name:
+            return True
+        now = self._clock.wall()
+        return any(r.name == name and r.door == door and r.opens(now) for r in self._records.values())
+
+    def lapsed(self, principal: str) -> bool:
+        """Whether the last access token that an authorization server gave this principal has ended."""
+        from_issuer = principal.startswith("client:") and "/" in principal  # a parent's name is a URL
+        return from_issuer and self._clock.wall() >= self._vouched.get(principal, 0.0)
+
+    def as_it_would_be(self, principal: str) -> Principal:
+        """What a principal may do if it comes: by its token, where it has one here, and by [[access]]."""
+        door, _, name = principal.partition(":")
+        now = self._clock.wall()
+        own = [r for r in self._records.values() if (r.door, r.name) == (door, name) and r.opens(now)]
+        return principal_for(principal, own[0].scope if own else None, self._rules)
+
+    def operator(self, credential: str) -> "Operator | None":
+        """The person behind a credential at the operator door."""
+        record = self._record(credential.encode("latin-1", "replace"), "operator")
+        if record is None:
+            return None
+        roles = ("viewer",) if record.scope == "read" else ("viewer", "operator", "admin")
+        return Operator(principal=f"operator:{record.name}", roles=frozenset(roles))
+
+    def subserver(self, authorization: bytes) -> TokenRecord | None:
+        """The registrant behind an Authorization header at /ax. It opens no other door (MCP-AX 10.1)."""
+        scheme, _, bearer = authorization.partition(b" ")
+        return self._record(bearer.strip(), "subserver") if scheme.lower() == b"bearer" else None
+
+    def _record(self, bearer: bytes, door: Door) -> TokenRecord | None:
+        token = bearer.decode("latin-1")
+        if maybe_door(token) != door:
+            return None
+        hash = token_hash(token)
+        record = self._records.get(hash)
+        now = self._clock.wall()
+        if record is None or not record.opens(now):
+            return None
+        self._used[hash] = now
+        return record
+
+    async def issue(self, name: str, door: Door, scope: Scope | None, days: int | None) -> tuple[str, TokenRecord]:
+        now = self._clock.wall()
+        expires_at = now + (days or self._days) * DAY_S
+        token, record = await self._table.issue(
+            name=name, owner=name, door=door, scope=scope or WIDEST[door], now=now, expires_at=expires_at
+        )
+        self._records[token_hash(token)] = record
+        return token, record
+
+    async def revoke(self, reference: str) -> tuple[str, ...]:
+        revoked = await self._table.revoke(reference, self._clock.wall())
+        self._known.clear()
+        await self.open()
+        return revoked
+
+    async def list(self) -> list[TokenRecord]:
+        await self._keep_uses()
+        return await self._table.list(self._clock.wall())
+
+    async def _keep_uses(self) -> None:
+        used, self._used = self._used, {}
+        for hash, at in used.items():
+            await self._table.note_used(hash, at, self._clock.wall())
+
+    def shown(self, record: TokenRecord) -> dict[str, Any]:
+        """A token for people: what it amounts to here, and nothing that opens a door."""
+        scope: str = record.scope
+        if record.door == "subserver":
+            scope = registrant_scope(f"subserver:{record.name}", self._rules, record.scope).value
+        return {
+            "id": record.id,
+            "name": record.name,
+            "door": record.door,
+            "scope": scope,
+            "created_at": rfc3339(record.created_at),
+            "expires_at": rfc3339(record.expires_at) if record.expires_at is not None else None,
+            "last_used_at": rfc3339(record.last_used_at) if record.last_used_at is not None else None,
+        }
+
+
+def _keep(kept: dict[K, V], key: K, value: V) -> None:
+    """The newest, up to KNOWN_MAX of them."""
+    kept.pop(key, None)
+    if len(kept) >= KNOWN_MAX:
+        del kept[next(iter(kept))]
+    kept[key] = value

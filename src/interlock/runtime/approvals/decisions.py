@@ -1,0 +1,135 @@
+"""Deciding: who may, and with which proof. The one way from an operator's or a policy engine's word into the inbox.
+
+To deny, being an operator is enough, and so it is to approve what requires the role alone; whoever calls this has made
+sure of the role. To approve anything else takes a proof, which is judged against this very approval and answer; a proof
+that fails leaves everything as it was. Definitions that were decided are handed on, so that they are remembered.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from interlock.protocol.approvals.approval import Approval, Decision, Kind, Proof, Requires, Source, What
+from interlock.protocol.approvals.digests import answers, binding
+from interlock.protocol.approvals.errors import UNKNOWN, refusal_of
+from interlock.protocol.approvals.state import Move, maybe_after
+from interlock.protocol.ax.confirmation.held_call import Presented
+from interlock.protocol.ax.confirmation.jws_proof import Asked, Verified, invalid
+from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.base.clock import Clock
+
+REDEFINED: Final = "the tool is defined otherwise than it was when the call was made"
+
+
+class Judge(Protocol):
+    async def judge(self, asked: Asked, proof: Presented) -> Verified | Fault:
+        """What it finds good is used up: the same proof is never good again."""
+
+
+class Rulings(Protocol):
+    async def settle(self, approval: Approval) -> Approval | Fault:
+        """Remember what was decided of a definition."""
+
+
+class DriverRulings(Rulings, Protocol):
+    async def look(self) -> None:
+        """Find out what the folders of drivers are now."""
+
+
+class Deciding:
+    def __init__(self, inbox: Inbox, clock: Clock, aggregator_id: str) -> None:
+        self.judge: Judge | None = None
+        self.rulings: Rulings | None = None
+        self.drivers: DriverRulings | None = None  # of definitions that are drivers
+        self.is_current: Callable[[Approval], bool] = lambda approval: True  # what was shown is still what would run
+        self._inbox = inbox
+        self._clock = clock
+        self._own_id = aggregator_id
+
+    async def approve(
+        self, id: str, proof: Presented | None, *, by: str, reason: str | None = None, answer: str | None = None
+    ) -> Approval | Fault:
+        """`answer`: one of `answers` where there are several. `by` brought the decision; the proof says who made it."""
+        open_ = self._open(id, answer)
+        if isinstance(open_, Fault):
+            return open_
+        approval, answer = open_
+        if approval.source is Source.DRIVERS and self.drivers is not None:
+            await self.drivers.look()
+        if not self.is_current(approval):
+            voided = await self._inbox.void(id, REDEFINED)
+            return voided if isinstance(voided, Fault) else refusal_of(voided)
+        verified = None
+        if approval.requires is not Requires.ROLE:
+            judged = await self._judged(approval, answer, proof)
+            if isinstance(judged, Fault):
+                return judged
+            verified = judged
+        decision = Decision(
+            what=What.APPROVED,
+            by=by,
+            at=self._clock.wall(),
+            reason=reason,
+            answer=answer,
+            proof=_kept(verified) if verified else None,
+        )
+        return await self._decided(id, decision, verified.expires_at if verified else None)
+
+    def asked(self, id: str, answer: str | None) -> Asked | Fault:
+        """What a proof must be about that approves it with this answer."""
+        open_ = self._open(id, answer)
+        return open_ if isinstance(open_, Fault) else self._asked(*open_)
+
+    async def deny(self, id: str, *, by: str, reason: str | None = None) -> Approval | Fault:
+        return await self._decided(
+            id, Decision(what=What.DENIED, by=by, at=self._clock.wall(), reason=reason), redeem_until=None
+        )
+
+    def _open(self, id: str, answer: str | None) -> tuple[Approval, str | None] | Fault:
+        """An approval that can be approved, and what is said to it."""
+        approval = self._inbox.get(id)
+        if approval is None:
+            return UNKNOWN
+        if maybe_after(approval.status, Move.APPROVE) is None:
+            return refusal_of(approval)
+        possible = answers(approval)
+        if answer is None and len(possible) == 1:
+            (answer,) = possible
+        if answer not in (possible or (None,)):
+            return Fault(INVALID_PARAMS, "answer_needed", {"detail": _needs(possible), "answers": list(possible)})
+        return approval, answer
+
+    def _asked(self, approval: Approval, answer: str | None) -> Asked:
+        return Asked(
+            confirmation_id=approval.id,
+            call_digest=binding(approval, answer),
+            nonce=approval.nonce or "",
+            tool=approval.tool,
+            aggregator_id=self._own_id,
+        )
+
+    async def _judged(self, approval: Approval, answer: str | None, proof: Presented | None) -> Verified | Fault:
+        if proof is None:
+            return invalid("proof_required", "an approval needs a proof: interlock approve makes one with your key")
+        if self.judge is None:
+            return invalid("no_anchor", "no [[anchor]] is configured whose proofs would count: see interlock init")
+        return await self.judge.judge(self._asked(approval, answer), proof)
+
+    async def _decided(self, id: str, decision: Decision, redeem_until: float | None) -> Approval | Fault:
+        decided = await self._inbox.decide(id, decision, redeem_until=redeem_until)
+        if isinstance(decided, Fault) or decided.kind is not Kind.DEFINITION:
+            return decided
+        rulings = self.drivers if decided.source is Source.DRIVERS else self.rulings
+        if rulings is None:
+            return decided
+        settled = await rulings.settle(decided)
+        # The decision stands even where remembering it failed: it is taken up again at the next start.
+        return decided if isinstance(settled, Fault) else settled
+
+
+def _kept(verified: Verified) -> Proof:
+    return Proof(type=verified.type, anchor=verified.anchor, jti=verified.jti, key=verified.key)
+
+
+def _needs(possible: tuple[str, ...]) -> str:
+    return f"say what the tool is: {', '.join(possible)}" if possible else "this takes a plain yes or no"

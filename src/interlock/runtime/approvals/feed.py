@@ -1,0 +1,32 @@
+"""Who wants to hear of approvals: what changed, in order, to those who listen now.
+
+A listener that reads too slowly loses the oldest changes, counted, and holds nobody up.
+"""
+
+from interlock.protocol.approvals.approval import Approval
+from interlock.store.pubsub import LocalSubscription
+
+Listener = LocalSubscription[Approval]  # of approvals as they now stand; ends when it or the inbox is closed
+
+
+class Circle:
+    def __init__(self) -> None:
+        self._listeners: set[Listener] = set()
+        self._closed = False
+
+    def listen(self) -> Listener:
+        listener = Listener(self._listeners.discard)
+        if self._closed:
+            listener.close()
+        else:
+            self._listeners.add(listener)
+        return listener
+
+    def tell(self, approval: Approval) -> None:
+        for listener in self._listeners:
+            listener.deliver(approval)
+
+    def close(self) -> None:
+        self._closed = True
+        for listener in list(self._listeners):
+            listener.close()

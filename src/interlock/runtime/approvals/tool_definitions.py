@@ -1,0 +1,345 @@
+"""What tools were when they were last accepted, and what becomes of a change.
+
+The first definition of a tool is taken on trust and remembered, on disk. A later one that differs goes into the inbox
+as a diff, into the log and into the audit record, once. Where the operator pins the tool ([[tool]] pin), it is withheld
+until the change is accepted; otherwise it stays in use, and is withheld if the change is denied. Whoever goes back to
+what was accepted is back in use.
+
+`look` is asked while a list is prepared, and touches no disk; `took` is told afterwards what was seen.
+"""
+
+import asyncio
+import contextlib
+import logging
+import zlib
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.config.plan import ToolClass
+from interlock.protocol.approvals.approval import Approval, Decision, Kind, Source, What
+from interlock.protocol.approvals.digests import ACCEPT, CHANGED, UNCLASSIFIED
+from interlock.protocol.approvals.state import Move, Status
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.runtime.approvals.classifications import Ruling, Rulings, Says
+from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.catalog.definition import Look, Sight
+from interlock.store.ports import Entry, KeyValue, StoreError
+
+log = logging.getLogger("interlock.approvals")
+
+BUCKET: Final = "definitions"
+DEFINITION_BYTES_MAX: Final = 32 * 1024  # of a definition kept to compare with; of a longer one only its digest
+SEGMENT_BYTES_MAX: Final = 16 * 1024 * 1024  # of all definitions kept of one segment
+KNOWN_MAX: Final = 20_000  # tools per segment, unless more are listed at once; what is new beyond is not remembered
+WAITING_MAX: Final = 200  # changes of one segment that wait at once; more are asked about when some are decided
+PAUSE_S: Final = 10.0  # after asking, before more is asked for the same segment
+SLICE: Final = 20  # definitions worked on before others get a turn
+NODE: Final = "node"  # who asks, where nobody called
+
+_CHANGED_REASON: Final = "its server changed the definition since it was last accepted"
+_OPEN_REASON: Final = "an operator asked what the tool is"
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    fingerprint: str
+    digest: str
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What is on disk of a tool: what it is known by, and the definition to compare with, as JSON."""
+
+    known: Known
+    definition: str | None  # None: it was too long to keep
+
+
+class _Seen:
+    """What was seen of a segment since it was last worked on."""
+
+    def __init__(self) -> None:
+        self.looks: dict[str, tuple[Sight, Look]] = {}  # the latest of each tool
+        self.coming: dict[str, Sight] = {}  # to be remembered
+        self.listed: Mapping[str, object] = {}
+
+
+class Definitions:
+    def __init__(self, kv: KeyValue, inbox: Inbox, clock: Clock) -> None:
+        self.rulings = Rulings(kv, clock)
+        self.on_ruled: list[Callable[[str], Coroutine[Any, Any, None]]] = []  # told the segment of the tool
+        self._kv = kv
+        self._inbox = inbox
+        self._clock = clock
+        self._known: dict[str, dict[str, Known]] = {}  # by segment, then by tool
+        self._coming: dict[str, dict[str, Sight]] = {}  # the same, of what is about to be known
+        self._again: dict[tuple[str, str], asyncio.Future[Approval | Fault]] = {}
+        self._latest: dict[str, _Seen] = {}
+        self._workers: dict[str, asyncio.Task[None]] = {}  # by segment, so that lists are taken in the order they came
+        self._hurry = asyncio.Event()
+        self._writing = asyncio.Lock()
+
+    # Life
+
+    async def open(self) -> None:
+        """What was decided and not yet remembered is made up for. Raises StoreError."""
+        await self.rulings.open()
+        for entry in await self._kv.entries(BUCKET, self._clock.wall()):
+            self._known[entry.key] = {tool: one.known for tool, one in _read(entry).items()}
+        for approval in self._inbox.listed((Status.APPROVED, Status.DENIED), Kind.DEFINITION):
+            if approval.source is Source.DRIVERS:
+                continue
+            if self.rulings.maybe(approval.tool, approval.digest) is None or approval.status is Status.APPROVED:
+                await self.settle(approval)
+
+    async def caught_up(self) -> None:
+        """Until everything that was seen is remembered or asked about."""
+        self._hurry.set()
+        while self._workers:
+            await asyncio.wait(list(self._workers.values()))
+        self._hurry.clear()
+
+    # While a list is prepared
+
+    def get(self, tool: str, digest: str) -> ToolClass | None:
+        return self.rulings.get(tool, digest)
+
+    def knows(self, tool: str) -> bool:
+        return self.rulings.knows(tool)
+
+    def look(self, segment: str, sight: Sight) -> Look:
+        if self.rulings.knows(sight.tool):
+            ruling = self.rulings.maybe(sight.tool, sight.digest)
+            if ruling is not None and ruling.says == "denied":
+                return Look.DENIED
+        known = self._coming.get(segment, {}).get(sight.tool) or self._known.get(segment, {}).get(sight.tool)
+        if known is None:
+            return Look.NEW
+        if known.fingerprint == sight.fingerprint:
+            return Look.SAME
+        if known.digest == sight.digest:
+            return Look.REWORDED
+        return Look.CHANGED if self.rulings.maybe(sight.tool, sight.digest) is None else Look.ACCEPTED
+
+    # Afterwards
+
+    def took(self, segment: str, seen: Iterable[tuple[Sight, Look]], listed: Mapping[str, object]) -> None:
+        """`seen`: what is not the same as before, and what is the same again while a change of it waits.
+
+        Lists that come faster than they can be worked on become one.
+        """
+        latest = self._latest.setdefault(segment, _Seen())
+        coming = self._coming.setdefault(segment, {})
+        for sight, look in seen:
+            latest.looks[sight.tool] = (sight, look)
+            if look not in (Look.CHANGED, Look.DENIED):
+                latest.coming[sight.tool] = coming[sight.tool] = sight
+        latest.listed = listed
+        if segment not in self._workers:
+            work = self._work(segment)
+            self._workers[segment] = asyncio.get_running_loop().create_task(work, name=f"definitions {segment}")
+
+    async def _work(self, segment: str) -> None:
+        try:
+            while (latest := self._latest.pop(segment, None)) is not None:
+                try:
+                    asked = await self._take(segment, latest)
+                except StoreError as refused:
+                    asked = 0
+                    log.error("what the tools of %s are cannot be remembered: %s", segment, refused)
+                finally:
+                    self._no_longer_coming(segment, latest.coming)
+                if asked and not self._hurry.is_set():
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._hurry.wait(), PAUSE_S)
+        finally:
+            del self._workers[segment]
+
+    async def _take(self, segment: str, latest: "_Seen") -> int:
+        """How many questions came of it."""
+        await self._remember(segment, list(latest.coming.values()), latest.listed)
+        await self._void_outdated(segment, {tool: sight for tool, (sight, _) in latest.looks.items()})
+        wanted = {tool for where, tool in self._again if where == segment}
+        asking = [
+            sight
+            for sight, look in latest.looks.values()
+            if sight.tool in wanted
+            or (look is Look.CHANGED and self._inbox.find_definition(sight.tool, sight.digest) is None)
+        ]
+        if not asking:
+            return 0
+        before = await self._on_disk(segment)
+        room = WAITING_MAX - sum(one.target == segment for one in self._inbox.waiting_definitions())
+        asking.sort(key=lambda sight: sight.tool not in wanted)  # what an operator asks for comes first
+        for sight in asking[: max(room, len(wanted))]:
+            await self._ask(segment, sight, before.get(sight.tool))
+        if len(asking) > max(room, len(wanted)):
+            log.warning("link %s: %d more definitions changed; they are asked about later", segment, len(asking) - room)
+        return len(asking)
+
+    def _no_longer_coming(self, segment: str, coming: dict[str, Sight]) -> None:
+        left = {t: s for t, s in self._coming.get(segment, {}).items() if coming.get(t) is not s}
+        if left:
+            self._coming[segment] = left
+        else:
+            self._coming.pop(segment, None)
+
+    async def _remember(self, segment: str, sights: list[Sight], listed: Mapping[str, object]) -> None:
+        if not sights:
+            return
+        made: dict[str, Kept] = {}
+        for done, sight in enumerate(sights):
+            if done % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
+            made[sight.tool] = _kept(sight.fingerprint, sight.digest, sight.definition())
+        await self._write(segment, made, listed)
+
+    async def _write(self, segment: str, made: dict[str, Kept], listed: Mapping[str, object] = {}) -> None:
+        async with self._writing:
+            known = await self._on_disk(segment)
+            # What was accepted is never forgotten: a server would only have to list enough else in between.
+            new = [tool for tool in made if tool not in known] if listed else []
+            room = max(0, max(KNOWN_MAX, len(listed)) - len(known))
+            if len(new) > room:
+                log.error("link %s: too many tools; of %d no change will be seen", segment, len(new) - room)
+                left_out = frozenset(new[room:])
+                made = {tool: one for tool, one in made.items() if tool not in left_out}
+            kept = {**known, **made}
+            encoded = await asyncio.to_thread(_written, kept)
+            await self._kv.put(BUCKET, segment, encoded, self._clock.wall())
+            self._known[segment] = {tool: one.known for tool, one in kept.items()}
+
+    async def _on_disk(self, segment: str) -> dict[str, Kept]:
+        entry = await self._kv.get(BUCKET, segment, self._clock.wall())
+        return {} if entry is None else await asyncio.to_thread(_read, entry)
+
+    async def _ask(self, segment: str, sight: Sight, before: Kept | None) -> None:
+        wanted = self._again.pop((segment, sight.tool), None)
+        raised = await self._raise(segment, sight, before, anew=wanted is not None)
+        if wanted is not None:
+            wanted.set_result(raised)
+        elif isinstance(raised, Fault):
+            log.error("link %s: the definition of %s changed; it cannot be put into the inbox", segment, sight.tool)
+        else:
+            log.warning(
+                "link %s: the definition of %s changed, from digest %.12s to %.12s: interlock approvals show %.8s",
+                segment,
+                sight.tool,
+                before.known.digest if before is not None else "",
+                sight.digest,
+                raised.id,
+            )
+
+    async def _raise(self, segment: str, sight: Sight, before: Kept | None, *, anew: bool = False) -> Approval | Fault:
+        changed = before is not None and before.known.digest != sight.digest
+        shown = {"definition": Raw(sight.definition())}
+        if before is not None and changed:
+            shown = {"before": Raw((before.definition or "null").encode()), "after": shown["definition"]}
+        draft = self._inbox.draft(
+            Kind.DEFINITION,
+            Source.AX,
+            requested_by=NODE,
+            tool=sight.tool,
+            digest=sight.digest,
+            tool_digest=sight.digest,
+            target=segment,
+            params=Raw(msgspec.json.encode(shown)),
+            reason=_CHANGED_REASON if changed else _OPEN_REASON,
+            factors=tuple(name for name, is_so in ((CHANGED, changed), (UNCLASSIFIED, sight.is_open)) if is_so),
+        )
+        return await self._inbox.raise_(draft, anew=anew)
+
+    async def _void_outdated(self, segment: str, seen: Mapping[str, Sight]) -> None:
+        def outdated(approval: Approval) -> bool:
+            sight = seen.get(approval.tool)
+            return (
+                approval.kind is Kind.DEFINITION
+                and approval.status is Status.PENDING
+                and approval.target == segment
+                and sight is not None
+                and approval.digest != sight.digest
+            )
+
+        await self._inbox.void_where("superseded: the definition is another by now", outdated)
+
+    def waits(self, segment: str) -> frozenset[str]:
+        """Tools of which something waits to be decided; a look at them matters even if it shows what was accepted."""
+        waiting = {approval.tool for approval in self._inbox.waiting_definitions() if approval.target == segment}
+        return frozenset(waiting.union(tool for where, tool in self._again if where == segment))
+
+    async def ask_again(self, segment: str, tool: str) -> Approval | Fault | None:
+        """An operator wants to say what a tool is, called or not, denied or not. None: it is not listed there."""
+        wanted = self._again.setdefault((segment, tool), asyncio.get_running_loop().create_future())
+        try:
+            for look_again in self.on_ruled:
+                await look_again(segment)
+            await self.caught_up()
+            return wanted.result() if wanted.done() else None
+        finally:
+            self._again.pop((segment, tool), None)
+
+    # Decided
+
+    async def settle(self, approval: Approval) -> Approval | Fault:
+        """Remembered, and then done with. What cannot be written now is made up for at the next start."""
+        decision = approval.decision
+        if decision is None:
+            return approval
+        try:
+            await self.rulings.put(_ruling(approval, decision))
+            if decision.what is What.APPROVED and approval.target is not None and approval.params is not None:
+                await self._accept(approval.target, approval)
+        except StoreError as refused:
+            log.error("what was decided of %s cannot be remembered: %s", approval.tool, refused)
+            return approval
+        if decision.what is What.APPROVED:
+            used = await self._inbox.use(approval.id)
+            settled = used if isinstance(used, Fault) else await self._inbox.finish(approval.id, Move.SUCCEED)
+        else:
+            settled = approval
+        for tell in self.on_ruled if approval.target is not None else ():
+            await tell(approval.target or "")
+        return settled
+
+    async def _accept(self, segment: str, approval: Approval) -> None:
+        shown = msgspec.json.decode(approval.params or b"{}", type=dict[str, Raw])
+        definition = shown.get("after", shown.get("definition"))
+        if definition is not None:
+            # Its bytes may differ from these; the digest does not.
+            await self._write(segment, {approval.tool: _kept("", approval.digest, bytes(definition))})
+
+
+def _kept(fingerprint: str, digest: str, definition: bytes) -> Kept:
+    text = definition.decode("utf-8", "replace") if len(definition) <= DEFINITION_BYTES_MAX else None
+    return Kept(known=Known(fingerprint=fingerprint, digest=digest), definition=text)
+
+
+def _written(kept: Mapping[str, Kept]) -> bytes:
+    """Of a segment with very much to keep, the definitions that come last are known by their digests alone."""
+    room = SEGMENT_BYTES_MAX
+    fitting: dict[str, Kept] = {}
+    for tool, one in kept.items():
+        room -= len(one.definition or "")
+        fitting[tool] = one if room >= 0 else msgspec.structs.replace(one, definition=None)
+    return zlib.compress(msgspec.json.encode(fitting), 1)
+
+
+def _read(entry: Entry) -> dict[str, Kept]:
+    try:
+        return msgspec.json.decode(zlib.decompress(entry.value), type=dict[str, Kept])
+    except (msgspec.DecodeError, zlib.error):
+        # Taken on trust once more, which is said: what cannot be compared may have changed.
+        log.error("what the tools of %s were cannot be read; they are taken as they now are", entry.key)
+        return {}
+
+
+def _ruling(approval: Approval, decision: Decision) -> Ruling:
+    said = decision.answer or ACCEPT if decision.what is What.APPROVED else "denied"
+    return Ruling(
+        tool=approval.tool,
+        digest=approval.digest,
+        says=msgspec.convert(said, Says),
+        by=decision.by,
+        at=decision.at,
+    )

@@ -1,0 +1,167 @@
+"""The inbox as the operator door shows it: plain values, with everything a person or a signer needs to decide.
+
+No credential is among them: what an approval holds of a proof is its name, not the token. The arguments of a held call
+are shown in full to whoever looks at that one approval, and to nobody in lists, events or notifications.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any, Final
+
+from interlock.protocol.approvals.approval import Approval, Kind
+from interlock.protocol.approvals.digests import answers
+from interlock.protocol.approvals.errors import UNKNOWN
+from interlock.protocol.approvals.state import Status
+from interlock.protocol.ax.confirmation.held_call import Presented
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.runtime.approvals.decisions import Deciding
+from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.base.clock import Clock, rfc3339
+from interlock.runtime.trust.passkeys import PasskeyDesk
+
+JsonObject = dict[str, Any]
+
+LISTED_MAX: Final = 1000
+PREFIX_MIN: Final = 4  # characters of an id that may name it
+
+
+class Ambiguous(Exception):
+    """Several ids begin like this."""
+
+    def __init__(self, ids: list[str]) -> None:
+        super().__init__("several approvals have an id that begins like this")
+        self.ids = ids
+
+
+class Window:
+    def __init__(
+        self,
+        inbox: Inbox,
+        deciding: Deciding,
+        clock: Clock,
+        *,
+        aggregator_id: str,
+        url: Callable[[], str],
+        passkeys: PasskeyDesk | None = None,
+        approving: Callable[[str], Sequence[str]] = lambda _: (),
+    ) -> None:
+        """`url` is that of the operator door; `approving` names the anchors whose proof may approve a tool."""
+        self._inbox = inbox
+        self._deciding = deciding
+        self._clock = clock
+        self._own_id = aggregator_id
+        self._url = url
+        self._passkeys = passkeys
+        self._approving = approving
+
+    def listed(self, kind: Kind | None, statuses: frozenset[Status]) -> JsonObject:
+        """The newest, where there are more than one answer holds."""
+        found = self._inbox.listed(statuses, kind)
+        return {"approvals": [self._gist(one) for one in found[-LISTED_MAX:]], "total": len(found)}
+
+    def maybe_one(self, reference: str) -> JsonObject | None:
+        """By its id, or the beginning of it. Raises Ambiguous."""
+        approval = self._maybe_find(reference)
+        return None if approval is None else self._whole(approval)
+
+    async def approve(
+        self, reference: str, proof: Presented | None, *, by: str, reason: str | None, answer: str | None
+    ) -> JsonObject | Fault:
+        approval = self._maybe_find(reference)
+        decided = await self._deciding.approve(
+            approval.id if approval else reference, proof, by=by, reason=reason, answer=answer
+        )
+        return decided if isinstance(decided, Fault) else self._whole(decided)
+
+    async def deny(self, reference: str, *, by: str, reason: str | None) -> JsonObject | Fault:
+        approval = self._maybe_find(reference)
+        decided = await self._deciding.deny(approval.id if approval else reference, by=by, reason=reason)
+        return decided if isinstance(decided, Fault) else self._whole(decided)
+
+    def passkey_request(self, reference: str, answer: str | None) -> JsonObject | Fault:
+        """What a browser asks a passkey, for it to approve this."""
+        approval = self._maybe_find(reference)
+        if approval is None or self._passkeys is None:
+            return UNKNOWN
+        asked = self._deciding.asked(approval.id, answer)
+        return asked if isinstance(asked, Fault) else self._passkeys.request(asked)
+
+    async def changes(self) -> AsyncGenerator[JsonObject, None]:
+        """What waits now, then every change."""
+        listener = self._inbox.listen()
+        try:
+            for approval in self._inbox.waiting()[-LISTED_MAX:]:
+                yield self._gist(approval)
+            async for approval in listener:
+                yield self._gist(approval)
+        finally:
+            listener.close()
+
+    def _maybe_find(self, reference: str) -> Approval | None:
+        if (exact := self._inbox.get(reference)) is not None or len(reference) < PREFIX_MIN:
+            return exact
+        found = self._inbox.matching(reference.lower())
+        live = [one for one in found if one.is_live] or found
+        if len(live) > 1:
+            raise Ambiguous([one.id for one in live[:10]])
+        return live[0] if live else None
+
+    def _gist(self, approval: Approval) -> JsonObject:
+        deadline = approval.deadline
+        return {
+            "id": approval.id,
+            "kind": approval.kind.value,
+            "source": approval.source.value,
+            "status": approval.status.value,
+            "requested_by": approval.requested_by,
+            "agent": approval.agent,
+            "room": approval.room,
+            "tool": approval.tool,
+            "reason": approval.reason,
+            "requires": approval.requires.value,
+            "created_at": rfc3339(approval.created_at),
+            "expires_at": _time(approval.expires_at),
+            "redeem_by": _time(approval.redeem_by),
+            "left_s": None if deadline is None else max(0, round(deadline - self._clock.wall())),
+            "decision": _decision(approval),
+            "outcome": approval.outcome,
+            "url": f"{self._url()}/approvals/{approval.id}",
+        }
+
+    def _whole(self, approval: Approval) -> JsonObject:
+        return {
+            **self._gist(approval),
+            "proposal_id": approval.proposal_id,
+            "target": approval.target,
+            "method": approval.method,
+            "params": approval.params,
+            "route": list(approval.route),
+            "capability": approval.capability,
+            "digest": approval.digest,
+            "tool_digest": approval.tool_digest,
+            "nonce": approval.nonce,
+            "factors": list(approval.factors),
+            "gating_link": approval.gating_link,
+            "answers": list(answers(approval)),
+            "approvers": list(self._approving(approval.tool)),
+            "aggregator_id": self._own_id,
+            "passkey_origin": None if self._passkeys is None else self._passkeys.maybe_origin(approval.tool),
+        }
+
+
+def _time(at: float | None) -> str | None:
+    return None if at is None else rfc3339(at)
+
+
+def _decision(approval: Approval) -> JsonObject | None:
+    decision = approval.decision
+    if decision is None:
+        return None
+    proof = decision.proof
+    return {
+        "what": decision.what.value,
+        "by": decision.by,
+        "at": rfc3339(decision.at),
+        "reason": decision.reason,
+        "answer": decision.answer,
+        "proof": None if proof is None else {"type": proof.type, "anchor": proof.anchor, "jti": proof.jti},
+    }

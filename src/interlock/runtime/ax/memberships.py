@@ -1,0 +1,447 @@
+"""Registrations and their links: what happens to the one is done to the other.
+
+Comes in: events of `Registrations`, and what the links say of their own accord. Goes out: links that stand in the
+catalog or leave it, notices to the audience, records. One timer serves all registrations. What subservers ask is
+answered by the registrar, which is built upon this.
+"""
+
+import asyncio
+import logging
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final, Protocol, assert_never
+
+import msgspec
+from msgspec import Raw
+
+from interlock.config.plan import AccessRule, Plan
+from interlock.net.message_pipe import GOING_AWAY, NORMAL, POLICY
+from interlock.protocol.ax.budget import Limits
+from interlock.protocol.ax.hop_metadata import Offer
+from interlock.protocol.ax.messages import (
+    DEREGISTER,
+    HEARTBEAT_MS,
+    REGISTER,
+    SUBSERVER_LOST,
+    Parent,
+    Register,
+)
+from interlock.protocol.ax.names import Withheld
+from interlock.protocol.ax.notifications import Drops, Notice, NoticeGate, lost, refused
+from interlock.protocol.ax.registration.registrations import Registrations
+from interlock.protocol.ax.registration.sessions import (
+    Ended,
+    EndReason,
+    Event,
+    Joined,
+    Lost,
+    Policy,
+    Recovered,
+    Session,
+    SubtreeChanged,
+    Suspected,
+    Vanished,
+)
+from interlock.protocol.jsonrpc.codec import encode_notification
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.jsonrpc.messages import Notification, Request
+from interlock.runtime.audience import Audience
+from interlock.runtime.ax.link_events import InTheHouse
+from interlock.runtime.ax.own_tools import own_shelf
+from interlock.runtime.ax.ownership import Leases
+from interlock.runtime.base.clock import Clock, rfc3339
+from interlock.runtime.base.link_state import LinkState
+from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.base.refusal_log import Refusals
+from interlock.runtime.calls.budgets import Account, Budgets
+from interlock.runtime.catalog.catalog import Catalog
+from interlock.runtime.links.connector import Workshop
+from interlock.runtime.links.keeper import STOP_S, Keeper
+from interlock.runtime.links.link import Link, LinkWatcher
+from interlock.runtime.links.listing import Listing
+from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, StockCatalog
+from interlock.runtime.trust.registrant import Guest
+from interlock.store.ports import StoreError
+
+log = logging.getLogger("interlock.ax")
+
+
+UNAUTHORISED: Final = 4401  # SURFACE 4
+SUPERSEDED: Final = 4409  # SURFACE 4: another took its place
+_CLOSE_CODES: Final[Mapping[EndReason, int]] = {"deregistered": NORMAL, "superseded": SUPERSEDED}
+
+
+class Way(Protocol):
+    """The connection a registrant came by."""
+
+    transport: str
+    guest: Guest
+
+    async def ask_parent(self) -> Parent | Fault | None:
+        """None: it has none, or knows no such question."""
+
+    def keeper_for(self, link: RegisteredLink, workshop: Workshop, stock: StockCatalog) -> RegisteredKeeper:
+        """The keeper of the link, which has its pipe."""
+
+    def close(self, code: int, reason: str) -> None: ...
+
+
+class _Member:
+    """A segment that is taken, on this side."""
+
+    def __init__(self, keeper: RegisteredKeeper, way: Way) -> None:
+        self.keeper = keeper
+        self.way = way
+        self.told_refused: tuple[Withheld, ...] = ()
+        self.renewing = False
+
+
+class Fittings(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of the node that registrations meet."""
+
+    clock: Clock
+    workshop: Workshop
+    catalog: Catalog
+    keepers: dict[str, Keeper]
+    audience: Audience
+    house: LinkWatcher
+    recorder: Recorder
+    budgets: Budgets
+    refusals: Refusals
+    leases: Leases | None = None  # only in a store that aggregators share (13.4)
+
+
+class Members(InTheHouse, ABC):
+    """Also the watcher of the links it makes."""
+
+    def __init__(self, plan: Plan, aggregator_id: str, fittings: Fittings) -> None:
+        super().__init__(fittings.house)
+        policy = Policy(
+            require_proof=plan.ax.require_proof, degraded=plan.degraded.enabled, grace_s=plan.degraded.grace_s
+        )
+        self.engine = Registrations(aggregator_id, plan.ax.tree, policy)
+        self.drops = Drops()
+        self.on_subtree: list[Callable[[tuple[str, ...]], None]] = []  # our own parents are told (5.3)
+        self._plan = plan
+        self._clock = fittings.clock
+        self._workshop = fittings.workshop
+        self._catalog = fittings.catalog
+        self._keepers = fittings.keepers
+        self._audience = fittings.audience
+        self._recorder = fittings.recorder
+        self._budgets = fittings.budgets
+        self._refusals = fittings.refusals
+        self._leases = fittings.leases
+        self._members: dict[str, _Member] = {}  # by session id, also of a lost one while its names are listed
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._hanging_up: set[asyncio.Task[None]] = set()
+        self._own_tool_shown = False
+        self._stopping = False
+
+    @abstractmethod
+    def on_ax_request(self, link: RegisteredLink, request: Request) -> None: ...
+
+    @abstractmethod
+    def on_ax_notification(self, link: RegisteredLink, message: Notification) -> None: ...
+
+    def welcome(self, session_id: str) -> None:
+        """The subserver has been told: from now on the node is its MCP client."""
+        member = self._members.get(session_id)
+        if member is not None:
+            member.keeper.start()
+            if self._leases is not None and not member.keeper.link.registration.register.heartbeat_interval_ms:
+                self._begin(self._renew_without_beats(session_id))
+
+    def closed(self, session_id: str, reason: str) -> None:
+        """Its connection is gone."""
+        self.happened(self.engine.link_closed(session_id, now=self._clock.now()), detail=reason)
+
+    # What happens to registrations
+
+    def happened(self, events: Iterable[Event], *, way: Way | None = None, detail: str = "") -> None:
+        for event in events:
+            match event:
+                case Joined():
+                    self._join(event, way)
+                case Suspected():
+                    self._suspect(event)
+                case Recovered():
+                    self._recover(event)
+                case Lost():
+                    self._lose(event, detail)
+                case Ended():
+                    self._end(event)
+                case Vanished():
+                    self._vanish(event)
+                case SubtreeChanged():
+                    for tell in self.on_subtree:
+                        tell(event.subtree_ids)
+                case _:
+                    assert_never(event)
+        self._arm()
+
+    def _join(self, event: Joined, way: Way | None) -> None:
+        session = event.session
+        if way is None:
+            raise RuntimeError("a session begins only with a registration")
+        former = self._keepers.get(session.segment)
+        if isinstance(former, RegisteredKeeper):  # what it listed is refused until the new one has listed (13.2)
+            self._members.pop(former.link.registration.session_id, None)
+            former.link.stand(LinkState.CONNECTING, "its subserver is back and lists its tools")
+        link = RegisteredLink(
+            session,
+            self,
+            self._clock,
+            transport=way.transport,
+            offer=self._offer(session, way),
+            gate=NoticeGate(
+                session.segment, self.drops, per_s=self._plan.ax.notify_per_s, buffer_max=self._plan.ax.notify_buffer
+            ),
+            vendor_meta=self._plan.mcp.meta_pass == "vendor",  # noqa: S105  (a choice, not a password)
+        )
+        declared = Limits(**session.peer.budget)
+        if not declared.is_unlimited:
+            link.account = Account("subserver", declared, self._clock.now())
+        if not self._members:
+            self._show_own_tool()
+        keeper = way.keeper_for(link, self._workshop, self._stock)
+        self._members[session.session_id] = _Member(keeper, way)
+        self._keepers[session.segment] = keeper
+        log.info("link %s: registered by %s", session.segment, session.peer.principal)
+
+    def _show_own_tool(self) -> None:
+        """From the first subserver on: without one there is nothing to count."""
+        if not self._own_tool_shown:
+            self._own_tool_shown = True
+            self._catalog.place(own_shelf(self.drops, self._plan.ax.root_segment, self._house, self._clock))
+
+    def _offer(self, session: Session, way: Way) -> Offer:
+        return Offer(
+            kind="aggregator" if session.register.is_aggregator else "leaf",
+            proved=session.peer.proved,
+            scope=session.auth_scope,
+            link_latency_ms=way.guest.rule.link_latency_ms if way.guest.rule is not None else 0.0,
+            transport=session.register.transport_class,
+            session=session.session_id,
+        )
+
+    def _suspect(self, event: Suspected) -> None:
+        member = self._members[event.session.session_id]
+        member.keeper.link.stand(LinkState.DEGRADED, "it missed two heartbeats")
+        self._degrade(member.keeper.link)
+
+    def _degrade(self, link: Link) -> None:
+        if self._plan.degraded.enabled:
+            self._catalog.degrade(link)
+
+    def _recover(self, event: Recovered) -> None:
+        keeper = self._members[event.session.session_id].keeper
+        keeper.recover()
+        if keeper.listing is not None:
+            self._begin(self._stock(keeper.link, keeper.listing))
+
+    def _lose(self, event: Lost, detail: str) -> None:
+        session = event.session
+        member = self._members[session.session_id]
+        why = detail or _LOSSES[event.reason]
+        self._cut(member, LinkState.DEGRADED, why)
+        self._degrade(member.keeper.link)
+        member.way.close(POLICY, event.reason)
+        log.warning("link %s: lost: %s", session.segment, why)
+        self._record(session.peer.principal, SUBSERVER_LOST, session.segment, None, 0.0, "lost", event.reason)
+        since = rfc3339(self._clock.wall() - (self._clock.now() - event.since))
+        self._tell(lost(session.segment, event.reason, since, str(uuid.uuid4())))
+
+    def _end(self, event: Ended) -> None:
+        session = event.session
+        member = self._members[session.session_id]
+        self._cut(member, LinkState.STOPPED, event.reason)
+        member.way.close(_CLOSE_CODES.get(event.reason, POLICY), event.reason)
+        log.info("link %s: its registration ended: %s", session.segment, event.reason)
+        self._record(session.peer.principal, DEREGISTER, session.segment, None, 0.0, "ok", event.reason)
+        if self._leases is not None and event.reason != "split_brain":
+            self._begin(self._give_up(self._leases, session.register, session.session_id))
+
+    def _cut(self, member: _Member, state: LinkState, reason: str) -> None:
+        member.keeper.cut(state, reason)
+        hanging_up = member.keeper.hanging_up
+        if hanging_up is not None:
+            self._hanging_up.add(hanging_up)
+            hanging_up.add_done_callback(self._hanging_up.discard)
+
+    def _vanish(self, event: Vanished) -> None:
+        keeper = self._keepers.get(event.segment)
+        if isinstance(keeper, RegisteredKeeper):
+            del self._keepers[event.segment]
+            self._members.pop(keeper.link.registration.session_id, None)
+            self._catalog.drop(keeper.link)
+
+    def _arm(self) -> None:
+        due = self.engine.next_deadline()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if due is not None and not self._stopping:
+            delay_s = max(0.0, due - self._clock.now())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_due)
+
+    def _on_due(self) -> None:
+        self._timer = None
+        self.happened(self.engine.on_deadline(self._clock.now()))
+
+    # The shared store
+
+    def _renew(self, session_id: str) -> None:
+        member = self._members.get(session_id)
+        if self._leases is not None and member is not None and not member.renewing:
+            member.renewing = True
+            self._begin(self._renew_lease(self._leases, member))
+
+    async def _renew_without_beats(self, session_id: str) -> None:
+        """Where no beats are promised, the link says that it lives (6.3)."""
+        while self.engine.has_session(session_id):
+            self._renew(session_id)
+            await asyncio.sleep(HEARTBEAT_MS / 1000)
+
+    async def _renew_lease(self, leases: Leases, member: _Member) -> None:
+        session = member.keeper.link.registration
+        try:
+            if not await leases.renew(session):
+                self.happened(self.engine.end(session.session_id, "split_brain", now=self._clock.now()))
+        except StoreError as away:  # 13.4: existing registrations go on
+            log.warning("link %s: its lease could not be renewed: %s", session.segment, away)
+        finally:
+            member.renewing = False
+
+    async def _give_up(self, leases: Leases, register: Register, session_id: str) -> None:
+        try:
+            await leases.give_up(register.subserver_id, session_id)
+        except StoreError as away:
+            log.warning("link %s: its lease is left to lapse: %s", register.segment, away)
+
+    # What it lists
+
+    async def _stock(self, link: Link, listing: Listing | None) -> None:
+        member = self._maybe_member(link)
+        if member is None or listing is None:
+            return
+        stocked = await self._catalog.stock(link, listing)
+        session_id = member.keeper.link.registration.session_id
+        if stocked.refused is not None:
+            log.warning("link %s: refused: %s", link.segment, stocked.refused.message)
+            names = (stocked.refused.data or {}).get("names", [])
+            self._say_refused(link, tuple(Withheld(name=name, reason=_BAD_NAMES, code=_INVALID) for name in names))
+            self._record(member.keeper.link.registration.peer.principal, REGISTER, link.segment, stocked.refused, 0.0)
+            self.happened(self.engine.end(session_id, "removed", now=self._clock.now()))
+        elif stocked.shelf is not None:
+            withheld = tuple(one for one in stocked.shelf.withheld if one.code is not None)
+            if withheld != member.told_refused:
+                member.told_refused = withheld
+                self._say_refused(link, withheld)
+            for changed in stocked.changed:
+                log.warning("link %s: the definition of %s changed", link.segment, changed.name)
+
+    def _say_refused(self, link: Link, withheld: tuple[Withheld, ...]) -> None:
+        if link.pipe is not None and withheld:
+            notice = refused(withheld)
+            link.pipe.send(encode_notification(notice.method.encode(), bytes(notice.params)), b"", None)
+
+    def _maybe_member(self, link: Link) -> _Member | None:
+        """The member whose link it is, unless another has taken its place."""
+        keeper = self._keepers.get(link.segment)
+        if not isinstance(keeper, RegisteredKeeper) or keeper.link is not link:
+            return None
+        return self._members.get(keeper.link.registration.session_id)
+
+    # What the links say (LinkWatcher), as far as it matters whose link it is
+
+    def on_changed(self, link: Link, kind: str) -> None:
+        if (member := self._maybe_member(link)) is not None:
+            member.keeper.refresh(kind)
+
+    def on_acknowledged(self, link: Link, params: Raw) -> None:
+        if (member := self._maybe_member(link)) is not None:
+            member.keeper.task_listening.on_acknowledged(params)
+
+    def on_pipe_lost(self, link: Link, reason: str) -> None:
+        member = self._maybe_member(link)
+        if member is not None:
+            member.way.close(POLICY, reason)
+            self.closed(member.keeper.link.registration.session_id, reason)
+
+    def on_session_lost(self, link: Link) -> None:
+        if (member := self._maybe_member(link)) is not None:
+            member.keeper.regreet()
+
+    def on_unreachable(self, link: Link) -> None:
+        if (member := self._maybe_member(link)) is not None:
+            member.keeper.probe()
+
+    def on_notice(self, link: RegisteredLink, notice: Notice) -> None:
+        self._tell(notice)
+
+    def _tell(self, notice: Notice) -> None:
+        self._audience.notice(notice)
+
+    # The end
+
+    def maybe_rule(self, session_id: str) -> AccessRule | None:
+        """The [[access]] entry it came in by."""
+        member = self._members.get(session_id)
+        return None if member is None else member.way.guest.rule
+
+    def dismiss_unwelcome(self, stands: Callable[[Guest], bool]) -> None:
+        """Whose credential no longer opens the door may not stay either (MCP-AX 1.1)."""
+        for session_id, member in list(self._members.items()):
+            if not stands(member.way.guest):
+                member.way.close(UNAUTHORISED, "the credential was revoked or has expired")
+                self.happened(self.engine.end(session_id, "removed", now=self._clock.now()))
+
+    def hang_up(self) -> None:
+        """The node stops: every subserver is told to look elsewhere. Calls under way have been waited for."""
+        self._stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for member in self._members.values():
+            member.way.close(GOING_AWAY, "the aggregator is stopping")
+
+    async def stop(self) -> None:
+        self.hang_up()
+        for member in list(self._members.values()):
+            self._cut(member, LinkState.STOPPED, "the node is stopping")
+            if self._leases is not None:
+                session = member.keeper.link.registration
+                await self._give_up(self._leases, session.register, session.session_id)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._hanging_up:
+            await asyncio.wait(self._hanging_up, timeout=STOP_S)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _record(
+        self,
+        who: str,
+        method: str,
+        segment: str,
+        fault: Fault | None,
+        seconds: float,
+        outcome: str = "ok",
+        reason: str | None = None,
+    ) -> None:
+        if fault is not None:  # one that is refused comes again and again
+            self._refusals.note(who, "ax", method, fault.message, segment)
+            return
+        at = self._clock.wall() - seconds
+        self._recorder.add((at, who, "ax", method, segment, None, "admitted", outcome, seconds, reason))
+
+
+_LOSSES: Final = {"heartbeat_timeout": "it missed three heartbeats", "connection_lost": "its connection ended"}
+_BAD_NAMES: Final = "the name is not valid here"
+_INVALID: Final = "namespace_invalid"

@@ -1,0 +1,1 @@
+"""What the runtime stands on: clock, audit recorder, node identity, link states, start errors."""

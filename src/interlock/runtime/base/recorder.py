@@ -1,0 +1,143 @@
+"""The one record: what was called, by whom, and how it ended. Appended in batches, off the call path.
+
+A call leaves a tuple here and goes on; encoding, hashing and the disk come up to a second later, on another thread.
+When the disk refuses, records wait (bounded) and the node says so; nothing is dropped silently.
+"""
+
+import asyncio
+import functools
+import hashlib
+import logging
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.runtime.base.clock import rfc3339
+from interlock.store.ports import AuditLog, StoreError, Unavailable
+
+log = logging.getLogger("interlock.audit")
+
+FLUSH_S: Final = 0.5
+WAITING_MAX: Final = 200_000  # records kept in memory while the disk refuses
+
+
+class Digest(str):
+    """The SHA-256 of arguments that nobody keeps any more."""
+
+    __slots__ = ()
+
+
+# at, who, via, method, tool, arguments, verdict, outcome, seconds, reason
+Entry = tuple[float, str, str, str, str, Raw | Digest | None, str, str, float, str | None]
+Made = tuple[Any, ...]  # a record of another form: who encodes it when it is written, and of what
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Recorder:
+    def __init__(self, audit: AuditLog) -> None:
+        self._audit = audit
+        self._waiting: list[Entry | bytes | Made] = []
+        self._task: asyncio.Task[None] | None = None
+        self._flushing = asyncio.Lock()  # one batch at a time, in order
+        self.trouble: str | None = None
+        self.lost = 0
+
+    def add(self, entry: Entry) -> None:
+        self._waiting.append(entry)
+
+    def add_line(self, line: bytes) -> None:
+        """A record that is encoded already, in its turn."""
+        self._waiting.append(line)
+
+    def add_made(self, made: Made) -> None:
+        """A record that is encoded later, on another thread, by the first of these from the rest."""
+        self._waiting.append(made)
+
+    async def append_now(self, line: bytes) -> None:
+        """On disk when it returns, after everything added before. Raises StoreError; then nothing was recorded."""
+        async with self._flushing:
+            await self._flush()
+            try:
+                await self._audit.append([line])
+            except OSError as refused:
+                raise Unavailable(f"the audit log cannot be written: {refused.strerror}") from refused
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="audit")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Everything added before this call is on disk when it returns, unless `trouble` says why not."""
+        async with self._flushing:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        if not self._waiting:
+            return
+        batch, self._waiting = self._waiting, []
+        try:
+            await self._audit.append(await asyncio.to_thread(_encode_all, batch))
+            self.trouble = None
+        except (StoreError, OSError) as refused:
+            if self.trouble is None:
+                log.error("the audit log cannot be written: %s; %d records wait in memory", refused, len(batch))
+            self.trouble = str(refused)
+            self._waiting = batch + self._waiting
+            excess = len(self._waiting) - WAITING_MAX
+            if excess > 0:
+                self.lost += excess
+                del self._waiting[:excess]
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            await asyncio.shield(self.flush())
+
+
+def _encode_all(batch: list[Entry | bytes | Made]) -> list[bytes]:
+    return [one if isinstance(one, bytes) else _encode_any(one) for one in batch]
+
+
+def _encode_any(entry: Entry | Made) -> bytes:
+    encode = entry[0]
+    return _encode_one(entry) if isinstance(encode, float) else encode(*entry[1:])
+
+
+def digest_of(arguments: Raw | None) -> Digest:
+    return _NO_ARGUMENTS if arguments is None else Digest(hashlib.sha256(arguments).hexdigest())
+
+
+def _encode_one(entry: Entry) -> bytes:
+    at, who, via, method, tool, arguments, verdict, outcome, seconds, reason = entry
+    if arguments is None:
+        digest: str = _NO_ARGUMENTS
+    else:
+        digest = arguments if isinstance(arguments, Digest) else hashlib.sha256(arguments).hexdigest()
+    before, after = _frame(int(at), who, via, method, tool, verdict, outcome)
+    if reason is None:
+        return f"{before}{digest}{after}{seconds * 1000:.3f}}}".encode()
+    return f'{before}{digest}{after}{seconds * 1000:.3f},"reason":{_quoted(reason)}}}'.encode()
+
+
+@functools.lru_cache(maxsize=1024)
+def _frame(at: int, who: str, via: str, method: str, tool: str, verdict: str, outcome: str) -> tuple[str, str]:
+    """What stands around the digest of the arguments: many calls of one second share it."""
+    before = (
+        f'{{"at":"{rfc3339(at)}","who":{_quoted(who)},"via":"{via}","method":"{method}"'
+        f',"tool":{_quoted(tool)},"args_sha256":"'
+    )
+    return before, f'","verdict":"{verdict}","outcome":"{outcome}","ms":'
+
+
+def _quoted(text: str) -> str:
+    return _encode(text).decode()
+
+
+_NO_ARGUMENTS: Final = Digest(hashlib.sha256(b"{}").hexdigest())

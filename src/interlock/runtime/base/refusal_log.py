@@ -1,0 +1,81 @@
+"""Who was turned away, for the record: one entry per caller, reason and what it wanted, however often it comes.
+
+A decision at the door is a decision like any other and belongs into the audit log, but those who are turned away are
+also those who could fill the disk with it. So the first refusal of a caller for a reason is written, the others of the
+same minute are counted and written as one; and no more than a few entries are written per second altogether, with the
+number of refusals behind which no entry stands. Nothing here is on the way of a call that comes in.
+"""
+
+from typing import Final, Protocol
+
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.base.recorder import Entry
+
+ENTRIES_PER_S: Final = 5  # a flood costs 100 MB a day at most
+REPEATS_S: Final = 60.0  # how long refusals of one caller for one reason are one matter
+CALLERS_MAX: Final = 1024  # callers and reasons kept apart at a time
+NOBODY: Final = "peer:*"  # behind what is not written one by one
+
+
+class Log(Protocol):
+    def add(self, entry: Entry) -> None: ...
+
+
+class _Repeats:
+    __slots__ = ("count", "method", "since", "via")
+
+    def __init__(self, since: float, via: str, method: str) -> None:
+        self.since = since
+        self.via = via
+        self.method = method
+        self.count = 0  # after the first, which is written
+
+
+class Refusals:
+    def __init__(self, log: Log, clock: Clock) -> None:
+        self.total = 0
+        self._log = log
+        self._clock = clock
+        self._repeats: dict[tuple[str, str, str], _Repeats] = {}  # (who, reason, target); the oldest first
+        self._left = ENTRIES_PER_S
+        self._left_since = clock.now()
+        self._unwritten = 0
+
+    def note(self, who: str, via: str, method: str, reason: str, target: str = "") -> None:
+        """`method` is one of HTTP or MCP-AX, `reason` a word of ours, `target` a segment: none is as long as a stranger
+        likes."""
+        self.total += 1
+        repeats = self._repeats.get((who, reason, target))
+        if repeats is not None:
+            repeats.count += 1
+            return
+        now = self._clock.now()
+        if not self._may_write(now) or len(self._repeats) >= CALLERS_MAX:
+            self._unwritten += 1
+            return
+        self._repeats[who, reason, target] = _Repeats(now, via, method)
+        self._write(who, via, method, reason, target)
+
+    def settle(self, *, closing: bool = False) -> None:
+        """Called about once a second: write what was only counted."""
+        now = self._clock.now()
+        if self._unwritten and (closing or self._may_write(now)):
+            count, self._unwritten = self._unwritten, 0
+            self._write(NOBODY, "http", "-", f"{count} refusals at the door that are not written one by one")
+        for (who, reason, target), repeats in list(self._repeats.items()):
+            if not closing and now - repeats.since < REPEATS_S:
+                break
+            if repeats.count and not (closing or self._may_write(now)):
+                break
+            del self._repeats[who, reason, target]
+            if repeats.count:
+                self._write(who, repeats.via, repeats.method, f"{reason}, {repeats.count} times more", target)
+
+    def _may_write(self, now: float) -> bool:
+        if now - self._left_since >= 1.0:
+            self._left, self._left_since = ENTRIES_PER_S, now
+        return self._left > 0
+
+    def _write(self, who: str, via: str, method: str, reason: str, target: str = "") -> None:
+        self._left -= 1
+        self._log.add((self._clock.wall(), who, via, method, target, None, "refused", "refused", 0.0, reason))

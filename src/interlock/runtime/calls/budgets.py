@@ -1,0 +1,197 @@
+"""Whose budget a call counts against, and what is charged when (MCP-AX 11.4; SURFACE 8, rungs 9 and 11).
+
+A call may stand on several accounts: of the registration session it goes to, of the principal that makes it, of its
+tool, and of this node's own registration with a parent. Either all of them have room, and all are charged, or none is.
+Nothing here waits, so that calls side by side never overshoot. Where nothing is limited the guard does not ask.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.protocol.ax.budget import Limits, Over, Price, Scope, Slice, Usage, budget_exceeded
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.runtime.base.clock import Clock
+
+if TYPE_CHECKING:
+    from interlock.runtime.calls.call import Call
+    from interlock.runtime.calls.caller import Principal
+    from interlock.runtime.links.link import Link
+    from interlock.runtime.links.task_events import Asking
+
+IDLE_S: Final = 1800.0  # MCP-AX 11.4, ours: without a call for so long, a caller or a tool begins anew
+ACCOUNTS_MAX: Final = 100_000  # of callers, of tools; whoever has called least recently gives way
+SHOWN_MAX: Final = 100
+READING: Final = Price()  # what is not a tool costs nothing and changes nothing, but is a call
+
+
+class Account:
+    """One budget and what of it is used."""
+
+    __slots__ = ("asked_at", "limits", "scope", "usage")
+
+    def __init__(self, scope: Scope, limits: Limits, now: float) -> None:
+        self.scope: Scope = scope
+        self.limits = limits
+        self.usage = Usage()
+        self.asked_at = now
+
+    def shown(self, now: float) -> dict[str, dict[str, int]]:
+        return self.limits.shown(self.usage, now)
+
+
+class Charge(msgspec.Struct, frozen=True):
+    """What a call was charged, and where."""
+
+    price: Price
+    parts: list[tuple[Usage, Slice]]
+
+    def refund(self) -> None:
+        for usage, charged in self.parts:
+            usage.refund(self.price, charged)
+
+
+def is_limited(plan: Plan) -> bool:
+    """Whether anybody has a budget, or may be given one by a parent."""
+    if plan.ax.parents or not plan.budget.limits.is_unlimited:
+        return True
+    return any(rule.budget is not None for rule in plan.access) or any(rule.budget is not None for rule in plan.tools)
+
+
+class Budgets:
+    def __init__(self, declared: Limits, clock: Clock) -> None:
+        self.declared = declared  # to every subserver that registers, as far as nothing else is said of it
+        self._clock = clock
+        self._received: dict[str, Account] = {}  # by tree
+        self.callers: dict[str, Account] = {}  # by principal; the one that has called least recently first
+        self.tools: dict[str, Account] = {}  # by qualified name, likewise
+
+    # Registrations
+
+    def receive(self, tree: str, given: Limits | None) -> None:
+        """What the parent that has taken us in this tree gave this node; None when it has us no longer."""
+        if given is None or given.is_unlimited:
+            self._received.pop(tree, None)
+        else:
+            self._received[tree] = Account("subserver", given, self._clock.now())
+
+    def for_registration(self, own: Limits | None) -> Limits:
+        """What is declared to a subserver now, and holds as long as its session. `own`: of its [[access]] entry."""
+        limits = self.declared if own is None else own.else_(self.declared)
+        for account in self._received.values():
+            limits = limits.within(account.limits)
+        return limits
+
+    # Calls (guard)
+
+    def room(self, call: "Call", link: "Link") -> Fault | None:
+        """The refusal of a call that could not be charged now. Charges nothing."""
+        price = call.price
+        if price is None or call.charge is not None:
+            return None
+        now = self._clock.now()
+        return _refusal(self._accounts(call, link, price, now), price, now)
+
+    def charge(self, call: "Call", link: "Link") -> Fault | None:
+        """Once for each call, however often it is asked and sent."""
+        price = call.price
+        if price is None or call.charge is not None:
+            return None
+        now = self._clock.now()
+        accounts = self._accounts(call, link, price, now)
+        fault = _refusal(accounts, price, now)
+        if fault is None and accounts:
+            call.charge = _take(accounts, price, now)
+        return fault
+
+    def refund(self, call: "Call") -> None:
+        call.refund()
+
+    def asked(self, link: "Link", asking: "Asking", questions: int = 1) -> Fault | None:
+        """A subserver sends requests up: they are charged to the session that its calls are charged to (11.4)."""
+        accounts = self._of_tree(link, asking.caller.hop is not None)
+        now = self._clock.now()
+        for _ in range(questions):
+            fault = _refusal(accounts, READING, now)
+            if fault is not None:
+                return fault
+            _take(accounts, READING, now)
+        return None
+
+    def _accounts(self, call: "Call", link: "Link", price: Price, now: float) -> list[Account]:
+        caller = call.caller
+        principal = caller.principal
+        accounts = self._of_tree(link, caller.hop is not None)
+        if principal.budget is not None:
+            accounts.append(_account(self.callers, "caller", principal.name, principal.budget, now))
+        if price.limits is not None:
+            accounts.append(_account(self.tools, "tool", call.target, price.limits, now))
+        return accounts
+
+    def _of_tree(self, link: "Link", from_parent: bool) -> list[Account]:
+        """Of the session a call goes to. What parents gave bounds all they ask, and all that goes to subservers."""
+        accounts = [] if link.account is None else [link.account]
+        if self._received and (from_parent or link.offer.kind != "adopted"):
+            accounts += self._received.values()
+        return accounts
+
+    # For the operator
+
+    def shown(self) -> list[dict[str, Any]]:
+        """Of callers and tools, those asked for last first."""
+        now = self._clock.now()
+        live = [
+            (one.asked_at, {"scope": one.scope, "name": name, "limits": one.shown(now)})
+            for accounts in (self.callers, self.tools)
+            for name, one in accounts.items()
+            if now - one.asked_at < IDLE_S
+        ]
+        return [shown for _, shown in sorted(live, key=lambda one: one[0], reverse=True)[:SHOWN_MAX]]
+
+    def shown_of(self, link: "Link") -> dict[str, dict[str, int]] | None:
+        return None if link.account is None else link.account.shown(self._clock.now())
+
+    def shown_received(self, tree: str) -> dict[str, dict[str, int]] | None:
+        account = self._received.get(tree)
+        return None if account is None else account.shown(self._clock.now())
+
+    def outlook(self, link: "Link", tool: str, price: Price, caller: "Principal") -> Over | None:
+        """What would refuse a call of this tool by this caller now."""
+        accounts = self._of_tree(link, from_parent=False)
+        now = self._clock.now()
+        for kept in (self.tools.get(tool), self.callers.get(caller.name)):
+            if kept is not None and now - kept.asked_at < IDLE_S:
+                accounts.append(kept)
+        overs = [account.limits.exceeded(account.usage, price, now) for account in accounts]
+        return max((over for over in overs if over is not None), key=_wait_ms, default=None)
+
+
+def _account(accounts: dict[str, Account], scope: Scope, name: str, limits: Limits, now: float) -> Account:
+    account = accounts.pop(name, None)
+    if account is None or now - account.asked_at >= IDLE_S:
+        account = Account(scope, limits, now)
+        if len(accounts) >= ACCOUNTS_MAX:
+            del accounts[next(iter(accounts))]
+    accounts[name] = account
+    account.limits = limits
+    account.asked_at = now
+    return account
+
+
+def _refusal(accounts: list[Account], price: Price, now: float) -> Fault | None:
+    """The one that lasts longest, where several accounts refuse."""
+    worst: tuple[Over, Scope] | None = None
+    for account in accounts:
+        over = account.limits.exceeded(account.usage, price, now)
+        if over is not None and (worst is None or _wait_ms(over) > _wait_ms(worst[0])):
+            worst = (over, account.scope)
+    return None if worst is None else budget_exceeded(*worst)
+
+
+def _take(accounts: list[Account], price: Price, now: float) -> Charge:
+    return Charge(price, [(account.usage, account.usage.charge(price, now)) for account in accounts])
+
+
+def _wait_ms(over: Over) -> float:
+    return float("inf") if over.retry_after_ms is None else over.retry_after_ms

@@ -1,0 +1,375 @@
+"""Calls in flight: what waits for a server's answer, and how the answer finds its way back.
+
+`Pending` is what a link keeps per request it sent. `Call` is a client's call; `Inquiry` is a question of the link
+itself (handshake, lists). A call ends exactly once, whatever arrives later.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from math import inf
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from interlock.protocol.ax.budget import Price
+from interlock.protocol.ax.errors import maybe_for_modern_edge
+from interlock.protocol.ax.hop_metadata import Offer
+from interlock.protocol.jsonrpc.codec import (
+    decode_object,
+    decode_value,
+    encode_error,
+    encode_fault,
+    encode_notification,
+    encode_result,
+    encode_value,
+    maybe_string,
+)
+from interlock.protocol.jsonrpc.errors import (
+    INTERNAL_ERROR,
+    METHOD_NOT_FOUND,
+    CodecError,
+    Fault,
+    error_body,
+    for_legacy,
+)
+from interlock.protocol.jsonrpc.messages import Request, Response
+from interlock.protocol.mcp.eras import MODERN, Era
+from interlock.protocol.mcp.ladder import HTTP_STATUS
+from interlock.protocol.mcp.meta import PROGRESS_TOKEN
+from interlock.protocol.mcp.methods import LOG_MESSAGE, LOG_RANK, META_LOG_LEVEL, NAMED_BY, PROGRESS
+from interlock.protocol.mcp.results import error_to_legacy, error_to_modern, result_to_legacy, result_to_modern
+from interlock.runtime.calls.budgets import Charge
+from interlock.runtime.calls.caller import Asked, Caller, Sink
+from interlock.runtime.credentials.consents import Consent
+
+
+class Outcome(Enum):
+    """How a call ended, as the audit log says it."""
+
+    OK = "ok"
+    TOOL_ERROR = "tool_error"  # a result with isError
+    ERROR = "error"  # a JSON-RPC error of the server
+    REFUSED = "refused"
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    LOST = "lost"  # the link went away; what the server did is unknown
+
+
+OK: Final = Outcome.OK  # names of their own, as in `protocol.mcp.eras`
+REFUSED: Final = Outcome.REFUSED
+
+
+class Pending(Protocol):
+    """What a link holds for a request under way."""
+
+    upstream_id: int
+    handle: object
+
+    def on_response(self, response: Response, era: Era) -> None: ...
+
+    def on_failed(self, fault: Fault, outcome: Outcome) -> None: ...
+
+    def on_progress(self, params: dict[str, Raw]) -> None: ...
+
+    def on_log(self, params: Raw) -> None: ...
+
+    def on_request(self, link: Asked, request: Request) -> None: ...
+
+
+class House(Protocol):
+    """Whoever sees to what a call cannot do by itself."""
+
+    timing: "Timing | None"
+
+    def ended(self, call: "Call", outcome: Outcome) -> None: ...
+
+    def asked(self, call: "Call", link: Asked, request: Request) -> None:
+        """The legacy server of a modern client's call asks something."""
+
+    def withdrawn(self, call: "Call", upstream_id: bytes) -> None:
+        """... and no longer wants the answer."""
+
+    def returned(self, call: "Call") -> asyncio.Future[Any] | None:
+        """A parked call's client came back, perhaps with other wishes. What its server must have heard first."""
+
+    def set_aside(self, call: "Call") -> None:
+        """It waits for its client, not for its server: it takes no room there, and no deadline runs."""
+
+    def take_up(self, call: "Call") -> None:
+        """... and goes on."""
+
+    def input_required(self, call: "Call", result: Raw) -> bool:
+        """The modern server of a legacy client's call asks something. False when the result asks nothing."""
+
+    def consent_needed(self, call: "Call", segment: str, consent: Consent) -> None:
+        """The caller has to agree on a page before this server takes calls of theirs: end the call with that."""
+
+    def refused(self, call: "Call", error: Raw) -> tuple[bytes, int] | None:
+        """A legacy server's error that a modern client hears as something else: the whole message and its status."""
+
+
+Timing = Callable[["Call", bytes], bytes]  # writes into a result how long it took (MCP-AX 7.2)
+
+
+class Carrier(Protocol):
+    """The link a call travels on."""
+
+    segment: str
+    offer: Offer
+    booked: int
+    latencies: deque[float]
+    errors: int
+
+    def cancel(self, pending: Pending, reason: str) -> None: ...
+
+    def send_again(self, call: "Call") -> None: ...
+
+    def set_aside(self, call: "Call") -> None: ...
+
+    def take_up(self, call: "Call") -> None: ...
+
+
+class Call(msgspec.Struct, eq=False):
+    """One client call under way."""
+
+    caller: Caller
+    client_id: bytes
+    method: str
+    params: dict[str, Any]
+    meta: dict[str, Raw]
+    sink: Sink
+    started: float
+    house: House
+    target: str = ""  # the qualified name, for people and the audit log
+    timeout_s: float | None = None
+    head: bytes = b""  # the routing headers of a 2026-07-28 server
+    onward: dict[str, Raw] | None = None  # route and cursor (MCP-AX 7.2), where the server is an AX peer
+    price: Price | None = None  # what it counts for in budgets; None: nothing
+    done: bool = False
+    progressed: bool = False  # since the deadline was last set
+    reason: str | None = None  # for the record: why it was refused or failed
+    upstream_id: int = 0
+    handle: object = None
+    link: Carrier | None = None
+    booked: Carrier | None = None  # the link whose room it takes
+    ticket: Any = None  # the Admitted that let it through, should the link have to send it again
+    deadline: float = inf
+    asking: int = 0  # questions to the client under way: no deadline meanwhile
+    unhurried: bool = False  # it waits for as long as it takes, and loses nothing when it is asked again
+    renewed: bool = False  # it was refused for its credential once, and sent again with another
+    in_one_breath: bool = False  # the server has just asked for it and may ask more
+    lacked: dict[str, Any] | None = None  # the capability for a question that the client does not have
+    rounds: int = 0  # of input_required
+    interview: Any = None
+    wished: Raw | None = None  # the name or URI as its client wrote it, where a retry may have to repeat it
+    request_digest: bytes = b""  # what a retry must repeat, once one is asked for
+    questions: tuple[bytes, ...] = ()  # of its server, open; by the server's ids
+    after: asyncio.Future[Any] | None = None  # what its server must have heard before it
+    forwarded: float | None = None  # when it was sent, where that was not at once
+    charge: Charge | None = None  # what it was charged
+    gate: Any = None  # what it waits for (`gate.Held`); the guard admits it no other way
+
+    @property
+    def progress_token(self) -> Raw | None:
+        return self.meta.get(PROGRESS_TOKEN)
+
+    def on_response(self, response: Response, era: Era) -> None:
+        if self.done:
+            return
+        mine = self.caller.era
+        if response.error:
+            error = bytes(response.error)
+            if era is not mine:
+                instead = self.house.refused(self, response.error) if mine is Era.MODERN else None
+                if instead is not None:
+                    self._end(instead[0], Outcome.ERROR, instead[1])
+                    return
+                if mine is Era.LEGACY:
+                    error = error_to_legacy(response.error, self.method)
+                elif self.caller.hop is None:  # links to AX peers keep the numbers of the leaf, and the draft's
+                    error = error_to_modern(response.error)
+            elif mine is Era.MODERN and self.caller.hop is None:
+                below = self.link is not None and self.link.offer.is_aggregator  # behind which a leaf may be of any era
+                error = error_to_modern(response.error) if below else maybe_for_modern_edge(response.error) or error
+            self._end(encode_error(self.client_id, error), Outcome.ERROR, _status(error) if mine is Era.MODERN else 200)
+            return
+        result = bytes(response.result)
+        if era is not mine or (mine is MODERN and b'"resultType"' not in result):
+            if mine is Era.LEGACY and self.house.input_required(self, response.result):
+                return
+            brought = (
+                result_to_modern(response.result, self.method)
+                if mine is Era.MODERN
+                else result_to_legacy(response.result)
+            )
+            if isinstance(brought, Fault):
+                self.on_failed(brought, Outcome.ERROR)
+                return
+            result = brought
+        outcome = OK
+        if b'"isError"' in result and not _is_plainly_none(result) and _is_error(result):
+            outcome = Outcome.TOOL_ERROR
+        if self.house.timing is not None:
+            result = self.house.timing(self, result)
+        self._end(encode_result(self.client_id, result), outcome, 200)
+
+    def on_failed(self, fault: Fault, outcome: Outcome) -> None:
+        if not self.done:
+            self.reason = _reason(fault)
+            if outcome is Outcome.REFUSED or self.link is None or _was_not_sent(fault):
+                self.refund()
+            self._end(encode_fault(self.client_id, self._shown(fault)), outcome, 200)
+
+    def answer(self, message: bytes, outcome: Outcome) -> None:
+        """End it with an answer of our own."""
+        if not self.done:
+            self._end(message, outcome, 200)
+
+    def refuse(self, fault: Fault, status: int) -> None:
+        self.reason = _reason(fault)
+        self.refund()
+        self._end(encode_fault(self.client_id, self._shown(fault)), Outcome.REFUSED, status)
+
+    def _shown(self, fault: Fault) -> Fault:
+        return for_legacy(fault) if self.caller.era is Era.LEGACY or self.caller.hop is not None else fault
+
+    def cancel(self, reason: str) -> None:
+        """The client no longer wants the answer: tell the server, answer nobody."""
+        if self.done:
+            return
+        self.done = True
+        if self.link is not None:
+            self.link.cancel(self, reason)
+        else:
+            self.refund()
+        self._let_go()
+        self.sink.drop()
+        self.house.ended(self, Outcome.CANCELLED)
+
+    def _end(self, message: bytes, outcome: Outcome, status: int) -> None:
+        self.done = True
+        self._let_go()
+        self.sink.answer(message, status)
+        self.house.ended(self, outcome)
+
+    def refund(self) -> None:
+        """It never left (MCP-AX 11.4). One that asked for more did, in the round before."""
+        if self.charge is not None and not self.rounds:
+            self.charge.refund()
+            self.charge = None
+
+    def _let_go(self) -> None:
+        self.ticket = self.handle = None  # they hold the call: without this every call would wait for the collector
+        if self.interview is not None:
+            self.interview.abandon()
+            self.interview = None
+
+    def on_progress(self, params: dict[str, Raw]) -> None:
+        self.progressed = True
+        token = self.progress_token
+        if token is None or self.done:
+            return
+        params[PROGRESS_TOKEN] = token
+        self.sink.emit(encode_notification(PROGRESS.encode(), encode_value(params)))
+
+    def on_log(self, params: Raw) -> None:
+        caller = self.caller
+        if self.done:
+            return
+        # A modern client names its level with each request, a legacy one once for its session; without one, none.
+        level = caller.log_level if caller.era is Era.LEGACY else maybe_string(self.meta.get(META_LOG_LEVEL))
+        if level is None or not passes_level(params, level):
+            return
+        self.sink.emit(encode_notification(LOG_MESSAGE.encode(), bytes(params)))
+
+    def on_request(self, link: Asked, request: Request) -> None:
+        asker = self.caller.asker
+        if self.done:
+            fault = Fault(METHOD_NOT_FOUND, f"the client of this call cannot be asked for {request.method}")
+            link.respond(request.id, b'"error":' + error_body(fault))
+        elif asker is None:
+            self.house.asked(self, link, request)
+        else:
+            self.asking += 1
+            asker.ask(link, request.id, request.method, request.params, self.sink)
+
+    def as_wished(self) -> dict[str, Any]:
+        """The params as its client wrote them, where `wished` is kept."""
+        return {**self.params, NAMED_BY[self.method]: self.wished}
+
+    def return_to(self, client_id: bytes, meta: dict[str, Raw], sink: Sink) -> None:
+        """The client came back to a parked call with another request; the time it took is not the server's."""
+        self.progressed = True
+        self.client_id = client_id
+        self.meta = meta
+        self.sink = sink
+
+
+class Inquiry:
+    """A question of the link itself."""
+
+    __slots__ = ("future", "handle", "upstream_id")
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[Response | Fault] = asyncio.get_running_loop().create_future()
+        self.upstream_id = 0
+        self.handle: object = None
+
+    def on_response(self, response: Response, era: Era) -> None:
+        if not self.future.done():
+            self.future.set_result(response)
+
+    def on_failed(self, fault: Fault, outcome: Outcome) -> None:
+        if not self.future.done():
+            self.future.set_result(fault)
+
+    def on_progress(self, params: dict[str, Raw]) -> None:
+        pass
+
+    def on_log(self, params: Raw) -> None:
+        pass
+
+    def on_request(self, link: Asked, request: Request) -> None:
+        fault = Fault(METHOD_NOT_FOUND, f"nobody can be asked for {request.method} now")
+        link.respond(request.id, b'"error":' + error_body(fault))
+
+
+def passes_level(params: Raw, level: str | None) -> bool:
+    members = decode_object(params)
+    said = maybe_string(members.get("level")) if members is not None else None
+    return LOG_RANK.get(said or "", 0) >= LOG_RANK.get(level or "debug", 0)
+
+
+def _status(error: bytes) -> int:
+    """The HTTP status of a modern error answer. An unknown tool is 200: 404 there means an unknown method."""
+    try:
+        code = decode_value(error)["code"]
+    except (CodecError, KeyError, TypeError):
+        return 200
+    return HTTP_STATUS.get(code, 200) if isinstance(code, int) and code != METHOD_NOT_FOUND else 200
+
+
+def _is_plainly_none(result: bytes) -> bool:
+    """Most results say once that they are no error; no string can hold this member, for its quotes would be escaped."""
+    return b'"isError":false' in result and result.count(b'"isError"') == 1
+
+
+def _is_error(result: bytes) -> bool:
+    members = decode_object(result)
+    return members is not None and bytes(members.get("isError", b"")) == b"true"
+
+
+def _reason(fault: Fault) -> str:
+    said = (fault.data or {}).get("reason")
+    return said if isinstance(said, str) else fault.message
+
+
+def _was_not_sent(fault: Fault) -> bool:
+    return (fault.data or {}).get("outcome") == "not_sent"
+
+
+def internal(ref: str) -> Fault:
+    return Fault(INTERNAL_ERROR, "internal error", {"ref": ref})

@@ -1,0 +1,149 @@
+"""Who is calling: the principal behind a credential, and the caller a request comes from."""
+
+from fnmatch import fnmatchcase
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from interlock.config.plan import AccessRule, NameForm, Scope
+from interlock.protocol.ax.budget import Limits
+from interlock.protocol.jsonrpc.codec import encode_value
+from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.meta import stamp_modern
+from interlock.runtime.calls.incoming_route import Hop
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """One identity at the public door. `rule` is the [[access]] entry that applies to it."""
+
+    name: str  # "local", "client:NAME" or "client:ISS/SUB@CLIENT_ID"
+    scope: Scope = "write"
+    tools: tuple[str, ...] = ("*",)
+    names: NameForm | None = None
+    issuer: str | None = None  # the authorization server that vouches for it
+    ceiling: Scope | None = None  # what another token of that server could raise `scope` to
+    budget: Limits | None = None
+    stranger: bool = False  # without a credential, from beyond this machine: nobody in particular
+
+
+def principal_for(
+    name: str, scope: Scope | None, rules: tuple[AccessRule, ...], roles: tuple[str, ...] = ()
+) -> Principal:
+    """The first [[access]] entry whose `who` matches decides; a token's own scope can only lower it."""
+    order = ("read", "write", "admin")
+    for rule in rules:
+        if any(fnmatchcase(known_as, pattern) for known_as in (name, *roles) for pattern in rule.who):
+            granted: Scope = rule.scope if scope is None else min(rule.scope, scope, key=order.index)
+            return Principal(name, granted, rule.tools, rule.names, budget=rule.budget)
+    return Principal(name, scope or "write")
+
+
+class ViewKey(msgspec.Struct, frozen=True):
+    """What decides which names a caller sees and in which form. Equal keys share one view and its cached bytes."""
+
+    dotted: bool = False
+    only: str | None = None
+    scope: Scope = "write"
+    tools: tuple[str, ...] = ("*",)
+
+
+class Sink(Protocol):
+    """Where one request is answered. `emit` may come any number of times before the one `answer`."""
+
+    def emit(self, message: bytes) -> None:
+        """A message that belongs to the request but is not its answer."""
+
+    def answer(self, message: bytes, status: int = 200) -> None: ...
+
+    def drop(self) -> None:
+        """There will be no answer: the request was cancelled."""
+
+
+class Asker(Protocol):
+    """A client that a server may ask (legacy: its session)."""
+
+    @property
+    def reachable(self) -> bool:
+        """Whether it can be told things that belong to no call."""
+
+    def tell(self, message: bytes) -> bool:
+        """True when it was told."""
+
+    def ask(self, link: "Asked", upstream_id: bytes, method: str, params: Raw, sink: Sink | None) -> None: ...
+
+    def withdraw(self, link: "Asked", upstream_id: bytes, params: Raw) -> None:
+        """The server no longer wants the answer."""
+
+
+class Asked(Protocol):
+    """A link that waits for a client's answer."""
+
+    def respond(self, upstream_id: bytes, payload: bytes) -> None: ...
+
+
+class Caller:
+    """The client side of a call. A legacy caller lives as long as its session; a modern one is shared by requests."""
+
+    __slots__ = (
+        "_stamp",
+        "_stamped_level",
+        "asker",
+        "calls",
+        "capabilities",
+        "client",
+        "era",
+        "hop",
+        "key",
+        "log_level",
+        "modern_capabilities",
+        "principal",
+        "seen",
+        "via",
+        "view",
+    )
+
+    def __init__(self, principal: Principal, era: Era, via: str, key: ViewKey) -> None:
+        self.principal = principal
+        self.era = era
+        self.via = via
+        self.key = key
+        self.hop: Hop | None = (
+            None  # of a parent: what it says of routes is read, and refusals have the draft's numbers
+        )
+        self.asker: Asker | None = None
+        self.calls: dict[bytes, Any] | None = None  # by the client's id, where a client can cancel by id
+        self.client: Raw | None = None
+        self.capabilities: dict[str, Raw] = {}  # of a legacy client
+        self.modern_capabilities = Raw(b"{}")  # the same, as a 2026-07-28 server reads them
+        self.log_level: str | None = None
+        self._stamp: Raw | None = None
+        self._stamped_level: str | None = None
+        self.seen: Any = None  # the namespace `view` belongs to
+        self.view: Any = None
+
+    def stamp(self, meta: dict[str, Raw]) -> None:
+        """What a 2026-07-28 server is told with each request of a legacy client."""
+        level = None if self.log_level is None else Raw(encode_value(self.log_level))
+        stamp_modern(meta, capabilities=self.modern_capabilities, client=self.client, log_level=level)
+
+    def stamped(self) -> Raw:
+        """The same where it is all there is: written once, and again when the client wants other logs."""
+        if self._stamp is None or self._stamped_level is not self.log_level:
+            meta: dict[str, Raw] = {}
+            self.stamp(meta)
+            self._stamp, self._stamped_level = Raw(encode_value(meta)), self.log_level
+        return self._stamp
+
+    def act_as(self, principal: Principal) -> None:
+        """The same client with another credential: what that one may do counts from now on."""
+        self.principal = principal
+        self.key = msgspec.structs.replace(self.key, scope=principal.scope, tools=principal.tools)
+        self.seen = None
+
+
+def view_key(principal: Principal, *, only: str | None, names: NameForm, declares_extension: bool) -> ViewKey:
+    """`names` is what the request asked for; then the principal's setting, then what the client declares."""
+    form = names if names != "auto" else (principal.names or "auto")
+    dotted = form == "qualified" or (form == "auto" and declares_extension)
+    return ViewKey(dotted, only, principal.scope, principal.tools)

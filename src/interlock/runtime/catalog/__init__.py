@@ -1,0 +1,1 @@
+"""The namespace: every listed tool, resource and prompt, its names, its route and its definition."""

@@ -1,0 +1,473 @@
+"""The live namespace, built from what the links offer.
+
+`Catalog.namespace` is an immutable snapshot, replaced whole when a server's offer changes. A caller's `View` of it is
+chosen by its ViewKey and made once per snapshot: which names exist for it, under which spelling, and the bytes of the
+lists. Order is that of the qualified names; nothing changes while no server does.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from functools import cached_property
+from operator import attrgetter
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.config.plan import Plan
+from interlock.protocol.ax import route as ax_route
+from interlock.protocol.ax.hop_metadata import degraded
+from interlock.protocol.ax.names import Withheld
+from interlock.protocol.ax.uris import maybe_own_uri, nested_segments, show_uri
+from interlock.protocol.jsonrpc.codec import encode_value
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.mcp.cursor import encode_cursor
+from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.items import prompt_item, resource_item, tool_item
+from interlock.protocol.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TOOLS_LIST
+from interlock.protocol.mcp.uri_templates import matches
+from interlock.runtime.calls.caller import ViewKey
+from interlock.runtime.catalog.incremental import Clashes, Part, Routes, ShownTools, difference, exchanged
+from interlock.runtime.catalog.routes import (
+    NO_RULINGS,
+    RESOURCE_SCHEME,
+    Changed,
+    Place,
+    Route,
+    Rulings,
+    Shelf,
+    changes,
+    era_of,
+    make_shelf,
+)
+from interlock.runtime.links.link import Link
+from interlock.runtime.links.listing import Listing
+
+PAGE_ITEMS: Final = 1000
+VIEWS_KEPT_FOR: Final = 64  # snapshots in which nobody asked for it
+PAGES_KEPT_MAX: Final = 128
+SCOPES: Final = ("read", "write", "admin")
+EVERYTHING: Final = ViewKey(dotted=True, scope="admin")
+
+
+class Page(msgspec.Struct, frozen=True):
+    items: bytes  # the JSON array
+    next_cursor: str | None
+
+
+class View:
+    """The namespace as one kind of caller sees it. What did not change since `former` was made is taken from there."""
+
+    def __init__(self, namespace: "Namespace", key: ViewKey, former: "View | None" = None) -> None:
+        self._namespace = namespace
+        self._key = key
+        self._pages: dict[tuple[str, Era, str], Page] = {}
+        self._shelves = namespace.shelves if key.only is None else _only(namespace.shelves, key.only)
+        if former is not None and (key.only is not None or former._namespace.clashing != namespace.clashing):
+            former = None
+        known: dict[str, Part] = former._parts if former is not None else {}
+        self._parts: dict[str, Part] = {
+            shelf.link.segment: self._part(shelf, known.get(shelf.link.segment)) for shelf in self._shelves
+        }
+        self.tools, self.prompts = self._spelled_all(former)
+
+    def _part(self, shelf: Shelf, former: Part | None) -> Part:
+        if former is not None and former.shown.is_of(shelf):
+            return former
+        shown = self._namespace.shown.of(shelf, self._form)
+        return Part(self._seen(shelf.tools), self._seen(shelf.prompts), shown)
+
+    @property
+    def _form(self) -> str:
+        """What the bytes of a tool depend on, apart from the tool."""
+        return "original" if self._key.only is not None else "qualified" if self._key.dotted else "alias"
+
+    def forget_pages(self) -> None:
+        """Its namespace is not the newest any more."""
+        self._pages.clear()
+
+    def _seen(self, routes: tuple[Route, ...]) -> tuple[Route, ...]:
+        key = self._key
+        if self._namespace.clashing or key.tools != ("*",):
+            return tuple(route for route in routes if self.may_see(route))
+        if key.scope == SCOPES[-1]:
+            return routes
+        scopes = SCOPES[: SCOPES.index(key.scope) + 1]
+        return tuple(route for route in routes if route.scope in scopes)
+
+    def _spelled_all(self, former: "View | None") -> tuple[dict[bytes, Route], dict[bytes, Route]]:
+        parts = self._parts
+        gone = [one for name, one in former._parts.items() if parts.get(name) is not one] if former is not None else []
+        if former is None or len(gone) * 2 > len(parts):
+            every = list(parts.values())
+            return (
+                self._spelled([route for part in every for route in part.tools]),
+                self._spelled([route for part in every for route in part.prompts]),
+            )
+        new = [one for name, one in parts.items() if former._parts.get(name) is not one]
+        tools = [route for part in gone for route in part.tools], [route for part in new for route in part.tools]
+        prompts = [route for part in gone for route in part.prompts], [route for part in new for route in part.prompts]
+        return self._respelled(former.tools, *tools), self._respelled(former.prompts, *prompts)
+
+    def _respelled(self, known: dict[bytes, Route], old: Routes, new: Routes) -> dict[bytes, Route]:
+        gone, come = exchanged(old, new)
+        if not gone and not come:
+            return known
+        spelled = known.copy()
+        for name in self._spelled(gone):
+            del spelled[name]
+        spelled.update(self._spelled(come))
+        return spelled
+
+    @cached_property
+    def tool_routes(self) -> list[Route]:
+        return [route for part in self._parts.values() for route in part.tools]
+
+    @cached_property
+    def prompt_routes(self) -> list[Route]:
+        return [route for part in self._parts.values() for route in part.prompts]
+
+    @cached_property
+    def _open(self) -> dict[str, Shelf]:
+        return {shelf.link.segment: shelf for shelf in self._shelves if self._covers(shelf.link.segment)}
+
+    @cached_property
+    def _resources(self) -> list[Place]:
+        return [place for shelf in self._open.values() for place in shelf.resources]
+
+    @cached_property
+    def _templates(self) -> list[Place]:
+        return [place for shelf in self._open.values() for place in shelf.templates]
+
+    # Finding
+
+    def find_tool(self, name: str) -> Route | None:
+        return self.tools.get(encode_value(name))
+
+    def find_prompt(self, name: str) -> Route | None:
+        return self.prompts.get(encode_value(name))
+
+    def find_resource(self, uri: str) -> tuple[Link, str] | list[str]:
+        """The server and the URI as it knows it, or the candidates when the URI alone does not say (MCP-AX 3.1)."""
+        if self._key.only is not None:
+            shelf = self._open.get(self._key.only)
+            return (shelf.link, _bare(uri, shelf.link.segment)) if shelf is not None else []
+        if uri.startswith(RESOURCE_SCHEME):
+            for shelf in self._open.values():
+                own = self._namespace.maybe_own_uri(shelf, uri)
+                if own is not None:
+                    return shelf.link, own
+            return []
+        found = {place.shown: (place.link, place.uri) for place in self._resources if place.bare == uri}
+        if not found:
+            matching = (place for place in self._templates if matches(place.bare, uri))
+            below = ((place.link, place.uri.removesuffix(place.bare) + uri) for place in matching)
+            found = {self._namespace.show_uri(link, own): (link, own) for link, own in below}
+        return next(iter(found.values())) if len(found) == 1 else sorted(found)
+
+    def find_template(self, uri: str) -> tuple[Link, str] | None:
+        """For completions, whose reference is a template as it was listed."""
+        for place in (*self._templates, *self._resources):
+            if uri in (place.shown, place.uri):
+                return place.link, place.uri
+        return None
+
+    # Listing
+
+    def page(self, method: str, era: Era, after: str) -> Page:
+        cached = self._pages.get((method, era, after))
+        if cached is None:
+            if len(self._pages) >= PAGES_KEPT_MAX:  # a client may make up cursors
+                self._pages.clear()
+            cached = self._pages[(method, era, after)] = self._make_page(method, era, after)
+        return cached
+
+    @cached_property
+    def private(self) -> bool:
+        """Whether a shared cache must not keep its lists: a server says so, or not everybody sees the same."""
+        if self._key.dotted or self._key.tools != ("*",):
+            return True
+        return any(shelf.private or any(route.scope != "read" for route in shelf.tools) for shelf in self._shelves)
+
+    @cached_property
+    def ttl_s(self) -> float | None:
+        """The least cache hint of the servers behind it."""
+        return min((shelf.ttl_s for shelf in self._shelves if shelf.ttl_s is not None), default=None)
+
+    @property
+    def links(self) -> list[Link]:
+        return [shelf.link for shelf in self._shelves]
+
+    def _make_page(self, method: str, era: Era, after: str) -> Page:
+        if method in (TOOLS_LIST, PROMPTS_LIST):
+            routes = self.tool_routes if method == TOOLS_LIST else self.prompt_routes
+            start = bisect_right(routes, after, key=_qualified) if after else 0
+            page = routes[start : start + PAGE_ITEMS]
+            show = self._show_known_tool if method == TOOLS_LIST else self._show_prompt
+            last = page[-1].qualified if len(routes) > start + PAGE_ITEMS else None
+            shown: Iterable[bytes] = (show(route, era) for route in page)
+        else:
+            places = self._resources if method == RESOURCES_LIST else self._templates
+            left = [place for place in places if place.shown > after] if after else places
+            member = "uri" if method == RESOURCES_LIST else "uriTemplate"
+            shown = (self._show_place(place, member) for place in left[:PAGE_ITEMS])
+            last = left[PAGE_ITEMS - 1].shown if len(left) > PAGE_ITEMS else None
+        return Page(b"[%b]" % b",".join(shown), encode_cursor(last) if last is not None else None)
+
+    def show_name(self, route: Route) -> str:
+        if self._key.only is not None:
+            return route.original  # unprefixed: just as the server says it
+        return route.qualified if self._key.dotted else route.alias
+
+    def _show_known_tool(self, route: Route, era: Era) -> bytes:
+        return self._parts[route.link.segment].shown.tool(route, era, self._show_tool)
+
+    def _show_tool(self, route: Route, era: Era) -> bytes:
+        name = self.show_name(route)
+        meta = route.meta if name == route.qualified else {**route.meta, "x-mcpax-name": route.qualified}
+        if route.capability is not None and self._parts[route.link.segment].shown.shelf.degraded:
+            meta = degraded(meta, route.capability)
+        return tool_item(
+            route.item,
+            name=name,
+            meta=meta,
+            hints=route.hints,
+            server=era_of(route.link),
+            client=era,
+            tasks=route.link.tasks,
+        )
+
+    def tool_definition(self, route: Route, era: Era) -> bytes:
+        return self._show_tool(route, era)
+
+    def _show_prompt(self, route: Route, era: Era) -> bytes:
+        name = self.show_name(route)
+        meta = {} if name == route.qualified else {"x-mcpax-name": route.qualified}
+        return prompt_item(route.item, name=name, meta=meta)
+
+    def _show_place(self, place: Place, member: str) -> bytes:
+        uri = place.uri if self._key.only is not None else place.shown
+        return resource_item(place.item, member=member, uri=uri)
+
+    # Who sees what
+
+    def may_see(self, route: Route) -> bool:
+        key = self._key
+        if route.qualified in self._namespace.clashing or SCOPES.index(route.scope) > SCOPES.index(key.scope):
+            return False
+        return key.tools == ("*",) or any(fnmatchcase(route.qualified, pattern) for pattern in key.tools)
+
+    def _covers(self, segment: str) -> bool:
+        """Resources have no scope of their own: they are seen by whoever may see all of their server."""
+        tools = self._key.tools
+        return tools == ("*",) or any(fnmatchcase(f"{segment}.*", pattern) for pattern in tools)
+
+    def _spelled(self, routes: Routes) -> dict[bytes, Route]:
+        """Every spelling a caller may use, as the JSON text it arrives in."""
+        spelled: dict[bytes, Route] = {}
+        if self._key.only is not None:
+            spelled.update((encode_value(route.local), route) for route in routes)
+            spelled.update((bytes(route.wire_name), route) for route in routes)
+        spelled.update((b'"%b"' % route.alias.encode(), route) for route in routes)
+        spelled.update((b'"%b"' % route.qualified.encode(), route) for route in routes)
+        return spelled
+
+
+_qualified: Final = attrgetter("qualified")
+
+
+def _only(shelves: tuple[Shelf, ...], segment: str) -> tuple[Shelf, ...]:
+    return tuple(shelf for shelf in shelves if shelf.link.segment == segment)
+
+
+def _bare(uri: str, segment: str) -> str:
+    prefix = f"{RESOURCE_SCHEME}{segment}/"
+    return uri[len(prefix) :] if uri.startswith(prefix) else uri
+
+
+class Namespace:
+    """One snapshot."""
+
+    def __init__(
+        self,
+        version: int,
+        shelves: tuple[Shelf, ...],
+        root_segment: str | None,
+        clashing: Mapping[str, Withheld],
+        shown: ShownTools,
+        former: "Namespace | None" = None,
+    ) -> None:
+        """`shelves` in the order of their names. `former` gives up what its views know."""
+        self.shown = shown
+        self.version = version
+        self._root = f"{root_segment}." if root_segment else ""
+        self.shelves = shelves
+        self.clashing = clashing
+        self._views: dict[ViewKey, View] = {}
+        self._former: dict[ViewKey, tuple[int, View]] = former.hand_over() if former is not None else {}
+
+    def view(self, key: ViewKey) -> View:
+        view = self._views.get(key)
+        if view is None:
+            _, former = self._former.pop(key, (0, None))
+            view = self._views[key] = View(self, key, former)
+        return view
+
+    def hand_over(self) -> dict[ViewKey, tuple[int, View]]:
+        """The views of this snapshot, and those of earlier ones that were not asked for since, for a while.
+
+        They hold their snapshot: if it went on holding them, all of it would wait for the collector.
+        """
+        former, self._former = self._former, {}
+        views, self._views = self._views, {}
+        for view in views.values():
+            view.forget_pages()
+        kept = {key: one for key, one in former.items() if self.version - one[0] < VIEWS_KEPT_FOR}
+        return kept | {key: (self.version, view) for key, view in views.items()}
+
+    def show_uri(self, link: Link, uri: str) -> str:
+        return show_uri(f"{self._root}{link.segment}", uri, aggregator=link.offer.is_aggregator)
+
+    def maybe_own_uri(self, shelf: Shelf, shown: str) -> str | None:
+        return maybe_own_uri(f"{self._root}{shelf.link.segment}", shown, aggregator=shelf.offer.is_aggregator)
+
+    def way(self, link: Link, uri: str) -> tuple[str, ...]:
+        """The segments below us to whoever has the resource that `link` calls `uri`."""
+        return (link.segment, *(nested_segments(uri) if link.offer.is_aggregator else ()))
+
+    def onward(self, link: Link, uri: str) -> dict[str, Raw]:
+        """The route of a request for a resource, as `link` hands it on: it ends in the segment of whoever has it."""
+        return ax_route.as_meta(ax_route.start(self._root.rstrip(".") or None, self.way(link, uri)))
+
+    def withheld(self, link: Link) -> list[Withheld]:
+        found = [one for shelf in self.shelves if shelf.link is link for one in shelf.withheld]
+        prefix = f"{self._root}{link.segment}."
+        found.extend(one for name, one in self.clashing.items() if name.startswith(prefix))
+        return found
+
+    def listed(self, routes: tuple[Route, ...]) -> tuple[Route, ...]:
+        """Without those whose alias another name has too."""
+        return tuple(route for route in routes if route.qualified not in self.clashing) if self.clashing else routes
+
+
+class Stocked(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of taking over a list. `refused`: the registration ends with this (MCP-AX 4.3)."""
+
+    shelf: Shelf | None = None
+    refused: Fault | None = None
+    changed: tuple[Changed, ...] = ()
+
+
+class Catalog:
+    def __init__(
+        self,
+        plan: Plan,
+        on_change: Callable[[frozenset[str]], None],
+        on_metadata: Callable[[frozenset[str]], None] = lambda kinds: None,
+    ) -> None:
+        """Told are the kinds of lists; `on_metadata` where only what MCP-AX says of the tools changed."""
+        self._plan = plan
+        self.rulings: Rulings = NO_RULINGS
+        self.on_redefined: list[Callable[[tuple[Changed, ...]], None]] = []
+        self.on_seen: list[Callable[[Shelf], None]] = []  # of a shelf with definitions to remember or to ask about
+        self._on_change = on_change
+        self._on_metadata = on_metadata
+        self._shelves: dict[str, Shelf] = {}
+        self._order: list[str] = []  # the segments as a dotted name sorts, and the shelves in that order
+        self._sorted: list[Shelf] = []
+        self._clashes = Clashes()
+        self._stocking: dict[object, Link] = {}
+        self._shown = ShownTools()
+        self.namespace = Namespace(0, (), plan.ax.root_segment, {}, self._shown)
+        self._said = 0  # how often an operator said something else of the tools
+
+    def replan(self, plan: Plan) -> None:
+        """Other rules for tools: no shelf is good any more; whoever keeps the lists stocks them again."""
+        self._plan = plan
+        self._said += 1
+        for segment in self._shelves:
+            self.reconsider(segment)
+
+    def reconsider(self, segment: str) -> None:
+        """An operator has said something new of what it offers: when it is stocked next, its shelf is made anew."""
+        self._said += 1
+        shelf = self._shelves.get(segment)
+        if shelf is not None:
+            self._shelves[segment] = msgspec.structs.replace(shelf, stale=True)
+
+    async def stock(self, link: Link, listing: Listing) -> Stocked:
+        """Take over what a server now offers. Where it is refused, nothing of that server is listed any more."""
+        old = self._shelves.get(link.segment)
+        ticket = object()
+        self._stocking[ticket] = link
+        try:
+            said = self._said
+            shelf = await make_shelf(link, listing, self._plan, old, self.rulings)
+            while said != self._said:  # by rules that hold no more, a tool could be let through that is held by now
+                said = self._said
+                before = msgspec.structs.replace(old, stale=True) if old is not None else None
+                shelf = await make_shelf(link, listing, self._plan, before, self.rulings)
+        finally:
+            left = self._stocking.pop(ticket, None) is None
+        if left:
+            return Stocked()  # dropped while its list was being prepared
+        if isinstance(shelf, Fault):
+            self.drop(link)
+            return Stocked(refused=shelf)
+        if shelf is not old:
+            for tell_seen in self.on_seen if shelf.seen else ():
+                tell_seen(shelf)
+            shelf = msgspec.structs.replace(shelf, seen=()) if shelf.seen else shelf
+            self.place(shelf)
+        changed = changes(old, shelf)
+        if changed:
+            for tell in self.on_redefined:
+                tell(changed)
+        return Stocked(shelf=shelf, changed=changed)
+
+    async def stock_again(self, link: Link, listing: Listing) -> None:
+        """The same list by other rules. A server that is away does not come back by it."""
+        old = self._shelves.get(link.segment)
+        await self.stock(link, listing)
+        if old is not None and old.link is link and old.degraded:
+            self.degrade(link)
+
+    def place(self, shelf: Shelf) -> None:
+        """Instead of the one that its segment has."""
+        segment = shelf.link.segment
+        old = self._shelves.get(segment)
+        place = bisect_left(self._order, f"{segment}.")
+        if old is None:
+            self._order.insert(place, f"{segment}.")
+            self._sorted.insert(place, shelf)
+        self._shelves[segment] = self._sorted[place] = shelf
+        self._replaced(old, shelf)
+
+    def degrade(self, link: Link) -> None:
+        """Its tools stay listed, as degraded, until it is stocked again or dropped (MCP-AX 13.2)."""
+        shelf = self._shelves.get(link.segment)
+        if shelf is not None and shelf.link is link and not shelf.degraded:
+            self.place(msgspec.structs.replace(shelf, degraded=True))
+
+    def drop(self, link: Link) -> None:
+        """A link that was superseded by another of its segment no longer has anything to drop."""
+        for ticket in [one for one, whose in self._stocking.items() if whose is link]:
+            del self._stocking[ticket]
+        shelf = self._shelves.get(link.segment)
+        if shelf is not None and shelf.link is link:
+            del self._shelves[link.segment]
+            place = bisect_left(self._order, f"{link.segment}.")
+            del self._order[place], self._sorted[place]
+            self._shown.forget(link.segment)
+            self._replaced(shelf, None)
+
+    def _replaced(self, old: Shelf | None, new: Shelf | None) -> None:
+        self._clashes.replace(old, new)
+        former, root, clashing = self.namespace, self._plan.ax.root_segment, self._clashes.withheld
+        self.namespace = Namespace(former.version + 1, tuple(self._sorted), root, clashing, self._shown, former)
+        told = difference(old, new)
+        if told.definitions:
+            self._on_change(told.definitions)
+        if told.metadata:
+            self._on_metadata(told.metadata)

@@ -1,0 +1,85 @@
+"""A tool as its server defines it at this moment, and what that is compared with what was accepted before."""
+
+import enum
+import hashlib
+from functools import cached_property
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.protocol.ax.hop_metadata import as_declared
+from interlock.protocol.jsonrpc.codec import encode_value
+from interlock.protocol.jsontext.canonical import tool_digest
+from interlock.protocol.mcp.items import Item
+
+_MEMBERS: Final = ("description", "inputSchema", "outputSchema", "annotations")  # what `tool_digest` is made of
+FINGERPRINT_BYTES: Final = 16
+SHOWN_BYTES_MAX: Final = 256 * 1024  # as much text as a book
+
+CHANGED: Final = "definition_changed"  # the code of a tool that is withheld for it
+PINNED: Final = "its definition changed, and [[tool]] pin withholds it until an operator accepts: interlock approvals"
+DENIED: Final = "an operator denied its definition as it now is"
+
+
+class Look(enum.Enum):
+    SAME = "same"
+    NEW = "new"
+    REWORDED = "reworded"  # other bytes, the same meaning
+    ACCEPTED = "accepted"  # changed, and an operator has accepted exactly this
+    CHANGED = "changed"
+    DENIED = "denied"
+
+
+class Sight:
+    """The digest takes canonical JSON; the fingerprint is cheap, and enough to see that nothing changed."""
+
+    __slots__ = ("__dict__", "_declared", "_item", "_said", "is_open", "original", "tool")
+
+    def __init__(self, tool: str, original: str, item: Item, said: Raw | None, declared: dict[str, str]) -> None:
+        self.tool = tool
+        self.original = original
+        self.is_open = False  # nobody has said whether it changes anything
+        self._item = item
+        self._said = said
+        self._declared = declared
+
+    @cached_property
+    def fingerprint(self) -> str:
+        hashed = hashlib.blake2b(self.original.encode("utf-8", "surrogatepass"), digest_size=FINGERPRINT_BYTES)
+        for member in _MEMBERS:
+            hashed.update(b"\0%b\0" % bytes(self._item.get(member, b"")))
+        hashed.update(bytes(self._said or b""))
+        return hashed.hexdigest()
+
+    @cached_property
+    def digest(self) -> str:
+        declared = as_declared(self._said, self._declared)
+        return tool_digest(self._item, downstream_name=self.original, declared=declared)
+
+    def definition(self) -> bytes:
+        """What a person is shown of it, as JSON: all that the digest is made of (`answers.shown_digest`).
+
+        null where it is too long to be read: nobody signs what they cannot have read, and [[tool]] can still say it. A
+        member that not every reader can decode stands as its hash, as it does in the digest.
+        """
+        shown: dict[str, Any] = {"name": self.original}
+        shown |= {member: _readable(self._item[member]) for member in _MEMBERS if member in self._item}
+        declared = as_declared(self._said, self._declared)
+        if declared is not None:
+            shown["capability"] = declared
+        definition = encode_value(shown)
+        is_shown = len(definition) <= SHOWN_BYTES_MAX and _is_readable(definition)
+        return definition if is_shown else b"null"
+
+
+def _readable(raw: Raw) -> Raw | dict[str, str]:
+    return raw if _is_readable(raw) else {"sha256": hashlib.sha256(raw).hexdigest()}
+
+
+def _is_readable(raw: Raw | bytes) -> bool:
+    try:
+        msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,163 @@
+"""What the namespace keeps from one snapshot to the next, so that a change costs what changed and not all there is.
+
+A thousand servers register in a row, and of twenty thousand tools one is new: what belongs to the other shelves is
+taken as it was.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from interlock.protocol.ax.names import Withheld, may_collide, withhold_colliding_aliases
+from interlock.protocol.mcp.eras import MODERN, Era
+from interlock.runtime.catalog.routes import Place, Route, Shelf, era_of
+from interlock.runtime.links.listing import Item
+
+Routes = Sequence[Route]
+
+
+class Part(msgspec.Struct, frozen=True, eq=False):
+    """One shelf as one kind of caller sees it."""
+
+    tools: tuple[Route, ...]
+    prompts: tuple[Route, ...]
+    shown: "Shown"
+
+
+class Shown:
+    """The bytes of a shelf's tools in one form of their names, as far as they were listed."""
+
+    __slots__ = ("_era", "_legacy", "_modern", "_tasks", "shelf")
+
+    def __init__(self, shelf: Shelf, former: "Shown | None") -> None:
+        self.shelf = shelf
+        self._era = era_of(shelf.link)
+        self._tasks = shelf.link.tasks
+        self._modern: dict[Route, bytes] = {}
+        self._legacy: dict[Route, bytes] = {}
+        if former is not None and former.shelf.degraded is shelf.degraded and former._speaks_like(shelf):
+            self._modern, self._legacy = (
+                {route: known[route] for route in shelf.tools if route in known} if known else {}
+                for known in (former._modern, former._legacy)
+            )
+
+    def is_of(self, shelf: Shelf) -> bool:
+        return self.shelf is shelf and self._speaks_like(shelf)
+
+    def _speaks_like(self, shelf: Shelf) -> bool:
+        """What a tool looks like depends on how its server speaks, which may change with a new connection."""
+        return self._era is era_of(shelf.link) and self._tasks is shelf.link.tasks
+
+    def tool(self, route: Route, era: Era, show: Callable[[Route, Era], bytes]) -> bytes:
+        known = self._modern if era is MODERN else self._legacy
+        shown = known.get(route)
+        if shown is None:
+            shown = known[route] = show(route, era)
+        return shown
+
+
+class ShownTools:
+    """Of the whole namespace, for whoever sees names in the same form."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, dict[str, Shown]] = {}  # segment -> form -> them
+
+    def of(self, shelf: Shelf, form: str) -> Shown:
+        forms = self._kept.setdefault(shelf.link.segment, {})
+        shown = forms.get(form)
+        if shown is None or not shown.is_of(shelf):
+            shown = forms[form] = Shown(shelf, shown)
+        return shown
+
+    def forget(self, segment: str) -> None:
+        self._kept.pop(segment, None)
+
+
+class Clashes:
+    """Names whose aliases collide; they are all withheld (MCP-AX 3.2, our rule)."""
+
+    def __init__(self) -> None:
+        self._claims: dict[str, dict[str, int]] = {}  # alias -> name -> how many have it: a tool and a prompt may
+        self.withheld: Mapping[str, Withheld] = {}
+
+    def replace(self, old: Shelf | None, new: Shelf | None) -> None:
+        """`withheld` is another object where it changed."""
+        gone, come = exchanged(_routes(old), _routes(new))
+        aliases, names = set(), set()
+        for routes, step in ((gone, -1), (come, 1)):
+            for route in routes:
+                if may_collide(route.alias):
+                    self._count(route, step)
+                    aliases.add(route.alias)
+                    names.add(route.qualified)
+        if not names.isdisjoint(self.withheld) or any(len(self._claims.get(one, ())) > 1 for one in aliases):
+            disputed = [name for claimed in self._claims.values() if len(claimed) > 1 for name in claimed]
+            self.withheld = {one.name: one for one in withhold_colliding_aliases(disputed).withheld}
+
+    def _count(self, route: Route, step: int) -> None:
+        claimed = self._claims.setdefault(route.alias, {})
+        claimed[route.qualified] = claimed.get(route.qualified, 0) + step
+        if not claimed[route.qualified]:
+            del claimed[route.qualified]
+        if not claimed:
+            del self._claims[route.alias]
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """Kinds of lists that are others when one shelf takes the place of another."""
+
+    definitions: frozenset[str]  # clients see other names, schemas or descriptions
+    metadata: frozenset[str]  # only what MCP-AX says of them is another, which is for those above (6.3, ours)
+
+
+def difference(old: Shelf | None, new: Shelf | None) -> Difference:
+    definitions = {kind for kind in ("tools", "prompts") if not _is_same(kind, old, new, _same_definition)}
+    if not all(_is_same(kind, old, new, _same_place) for kind in ("resources", "templates")):
+        definitions.add("resources")
+    was, now = old is not None and old.degraded, new is not None and new.degraded
+    has_tools = new is not None and bool(new.tools)
+    marked = (has_tools and was is not now) or not _is_same("tools", old, new, _same_metadata)
+    return Difference(frozenset(definitions), frozenset(("tools",) if marked else ()) - definitions)
+
+
+def _is_same(kind: str, old: Shelf | None, new: Shelf | None, same: Callable[[Any, Any], bool]) -> bool:
+    was, now = getattr(old, kind, ()), getattr(new, kind, ())
+    return was is now or (
+        len(was) == len(now) and all(one is other or same(one, other) for one, other in zip(was, now, strict=True))
+    )
+
+
+def _same_definition(one: Route, other: Route) -> bool:
+    return (
+        one.qualified == other.qualified
+        and _same_item(one.item, other.item)
+        and one.hints == other.hints
+        and one.irreversible == other.irreversible  # a tool that turned dangerous is another
+        and one.scope == other.scope
+    )
+
+
+def _same_item(one: Item, other: Item) -> bool:
+    """But for `_meta`, of which a client's prompts show nothing."""
+    return one == other or {**one, "_meta": None} == {**other, "_meta": None}
+
+
+def _same_metadata(one: Route, other: Route) -> bool:
+    return one.meta == other.meta and one.item.get("_meta") == other.item.get("_meta")
+
+
+def _same_place(one: Place, other: Place) -> bool:
+    return one.shown == other.shown and one.item == other.item
+
+
+def exchanged(old: Routes, new: Routes) -> tuple[Routes, Routes]:
+    """Those that are only in the one, and those that are only in the other."""
+    if not old or not new:
+        return old, new
+    before, after = set(old), set(new)
+    return [route for route in old if route not in after], [route for route in new if route not in before]
+
+
+def _routes(shelf: Shelf | None) -> Routes:
+    return () if shelf is None else (*shelf.tools, *shelf.prompts)

@@ -1,0 +1,596 @@
+"""What one server offers, prepared for the namespace: names settled, capabilities read, routes made.
+
+A shelf is made once per change of a server's list, in slices, so that ten thousand tools hold up nobody. Names depend
+only on the configuration and the server's own list. What an offer means depends on who makes it: an unmodified server
+is taken as it is, a registrant is held to MCP-AX, and only an aggregator has anything below it.
+"""
+
+import asyncio
+from fnmatch import fnmatchcase
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from interlock.config.plan import Plan, ToolClass, ToolRule
+from interlock.protocol.ax import route as ax_route
+from interlock.protocol.ax.budget import Price
+from interlock.protocol.ax.capability import (
+    Capability,
+    Invalid,
+    LatencyClass,
+    as_object,
+    hints,
+    read_capability,
+    safety,
+)
+from interlock.protocol.ax.confirmation.policy import Gate, Hold, gate_of, hold_of, says_its_effect
+from interlock.protocol.ax.errors import AUTHORITY_UNVERIFIED, NAMES, NAMESPACE_INVALID, SCOPE_DENIED
+from interlock.protocol.ax.hop_metadata import (
+    ADOPTED,
+    CAPABILITY,
+    DECLARED,
+    GATED,
+    HOPS,
+    IRREVERSIBLE,
+    SAFETY,
+    Below,
+    Offer,
+    as_declared,
+    at_its_strictest,
+    changed_from,
+    implied_scope,
+    least_latency_class,
+    over_transport,
+    published,
+    raised,
+    read_below,
+    timeout_s,
+)
+from interlock.protocol.ax.names import Withheld, alias, qualify
+from interlock.protocol.ax.uris import SCHEME, bare_uri, is_nested, show_uri
+from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value
+from interlock.protocol.jsonrpc.errors import CodecError, Fault
+from interlock.protocol.jsontext.canonical import tool_digest
+from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.headers import Mirrored, encode_header, mirrored_arguments
+from interlock.protocol.mcp.items import Item, maybe_value
+from interlock.protocol.mcp.methods import PROMPTS_GET, TOOLS_CALL
+from interlock.protocol.mcp.tasks import needs_task
+from interlock.runtime.catalog.definition import CHANGED, DENIED, PINNED, Look, Sight
+from interlock.runtime.catalog.names import Named, refuse_names, settle_names
+from interlock.runtime.links.handshake import modern_head
+from interlock.runtime.links.link import Link
+from interlock.runtime.links.listing import Items, Listing
+
+HIDDEN: Final = "hidden by [[tool]]"
+SLICE: Final = 200  # items prepared before others get a turn
+
+
+class Rulings(Protocol):
+    """What operators said of tools that do not say it themselves."""
+
+    def get(self, tool: str, digest: str) -> ToolClass | None:
+        """`digest` is that of the definition they were shown."""
+
+    def knows(self, tool: str) -> bool:
+        """Whether they said anything of a tool of this name."""
+
+    def look(self, segment: str, sight: Sight) -> Look:
+        """What the definition is, compared with what was accepted before."""
+
+    def waits(self, segment: str) -> frozenset[str]:
+        """Tools of which a changed definition waits to be decided."""
+
+
+class _NoRulings:
+    def get(self, tool: str, digest: str) -> ToolClass | None:
+        return None
+
+    def knows(self, tool: str) -> bool:
+        return False
+
+    def look(self, segment: str, sight: Sight) -> Look:
+        return Look.SAME
+
+    def waits(self, segment: str) -> frozenset[str]:
+        return frozenset()
+
+
+NO_RULINGS: Final = _NoRulings()
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The way from a name to its server, and all a call needs to take it without looking anything up again."""
+
+    link: Link
+    qualified: str  # segments and local name, joined by dots
+    alias: str
+    local: str
+    original: str  # downstream_name of MCP-AX 7.1
+    wire_name: Raw
+    head: bytes  # routing headers for a 2026-07-28 server
+    item: Item
+    segments: tuple[str, ...]  # from the root
+    below: tuple[str, ...]  # from here: the segments without our own
+    source: Item | None = None  # of a tool: the item as it was listed, with what its server may not say
+    onward: dict[str, Raw] | None = None  # route and cursor of a call that begins here; None for unmodified servers
+    capability: Capability | None = None  # None for prompts
+    said: Raw | None = None  # the capability annotation as it came
+    meta: dict[str, Any] = {}
+    hints: dict[str, bool] = {}
+    hops: int = 1
+    irreversible: bool = False  # flagged so here or below
+    gated: bool = False  # as listed: here or by a hop below
+    gate: Gate | None = None  # what a call meets before it is sent, or instead of the tool's own answer
+    is_open: bool = False  # nobody has said whether it changes anything
+    timeout_s: float | None = None
+    scope: str = "read"
+    price: Price = Price()  # what a call counts for in budgets
+    mirrored: tuple[Mirrored, ...] = ()
+    needs_task: bool = False  # a legacy server's tool that can be called only as a task
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a call waits for a person here."""
+        return self.gate is not None and self.gate.hold is not None
+
+    @property
+    def digest(self) -> str:
+        """Of the definition as declared (MCP-AX 11.3)."""
+        declared = as_declared(self.said, self.meta.get(DECLARED, {}))
+        return tool_digest(self.item, downstream_name=self.original, declared=declared)
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A resource or a template and the server that has it."""
+
+    link: Link
+    uri: str  # as the server says it; a template for templates
+    bare: str  # the same without the segments an aggregator put before it
+    shown: str  # as clients see it
+    item: Item
+
+
+class Shelf(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    link: Link
+    offer: Offer = ADOPTED
+    least_latency: LatencyClass = LatencyClass.REALTIME  # no tool behind this link is faster (MCP-AX 9.2)
+    tools: tuple[Route, ...] = ()  # sorted by qualified name
+    prompts: tuple[Route, ...] = ()
+    resources: tuple[Place, ...] = ()  # sorted by shown URI
+    templates: tuple[Place, ...] = ()
+    withheld: tuple[Withheld, ...] = ()
+    out_of_scope: frozenset[str] = frozenset()  # qualified names withheld because the registration may not have them
+    digests: dict[str, bytes] = {}
+    ttl_s: float | None = None
+    private: bool = True
+    degraded: bool = False  # the link is gone; what it offered stays listed for a while (MCP-AX 13.2)
+    stale: bool = False  # an operator has said something new of its tools since it was made
+    seen: tuple[tuple[Sight, Look], ...] = ()  # definitions that are to be remembered or asked about
+
+
+class Changed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A tool whose definition is not what it was when the server last listed it."""
+
+    name: str
+    before: Route
+    after: Route
+
+
+RESOURCE_SCHEME: Final = SCHEME
+_KINDS: Final = ("tools", "prompts", "resources", "templates")
+
+
+async def make_shelf(
+    link: Link, listing: Listing, plan: Plan, old: Shelf | None, rulings: Rulings = NO_RULINGS
+) -> Shelf | Fault:
+    """The shelf, `old` itself where nothing changed, or the refusal upon which the registration ends (MCP-AX 4.3)."""
+    offer = link.offer
+    if old is not None and (old.link is not link or old.offer.session != offer.session):
+        old = None
+    digests = {kind: getattr(listing, kind).digest for kind in _KINDS}
+    digests["tasks"] = b"%d %d" % (link.tasks, link.modern)  # what a tool says of tasks counts only then
+    least = least_latency_class(offer.link_latency_ms, link.latencies)
+    if old is not None:
+        least = max(least, old.least_latency)
+        if not old.stale and old.digests == digests and old.offer == offer and old.least_latency is least:
+            return msgspec.structs.replace(old, degraded=False) if old.degraded else old
+    known: dict[str, Route] = {}
+    if old is not None and _made_alike(old, offer, least, digests["tasks"]):
+        known = {route.original: route for route in old.tools}
+    unchanged, others = _unchanged(offer, listing.tools, known)
+    named = settle_names(offer, others), settle_names(offer, listing.prompts)
+    invalid = [name for one in named for name in one.invalid]
+    if invalid:
+        return refuse_names(offer, invalid)
+    tools, prompts = named
+    stock = _Stock(link, plan, offer, least, rulings, known)
+    stock.tools += unchanged
+    await stock.take_tools(tools)
+    stock.take_prompts(prompts)
+    withheld = [*tools.withheld, *prompts.withheld, *stock.withheld]
+    for kind in _KINDS:
+        withheld.extend(Withheld(name=name, reason=reason) for name, reason in getattr(listing, kind).refused)
+    return Shelf(
+        link=link,
+        offer=offer,
+        least_latency=least,
+        tools=tuple(sorted(stock.tools, key=lambda route: route.qualified)),
+        prompts=tuple(sorted(stock.prompts, key=lambda route: route.qualified)),
+        resources=stock.places(listing.resources, withheld),
+        templates=stock.places(listing.templates, withheld),
+        withheld=tuple(withheld),
+        out_of_scope=frozenset(stock.out_of_scope),
+        digests=digests,
+        ttl_s=listing.tools.ttl_s,
+        private=listing.tools.private,
+        seen=tuple(stock.seen),
+    )
+
+
+def _made_alike(old: Shelf, offer: Offer, least: LatencyClass, tasks: bytes) -> bool:
+    """Whether the same item would become the same route again."""
+    return not old.stale and old.offer == offer and old.least_latency is least and old.digests.get("tasks") == tasks
+
+
+def _unchanged(offer: Offer, items: Items, known: dict[str, Route]) -> tuple[list[Route], Items]:
+    """The tools of an aggregator that are listed as before, and the rest. A leaf's names depend on one another."""
+    if not known or not offer.is_aggregator or len(dict(items.items)) < len(items.items):
+        return [], items
+    routes, others = [], []
+    for entry in items.items:
+        route = known.get(entry[0])
+        if route is not None and route.source is entry[1]:
+            routes.append(route)
+        else:
+            others.append(entry)
+    return routes, msgspec.structs.replace(items, items=tuple(others), raws=())
+
+
+def changes(old: Shelf | None, new: Shelf) -> tuple[Changed, ...]:
+    """Tools that are listed as before and defined otherwise. Only where the bytes differ is a digest made."""
+    if old is None or old is new or old.tools is new.tools:
+        return ()
+    same = set(old.tools).intersection(new.tools)
+    before = {route.qualified: route for route in old.tools if route not in same}
+    found = []
+    for after in new.tools if before else ():
+        was = before.get(after.qualified)
+        if was is None or (was.item == after.item and was.original == after.original and was.said == after.said):
+            continue
+        if was.digest != after.digest:
+            found.append(Changed(name=after.qualified, before=was, after=after))
+    return tuple(found)
+
+
+class _Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tool says of itself, as it holds here."""
+
+    read: Capability
+    capability: Capability  # with what this hop adds
+    irreversible: bool
+    hints: dict[str, bool]
+    price: Price
+    notes: dict[bool, dict[str, Any]]  # whether it is gated -> its MCP-AX keys
+
+
+class _Stock:
+    """One shelf in the making."""
+
+    def __init__(
+        self,
+        link: Link,
+        plan: Plan,
+        offer: Offer,
+        least: LatencyClass,
+        rulings: Rulings,
+        known: dict[str, Route] | None = None,
+    ) -> None:
+        """`known`: tools by their original names, as they were made last time by the same rules."""
+        self._known = known or {}
+        self._link = link
+        self._rulings = rulings
+        self._waits = rulings.waits(link.segment)
+        self._plan = plan
+        self._offer = offer
+        self._least = least
+        self._own = plan.ax.root_segment
+        self._root = () if self._own is None else (self._own,)
+        self._path = ".".join((*self._root, link.segment))
+        self._ways: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        self._judged: dict[tuple[object, ...], _Judged | Invalid] = {}
+        self.tools: list[Route] = []
+        self.prompts: list[Route] = []
+        self.withheld: list[Withheld] = []
+        self.out_of_scope: list[str] = []
+        self.seen: list[tuple[Sight, Look]] = []
+
+    async def take_tools(self, named: Named) -> None:
+        for done, (original, item, inner, local) in enumerate(named.items):
+            if done % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
+            known = self._known.get(original)
+            if known is not None and known.source is item and known.below == self._way(inner)[1]:
+                self.tools.append(known)
+                continue
+            route = self._tool(original, item, inner, local)
+            if isinstance(route, Withheld):
+                self.withheld.append(route)
+            else:
+                self.tools.append(route)
+
+    def take_prompts(self, named: Named) -> None:
+        for original, item, inner, local in named.items:
+            segments, below = self._way(inner)
+            qualified = qualify(segments, local)
+            if isinstance(qualified, Withheld):
+                self.withheld.append(Withheld(name=original, reason=qualified.reason))
+                continue
+            meta = _meta(item)
+            self.prompts.append(
+                Route(
+                    link=self._link,
+                    qualified=qualified,
+                    alias=alias(qualified),
+                    local=local,
+                    original=original,
+                    wire_name=Raw(encode_value(original)),
+                    head=modern_head(PROMPTS_GET) + b"mcp-name: %b\r\n" % encode_header(original),
+                    item=_cleaned(item, meta, read_below(meta, self._offer)),
+                    segments=segments,
+                    below=below,
+                    onward=self._onward(below, local),
+                    timeout_s=timeout_s(Capability(), 1),
+                )
+            )
+
+    def places(self, items: Items, withheld: list[Withheld]) -> tuple[Place, ...]:
+        aggregator = self._offer.is_aggregator
+        found: dict[str, Place] = {}
+        for uri, item in items.items:
+            if aggregator and uri.startswith(SCHEME) and not is_nested(uri):
+                withheld.append(Withheld(name=uri, reason=_BAD_URI, code=NAMES[NAMESPACE_INVALID]))
+                continue
+            shown = show_uri(self._path, uri, aggregator=aggregator)
+            bare = bare_uri(uri) if aggregator else uri
+            found[uri] = Place(link=self._link, uri=uri, bare=bare, shown=shown, item=item)
+        return tuple(sorted(found.values(), key=lambda place: place.shown))
+
+    def _tool(self, original: str, item: Item, inner: tuple[str, ...], local: str) -> Route | Withheld:
+        segments, below = self._way(inner)
+        qualified = qualify(segments, local)
+        if isinstance(qualified, Withheld):
+            return Withheld(name=original, reason=qualified.reason)
+        rule = _rule(self._plan.tools, qualified)
+        if rule is not None and rule.hide:
+            return Withheld(name=original, reason=HIDDEN)
+        meta = _meta(item)
+        told = read_below(meta, self._offer)
+        if told.hops > self._plan.ax.max_hops:
+            why = f"it is {told.hops} hops away; ax.max_hops is {self._plan.ax.max_hops}"
+            return Withheld(name=original, reason=why, code="hops_exceeded")
+        annotations = maybe_value(item, "annotations")
+        sight = Sight(qualified, original, item, told.capability, told.declared)
+        is_open = sight.is_open = self._is_open(original, told, annotations, rule)
+        if (unwanted := self._maybe_unwanted(sight, rule)) is not None:
+            return unwanted
+        ruling = self._rulings.get(qualified, sight.digest) if is_open and self._rulings.knows(qualified) else None
+        is_open = is_open and ruling is None
+        judged = self._judge(original, told, item, annotations, rule, ruling)
+        if isinstance(judged, Invalid):
+            return Withheld(name=original, reason=judged.reason, code="capability_invalid")
+        capability = judged.capability
+        if capability.mutable and not self._offer.proved and self._plan.ax.require_proof != "never":
+            return Withheld(name=original, reason=_UNPROVED, code=NAMES[AUTHORITY_UNVERIFIED])
+        scope = implied_scope(capability)
+        if self._offer.scope < scope:
+            self.out_of_scope.append(qualified)
+            why = f"it needs scope {scope.value}; this server is registered for {self._offer.scope.value}"
+            return Withheld(name=original, reason=why, code=NAMES[SCOPE_DENIED])
+        mirrored = (
+            mirrored_arguments(maybe_value(item, "inputSchema"))
+            if _MIRROR_MARK in bytes(item.get("inputSchema", b""))
+            else ()
+        )
+        if isinstance(mirrored, str):
+            return Withheld(name=original, reason=mirrored)
+        irreversible = judged.irreversible
+        asked = original in self._link.asks
+        hold = self._hold(qualified, told, irreversible=irreversible, is_open=is_open, asked=asked)
+        gated = told.gated or hold is not None
+        return Route(
+            link=self._link,
+            qualified=qualified,
+            alias=alias(qualified),
+            local=local,
+            original=original,
+            wire_name=Raw(encode_value(original)),
+            head=modern_head(TOOLS_CALL) + b"mcp-name: %b\r\n" % encode_header(original),
+            item=_cleaned(item, meta, told),
+            source=item,
+            segments=segments,
+            below=below,
+            onward=self._onward(below, local),
+            capability=capability,
+            said=told.capability,
+            meta=self._notes(told, judged, gated=gated),
+            hints=judged.hints,
+            hops=told.hops,
+            irreversible=irreversible,
+            gated=gated,
+            gate=gate_of(hold, relays=self._offer.is_aggregator and (told.gated or irreversible), by_contract=asked),
+            is_open=is_open,
+            timeout_s=timeout_s(capability, told.hops),
+            scope=scope.value,
+            price=judged.price,
+            mirrored=mirrored,
+            needs_task=not self._link.modern and self._link.tasks and needs_task(item),
+        )
+
+    def _is_open(self, original: str, told: Below, annotations: object, rule: ToolRule | None) -> bool:
+        """An aggregator has said it of every tool it lists, in its own name where the tool's server was silent."""
+        if self._offer.is_aggregator or told.flagged or self._reclassified(original, rule):
+            return False
+        return not says_its_effect(as_declared(told.capability, {}), annotations)
+
+    def _maybe_unwanted(self, sight: Sight, rule: ToolRule | None) -> Withheld | None:
+        look = self._rulings.look(self._link.segment, sight)
+        if look is not Look.SAME or sight.tool in self._waits:
+            self.seen.append((sight, look))
+        if look is Look.DENIED:
+            return Withheld(name=sight.original, reason=DENIED, code=CHANGED)
+        if look is Look.CHANGED and rule is not None and rule.pin:
+            return Withheld(name=sight.original, reason=PINNED, code=CHANGED)
+        return None
+
+    def _hold(self, qualified: str, told: Below, *, irreversible: bool, is_open: bool, asked: bool) -> Hold | None:
+        gate = self._plan.gate
+        return hold_of(
+            mode=gate.mode,
+            unannotated=gate.unannotated,
+            also=any(fnmatchcase(qualified, pattern) for pattern in gate.also),
+            irreversible=irreversible,
+            is_open=is_open,
+            gated_below=told.gated and self._offer.is_aggregator and self._offer.proved,
+            asked=asked,
+        )
+
+    def _judge(
+        self,
+        original: str,
+        told: Below,
+        item: Item,
+        annotations: object,
+        rule: ToolRule | None,
+        ruling: ToolClass | None,
+    ) -> _Judged | Invalid:
+        """Most tools of a server say the same of themselves: that is judged once, and they share what came of it."""
+        if rule is not None or ruling is not None or original in self._link.plan.classes:
+            return self._judge_one(original, told, annotations, rule, ruling)
+        said = (
+            None if told.capability is None else bytes(told.capability),
+            bytes(item.get("annotations", b"")),
+            *sorted(told.declared.items()),
+            told.hops,
+            told.flagged,
+        )
+        judged = self._judged.get(said)
+        if judged is None:
+            judged = self._judged[said] = self._judge_one(original, told, annotations, None, None)
+        return judged
+
+    def _judge_one(
+        self, original: str, told: Below, annotations: object, rule: ToolRule | None, ruling: ToolClass | None
+    ) -> _Judged | Invalid:
+        read = self._capability(original, told, annotations, rule, ruling)
+        if isinstance(read, Invalid):
+            return read
+        capability = raised(read, self._least)
+        return _Judged(
+            read=read,
+            capability=capability,
+            irreversible=safety(capability) is not None
+            or (told.flagged and (self._offer.is_aggregator or not self._reclassified(original, rule))),
+            # What an unproved registrant says itself is not left alone: its hints are ours.
+            hints=hints(capability, annotations if self._offer.proved else None),
+            price=self._price(capability, rule),
+            notes={},
+        )
+
+    def _capability(
+        self,
+        original: str,
+        told: Below,
+        annotations: object,
+        rule: ToolRule | None,
+        ruling: ToolClass | None,
+    ) -> Capability | Invalid:
+        """An overlay is the operator's word on a leaf; what an aggregator says passes as it is (MCP-AX 11.3)."""
+        declared: object = msgspec.UNSET
+        if told.capability is not None:
+            try:
+                declared = decode_value(told.capability)
+            except CodecError:
+                return Invalid(reason="the capability annotation cannot be read")
+        if self._offer.kind == "leaf":
+            declared = over_transport(declared, self._offer.transport)
+            if isinstance(declared, Invalid):
+                return declared
+        if not self._offer.proved:
+            said = read_capability(declared, annotations=annotations)
+            if isinstance(said, Invalid):
+                return said
+            declared, annotations = as_object(at_its_strictest(said, annotations)), None
+        if self._offer.is_aggregator:
+            return read_capability(declared, annotations=annotations)
+        return read_capability(
+            declared,
+            annotations=annotations,
+            tool_class=self._link.plan.classes.get(original, ruling),
+            overrides=rule.capability if rule is not None else None,
+        )
+
+    def _price(self, capability: Capability, rule: ToolRule | None) -> Price:
+        units: int | None = None if rule is None else rule.cost_units
+        if units is None:
+            units = getattr(self._plan.budget.units, capability.cost_class.value)
+        return Price(mutable=capability.mutable, units=units, limits=None if rule is None else rule.budget)
+
+    def _reclassified(self, original: str, rule: ToolRule | None) -> bool:
+        return original in self._link.plan.classes or (
+            rule is not None and not rule.capability.keys().isdisjoint(("mutable", "reversible"))
+        )
+
+    def _notes(self, told: Below, judged: _Judged, *, gated: bool) -> dict[str, Any]:
+        notes = judged.notes.get(gated)
+        if notes is not None:
+            return notes
+        capability = judged.capability
+        notes = judged.notes[gated] = {CAPABILITY: published(told.capability, capability), HOPS: told.hops}
+        declared = changed_from(told.declared, judged.read, capability)
+        if declared:
+            notes[DECLARED] = declared
+        if judged.irreversible:
+            notes[SAFETY] = IRREVERSIBLE
+        if gated:
+            notes[GATED] = True
+        return notes
+
+    def _way(self, inner: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        way = self._ways.get(inner)
+        if way is None:
+            below = (self._link.segment, *inner)
+            way = self._ways[inner] = ((*self._root, *below), below)
+        return way
+
+    def _onward(self, below: tuple[str, ...], local: str) -> dict[str, Raw] | None:
+        if self._offer.kind == "adopted":
+            return None
+        return ax_route.as_meta(ax_route.start(self._own, (*below, local)))
+
+
+_MIRROR_MARK: Final = b'"x-mcp-header"'
+_BAD_URI: Final = "its URI in the tree must be mcpax://, segments joined by dots, / and the server's own URI"
+_UNPROVED: Final = (
+    "it changes something, and the authority of this registrant is not proved: "
+    "let it send a proof (authority_proof, authority_key), vouch for it with authority in its [[access]] entry,"
+    ' or set ax.require_proof = "never"'
+)
+
+
+def _meta(item: Item) -> dict[str, Raw]:
+    return (decode_object(item["_meta"]) if "_meta" in item else None) or {}
+
+
+def _cleaned(item: Item, meta: dict[str, Raw], told: Below) -> Item:
+    """The item without the MCP-AX keys its server wrote: what holds of them is written by us."""
+    return item if len(told.rest) == len(meta) else {**item, "_meta": Raw(encode_value(told.rest))}
+
+
+def _rule(rules: tuple[ToolRule, ...], qualified: str) -> ToolRule | None:
+    return next((rule for rule in rules if fnmatchcase(qualified, rule.match)), None)
+
+
+def era_of(link: Link) -> Era:
+    return link.facts.era if link.facts is not None else Era.LEGACY

@@ -1,0 +1,1 @@
+"""Credentials towards servers: OAuth tokens and their renewal, consents, secret references."""

@@ -1,0 +1,85 @@
+"""As whom the node goes to an authorization server (MCP, Client Registration), in MCP's order: as the client of the
+configuration, as the document it publishes, as one it registers itself.
+
+What an issuer gave is used with that issuer alone.
+"""
+
+from interlock.config.plan import OAuthPlan
+from interlock.protocol.oauth.client import Client, Method, method_for
+from interlock.protocol.oauth.discovery import AuthorizationServer
+from interlock.protocol.oauth.resource import is_protected
+from interlock.runtime.credentials.authorization_server import Authority, printable
+from interlock.runtime.credentials.errors import TokenRefused, Unobtainable
+from interlock.runtime.credentials.secret_references import Revealer
+from interlock.runtime.credentials.token_store import Grant, Records
+
+
+class Identity:
+    """Where the node is reached by those it sends away. Known once its doors are open."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.callback: str | None = None  # where a browser comes back to
+        self.document: str | None = None  # where the document about us lies, if anybody can fetch it
+
+
+class Clients:
+    def __init__(self, records: Records, identity: Identity, reveal: Revealer) -> None:
+        self._records = records
+        self._identity = identity
+        self._reveal = reveal
+
+    def redirect_uri(self) -> str:
+        callback = self._identity.callback
+        if callback is None:
+            raise Unobtainable("this node has no operator door for the person to come back to: start interlock serve")
+        if not is_protected(callback):  # MCP, Communication Security
+            raise Unobtainable(f"people would come back over plain http to {callback}: set node.operator_url to https")
+        return callback
+
+    async def find(self, segment: str, plan: OAuthPlan, server: AuthorizationServer, authority: Authority) -> Client:
+        """Raises Unobtainable, StoreError."""
+        if plan.client_id is not None:
+            return await self._configured(segment, plan, plan.client_id, server)
+        if server.client_id_metadata_document_supported and self._identity.document is not None:
+            return Client(issuer=server.issuer, client_id=self._identity.document)
+        redirect_uri = self.redirect_uri()
+        client = await self._records.client(server.issuer)
+        if client is None or client.redirect_uri != redirect_uri:
+            client = await authority.register(server, redirect_uri, self._identity.name)
+            await self._records.keep_client(client)
+        return client
+
+    async def of_grant(self, plan: OAuthPlan, grant: Grant, server: AuthorizationServer) -> Client:
+        """The client a token was given to: nobody else may renew it. Raises TokenRefused where it is gone."""
+        if plan.client_id is not None:
+            if plan.client_id != grant.client_id:
+                raise TokenRefused("the client_id in 'auth' is another one now")
+            return await self._proven(plan, plan.client_id, server)
+        if grant.client_id == self._identity.document:
+            return Client(issuer=grant.issuer, client_id=grant.client_id)
+        client = await self._records.client(grant.issuer)
+        if client is None or client.client_id != grant.client_id:
+            raise TokenRefused("the client it was given to is no longer registered")
+        return client
+
+    async def _configured(self, segment: str, plan: OAuthPlan, client_id: str, server: AuthorizationServer) -> Client:
+        if plan.issuer is None:
+            bound = await self._records.bound_issuer(segment, client_id, server.issuer)
+            if bound != server.issuer:
+                raise Unobtainable(
+                    f"its authorization server is now {printable(server.issuer)}, and the client_id in 'auth' belongs "
+                    f"to {printable(bound)}: if that is right, set 'issuer' there"
+                )
+        return await self._proven(plan, client_id, server)
+
+    async def _proven(self, plan: OAuthPlan, client_id: str, server: AuthorizationServer) -> Client:
+        supported = server.token_endpoint_auth_methods_supported
+        method: Method | None = method_for(
+            supported, secret=plan.client_secret is not None, key=plan.private_key is not None
+        )
+        if method is None:
+            taken = printable(", ".join(supported or ("client_secret_basic",)))
+            raise Unobtainable(f"its authorization server takes no proof that 'auth' has; it takes {taken}")
+        secret = None if plan.client_secret is None else await self._reveal.text(plan.client_secret)
+        return Client(issuer=server.issuer, client_id=client_id, method=method, secret=secret)

@@ -1,0 +1,158 @@
+"""People who are asked to agree: the page each was sent to, and what their browser brings back (OAuth 2.1 4.1).
+
+A state is 256 random bits, known to whoever was given the URL, good once and for a while. What comes back is believed
+only from the authorization server that was asked, before anything else is looked at (RFC 9207).
+"""
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from interlock.protocol.oauth.client import Client
+from interlock.protocol.oauth.token_request import (
+    VERIFIER_BYTES,
+    Token,
+    authorization_url,
+    came_from,
+    code_form,
+    pkce_challenge,
+    read_callback_untrusted,
+    scopes_to_ask,
+)
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.credentials.authorization_server import Found
+from interlock.runtime.credentials.errors import Unobtainable
+from interlock.store.ports import StoreError
+
+CONSENT_S: Final = 600.0
+CONSENT_S_LEFT: Final = 60.0  # with less than this left a new page is made
+PENDING_MAX: Final = 10_000
+STATE_BYTES: Final = 32
+
+
+class Consent(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person is asked for, and where."""
+
+    id: str  # not the state: it may be shown to anybody
+    url: str
+    issuer: str
+    scopes: tuple[str, ...]
+    expires_at: float  # of our own clock
+
+
+class Asker(Protocol):
+    """Whoever needs the token."""
+
+    segment: str
+    principal: str  # whose token it will be; empty for the node's own
+    title: str  # for the page
+
+    async def redeem(self, pending: "Pending", form: dict[str, str]) -> Token: ...
+
+    async def accept(self, pending: "Pending", token: Token) -> None: ...
+
+
+class Pending(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    asker: Asker
+    found: Found
+    client: Client
+    verifier: str
+    redirect_uri: str
+    consent: Consent
+
+
+class Page(msgspec.Struct, frozen=True):
+    """What the person who came back is shown."""
+
+    status: int
+    title: str
+    text: str
+
+
+_UNKNOWN: Final = Page(
+    400, "Nothing was done", "This page was used before, or has expired. Ask for a new one: interlock links restart."
+)
+_ELSEWHERE: Final = Page(
+    400, "Nothing was done", "The answer did not come from the authorization server that was asked."
+)
+
+
+class Consents:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._pending: dict[bytes, Pending] = {}  # by the state's hash, oldest first
+        self._asked: dict[Asker, bytes] = {}  # one page for each
+
+    def ask(self, asker: Asker, found: Found, client: Client, redirect_uri: str, wanted: Sequence[str]) -> Consent:
+        """Raises Unobtainable. One who is asked the same again is sent to the same page."""
+        server = found.server
+        if server.authorization_endpoint is None:
+            raise Unobtainable("its authorization server has no page where anybody could agree")
+        if "S256" not in (server.code_challenge_methods_supported or ()):  # MCP, Authorization Code Protection
+            raise Unobtainable("its authorization server does not say that it supports PKCE with S256")
+        scopes = scopes_to_ask(wanted, server)
+        now = self._clock.now()
+        before = self._pending.get(self._asked.get(asker, b""))
+        same = before is not None and (before.found, before.client, before.consent.scopes) == (found, client, scopes)
+        if before is not None and same and before.consent.expires_at - now > CONSENT_S_LEFT:
+            return before.consent
+        self.forget(asker)
+        self._forget_old(now)
+        state, verifier = secrets.token_urlsafe(STATE_BYTES), secrets.token_urlsafe(VERIFIER_BYTES)
+        url = authorization_url(
+            server.authorization_endpoint,
+            client_id=client.client_id,
+            redirect_uri=redirect_uri,
+            state=state,
+            challenge=pkce_challenge(verifier),
+            resource=found.resource,
+            scopes=scopes,
+        )
+        consent = Consent(
+            id=secrets.token_urlsafe(16), url=url, issuer=server.issuer, scopes=scopes, expires_at=now + CONSENT_S
+        )
+        self._asked[asker] = _hash(state)
+        self._pending[_hash(state)] = Pending(
+            asker=asker, found=found, client=client, verifier=verifier, redirect_uri=redirect_uri, consent=consent
+        )
+        return consent
+
+    async def returned(self, parameters: Sequence[tuple[str, str]]) -> tuple[Page, Pending | None]:
+        """The page to show; and whose consent it was, when there is a token now."""
+        said = read_callback_untrusted(parameters)
+        pending = self._pending.get(_hash(said.state)) if said is not None else None
+        if said is None or pending is None:
+            return _UNKNOWN, None
+        self.forget(pending.asker)  # good once, whatever comes of it
+        if self._clock.now() >= pending.consent.expires_at:
+            return _UNKNOWN, None
+        server, asker = pending.found.server, pending.asker
+        if not came_from(said, server.issuer, always_says=server.authorization_response_iss_parameter_supported):
+            return _ELSEWHERE, None
+        if said.code is None:
+            return Page(400, "There is no token", f"{asker.title}: the authorization server says {said.error}."), None
+        try:
+            form = code_form(said.code, pending.verifier, pending.redirect_uri, pending.found.resource)
+            await asker.accept(pending, await asker.redeem(pending, form))
+        except Unobtainable as error:
+            return Page(502, "There is no token", f"{asker.title}: {error}."), None
+        except StoreError:
+            return Page(503, "There is no token", f"{asker.title}: the token cannot be stored."), None
+        return Page(200, "Done", f"{asker.title} can be used now. You may close this page."), pending
+
+    def forget(self, asker: Asker) -> None:
+        self._pending.pop(self._asked.pop(asker, b""), None)
+
+    def _forget_old(self, now: float) -> None:
+        while self._pending:
+            oldest = next(iter(self._pending.values()))
+            if oldest.consent.expires_at > now and len(self._pending) < PENDING_MAX:
+                return
+            self.forget(oldest.asker)
+
+
+def _hash(state: str) -> bytes:
+    return hashlib.sha256(state.encode("utf-8", "surrogatepass")).digest()

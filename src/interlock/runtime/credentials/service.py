@@ -1,0 +1,108 @@
+"""Everything about credentials towards servers in one place: secrets, tokens, who the node is, who is asked to agree.
+
+The node makes one. Neither secrets.db nor `cryptography` is touched before there is a first secret.
+"""
+
+import hmac
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from interlock.config.plan import Dial, ServerPlan, Spawn
+from interlock.config.references import is_slug
+from interlock.protocol.oauth.client import CALLBACK_PATH, DOCUMENT_PATH, client_document, client_metadata
+from interlock.protocol.oauth.resource import is_loopback_url
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.credentials.client_registration import Clients, Identity
+from interlock.runtime.credentials.consents import Consents, Page, Pending
+from interlock.runtime.credentials.secret_references import Revealer, secrets_named
+from interlock.runtime.credentials.token import Holder, Office
+from interlock.runtime.credentials.token_store import Records
+from interlock.store.secrets import KINDS, Kind, Secrets
+
+
+def named_by(plan: ServerPlan) -> frozenset[str]:
+    """The secrets that a server's configuration names."""
+    match plan.reach:
+        case Spawn():
+            return secrets_named(*plan.reach.command, *plan.reach.env.values())
+        case Dial():
+            auth = plan.reach.auth
+            written = (*plan.reach.headers.values(), *plan.reach.query.values())
+            return secrets_named(*written, auth.client_secret or "" if auth is not None else "")
+
+
+class BadSecretName(ValueError):
+    """A secret's name is a slug, so that an environment variable's name can stand for it."""
+
+
+class GrantDesk:
+    def __init__(self, data: Path, clock: Clock, node_name: str) -> None:
+        self._clock = clock
+        self.secrets = Secrets(data)
+        self.revealer = Revealer(self.secrets, clock)
+        self._identity = Identity(f"Interlock {node_name}")
+        self._consents = Consents(clock)
+        records = Records(self.secrets, clock)
+        clients = Clients(records, self._identity, self.revealer)
+        self._office = Office(records=records, consents=self._consents, clients=clients, clock=clock)
+
+    async def open(self) -> None:
+        await self.secrets.open()
+
+    async def close(self) -> None:
+        await self.secrets.close()
+
+    def settle(self, public_url: str, operator_url: str) -> dict[str, bytes]:
+        """The doors are open. Gives the document about this node that anybody may read, by its path."""
+        identity = self._identity
+        identity.callback = operator_url.rstrip("/") + CALLBACK_PATH
+        document = public_url.rstrip("/") + DOCUMENT_PATH
+        if document.startswith("https:") and not is_loopback_url(document):  # Client ID Metadata Document 3
+            identity.document = document
+        native = is_loopback_url(identity.callback)
+        return {
+            DOCUMENT_PATH: client_document(
+                document, client_metadata(identity.callback, identity.name, "none", native=native)
+            )
+        }
+
+    def holder(self, segment: str, dial: Dial, revealer: Revealer | None = None) -> Holder | None:
+        """None for a server whose credential stands in the configuration. `revealer`: where its secrets are its own."""
+        if any(name.lower() == "authorization" for name in dial.headers):
+            return None
+        office = self._office
+        if revealer is not None:
+            clients = Clients(office.records, self._identity, revealer)
+            office = Office(records=office.records, consents=self._consents, clients=clients, clock=self._clock)
+        return Holder(office, segment, dial)
+
+    def holder_for(self, node_own: Holder, dial: Dial, principal: str) -> Holder:
+        """A user's own token, beside the one of the node."""
+        return Holder(self._office, node_own.segment, dial, principal=principal, node_own=node_own)
+
+    async def returned(self, parameters: Sequence[tuple[str, str]]) -> tuple[Page, Pending | None]:
+        return await self._consents.returned(parameters)
+
+    # Secrets by name
+
+    async def secret_names(self) -> list[tuple[Kind, str]]:
+        """(kind, name) of all that is kept: what a person set, tokens, registrations."""
+        now = self._clock.wall()
+        return [(kind, name) for kind in KINDS for name in await self.secrets.names(kind, now)]
+
+    async def set_secret(self, name: str, value: str) -> None:
+        if not is_slug(name):
+            raise BadSecretName("a secret's name has 2 to 80 small letters, digits and dashes, like github-token")
+        await self.secrets.put("secret", name, value.encode(), self._clock.wall())
+
+    async def keep_secret(self, name: str, value: str) -> Literal["new", "same", "differs"]:
+        """Keeps it unless there is one of that name already, which stays; says which of the two values there is."""
+        before = await self.secrets.get("secret", name, self._clock.wall())
+        if before is not None:
+            return "same" if hmac.compare_digest(before, value.encode()) else "differs"
+        await self.set_secret(name, value)
+        return "new"
+
+    async def remove_secret(self, kind: Kind, name: str) -> bool:
+        return await self.secrets.remove(kind, name)

@@ -1,0 +1,1 @@
+"""From a method to the route that serves it: calls, reads, subscriptions, tasks, timeouts."""

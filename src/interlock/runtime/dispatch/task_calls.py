@@ -1,0 +1,163 @@
+"""Calls that make tasks and calls about tasks: ids are put right on the way back, the rest is a call like any other.
+
+A plain call is none of these and knows nothing of them.
+"""
+
+from typing import Any
+
+from msgspec import Raw
+
+from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
+from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, CodecError, Fault, error_body
+from interlock.protocol.jsonrpc.messages import Response
+from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.headers import encode_header
+from interlock.protocol.mcp.methods import META_CAPABILITIES, TASKS_CANCEL
+from interlock.protocol.mcp.tasks import (
+    NO_ROOM,
+    TASK_PER_USER,
+    Made,
+    bad_task,
+    declares_tasks,
+    lost_task,
+    read_made,
+    read_task,
+    renamed_answer,
+    requires_tasks,
+    undeclared,
+)
+from interlock.runtime.calls.call import Call, Outcome
+from interlock.runtime.catalog.routes import Route
+from interlock.runtime.dispatch.task_table import Task, Tasks
+from interlock.runtime.links.handshake import TASKS_META, modern_head
+from interlock.runtime.links.link import Link
+
+
+class TaskMaking(Call, eq=False, kw_only=True):
+    """A tools/call that the server may answer with a task."""
+
+    tasks: Tasks
+    route: Route
+
+    @classmethod
+    def instead_of(cls, call: Call, tasks: Tasks, route: Route) -> "TaskMaking":
+        """The call that was begun as a plain one."""
+        said = {name: getattr(call, name) for name in Call.__struct_fields__}
+        return cls(tasks=tasks, route=route, **said)
+
+    def on_response(self, response: Response, era: Era) -> None:
+        if not self.done and not response.error and era is self.caller.era:
+            made = read_made(response.result, era)
+            brought = self._named(made, era) if made is not None else response.result
+            if isinstance(brought, Fault):
+                self.on_failed(brought, Outcome.ERROR)
+                return
+            response = Response(response.id, brought, response.error)
+        super().on_response(response, era)
+
+    def _named(self, made: Made | str, era: Era) -> Raw | Fault:
+        if isinstance(made, str):
+            return bad_task(made)
+        if era is Era.MODERN and not declares_tasks(self.meta[META_CAPABILITIES]):
+            return bad_task("a task for a client that takes none")
+        link = self.route.link
+        task = self.tasks.make(self.caller, link, self.route, made.facts)
+        if task is None:
+            cancel_task(link, made.facts.id)
+            return NO_ROOM
+        if era is Era.LEGACY and self.progress_token is not None:
+            self.tasks.follow_progress(task, self.upstream_id, self.progress_token)
+        result = Raw(made.renamed(task.id, lambda theirs: self.tasks.maybe_ours(task, theirs)))
+        self.tasks.heard(task, made.facts, made.task if era is Era.LEGACY else None)
+        return result
+
+
+class Taskless(Call, eq=False, kw_only=True):
+    """A tools/call over a user's own link, of which no task may come: nobody could ask about it."""
+
+    @classmethod
+    def instead_of(cls, call: Call) -> "Taskless":
+        """The call of a modern server that was begun as a plain one."""
+        said = {name: getattr(call, name) for name in Call.__struct_fields__}
+        made = cls(**said)
+        if META_CAPABILITIES in made.meta and declares_tasks(made.meta[META_CAPABILITIES]):
+            made.meta = {**made.meta, META_CAPABILITIES: undeclared(made.meta[META_CAPABILITIES])}
+            made.params["_meta"] = made.meta
+        return made
+
+    def on_response(self, response: Response, era: Era) -> None:
+        if not self.done and response.error and requires_tasks(response.error):
+            self.on_failed(TASK_PER_USER, Outcome.ERROR)
+            return
+        made = read_made(response.result, era) if not self.done and not response.error else None
+        if made is None:
+            super().on_response(response, era)
+            return
+        if isinstance(made, Made) and isinstance(self.link, Link):
+            cancel_task(self.link, made.facts.id)
+        self.on_failed(bad_task("a task that nobody asked for"), Outcome.ERROR)
+
+
+def taskless(call: Call, route: Route) -> Call:
+    return Taskless.instead_of(call)
+
+
+class TaskAsking(Call, eq=False, kw_only=True):
+    """A request about a task."""
+
+    tasks: Tasks
+    task: Task
+
+    def on_response(self, response: Response, era: Era) -> None:
+        if self.done:
+            return
+        if response.error:
+            super().on_response(Response(response.id, response.result, self._explained(response.error)), era)
+            return
+        result = self._named(response.result)
+        if isinstance(result, Fault):
+            self.on_failed(result, Outcome.ERROR)
+        else:
+            super().on_response(Response(response.id, result, response.error), era)
+
+    def _named(self, result: Raw) -> Raw | Fault:
+        task = self.task
+        members = renamed_answer(result, self.method, task.theirs, lambda theirs: self.tasks.maybe_ours(task, theirs))
+        if isinstance(members, str):
+            return bad_task(members)
+        task.connection = task.link.connection
+        facts = read_task(members, task.era) if "status" in members and "taskId" in members else ""
+        if not isinstance(facts, str):
+            self.tasks.heard(task, facts, members if task.era is Era.LEGACY else None)
+        return Raw(encode_value(members))
+
+    def _explained(self, error: Raw) -> Raw:
+        """A server that we lost and found again may have forgotten the task meanwhile: that is what its error means."""
+        task = self.task
+        if task.connection == task.link.connection or code_of(error) != INVALID_PARAMS:
+            return error
+        self.tasks.lost(task)
+        said = maybe_string((decode_object(error) or {}).get("message")) or "no reason given"
+        return Raw(error_body(lost_task(said[:200])))
+
+
+def cancel_task(link: Link, theirs: str) -> None:
+    """Nobody will ever ask for this task: tell the server, expect nothing."""
+    params: dict[str, Any] = {"taskId": theirs}
+    if link.modern:
+        link.ask(TASKS_CANCEL, {**params, "_meta": TASKS_META}, task_head(TASKS_CANCEL, theirs))
+    else:
+        link.ask(TASKS_CANCEL, params)
+
+
+def task_head(method: str, theirs: str) -> bytes:
+    """The routing headers of a 2026-07-28 server."""
+    return modern_head(method) + b"mcp-name: %b\r\n" % encode_header(theirs)
+
+
+def code_of(error: Raw) -> Any:
+    members = decode_object(error) or {}
+    try:
+        return decode_value(members["code"])
+    except (KeyError, CodecError):
+        return None

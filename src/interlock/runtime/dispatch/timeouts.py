@@ -1,0 +1,34 @@
+"""What is said of a call that was given up, and when to look for the next one (MCP-AX 7.3)."""
+
+from collections.abc import Iterable
+from math import inf
+from typing import Final
+
+from interlock.protocol.ax.capability import LatencyClass
+from interlock.protocol.jsonrpc.errors import CALL_TIMEOUT, Fault
+from interlock.runtime.calls.call import Call
+from interlock.runtime.catalog.routes import Route
+
+SWEEP_S: Final = 0.1  # shorter than any class's time, so that no deadline is set and passed between two looks
+_SWEEP_MIN_S: Final = 0.002  # a loop may wake a little early
+
+
+def timed_out(call: Call, tool: Route | None) -> Fault:
+    """`tool` as it is listed now; None for calls of no tool, which are given the time of a standard one.
+
+    `hop` counts the aggregators from whoever gave up to the tool, itself included: 1 is the tool's own aggregator.
+    """
+    capability = tool.capability if tool is not None else None
+    data = {
+        "timeout_ms": round((call.timeout_s or 0) * 1000),
+        "latency_class": (capability.latency_class if capability is not None else LatencyClass.STANDARD).value,
+        "hop": tool.hops if tool is not None else 1,
+        "outcome": "unknown" if call.link is not None else "not_sent",
+    }
+    return Fault(CALL_TIMEOUT, "call_timeout", data)
+
+
+def next_sweep_s(calls: Iterable[Call], now: float) -> float:
+    """Until the next deadline. An outer hop waits only 50 ms longer than an inner one, which must be first."""
+    due = min((call.deadline for call in calls), default=inf) - now
+    return min(SWEEP_S, max(due, _SWEEP_MIN_S))

@@ -1,0 +1,1 @@
+"""`interlock add`: a server tried out, its contracts proposed, its folder written."""

@@ -1,0 +1,218 @@
+"""A driver stood up beside any node: installed, started once in its sandbox, its tools listed and compared, stopped.
+
+What is stood up here is the same provider that a node runs, so that what is found here is what a node will find. No
+tool is called, no door is opened, and when a look ends nothing of it is left running. The store is the node's own,
+which takes several writers: what was installed is on record for the node that runs it later.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final, Self
+
+import msgspec
+from msgspec import Raw
+
+from interlock.config.plan import Plan
+from interlock.process.stderr_summary import words_of
+from interlock.process.warden import Warden
+from interlock.protocol.drivers.model import Problem
+from interlock.protocol.jsonrpc.codec import decode_value
+from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, Fault
+from interlock.protocol.jsonrpc.messages import Request
+from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.base.recorder import Entry, Recorder
+from interlock.runtime.credentials.service import GrantDesk
+from interlock.runtime.dispatch.client_tasks import AskedTasks
+from interlock.runtime.dispatch.task_table import Tasks
+from interlock.runtime.dispatch.task_updates import TaskNews
+from interlock.runtime.drivers.install.outcome import Installed
+from interlock.runtime.drivers.provider.factory import Providing
+from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.workspace.declaration import Declared
+from interlock.runtime.links.connector import Workshop
+from interlock.runtime.links.era_memory import EraMemory
+from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.link import Link, ServerFacts
+from interlock.runtime.links.pipes import Undelivered
+from interlock.runtime.links.task_events import Asking
+from interlock.runtime.sandbox.sandbox import Sandboxes, outer_rules
+from interlock.store.backends import build_audit, build_store
+
+LAST_WORDS: Final = 8  # lines of stderr that say something
+
+Say = Callable[[str], None]
+
+
+class Stood(msgspec.Struct, frozen=True, kw_only=True):
+    """How a driver stood when it was looked at. `tools`: what its server listed, decoded; empty unless it came up."""
+
+    state: DriverState
+    code: str | None
+    reason: str | None
+    problems: tuple[Problem, ...]
+    tools: tuple[dict[str, Any], ...] = ()
+    facts: ServerFacts | None = None
+    transport: str = ""
+    installed: Installed | None = None
+    last_words: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()  # what its sandbox kept it from reaching
+
+    @property
+    def is_up(self) -> bool:
+        return self.state in (DriverState.READY, DriverState.PARTIAL, DriverState.REJECTED) and self.facts is not None
+
+
+class Bench:
+    """`async with`; nobody else is told what its servers say."""
+
+    def __init__(self, plan: Plan, *, anew: bool = False) -> None:
+        """`anew`: what is installed is the newest, whatever is on record, and nothing is recorded of it."""
+        self.plan = plan
+        self._anew = anew
+        self.clock = SystemClock()
+        self.store = build_store(plan.store.backend, plan.data)
+        self.desk = GrantDesk(plan.data, self.clock, plan.node.name)
+        self._audit = build_audit(plan.store.backend, plan.data)
+        self.recorder = Recorder(self._audit)
+        self.keepers: dict[str, Keeper] = {}
+        self.tasks = TaskNews(Tasks(self.clock), AskedTasks())
+        self._denied: list[str] = []
+        self._eras = EraMemory()
+        self._warden = Warden()
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Raises StoreError."""
+        plan = self.plan
+        await self.store.open()
+        self._stack.push_async_callback(self.store.close)
+        await self._audit.open()
+        self._stack.push_async_callback(self._audit.close)
+        self._stack.push_async_callback(self.recorder.flush)
+        await self.desk.open()
+        self._stack.push_async_callback(self.desk.close)
+        await self._eras.open(self.store.kv, self.clock)
+        await self._warden.start()
+        self._stack.push_async_callback(self._warden.stop)
+        workshop = Workshop(
+            packages=plan.data / "packages",
+            message_bytes=plan.limits.message_bytes,
+            warden=self._warden,
+            eras=self._eras,
+            clock=self.clock,
+            revealer=self.desk.revealer,
+            sandboxes=Sandboxes(
+                state=plan.data,
+                workspace=plan.workspace,
+                user_home=Path.home(),
+                clock=self.clock,
+                record=self._on_record,
+                rules=outer_rules(plan.drivers),
+            ),
+        )
+        # Whatever was found earlier, it is looked at now.
+        eager = msgspec.structs.replace(plan, drivers=msgspec.structs.replace(plan.drivers, registration="eager"))
+        self._make = Providing(self, workshop, lambda: eager, anew=self._anew)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def stand(self, declared: Declared, say: Say) -> Stood:
+        """`say` is told of each step of installing and starting. One attempt is made."""
+        driver = declared.driver
+        assert driver is not None  # noqa: S101  (only a driver that was read is stood up)
+        once = msgspec.structs.replace(driver, connection=msgspec.structs.replace(driver.connection, max_retries=0))
+        provider = self._make(msgspec.structs.replace(declared, driver=once))
+        told: list[str] = []
+        self._denied.clear()
+
+        def on_step(state: DriverState, reason: str | None) -> None:
+            text = _step(state, reason)
+            if text is not None and told[-1:] != [text]:
+                told.append(text)
+                say(text)
+
+        provider.on_step = on_step
+        provider.start()
+        try:
+            await provider.settled.wait()
+            keeper = self.keepers.get(driver.key)
+            return Stood(
+                state=provider.state,
+                code=provider.code,
+                reason=provider.reason,
+                problems=provider.problems,
+                tools=_decoded(provider.listing.tools.raws) if provider.listing is not None else (),
+                facts=keeper.link.facts if keeper is not None else None,
+                transport=keeper.link.transport if keeper is not None else "",
+                installed=provider.installed,
+                last_words=_words(keeper) if keeper is not None else (),
+                denied=tuple(dict.fromkeys(self._denied)),
+            )
+        finally:
+            provider.on_step = None
+            await provider.stop(at_once=True)
+            await asyncio.sleep(0)  # the end of its tasks
+
+    def _on_record(self, entry: Entry) -> None:
+        text = entry[-1]
+        if isinstance(text, str):
+            self._denied.append(text)
+
+    # What links say of their own accord (LinkWatcher); a driver's keeper hears what matters
+
+    def on_standing(self, link: Link) -> None:
+        pass
+
+    def on_changed(self, link: Link, kind: str) -> None:
+        pass
+
+    def on_resource_updated(self, link: Link, params: Raw) -> None:
+        pass
+
+    def on_log(self, link: Link, params: Raw) -> None:
+        pass
+
+    def on_asking(self, link: Link, asking: Asking) -> Fault | None:
+        return Fault(METHOD_NOT_FOUND, "nobody is here to be asked")
+
+    def on_orphan_request(self, link: Link, request: Request) -> bool:
+        return False
+
+    def on_pipe_lost(self, link: Link, reason: str) -> None:
+        pass
+
+    def on_session_lost(self, link: Link) -> None:
+        pass
+
+    def on_unauthorised(self, link: Link, what: Undelivered) -> None:
+        pass
+
+    def on_unreachable(self, link: Link) -> None:
+        pass
+
+    def on_elicitation_complete(self, link: Link, params: Raw) -> None:
+        pass
+
+    def on_acknowledged(self, link: Link, params: Raw) -> None:
+        pass
+
+
+def _step(state: DriverState, reason: str | None) -> str | None:
+    match state:
+        case DriverState.INSTALLING:
+            return reason or "installing it"
+        case DriverState.CHECKING:
+            return "starting it, and asking for its tools"
+    return None
+
+
+def _words(keeper: Keeper) -> tuple[str, ...]:
+    return words_of([line.text for line in keeper.stderr.tail(8 * LAST_WORDS)])[-LAST_WORDS:]
+
+
+def _decoded(raws: tuple[bytes, ...]) -> tuple[dict[str, Any], ...]:
+    return tuple(item for raw in raws if isinstance(item := decode_value(raw), dict))

@@ -1,0 +1,409 @@
+"""A call of a contract on its way: one driver after another until one answers, within the contract's time.
+
+In comes a call that the guard admitted, with input that satisfies the contract. Out comes one result, of the contract's
+form whatever server gave it, or one error. A call is sent a second time only where nothing can happen twice: it never
+left, or the contract is idempotent and the failure passing (AIP-30.resolve-7, AIP-14.rules-2).
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Raw
+
+from interlock.protocol.drivers.binding import request_state as round_state
+from interlock.protocol.drivers.binding.call_result import error_result, value_result, with_structured
+from interlock.protocol.drivers.errors import DriverError
+from interlock.protocol.drivers.selection.resolver import Choice
+from interlock.protocol.jsonrpc.codec import decode_array, decode_object, decode_value, encode_value, maybe_string
+from interlock.protocol.jsonrpc.errors import INTERNAL_ERROR, URL_ELICITATION_REQUIRED, CodecError, Fault
+from interlock.protocol.jsonrpc.messages import Response
+from interlock.protocol.mcp.capabilities import may_be_asked
+from interlock.protocol.mcp.eras import MODERN, Era
+from interlock.protocol.mcp.headers import mirror_headers
+from interlock.protocol.mcp.meta import RAW_EMPTY
+from interlock.protocol.mcp.methods import META_CAPABILITIES
+from interlock.protocol.mcp.mrtr import read_input_required
+from interlock.runtime.calls.call import OK, Call, Outcome
+from interlock.runtime.calls.guard import Admitted
+from interlock.runtime.drivers.contracts import audit_rows as call_records
+from interlock.runtime.drivers.contracts.contract import Prepared, Served
+from interlock.runtime.drivers.contracts.leased_call import (
+    INTERNAL,
+    MESSAGE_CHARS_MAX,
+    UNREACHABLE,
+    LentCall,
+    unreachable,
+)
+from interlock.runtime.drivers.contracts.uri_check import maybe_denied
+from interlock.runtime.drivers.provider.context import context_of
+from interlock.runtime.drivers.provider.interfaces import Hooks, Provider
+from interlock.runtime.links.link import Link, LostFault
+
+log = logging.getLogger("interlock.drivers")
+
+_PASSING_CODES: Final = range(-32099, -32000 + 1)  # JSON-RPC's for the server's own troubles
+
+
+class ContractCall(LentCall, eq=False, kw_only=True):
+    served: Served
+    given: dict[str, Any]  # the arguments, decoded and as the contract has them
+    pinned: str | None = None  # the driver that asked for the round this call answers
+    state: Raw | None = None  # ... and what that server wants back
+    choices: tuple[Choice, ...] = ()
+    providers: tuple[Provider, ...] = ()
+    facts: tuple[bytes, ...] = ()
+    at: int = 0
+    tries: int = 0  # with the driver it is at
+    prepared: Prepared | None = None
+    sent_at: float | None = None  # while it is with a server
+    left: bool = False  # some server has had it
+
+    # Out
+
+    def depart(self, admitted: Admitted[Call]) -> None:
+        self.admitted = admitted
+        served, lender = self.served, self.lender
+        decision = served.decide(self.given, self.pinned, lender.clock)
+        error = decision.resolution.error
+        caller = self.caller
+        lender.recorder.add_made(
+            (
+                call_records.resolved,
+                lender.clock.wall(),
+                caller.principal.name,
+                caller.via,
+                self.target,
+                served.workspace,
+                decision.row,
+                None if error is None else error.code,
+            )
+        )
+        if error is not None:
+            self.fail(error)
+            return
+        self.choices = decision.resolution.ranked
+        self.providers = decision.providers
+        self.facts = decision.facts
+        self._try()
+
+    @property
+    def provider(self) -> Provider:
+        return self.providers[self.at]
+
+    def _try(self) -> None:
+        self.tries += 1
+        if self.choices[self.at].check_first:
+            self.begin(self._tried_if_healthy(self.provider))
+        else:
+            self.borrow(self.provider)
+
+    async def _tried_if_healthy(self, provider: Provider) -> None:
+        """AIP-30.resolve-2: a failed check that no longer counts is made anew before the driver is used."""
+        why = await provider.look()
+        if self.done:
+            return
+        if why is None:
+            self.borrow(provider)
+        else:
+            cause = {"reason": why}
+            self.on_unlent(
+                provider,
+                DriverError(code="tool_unavailable", message="its health check fails", retryable=True, cause=cause),
+            )
+
+    def on_lent(self, provider: Provider, link: Link) -> None:
+        prepared = self.prepared = self.served.prepared(provider)
+        if prepared is None:
+            self.give_back()
+            self.on_unlent(provider, _MISMATCH)
+            return
+        hooks = provider.hooks
+        if hooks is None and prepared.is_plain(self.given):
+            self._on_arguments(prepared, link, self.given)
+            return
+        context = context_of(self.caller, self.served.workspace) if prepared.wants_context else {}
+        if hooks is not None and hooks.makes_arguments(prepared.bound):
+            context = context_of(self.caller, self.served.workspace)
+            self.begin(self._hooked(hooks, prepared, link, context))
+            return
+        context = context_of(self.caller, self.served.workspace) if prepared.wants_context else {}
+        try:
+            arguments = prepared.bound.arguments(self.given, context)
+        except Exception:
+            log.exception("%s: its arguments could not be made", self.target)
+            arguments = INTERNAL
+        self._on_arguments(prepared, link, arguments)
+
+    async def _hooked(self, hooks: Hooks, prepared: Prepared, link: Link, context: Mapping[str, str]) -> None:
+        arguments = await hooks.arguments(prepared.bound, self.given, context)
+        if not self.done:
+            self._on_arguments(prepared, link, arguments)
+
+    def _on_arguments(self, prepared: Prepared, link: Link, arguments: dict[str, Any] | DriverError) -> None:
+        if isinstance(arguments, DriverError):
+            self.fail(arguments)
+            return
+        named = prepared.uris(self.given, arguments)
+        if named:
+            self.begin(self._sent_if_permitted(named, prepared, link, arguments))
+        else:
+            self._forward(prepared, link, arguments)
+
+    async def _sent_if_permitted(
+        self, uris: list[str], prepared: Prepared, link: Link, arguments: dict[str, Any]
+    ) -> None:
+        denied = await asyncio.to_thread(maybe_denied, uris, link.plan, self.provider.driver)
+        if denied is not None and not self.done:
+            self.fail(denied)
+        elif not self.done:
+            self._forward(prepared, link, arguments)
+
+    def _forward(self, prepared: Prepared, link: Link, arguments: dict[str, Any]) -> None:
+        self.timeout_s = prepared.timeout_s
+        head = prepared.head
+        if prepared.mirrored:
+            head += mirror_headers(prepared.mirrored, arguments)
+        params: dict[str, Any] = {"name": prepared.wire_name, "arguments": Raw(encode_value(arguments))}
+        asked = self.asked
+        for member in ("_meta", "inputResponses"):
+            if member in asked:
+                params[member] = asked[member]
+        if self.state is not None:
+            params["requestState"] = self.state
+        self.sent_at = self.lender.clock.now()
+        if self.send_over(link, params, head) is not None:
+            self.sent_at = None
+            self._go_on_unsent(_GONE)
+
+    def on_unlent(self, provider: Provider, error: DriverError) -> None:
+        log.info("%s: driver %s cannot take a call: %s %s", self.target, provider.driver.key, error.code, error.message)
+        self._go_on_unsent(error)
+
+    def _go_on_unsent(self, error: DriverError) -> None:
+        if self._moves_on():
+            return
+        if error.retryable and error.code in UNREACHABLE:
+            self._degrade(error)
+        else:
+            self.fail(error)
+
+    def _moves_on(self) -> bool:
+        """To the next driver, if there is one."""
+        if self.at + 1 >= len(self.choices):
+            return False
+        self.at += 1
+        self.tries = 0
+        self._try()
+        return True
+
+    # Back
+
+    def on_response(self, response: Response, era: Era) -> None:
+        if self.done:
+            return
+        self.left = True
+        if response.error:
+            self._on_error(response, era)
+            return
+        try:
+            result = decode_value(response.result)
+        except CodecError:
+            self.fail(_UNREADABLE)
+            return
+        if not isinstance(result, dict):
+            self.fail(_NO_OBJECT)
+            return
+        kind = result.get("resultType", "complete") if era is MODERN else "complete"
+        prepared, hooks = self.prepared, self.provider.hooks
+        assert prepared is not None  # noqa: S101  (it was sent)
+        if kind != "complete":
+            self._on_other_kind(kind, response, era)
+        elif hooks is not None and hooks.reads_results(prepared.bound):
+            self.begin(self._read_by(hooks, prepared, response, result, era))
+        else:
+            try:
+                value = prepared.bound.value(result)
+            except Exception:
+                log.exception("%s: its result could not be read", self.target)
+                value = INTERNAL
+            self._on_value(value, response, era, keeps=prepared.keeps_result, result=result)
+
+    async def _read_by(
+        self, hooks: Hooks, prepared: Prepared, response: Response, result: dict[str, Any], era: Era
+    ) -> None:
+        value = await hooks.value(prepared.bound, result)
+        if not self.done:
+            self._on_value(value, response, era, keeps=False, result=result)
+
+    def _on_value(self, value: Any, response: Response, era: Era, *, keeps: bool, result: dict[str, Any]) -> None:
+        if isinstance(value, DriverError):
+            self.fail(value, _blocks(response.result) if value.code == "upstream_error" else ())
+            return
+        self._invoked(None)
+        if not keeps:
+            self.answer_result(value_result(value), OK)
+        elif "structuredContent" in result:
+            super().on_response(response, era)
+        else:
+            whole = Raw(with_structured(response.result, value))
+            super().on_response(Response(response.id, whole, response.error), era)
+
+    def _on_error(self, response: Response, era: Era) -> None:
+        members = decode_object(response.error) or {}
+        try:
+            code = decode_value(members["code"])
+        except (KeyError, CodecError):
+            code = None
+        if code == URL_ELICITATION_REQUIRED:  # not a failure: a page has to be visited first
+            self._invoked("input_required")
+            super().on_response(response, era)
+            return
+        passing = code == INTERNAL_ERROR or code in _PASSING_CODES
+        said = maybe_string(members.get("message")) or "unknown"
+        self._failed_there(
+            DriverError(
+                code="upstream_error",
+                message=said[:MESSAGE_CHARS_MAX],
+                retryable=passing,
+                cause={"code": code if isinstance(code, int) else None},
+            )
+        )
+
+    def _on_other_kind(self, kind: object, response: Response, era: Era) -> None:
+        """AIP-proto-7."""
+        if kind != "input_required":
+            self.fail(DriverError(code="upstream_error", message="the server's result is of a kind not known here"))
+            return
+        if self.caller.era is not MODERN:
+            if not self.house.input_required(self, response.result):
+                self.fail(_UNANSWERABLE)
+            return
+        wanted = read_input_required(response.result)
+        able = self.meta.get(META_CAPABILITIES, RAW_EMPTY)
+        if (
+            wanted is None
+            or isinstance(wanted, str)
+            or not all(may_be_asked(able, each.method, each.params) for each in wanted.questions.values())
+        ):
+            self.fail(_UNANSWERABLE)
+            return
+        self._invoked("input_required")
+        result = round_state.sealed(response.result, self.provider.driver.key)
+        super().on_response(Response(response.id, result, response.error), era)
+
+    def on_failed(self, fault: Fault, outcome: Outcome) -> None:
+        if self.done:
+            return
+        if self.sent_at is None or outcome in (Outcome.TIMEOUT, Outcome.CANCELLED):
+            self._invoked(outcome.value)
+            super().on_failed(fault, outcome)
+            return
+        data = fault.data or {}
+        sent = data.get("outcome") != "not_sent"
+        self.left = self.left or sent
+        if not sent:
+            self.sent_at = None
+        if data.get("reason") == "unauthorised":
+            self.fail(_AUTH_FAILED)
+        elif outcome is Outcome.ERROR:
+            asked = data.get("reason") in ("input_required", "input_refused")
+            self._failed_there(_UNANSWERABLE if asked else _MALFORMED)
+        elif not self._goes_on(sent=sent):
+            self._lose(fault, outcome)
+
+    def _failed_there(self, error: DriverError) -> None:
+        if not error.retryable or not self._goes_on(sent=True):
+            self.fail(error)
+
+    def _goes_on(self, *, sent: bool) -> bool:
+        """Again with the same driver as its retry says, or with the next, where nothing can happen twice."""
+        if sent and (self.approved or not self.served.contract.idempotent):
+            return False
+        self._invoked("upstream_error")
+        self.give_back()
+        retry = self.prepared.retry if self.prepared is not None else None
+        if retry is not None and self.tries < retry.max_attempts:
+            delay_s = (retry.initial_ms or 0) / 1000
+            if retry.backoff == "exponential":
+                delay_s *= 2 ** (self.tries - 1)
+            if self.lender.clock.now() + delay_s < self.deadline:
+                asyncio.get_running_loop().call_later(delay_s, self._try_again)
+                return True
+        return self._moves_on()
+
+    def _try_again(self) -> None:
+        if not self.done:
+            self._try()
+
+    def cancel(self, reason: str) -> None:
+        if not self.done:
+            self._invoked("cancelled")
+        super().cancel(reason)
+
+    def on_progress(self, params: dict[str, Raw]) -> None:
+        """Passed on; the contract's time is the whole of it (AIP-30.implements-5)."""
+        before = self.progressed
+        super().on_progress(params)
+        self.progressed = before
+
+    # The end
+
+    def fail(self, error: DriverError, content: Sequence[Raw] = ()) -> None:
+        ref = self._noted(error)
+        self._invoked(error.code)
+        self.reason = error.code
+        if not self.left:
+            self.refund()
+        self.answer_result(error_result(error, ref, content), Outcome.TOOL_ERROR if self.left else Outcome.REFUSED)
+
+    def _lose(self, fault: Fault, outcome: Outcome) -> None:
+        """AIP-transport-13: what is on record under the ref is more than the client is told."""
+        detail = fault.detail if isinstance(fault, LostFault) else fault.message
+        ref = self._noted(DriverError(code="upstream_error", message=detail))
+        self._invoked("upstream_error")
+        data = {**(fault.data or {}), "ref": ref}
+        super().on_failed(Fault(fault.code, fault.message, data), outcome)
+
+    def _degrade(self, error: DriverError) -> None:
+        super().on_failed(unreachable(self._noted(error)), Outcome.LOST)
+
+    def _noted(self, error: DriverError) -> str:
+        return self.noted(self.choices[self.at].candidate.key if self.choices else "no driver", error)
+
+    def _invoked(self, code: str | None) -> None:
+        """One row for each time it was with a server."""
+        if self.sent_at is None:
+            return
+        clock, caller = self.lender.clock, self.caller
+        self.lender.recorder.add_made(
+            (
+                call_records.invoked,
+                clock.wall(),
+                caller.principal.name,
+                caller.via,
+                self.target,
+                self.served.workspace,
+                self.facts[self.at],
+                tuple(self.given),
+                clock.now() - self.sent_at,
+                code,
+            )
+        )
+        self.sent_at = None
+
+
+def _blocks(result: Raw) -> Sequence[Raw]:
+    return decode_array((decode_object(result) or {}).get("content", RAW_EMPTY)) or ()
+
+
+_MISMATCH: Final = DriverError(code="contract_mismatch", message="the server behind this tool no longer fits it")
+_UNREADABLE: Final = DriverError(code="output_parse_failed", message="the server's result cannot be read")
+_NO_OBJECT: Final = DriverError(code="upstream_error", message="the server's result is no object")
+_GONE: Final = DriverError(code="tool_unavailable", message="the server went away", retryable=True)
+_AUTH_FAILED: Final = DriverError(code="auth_failed", message="the server behind this tool refuses our credential")
+_MALFORMED: Final = DriverError(code="upstream_error", message="the server's answer cannot be read", retryable=True)
+_UNANSWERABLE: Final = DriverError(
+    code="upstream_error", message="input_required: the server asks something that this client cannot answer"
+)

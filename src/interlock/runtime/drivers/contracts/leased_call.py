@@ -1,0 +1,205 @@
+"""A call whose server is chosen when it leaves, and that goes over a link lent to it for as long as it takes.
+
+It is a client's call like any other: its answer, its end, its cancellation and its questions come over the lent link.
+What its client wrote is kept apart from what the server is sent.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Coroutine
+from math import inf
+from typing import Any, Final, Protocol
+
+from msgspec import Raw
+
+from interlock.protocol.drivers.errors import DriverError
+from interlock.protocol.jsonrpc.codec import encode_result
+from interlock.protocol.jsonrpc.errors import TOOL_DEGRADED, Fault
+from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.methods import META_CAPABILITIES, NAMED_BY
+from interlock.protocol.mcp.results import result_to_legacy
+from interlock.protocol.mcp.tasks import declares_tasks, undeclared
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.base.link_state import RETRY_AFTER_MS
+from interlock.runtime.calls.call import Call, Outcome
+from interlock.runtime.calls.guard import Admitted, Guard, Refuse
+from interlock.runtime.drivers.provider.interfaces import Lease, Provider
+from interlock.runtime.links.link import Link
+
+log = logging.getLogger("interlock.drivers")
+
+MESSAGE_CHARS_MAX: Final = 4096  # of a server's own words
+
+
+UNREACHABLE: Final = frozenset(("tool_unavailable", "upstream_error"))  # where they may pass: at the edge a lost link
+
+
+INTERNAL: Final = DriverError(code="internal", message="something failed inside the node; its log says more")
+
+
+class Lender(Protocol):
+    """What a call needs of whoever offers it."""
+
+    @property
+    def guard(self) -> Guard: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run it in a task that is kept until it ends."""
+
+
+class LentCall(Call, eq=False, kw_only=True):
+    lender: Any  # a Lender
+    asked: dict[str, Any]  # its params as its client wrote them: what a retry repeats, and what is recorded
+    lease: Lease | None = None
+    admitted: Any = None  # what let it through, for as long as it may have to be sent
+    since: float | None = None  # when it was first sent: its time began
+    approved: bool = False  # a person released this very call: once it has left it is never sent again
+
+    def depart(self, admitted: Admitted[Call]) -> None:
+        """It was admitted: find a server and send it."""
+        raise NotImplementedError
+
+    def on_lent(self, provider: Provider, link: Link) -> None:
+        """Send it over this link, which is lent to it until it ends or gives it back."""
+        raise NotImplementedError
+
+    def on_unlent(self, provider: Provider, error: DriverError) -> None:
+        """There is no link to be had. Nothing was sent."""
+        raise NotImplementedError
+
+    def fail(self, error: DriverError) -> None:
+        """End it with this."""
+        raise NotImplementedError
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Something of it that takes time. Whatever goes wrong there ends the call, not only the work."""
+        self.lender.begin(self._seen_to(work))
+
+    async def _seen_to(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception:
+            log.exception("%s: a call of it failed inside the node", self.target)
+            if not self.done:
+                self.fail(INTERNAL)
+
+    def borrow(self, provider: Provider) -> None:
+        """At once where the provider is ready, else as soon as it is."""
+        lease = provider.maybe_ready(self.caller)
+        if lease is not None:
+            self.lease = lease
+            self.on_lent(provider, lease.link)
+            return
+        if self.since is None:
+            self.deadline = inf  # what it takes to start a server is bounded by the provider
+        self.begin(self._acquired(provider))
+
+    async def _acquired(self, provider: Provider) -> None:
+        found = await provider.acquire(self.caller, self.timeout_s or 0.0)
+        if isinstance(found, DriverError):
+            if not self.done:
+                self.on_unlent(provider, found)
+        elif self.done:  # its client left meanwhile; what was started for it stays
+            found.release()
+        else:
+            self.lease = found
+            self.on_lent(provider, found.link)
+
+    def send_over(self, link: Link, params: dict[str, Any], head: bytes) -> Refuse | None:
+        """What the server is sent, over the link lent for it. The refusal where that link is gone again."""
+        verdict = self.lender.guard.derive(self.admitted, link)
+        if isinstance(verdict, Refuse):
+            self.give_back()
+            return verdict
+        self.params = params
+        self.head = head
+        self._set_deadline()
+        if link.modern:
+            if link.tasks:
+                self._take_no_task()
+        elif self.caller.era is Era.MODERN:
+            params.pop("inputResponses", None)  # of no round that this server knows
+            params.pop("requestState", None)
+            self.link = link
+            self.wished = self.asked.get(NAMED_BY[self.method])
+            first = self.house.returned(self)
+            if first is not None:
+                self.begin(self._sent_after(first, link, verdict))
+                return None
+        self._send(link, verdict)
+        return None
+
+    def _send(self, link: Link, verdict: Admitted[Call]) -> None:
+        lease = self.lease
+        link.send(verdict)
+        if self.approved and self.lease is lease and not self.done:
+            if link.modern:
+                self.renewed = True  # the ticket stays for the next round of a question
+            else:
+                self.ticket = None
+
+    async def _sent_after(self, first: asyncio.Future[Any], link: Link, verdict: Admitted[Call]) -> None:
+        await asyncio.wait((first,))
+        if not self.done:
+            self._send(link, verdict)
+
+    def _take_no_task(self) -> None:
+        """One request, one result: nobody could ask about a task."""
+        said = self.meta.get(META_CAPABILITIES)
+        if said is not None and declares_tasks(said):
+            self.meta = {**self.meta, META_CAPABILITIES: undeclared(said)}
+            self.params["_meta"] = self.meta
+
+    def _set_deadline(self) -> None:
+        if self.since is None:
+            self.since = self.started if self.forwarded is None else self.forwarded
+            if self.deadline == inf:
+                self.since = self.forwarded = self.lender.clock.now()
+        if self.timeout_s is not None:
+            self.deadline = self.since + self.timeout_s
+
+    def noted(self, driver: str, error: DriverError) -> str:
+        """The ref under which the log says more than the client is told."""
+        ref = secrets.token_hex(6)
+        said = error.message[:MESSAGE_CHARS_MAX]
+        level = logging.DEBUG if error.code == "input_invalid" else logging.WARNING  # that one the caller can mend
+        log.log(level, "%s by %s (ref %s): %s: %s %s", self.target, driver, ref, error.code, said, error.cause or "")
+        return ref
+
+    def answer_result(self, result: bytes, outcome: Outcome) -> None:
+        """End it with a tool's result of our own making, of 2026-07-28, as its client's era has it."""
+        if self.caller.era is not Era.MODERN:
+            brought = result_to_legacy(Raw(result))
+            result = result if isinstance(brought, Fault) else brought
+        if self.house.timing is not None:
+            result = self.house.timing(self, result)
+        self._end(encode_result(self.client_id, result), outcome, 200)
+
+    def give_back(self) -> None:
+        lease, self.lease = self.lease, None
+        if lease is not None:
+            lease.release()
+
+    def as_wished(self) -> dict[str, Any]:
+        return self.asked
+
+    def _let_go(self) -> None:
+        super()._let_go()
+        self.admitted = None
+        self.params = self.asked
+        self.give_back()
+
+
+def unreachable(ref: str) -> Fault:
+    data = {
+        "reason": "subserver_unreachable",
+        "outcome": "not_sent",
+        "retry_after_ms": RETRY_AFTER_MS,
+        "mcpax_code": -32002,
+        "ref": ref,
+    }
+    return Fault(TOOL_DEGRADED, "tool_degraded", data)

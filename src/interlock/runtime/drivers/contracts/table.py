@@ -1,0 +1,14 @@
+"""What the registry tells the contract side: every contract that is offered, and who serves it."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from interlock.protocol.drivers.model import Contract
+from interlock.runtime.drivers.provider.interfaces import Provider
+
+
+class ContractTable(msgspec.Struct, frozen=True, kw_only=True):
+    contracts: Mapping[str, Contract] = {}  # by their id
+    providers: Mapping[str, tuple[Provider, ...]] = {}  # by the same id, in the order of the drivers' keys
+    drivers: tuple[Provider, ...] = ()  # every trusted one, whatever it serves: unbound tools, prompts, resources

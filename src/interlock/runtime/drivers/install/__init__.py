@@ -1,0 +1,1 @@
+"""Installation of a driver's server: programs, packages, containers, locks, version checks."""

@@ -1,0 +1,22 @@
+"""Who a call through a driver is for: taken from the caller's principal, never from anything a client sends.
+
+Outside rooms every principal is a tenant of its own.
+"""
+
+from collections.abc import Mapping
+
+from interlock.runtime.calls.caller import Caller
+
+
+def user_of(caller: Caller) -> str:
+    return caller.principal.name
+
+
+def tenant_of(caller: Caller) -> str:
+    return caller.principal.name
+
+
+def context_of(caller: Caller, workspace: str) -> Mapping[str, str]:
+    """What context_arguments and a contract's context_schema are read from."""
+    name = caller.principal.name
+    return {"tenant_id": name, "user_id": name, "workspace_id": workspace}

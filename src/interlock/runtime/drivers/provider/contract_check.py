@@ -1,0 +1,118 @@
+"""What a server lists, compared with the contracts its driver binds to it: which bindings hold, and what is wrong."""
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from interlock.config.suggestions import nearest
+from interlock.protocol.drivers.binding.hook_entry import Entry
+from interlock.protocol.drivers.binding.match import Bound, match
+from interlock.protocol.drivers.model import Binding, Contract, Driver, Problem
+from interlock.protocol.jsonrpc.codec import decode_value
+from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.links.link import ServerFacts
+from interlock.runtime.links.listing import Listing
+
+MISSING: Final = "mcp_tool_missing"
+CHANGED: Final = "definition_changed"
+
+OnMismatch = Literal["reject", "drop_binding"]
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    state: DriverState
+    bound: Mapping[str, Bound]  # by the contract's id
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def reason(self) -> str | None:
+        return next((problem.message for problem in self.problems if problem.severity == "error"), None)
+
+    @property
+    def code(self) -> str | None:
+        return next((problem.code for problem in self.problems if problem.severity == "error"), None)
+
+
+def check(
+    driver: Driver,
+    contracts: Mapping[int, Contract],
+    listing: Listing,
+    on_mismatch: OnMismatch,
+    known: Mapping[str, Bound],
+    entry: Entry | None = None,
+) -> Verdict:
+    """`contracts`: by the place of the binding. `known`: what was bound before; a definition that changed since and
+    still fits is only noted (AIP-tools-10). `entry`: its driver.py."""
+    raws = {name: raw for (name, _), raw in zip(listing.tools.items, listing.tools.raws, strict=True)}
+    bound: dict[str, Bound] = {}
+    problems: list[Problem] = []
+    for binding in driver.implements:
+        contract = contracts[binding.index]
+        raw = raws.get(binding.tool_name)
+        if raw is None:
+            problems.append(_missing(driver, binding, raws))
+            continue
+        outcome = match(driver, binding, contract, decode_value(raw), entry=entry)
+        if isinstance(outcome, tuple):
+            problems.extend(outcome)
+            continue
+        bound[contract.id] = outcome
+        problems.extend(outcome.warnings)
+        before = known.get(contract.id)
+        if before is not None and before.tool_digest != outcome.tool_digest:
+            problems.append(_changed(driver, binding))
+    problems.sort(key=lambda problem: ("error", "warning", "note").index(problem.severity))
+    if all(problem.severity != "error" for problem in problems):
+        return Verdict(state=DriverState.READY, bound=bound, problems=tuple(problems))
+    if on_mismatch == "drop_binding" and bound:
+        return Verdict(state=DriverState.PARTIAL, bound=bound, problems=tuple(problems))
+    return Verdict(state=DriverState.REJECTED, bound={}, problems=tuple(problems))
+
+
+def greeting_warnings(driver: Driver, facts: ServerFacts, transport: str) -> tuple[Problem, ...]:
+    """What differs from the file without harm."""
+    found: list[Problem] = []
+    target = driver.protocol_version
+    if target is not None and facts.version < target:
+        found.append(
+            driver.places.problem(
+                "/protocol_version",
+                "protocol_below_target",
+                f"the server speaks MCP {facts.version}, older than the {target} it is declared for",
+                f"write protocol_version: {facts.version}, or update the server",
+                severity="warning",
+            )
+        )
+    if transport != driver.transport:
+        found.append(
+            driver.places.problem(
+                "/transport",
+                "transport_mismatch",
+                f"the server refuses {driver.transport} and speaks {transport}",
+                f"write transport: {transport}",
+                severity="warning",
+            )
+        )
+    return tuple(found)
+
+
+def _missing(driver: Driver, binding: Binding, tools: Mapping[str, bytes]) -> Problem:
+    meant = nearest(binding.tool_name, tools)
+    near = f"did you mean {meant}?" if meant is not None else f"it lists {', '.join(sorted(tools)[:20]) or 'none'}"
+    return driver.places.problem(
+        f"{binding.pointer}/metadata/mcp/tool_name",
+        MISSING,
+        f"the server lists no tool {binding.tool_name}",
+        near,
+    )
+
+
+def _changed(driver: Driver, binding: Binding) -> Problem:
+    return driver.places.problem(
+        f"{binding.pointer}/metadata/mcp/tool_name",
+        CHANGED,
+        f"the server's definition of {binding.tool_name} has changed and still fits its contract",
+        "nothing needs to be done",
+        severity="note",
+    )

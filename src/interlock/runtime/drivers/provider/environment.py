@@ -1,0 +1,46 @@
+"""What the node gives every driver: one value, made where the parts of the node meet."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from interlock.config.plan import Dial, DriversPlan
+from interlock.protocol.drivers.model import Driver
+from interlock.runtime.calls.caller import Caller
+from interlock.runtime.credentials.secret_references import Revealer
+from interlock.runtime.credentials.token import Holder
+from interlock.runtime.drivers.install.outcome import Installed, InstallFailed
+from interlock.runtime.drivers.provider.context import tenant_of, user_of
+from interlock.runtime.drivers.secrets.vault import Vault
+from interlock.runtime.links.connector import Workshop
+from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.link import LinkWatcher
+from interlock.store.ports import KeyValue
+
+INSTALLS_MAX: Final = 4  # at one time: each is a download and a build
+STARTS_MAX: Final = 8  # at one time: two hundred interpreters at once would leave no time for the calls of others
+
+Installer = Callable[[Driver, Path, Callable[[str], None]], Awaitable[Installed | InstallFailed]]
+
+
+class Shop(msgspec.Struct, frozen=True, kw_only=True):
+    plan: DriversPlan
+    data: Path
+    workshop: Workshop
+    watcher: LinkWatcher
+    keepers: dict[str, Keeper]
+    kv: KeyValue
+    install: Installer
+    holder_for: Callable[[str, Dial, Revealer], Holder | None]
+    vault: Vault
+    tenant_of: Callable[[Caller], str] = tenant_of
+    user_of: Callable[[Caller], str] = user_of
+    vendor_meta: bool = True
+    installs: asyncio.Semaphore = msgspec.field(default_factory=lambda: asyncio.Semaphore(INSTALLS_MAX))
+    starts: asyncio.Semaphore = msgspec.field(default_factory=lambda: asyncio.Semaphore(STARTS_MAX))
+
+    def with_plan(self, plan: DriversPlan) -> "Shop":
+        return msgspec.structs.replace(self, plan=plan)

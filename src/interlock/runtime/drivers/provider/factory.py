@@ -1,0 +1,130 @@
+"""Makes the provider of each driver that may run, out of what a node has."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from interlock.config.plan import Plan, SandboxPlan, Spawn
+from interlock.protocol.drivers.model import Driver
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.credentials.service import GrantDesk
+from interlock.runtime.drivers.install.commands import Running, inside, outside
+from interlock.runtime.drivers.install.install import install
+from interlock.runtime.drivers.install.locks import Locks
+from interlock.runtime.drivers.install.outcome import Installed, InstallFailed
+from interlock.runtime.drivers.install.version_check import install_checked
+from interlock.runtime.drivers.provider.environment import Shop
+from interlock.runtime.drivers.provider.provider import DriverProvider
+from interlock.runtime.drivers.provider.server_plan import compiled
+from interlock.runtime.drivers.secrets.vault import Vault
+from interlock.runtime.drivers.workspace.declaration import Declared
+from interlock.runtime.drivers.workspace.tamper_check import Seal
+from interlock.runtime.links.connector import Workshop
+from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.link import LinkWatcher
+from interlock.store.ports import Store
+
+
+class House(LinkWatcher, Protocol):
+    """Where drivers live: a node, or the bench beside it."""
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def keepers(self) -> dict[str, Keeper]: ...
+
+    @property
+    def desk(self) -> GrantDesk: ...
+
+    @property
+    def recorder(self) -> Recorder: ...
+
+
+class Providing:
+    """A registry's factory. How many install or start at one time holds for all it makes."""
+
+    def __init__(self, node: House, workshop: Workshop, plan: Callable[[], Plan], *, anew: bool = False) -> None:
+        """`plan`: as it is whenever a provider is made. `anew`: without what is on record, and nothing is recorded."""
+        self._plan = plan
+        self._anew = anew
+        self._locks = Locks(node.store.kv, node.clock)
+        self._workshop = workshop
+        first = plan()
+        self._shop = Shop(
+            plan=first.drivers,
+            data=first.data,
+            workshop=workshop,
+            watcher=node,
+            keepers=node.keepers,
+            kv=node.store.kv,
+            install=self._install,
+            holder_for=node.desk.holder,
+            vault=Vault(
+                store=node.desk.secrets,
+                clock=node.clock,
+                record=node.recorder.add_line,
+                workspace=str(first.workspace),
+                environment=os.environ,
+            ),
+            vendor_meta=first.mcp.meta_pass == "vendor",  # noqa: S105  (a choice, not a password)
+        )
+
+    def __call__(self, declared: Declared) -> DriverProvider:
+        if declared.driver is None:
+            raise ValueError(f"{declared.key} is not fit to run")
+        shop = self._shop.with_plan(self._plan().drivers)
+        return DriverProvider(
+            declared.driver,
+            declared.contracts,
+            shop,
+            digest=declared.digest,
+            folder=declared.folder,
+            files=declared.files,
+            inventory=declared.secrets,
+            own_secrets=declared.bound_secrets,
+            seal=Seal(declared.root, declared.folder, declared.files) if declared.files else None,
+        )
+
+    async def _install(self, driver: Driver, folder: Path, say: Callable[[str], None]) -> Installed | InstallFailed:
+        """Raises StoreError: what was installed before is not known, and something newer is not taken for it."""
+        plan = self._plan()
+        lock = None if self._anew else await self._locks.get(driver.key)
+
+        async def installer(anew: bool) -> Installed | InstallFailed:
+            return await install(
+                driver,
+                packages=self._workshop.packages,
+                folder=folder,
+                lock=None if anew else lock,
+                progress=say,
+                warden=self._workshop.warden,
+                settings=plan.drivers,
+                workspace=plan.workspace if folder.is_relative_to(plan.workspace) else folder,
+                node=plan.node.name,
+                caged=None if plan.drivers.sandbox.get(driver.id) == "off" else caged,
+            )
+
+        def caged(sandbox: SandboxPlan) -> Running:
+            workshop = self._workshop
+            return inside(workshop.sandboxes, driver.id, sandbox, clock=workshop.clock, warden=workshop.warden)
+
+        outcome = await install_checked(driver, installer, lambda installed: self._running(driver, installed, folder))
+        if isinstance(outcome, Installed) and outcome.lock != lock and not self._anew:
+            await self._locks.put(driver.key, outcome.lock)
+        return outcome
+
+    def _running(self, driver: Driver, installed: Installed, folder: Path) -> Running:
+        """Where the commands of a driver run: as its server does."""
+        plan, workshop = self._plan(), self._workshop
+        is_sandboxed = plan.drivers.sandbox.get(driver.id) != "off"
+        made = compiled(driver, installed, folder=folder, data=plan.data, is_sandboxed=is_sandboxed)
+        if isinstance(made.reach, Spawn) and made.reach.sandbox is not None:
+            sandbox = made.reach.sandbox
+            return inside(workshop.sandboxes, made.segment, sandbox, clock=workshop.clock, warden=workshop.warden)
+        return outside(workshop.warden, folder)

@@ -1,0 +1,113 @@
+"""Asks one driver's server now and then whether it is well, as its health_check says (AIP-30.health-1).
+
+In: the driver, and its process as it runs. Out: None where it is well, else a reason for people; and when it last was
+and was not. A server that sleeps is not woken to be asked.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from interlock.config.plan import DriversPlan, Spawn
+from interlock.protocol.drivers.model import Driver, HealthCheck
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.mcp.methods import DISCOVER, PING
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.drivers.install.commands import Running, inside, outside
+from interlock.runtime.drivers.install.outcome import Installed
+from interlock.runtime.drivers.provider.health_probe import exec_health, http_health
+from interlock.runtime.drivers.provider.keeper import DriverKeeper
+from interlock.runtime.links.connector import Workshop
+from interlock.runtime.links.handshake import MODERN_META, modern_head
+from interlock.runtime.links.link import Link, LostFault
+
+EVERY_LEAST_S: Final = 1.0
+
+
+class Checkup:
+    def __init__(
+        self,
+        driver: Driver,
+        installed: Installed,
+        keeper: DriverKeeper,
+        *,
+        plan: DriversPlan,
+        workshop: Workshop,
+        on_outcome: Callable[[str | None], None],
+    ) -> None:
+        self.passed_at: float | None = None  # in the clock's own time
+        self.failed_at: float | None = None
+        self._driver = driver
+        self._installed = installed
+        self._keeper = keeper
+        self._plan = plan
+        self._workshop = workshop
+        self._clock: Clock = workshop.clock
+        self._on_outcome = on_outcome
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        check = self._driver.health_check
+        if check is not None and check.method != "noop" and check.every_s is not None and self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._look_often(check.every_s))
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+
+    async def look(self) -> str | None:
+        """Now. None: it is well, or there is nothing to ask."""
+        check = self._driver.health_check
+        asking = None if check is None else self._asking(check)
+        if asking is None:
+            return None
+        reason = await asking
+        if reason is None:
+            self.passed_at = self._clock.now()
+        else:
+            self.failed_at = self._clock.now()
+        self._on_outcome(reason)
+        return reason
+
+    async def _look_often(self, every_s: float) -> None:
+        while True:
+            await asyncio.sleep(max(EVERY_LEAST_S, every_s))
+            await self.look()
+
+    def _asking(self, check: HealthCheck) -> Awaitable[str | None] | None:
+        match check.method:
+            case "ping":
+                return self._ping(self._keeper.link, check) if self._keeper.is_usable else None
+            case "exec":
+                return exec_health(self._driver, check, self._installed, self.running())
+            case "http":
+                hosts, ca_file = self._plan.insecure_hosts, self._plan.ca_file
+                return http_health(self._driver, check, insecure_hosts=hosts, ca_file=ca_file)
+            case "noop":
+                return None
+
+    async def _ping(self, link: Link, check: HealthCheck) -> str | None:
+        """2026-07-28 has no ping."""
+        if link.modern:
+            inquiry = link.ask(DISCOVER, {"_meta": MODERN_META}, modern_head(DISCOVER))
+        else:
+            inquiry = link.ask(PING, {})
+        try:
+            reply = await asyncio.wait_for(inquiry.future, check.timeout_ms / 1000)
+        except TimeoutError:
+            link.cancel(inquiry, "timeout")
+            return f"the health check was not answered within {check.timeout_ms} ms"
+        if isinstance(reply, LostFault):
+            return f"the health check was not answered: {reply.detail}"
+        if isinstance(reply, Fault) or reply.error:
+            return "the health check was refused"
+        return None
+
+    def running(self) -> Running:
+        """Where the driver's own programs run."""
+        reach, workshop = self._keeper.link.plan.reach, self._workshop
+        if isinstance(reach, Spawn) and reach.sandbox is not None:
+            segment = self._keeper.link.segment
+            return inside(workshop.sandboxes, segment, reach.sandbox, clock=self._clock, warden=workshop.warden)
+        return outside(workshop.warden)

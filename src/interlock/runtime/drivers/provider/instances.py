@@ -1,0 +1,222 @@
+"""The processes, or connections, of one driver: one for all callers, or one for each tenant or user, within a bound.
+
+A process is lent for one call at a time and to any number of calls at once. One that nobody has borrowed for the idle
+time ends: the one for all falls asleep, that of a tenant is gone. A tenant is never given another's.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.drivers.provider.contract_check import Verdict
+from interlock.runtime.drivers.provider.keeper import DriverKeeper
+from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.link import Link
+
+LOOK_LEAST_S: Final = 0.05
+
+
+class Instance:
+    def __init__(self, who: str | None, keeper: DriverKeeper, now: float) -> None:
+        self.who = who
+        self.keeper = keeper
+        self.leases = 0
+        self.used_at = now
+        self.verdict: Verdict | None = None  # on what its server listed last
+        self.watch: asyncio.TimerHandle | None = None
+        self.done: asyncio.Event | None = None  # that is over
+        self.unlent: asyncio.Event | None = None  # it is about to be ended or started anew: set when nobody has it
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.leases and not self.keeper.is_busy
+
+
+class InstanceLease:
+    """Implements ports.Lease."""
+
+    __slots__ = ("_instances", "_released", "instance", "link")
+
+    def __init__(self, instances: "Instances", instance: Instance) -> None:
+        instance.leases += 1
+        self._instances = instances
+        self._released = False
+        self.instance = instance
+        self.link: Link = instance.keeper.link
+
+    def release(self) -> None:
+        if not self._released:
+            self._released = True
+            self._instances.returned(self.instance)
+
+
+class Instances:
+    def __init__(
+        self,
+        make: Callable[[str | None], DriverKeeper],
+        keepers: dict[str, Keeper],
+        clock: Clock,
+        *,
+        most: int,
+        idle_s: float | None,
+        one_by_one: bool = False,
+    ) -> None:
+        """`make` gives a keeper that is not started. `keepers`: where the node finds them. `most`: how many tenants or
+        users at one time. `idle_s` None: it never ends for being idle. `one_by_one`: a process serves one call at a
+        time, so that what its server asks can only be asked of that call's client (AIP-proto-6)."""
+        self._make_keeper = make
+        self._keepers = keepers
+        self._clock = clock
+        self._most = most
+        self._idle_s = idle_s
+        self._one_by_one = one_by_one
+        self._of: dict[str | None, Instance] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def make(self, who: str | None) -> Instance:
+        keeper = self._make_keeper(who)
+        self._keepers[keeper.link.segment] = keeper
+        instance = self._of[who] = Instance(who, keeper, self._clock.now())
+        return instance
+
+    @property
+    def all(self) -> tuple[Instance, ...]:
+        return tuple(self._of.values())
+
+    @contextlib.asynccontextmanager
+    async def drained(self, instance: Instance, seconds: float) -> AsyncIterator[None]:
+        """With nobody having borrowed it, at most so much later; whoever wants it meanwhile waits."""
+        while instance.unlent is not None and (before := instance.done) is not None:
+            await before.wait()
+        instance.unlent, instance.done = asyncio.Event(), asyncio.Event()
+        try:
+            if instance.leases:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await instance.unlent.wait()
+            yield
+        finally:
+            done, instance.unlent, instance.done = instance.done, None, None
+            done.set()
+            while self._waiting:
+                self._free()
+
+    def maybe(self, who: str | None) -> Instance | None:
+        return self._of.get(who)
+
+    def maybe_lend(self, instance: Instance) -> InstanceLease | None:
+        if instance.unlent is not None or (instance.leases and self._one_by_one):
+            return None
+        instance.used_at = self._clock.now()
+        return InstanceLease(self, instance)
+
+    async def borrow(self, who: str | None, seconds: float) -> InstanceLease | None:
+        """Lent, started if it is new, up or not. None: all are busy with others, and stayed so."""
+        deadline = self._clock.now() + seconds
+        while True:
+            instance = self._of.get(who)
+            lease = None if instance is None else self.maybe_lend(instance)
+            if lease is not None:
+                return lease
+            if instance is not None:
+                if not await self._room(deadline - self._clock.now()):
+                    return None
+                continue
+            others = [one for one in self._of.values() if one.who is not None]
+            if len(others) + len(self._ending) < self._most:
+                self.make(who).keeper.start()
+                continue
+            idle = [one for one in others if one.is_idle]
+            if idle:
+                self._end(min(idle, key=lambda one: one.used_at))
+            if not await self._room(deadline - self._clock.now()):
+                return None
+
+    async def _room(self, seconds: float) -> bool:
+        """Until something may have become free."""
+        freed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(freed)
+        try:
+            done, _ = await asyncio.wait((freed,), timeout=max(0.0, seconds))
+            return bool(done)
+        finally:
+            if freed in self._waiting:
+                self._waiting.remove(freed)
+
+    def returned(self, instance: Instance) -> None:
+        instance.leases -= 1
+        instance.used_at = self._clock.now()
+        if instance.unlent is not None and not instance.leases:
+            instance.unlent.set()
+        if not instance.leases:
+            self._free()
+
+    def _free(self) -> None:
+        while self._waiting:
+            freed = self._waiting.popleft()
+            if not freed.done():
+                freed.set_result(None)
+                return
+
+    # Idle
+
+    def watch(self, instance: Instance) -> None:
+        """It runs: end it when nobody has wanted it for a while."""
+        if self._idle_s is not None and instance.watch is None:
+            instance.watch = asyncio.get_running_loop().call_later(self._idle_s, self._look, instance)
+
+    def rest(self, instance: Instance) -> None:
+        """It is not wanted now, whatever the time."""
+        if instance.watch is not None:
+            instance.watch.cancel()
+            instance.watch = None
+        if instance.who is None:
+            instance.keeper.sleep()
+        else:
+            self._end(instance)
+
+    def _look(self, instance: Instance) -> None:
+        instance.watch = None
+        if self._idle_s is None or self._of.get(instance.who) is not instance or not instance.keeper.is_usable:
+            return
+        left_s = self._idle_s - (self._clock.now() - instance.used_at)
+        if instance.is_idle and left_s <= 0:
+            self.rest(instance)
+            return
+        wait_s = left_s if left_s > 0 else self._idle_s
+        loop = asyncio.get_running_loop()
+        instance.watch = loop.call_later(max(LOOK_LEAST_S, wait_s), self._look, instance)
+
+    def _end(self, instance: Instance) -> None:
+        del self._of[instance.who]
+        task = asyncio.get_running_loop().create_task(self._stop(instance))
+        self._ending.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._ending.discard(task)
+        self._free()
+
+    async def unlent(self, seconds: float) -> None:
+        """Until nobody has borrowed any of them, at most so long."""
+        deadline = self._clock.now() + seconds
+        while any(one.leases for one in self._of.values()):
+            if not await self._room(deadline - self._clock.now()):
+                return
+
+    async def stop(self) -> None:
+        instances, self._of = list(self._of.values()), {}
+        await asyncio.gather(*(self._stop(one) for one in instances), *self._ending)
+
+    async def _stop(self, instance: Instance) -> None:
+        if instance.watch is not None:
+            instance.watch.cancel()
+            instance.watch = None
+        keeper = instance.keeper
+        await keeper.stop()
+        if self._keepers.get(keeper.link.segment) is keeper:
+            del self._keepers[keeper.link.segment]

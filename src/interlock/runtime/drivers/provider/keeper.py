@@ -1,0 +1,207 @@
+"""Keeps one process, or one connection, of a driver's server: attempts that are counted, lists that are checked, sleep.
+
+It differs from the keeper of a configured server in what follows from AIP-transport-12: attempts are made in series of
+1 + max_retries, a program that keeps ending is left alone for a minute, and a server whose tools cannot be listed is
+not there at all, because nothing could be said of its contracts.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from math import inf
+from typing import Final
+
+from interlock.protocol.drivers.model import Driver
+from interlock.protocol.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
+from interlock.runtime.base.link_state import LinkState
+from interlock.runtime.calls.call import Call
+from interlock.runtime.credentials.token import Holder
+from interlock.runtime.drivers.workspace.tamper_check import BROKEN, WORDS, Seal
+from interlock.runtime.links.connector import ConnectFailed, Workshop
+from interlock.runtime.links.handshake import UNSUPPORTED
+from interlock.runtime.links.keeper import LISTS_OF, Keeper, backoff_s
+from interlock.runtime.links.link import Link
+from interlock.runtime.links.listing import FIELD, LIST_S, Items, Listing
+
+FIRST_S: Final = 0.25  # AIP-transport-12
+EXITS_MAX: Final = 5
+EXITS_WITHIN_S: Final = 60.0
+BARRED_S: Final = 60.0
+AGAIN_S: Final = 60.0  # after a series of attempts in vain, unless somebody wants it sooner
+LEAST_TTL_S: Final = 1.0  # a list that is stale at once is not read more often than this
+
+Stock = Callable[[Link, Listing | None], Awaitable[None]]
+
+
+def lists_of(driver: Driver) -> tuple[str, ...]:
+    """AIP-proto-4: what is not declared is not asked for."""
+    prompts = (PROMPTS_LIST,) if driver.prompts else ()
+    return (TOOLS_LIST, *prompts, *((RESOURCES_LIST, TEMPLATES_LIST) if driver.resources else ()))
+
+
+class DriverKeeper(Keeper):
+    is_offered = False
+
+    def __init__(
+        self,
+        link: Link,
+        workshop: Workshop,
+        stock: Stock,
+        holder: Holder | None,
+        *,
+        driver: Driver,
+        starts: asyncio.Semaphore,
+        on_up: Callable[[], None],
+        on_fallen: Callable[[], None],
+        on_restarted: Callable[[], None],
+        serves: Callable[[], int],
+        seal: Seal | None = None,
+    ) -> None:
+        """`starts`: how many servers may be starting at one time. `on_up`: it is there, and its lists were looked at.
+        `on_fallen`: a series of attempts was in vain. `on_restarted`: somebody wants it started anew. `serves`: how
+        many contracts."""
+        super().__init__(link, workshop, stock, holder)
+        self.reads = lists_of(driver)
+        self.fell = asyncio.Event()
+        self._starts = starts
+        self._seal = seal
+        self._sealed: bytes | None = None  # the marks of the folder when the server was started
+        self._on_up = on_up
+        self._on_fallen = on_fallen
+        self._on_restarted = on_restarted
+        self._serves = serves
+        self._retries_max = driver.connection.max_retries
+        self._failed = 0  # attempts of this series
+        self._gives_up = False
+        self._exits: deque[float] = deque(maxlen=EXITS_MAX)
+        self._barred_until = -inf
+
+    @property
+    def contracts(self) -> int:
+        return self._serves()
+
+    @property
+    def is_usable(self) -> bool:
+        return self._usable.is_set()
+
+    @property
+    def is_barred(self) -> bool:
+        return self._workshop.clock.now() < self._barred_until
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what its server lists was read, as far as anybody knows, as it is now (AIP-tools-10)."""
+        reading = self._relists.get("tools")
+        if self.listing is None or (reading is not None and not reading.done()):
+            return False
+        ttl_s = self.listing.tools.ttl_s
+        return ttl_s is None or self._workshop.clock.now() - self.listed_at["tools"] < max(LEAST_TTL_S, ttl_s)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody would lose something if it ended now. Our own listening for news does not count."""
+        link = self.link
+        calls = any(isinstance(pending, Call) for pending in link.in_flight.values())
+        return calls or bool(link.booked or link.aside or self.subscriptions.uris)
+
+    async def come_up(self) -> bool:
+        """Until it can be used, or a series of attempts was in vain."""
+        if self.is_usable:
+            return True
+        if self.is_barred:
+            return False
+        if self.fell.is_set() or self.link.standing.state is LinkState.ASLEEP or self._falls_asleep:
+            self.fell.clear()
+            self._failed = 0
+            self.wake()
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._usable, self.fell)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        return self.is_usable
+
+    async def read_again(self) -> None:
+        """Until the list of tools has been read anew, within the time of a list."""
+        await asyncio.wait((self.refreshed("tools"),), timeout=self._workshop.manner.within(LIST_S))
+
+    async def stop(self) -> None:
+        await super().stop()
+        self.fell.set()  # whoever waits for it waits in vain
+
+    async def restart(self) -> None:
+        self._on_restarted()
+        self._exits.clear()
+        self._barred_until = -inf
+        self._failed = 0
+        self.fell.clear()
+        await super().restart()
+
+    # Attempts
+
+    async def _connect(self) -> None:
+        async with self._starts:
+            if self._seal is not None:
+                self._sealed = await self._seal.mark()
+                if self._sealed is None:
+                    raise ConnectFailed(WORDS, code=BROKEN)
+            await super()._connect()
+        self.fell.clear()
+        self._failed = 0
+        self._on_up()
+
+    async def _stock(self) -> None:
+        """Unless the server goes first: a list it was asked for then would never come."""
+        reading, lost = asyncio.ensure_future(self._read_lists()), asyncio.ensure_future(self._loss.wait())
+        try:
+            await asyncio.wait((reading, lost), return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                raise ConnectFailed(self._loss.reason)
+            reading.result()
+        finally:
+            reading.cancel()
+            lost.cancel()
+            await asyncio.gather(reading, lost, return_exceptions=True)
+
+    async def _read_lists(self) -> None:
+        """One list after the other (AIP-proto-4), and none that does not come."""
+        if self._seal is not None and self._sealed is not None and not await self._seal.is_same(self._sealed):
+            raise ConnectFailed(WORDS, code=BROKEN)
+        lists: dict[str, Items] = {}
+        for method in self.reads:
+            items, failed = await self._read(method)
+            if items is None:
+                refusal = failed.what if failed is not None and failed.unauthorised else None
+                raise ConnectFailed(str(failed), refusal=refusal)
+            lists[FIELD[method]] = items
+        await self._publish(Listing(**lists), LISTS_OF)
+        self._stand_listed()
+
+    async def _hang_up(self, reason: str) -> None:
+        if self.link.pid is not None and not (self._falls_asleep or self._stopping):
+            self._exits.append(self._workshop.clock.now())
+        await super()._hang_up(reason)
+
+    def _backoff_s(self) -> float:
+        now = self._workshop.clock.now()
+        self._gives_up = True
+        if len(self._exits) == EXITS_MAX and now - self._exits[0] <= EXITS_WITHIN_S:
+            self._exits.clear()
+            self._barred_until = now + BARRED_S
+            return BARRED_S
+        if self.failure is None:  # it was there, and went
+            self._gives_up = False
+            return backoff_s(1, FIRST_S)
+        if self.failure.code == UNSUPPORTED:
+            return inf
+        self._failed += 1
+        self._gives_up = self._failed > self._retries_max
+        return AGAIN_S if self._gives_up else backoff_s(self._failed, FIRST_S)
+
+    def _stand_lost(self, reason: str, wait_s: float, *, unauthorised: bool) -> None:
+        super()._stand_lost(reason, wait_s, unauthorised=unauthorised)
+        if unauthorised or self._gives_up:
+            self._gives_up = False
+            self.fell.set()
+            self._on_fallen()

@@ -1,0 +1,613 @@
+"""One driver, from its file to a server that can be called: installed, started, compared with its contracts, lent.
+
+In: a trusted driver with the contracts it binds, and what the node gives every driver (`Shop`). Out: how it stands and
+why, and leases of its server's link. Whether it is the one to serve a call is not asked here.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from interlock.config.plan import Dial
+from interlock.net.tls import trusting
+from interlock.process.launch import ChildStartFailed
+from interlock.protocol.drivers.binding.match import Bound
+from interlock.protocol.drivers.errors import DriverError
+from interlock.protocol.drivers.files.driver import ENTRY
+from interlock.protocol.drivers.model import Binding, Contract, Docker, Driver, Problem, Remote, Secret
+from interlock.protocol.drivers.selection.login_expiry import maybe_detector
+from interlock.runtime.base.link_state import LinkState
+from interlock.runtime.calls.caller import Caller
+from interlock.runtime.drivers.install.containers import ContainerRefused, remove_left
+from interlock.runtime.drivers.install.install import with_another_port
+from interlock.runtime.drivers.install.outcome import Installed
+from interlock.runtime.drivers.provider.contract_check import Verdict, check, greeting_warnings
+from interlock.runtime.drivers.provider.environment import Shop
+from interlock.runtime.drivers.provider.health_schedule import Checkup
+from interlock.runtime.drivers.provider.hook_process import HookFailed, HookPlan, HookProcess
+from interlock.runtime.drivers.provider.hooks import DriverHooks, load_hooks
+from interlock.runtime.drivers.provider.instances import Instance, InstanceLease, Instances
+from interlock.runtime.drivers.provider.interfaces import UNHEALTHY, DriverState, Hooks
+from interlock.runtime.drivers.provider.keeper import DriverKeeper
+from interlock.runtime.drivers.provider.link import DriverLink
+from interlock.runtime.drivers.provider.link_events import Watching
+from interlock.runtime.drivers.provider.server_plan import HOMES, DeclaredEras, compiled, manner_of, may_be_oauth
+from interlock.runtime.drivers.provider.snapshots import Snapshot, Snapshots, about
+from interlock.runtime.drivers.secrets.login_refresh import Refreshing, maybe_refreshing
+from interlock.runtime.drivers.secrets.logins import Logins
+from interlock.runtime.drivers.secrets.missing import code_of, lacks_of, login_words
+from interlock.runtime.drivers.secrets.vault import DriverRevealer
+from interlock.runtime.drivers.workspace.tamper_check import Seal
+from interlock.runtime.links.handshake import UNSUPPORTED
+from interlock.runtime.links.link import Link
+from interlock.runtime.links.listing import Listing
+from interlock.runtime.sandbox.errors import SandboxFailed
+from interlock.store.ports import StoreError
+
+log = logging.getLogger("interlock.drivers")
+
+INSTALL_AGAIN_S: Final = 60.0
+INSTALL_AGAIN_MAX_S: Final = 3600.0
+ACQUIRE_S: Final = 30.0
+LAST_WORDS: Final = 5  # lines of stderr that are shown with the driver
+
+_SERVES: Final = frozenset((DriverState.READY, DriverState.PARTIAL))
+
+
+class DriverProvider:
+    def __init__(
+        self,
+        driver: Driver,
+        contracts: Mapping[int, Contract],
+        shop: Shop,
+        *,
+        digest: str,
+        folder: Path,
+        inventory: Mapping[str, Secret],
+        own_secrets: Collection[str],
+        files: Mapping[str, str] | None = None,
+        seal: Seal | None = None,
+    ) -> None:
+        """`contracts`: of each binding, by its place in implements[]. `digest`: of the folder as it is trusted, and
+        `files`: of each file in it. `inventory`: its secrets by the NAME it uses; `own_secrets`: slugs that its own
+        SECRETS.md lets it have. `seal`: says whether the folder is still the trusted one."""
+        self.driver = driver
+        self.state = DriverState.INSTALLING
+        self.code: str | None = None
+        self.reason: str | None = None
+        self.bound: Mapping[str, Bound] = {}
+        self.bindings: Mapping[str, Binding] = {contracts[each.index].id: each for each in driver.implements}
+        self.contract_ids: frozenset[str] = frozenset()  # what it serves now; `bound` may still have to be made
+        self.problems: tuple[Problem, ...] = ()  # of the last check, errors first
+        self.login: str | None = None
+        self.hooks: Hooks | None = None
+        self.listing: Listing | None = None
+        self.installed: Installed | None = None
+        self.settled = asyncio.Event()  # the first verdict is there
+        self._contracts = contracts
+        self._shop = shop
+        self._digest = digest
+        self._folder = folder
+        self._loaded: DriverHooks | None = None  # of its driver.py
+        self._hooking = self._make_hooking(files) if files and ENTRY in files else None
+        self._inventory = inventory
+        self._own_secrets = own_secrets
+        self._seal = seal
+        slugs = [inventory[name].slug for name in driver.secret_names if name in inventory]
+        self._logins = Logins(shop.kv, shop.vault, driver, slugs)
+        self._undone: set[asyncio.Task[None]] = set()
+        self.on_changed: Callable[[DriverProvider], None] | None = None  # what it offers; not how it stands
+        self.on_step: Callable[[DriverState, str | None], None] | None = None  # how it stands, with the reason
+        self._snapshots = Snapshots(shop.kv, shop.workshop.clock, driver.key)
+        self._checked: tuple[bytes, Verdict] | None = None  # the digest of a list, and what was found
+        self._judged: tuple[DriverState, str | None, str | None] = (DriverState.READY, None, None)
+        self._task: asyncio.Task[None] | None = None
+        self._instances: Instances | None = None  # once it is installed
+        self._checkup: Checkup | None = None
+        self._refreshing: Refreshing | None = None
+        self._illness: str | None = None  # what its last health check found
+        # Nothing in it is the caller's: who called first is known to nobody down there (AIP-security-8).
+        self._workshop = msgspec.structs.replace(
+            shop.workshop, manner=manner_of(driver), eras=DeclaredEras(shop.workshop.eras, driver)
+        )
+
+    # Life
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._begin(), name=f"driver {self.driver.key}")
+
+    async def stop(self, *, at_once: bool = False) -> None:
+        """When the calls it lent a link for have ended, which their time bounds, unless `at_once`."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+        if self._checkup is not None:
+            await self._checkup.stop()
+        if self._hooking is not None and at_once:
+            await self._hooking.stop()
+        for task in self._undone:
+            task.cancel()
+        await asyncio.gather(*self._undone, return_exceptions=True)
+        if self._instances is not None:
+            if not at_once:
+                await self._instances.unlent(self._longest_s)
+            instances, self._instances = self._instances, None  # who comes now is refused, and starts nothing
+            await instances.stop()
+        if self._hooking is not None:
+            await self._hooking.stop()
+        if isinstance(self.driver.server, Docker) and self.installed is not None:
+            await self._remove_containers(self.installed)
+
+    async def _remove_containers(self, installed: Installed) -> None:
+        """AIP-server-6: a client that had to be killed leaves its container behind."""
+        try:
+            await remove_left(installed.command, self._shop.workshop.warden)
+        except ContainerRefused as refused:
+            log.warning("driver %s: its containers cannot be looked for: %s", self.driver.key, refused)
+
+    async def _begin(self) -> None:
+        try:
+            if self._hooking is not None and not await self._load(self._hooking):
+                return
+            self.installed = await self._install()
+            ca_file = self._shop.plan.ca_file
+            if ca_file is not None and isinstance(self.driver.server, Remote):
+                tls = await asyncio.to_thread(trusting, ca_file)
+                self._workshop = msgspec.structs.replace(self._workshop, tls=tls)
+            self._instances = self._make_instances(self.installed)
+            primary = self._instances.make(None)
+            self._checkup = self._make_checkup(self.installed, primary.keeper)
+            self._refreshing = maybe_refreshing(
+                self.driver,
+                self.installed,
+                plan=self._shop.plan,
+                clock=self._shop.workshop.clock,
+                running=self._checkup.running,
+            )
+            is_lazy = self._shop.plan.registration == "lazy"
+            snapshot = await self._snapshots.maybe(self._about()) if is_lazy else None
+            expired = await self._logins.load(None)
+        except Exception as error:
+            log.exception("driver %s cannot be registered", self.driver.key)
+            words = str(error) if isinstance(error, StoreError | OSError) else "internal error; the log says more"
+            self._stand(DriverState.UNAVAILABLE, "internal", words)
+            self.settled.set()
+            return
+        if expired is not None:
+            self._unauth("auth_required", expired)
+            self.settled.set()
+            primary.keeper.start_asleep()
+        elif snapshot is not None:
+            self.contract_ids = frozenset(snapshot.tools)
+            complete = len(self.contract_ids) == len(self.bindings)
+            self._judged = (DriverState.READY if complete else DriverState.PARTIAL, None, None)
+            self._stand(*self._judged)
+            self._tell()
+            self.settled.set()
+            primary.keeper.start_asleep()
+        else:
+            self._stand(DriverState.CHECKING, None, None)
+            primary.keeper.start()
+        self._checkup.start()
+
+    async def _install(self) -> Installed:
+        again_s = INSTALL_AGAIN_S
+        while True:
+            async with self._shop.installs:
+                outcome = await self._shop.install(self.driver, self._folder, self._say_progress)
+            if isinstance(outcome, Installed):
+                return outcome
+            self._stand(DriverState.UNAVAILABLE, outcome.code, outcome.reason)
+            self.settled.set()
+            await asyncio.sleep(again_s)
+            again_s = min(INSTALL_AGAIN_MAX_S, again_s * 2)
+
+    def _make_hooking(self, files: Mapping[str, str]) -> HookProcess:
+        driver, shop = self.driver, self._shop
+        plan = HookPlan(
+            name=driver.key,
+            folder=self._folder.absolute(),
+            home=shop.data / HOMES / "_hooks" / driver.key,
+            digests=files,
+            may_do_without=shop.plan.sandbox.get(driver.id) == "off",
+        )
+        return HookProcess(plan, shop.workshop)
+
+    async def _load(self, hooking: HookProcess) -> bool:
+        """Its driver.py. False: it does not fit, and the driver is not started."""
+        again_s = INSTALL_AGAIN_S
+        while True:
+            try:
+                async with self._shop.starts:
+                    self.hooks = self._loaded = await load_hooks(self.driver, self.bindings, self._folder, hooking)
+                return True
+            except HookFailed as failed:
+                message, hint = f"{ENTRY}: {failed}", f"mend {ENTRY}"
+                self.problems = (self.driver.places.problem("", failed.code, message, hint),)
+                self._stand(DriverState.REJECTED, failed.code, message)
+                self.settled.set()
+                await hooking.stop()
+                return False
+            except (SandboxFailed, ChildStartFailed) as failed:
+                code = failed.code if isinstance(failed, SandboxFailed) else "tool_unavailable"
+                self._stand(DriverState.UNAVAILABLE, code, f"{ENTRY}: {failed}")
+                self.settled.set()
+            await asyncio.sleep(again_s)
+            again_s = min(INSTALL_AGAIN_MAX_S, again_s * 2)
+
+    def _say_progress(self, text: str) -> None:
+        self._stand(DriverState.INSTALLING, None, text)
+
+    def _make_instances(self, installed: Installed) -> Instances:
+        driver, shop = self.driver, self._shop
+        idle_ms = driver.interlock.idle_timeout_ms
+        idle_s = shop.plan.idle_timeout_s if idle_ms is None else idle_ms / 1000
+        return Instances(
+            partial(self._keeper, installed),
+            shop.keepers,
+            shop.workshop.clock,
+            most=driver.interlock.max_processes,
+            idle_s=None if driver.connection.keepalive or isinstance(driver.server, Remote) else idle_s,
+            one_by_one=bool(driver.interlock.client_capabilities),
+        )
+
+    def _make_checkup(self, installed: Installed, keeper: DriverKeeper) -> Checkup:
+        shop = self._shop
+        return Checkup(
+            self.driver, installed, keeper, plan=shop.plan, workshop=shop.workshop, on_outcome=self._on_health
+        )
+
+    def _keeper(self, installed: Installed, who: str | None) -> DriverKeeper:
+        shop, driver = self._shop, self.driver
+        plan = compiled(
+            driver,
+            installed if who is None else with_another_port(installed),
+            folder=self._folder,
+            data=shop.data,
+            who=who,
+            is_sandboxed=shop.plan.sandbox.get(driver.id) != "off",
+        )
+        watching = Watching(shop.watcher, may_ask=bool(driver.interlock.client_capabilities))
+        contracts = tuple(self.bindings)
+        revealer = DriverRevealer(shop.vault, driver, self._inventory, self._own_secrets, contracts, who)
+        link = DriverLink(
+            plan,
+            watching,
+            shop.workshop.clock,
+            vendor_meta=shop.vendor_meta,
+            revealer=revealer,
+            redacts_results=driver.interlock.redact_results,
+            detector=maybe_detector(driver),
+            on_expired=lambda reason: self._expire(who, reason),
+        )
+        holder = None
+        if isinstance(plan.reach, Dial) and may_be_oauth(driver):
+            holder = shop.holder_for(plan.segment, plan.reach, revealer)
+        keeper = watching.keeper = DriverKeeper(
+            link,
+            msgspec.structs.replace(self._workshop, revealer=revealer),
+            lambda link, listing: self._take(link, who, listing),
+            holder,
+            driver=driver,
+            starts=shop.starts,
+            on_up=self.settled.set,
+            on_fallen=lambda: self._fell(who),
+            on_restarted=lambda: self._on_restarted(who),
+            serves=lambda: len(self.contract_ids),
+            seal=self._seal,
+        )
+        keeper.stderr.redact = lambda line, cut: (revealer.redactor.cut if cut else revealer.redactor.redacted)(line)
+        return keeper
+
+    # What its server says
+
+    async def _take(self, link: Link, who: str | None, listing: Listing | None) -> None:
+        """One of its processes listed its tools, for the first time or again."""
+        instances = self._instances
+        instance = instances.maybe(who) if instances is not None else None
+        if listing is None or instances is None or instance is None or instance.keeper.link is not link:
+            return
+        verdict = await self._verdict_on(listing)
+        if instance.keeper.listing is not listing or instances.maybe(who) is not instance:
+            return  # a newer list is being looked at, or nobody asks any more
+        instance.verdict = verdict
+        instance.used_at = self._shop.workshop.clock.now()
+        instances.watch(instance)
+        is_own = self.driver.interlock.isolation != "driver"
+        if who is not None and verdict.state not in _SERVES:
+            return  # that tenant's server alone does not fit
+        self._adopt(verdict, listing, link)
+        if verdict.state in _SERVES:
+            await self._keep(verdict, link)
+        if is_own and who is None:
+            # Nobody calls this one: it was started to be looked at (AIP-tenant-1).
+            asyncio.get_running_loop().call_soon(instances.rest, instance)
+
+    async def _verdict_on(self, listing: Listing) -> Verdict:
+        """The same list is not looked at twice, whichever process brings it; and not in the loop, for a server decides
+        how much work its schemas are."""
+        digest = listing.tools.digest
+        if self._checked is not None and self._checked[0] == digest:
+            return self._checked[1]
+        on_mismatch = self._shop.plan.on_mismatch
+        entry = None if self._loaded is None else self._loaded.entry
+        verdict = await asyncio.to_thread(check, self.driver, self._contracts, listing, on_mismatch, self.bound, entry)
+        self._checked = digest, verdict
+        return verdict
+
+    def _adopt(self, verdict: Verdict, listing: Listing, link: Link) -> None:
+        facts = link.facts
+        warnings = () if facts is None else greeting_warnings(self.driver, facts, link.transport)
+        before = _offered(self.listing, self.bound)
+        self.bound = verdict.bound
+        of_hooks = () if self._loaded is None else self._loaded.problems
+        self.problems = (*verdict.problems, *warnings, *self._notes(), *of_hooks)
+        self.listing = listing
+        self.contract_ids = frozenset(verdict.bound)
+        self._judged = (verdict.state, verdict.code, verdict.reason)
+        self._illness = None
+        self._stand(*self._judged)
+        if _offered(listing, verdict.bound) != before:
+            self._tell()
+
+    def _on_health(self, reason: str | None) -> None:
+        if reason is not None and (self.state in _SERVES or self._illness is not None):
+            self._illness = reason
+            self._stand(DriverState.UNAVAILABLE, UNHEALTHY, reason)
+        elif reason is None and self._illness is not None:
+            self._illness = None
+            self._stand(*self._judged)
+
+    def _notes(self) -> tuple[Problem, ...]:
+        """What installing it had to say."""
+        notes = self.installed.notes if self.installed is not None else ()
+        places = self.driver.places
+        return tuple(
+            places.problem("/install", each.code, each.message, "nothing needs to be done", severity="note")
+            for each in notes
+        )
+
+    def _fell(self, who: str | None) -> None:
+        """A series of attempts was in vain. A tenant's own trouble is nobody else's."""
+        instance = self._instances.maybe(who) if self._instances is not None else None
+        if instance is None or who is not None:
+            return
+        failure = instance.keeper.failure
+        reason = instance.keeper.link.standing.reason
+        self._illness = None
+        if failure is not None and failure.unauthorised:
+            lacks = lacks_of(failure)
+            if lacks and all(lack.per_user for lack in lacks) and self.driver.interlock.isolation != "driver":
+                # Only its users can have them: each user's own process will be looked at.
+                self._offer_unseen()
+                self._judged = (DriverState.READY, None, None)
+                self._stand(*self._judged)
+            else:
+                self._unauth(code_of(lacks), reason)
+        elif failure is not None and failure.code == UNSUPPORTED:
+            self._stand(DriverState.REJECTED, UNSUPPORTED, reason)
+        else:
+            code = failure.code if failure is not None else None
+            usual = "upstream_error" if isinstance(self.driver.server, Remote) else "tool_unavailable"
+            self._stand(DriverState.UNAVAILABLE, code or usual, reason)
+        self.settled.set()
+
+    def _unauth(self, code: str, reason: str | None) -> None:
+        """What it would serve stays offered, so that whoever calls it hears what is needed."""
+        self.login = login_words(self.driver, reason)
+        self._offer_unseen()
+        self._stand(DriverState.UNAUTHED, code, reason)
+
+    def _offer_unseen(self) -> None:
+        if not self.contract_ids:
+            self.contract_ids = frozenset(self.bindings)
+            self._tell()
+
+    def _expire(self, who: str | None, reason: str) -> None:
+        """AIP-30.auth-2: once; the server is not asked again before a secret, or the login, is another."""
+        if self._logins.maybe_expired(who) is not None or self._instances is None:
+            return
+        self._logins.expire(who, reason)
+        self._begin_task(self._logins.keep(who))
+        if who is None:
+            self._illness = None
+            self._unauth("auth_required", reason)
+        log.warning("driver %s: %s", self.driver.key, reason)
+        instance = self._instances.maybe(who)
+        if instance is not None:
+            self._begin_task(self._end_unlent(self._instances, instance))
+
+    async def _end_unlent(self, instances: Instances, instance: Instance) -> None:
+        async with instances.drained(instance, self._longest_s):
+            instances.rest(instance)
+
+    def _on_restarted(self, who: str | None) -> None:
+        if self._logins.renew(who):
+            self._begin_task(self._logins.keep(who))
+
+    def on_secret(self, slug: str) -> tuple[str, ...]:
+        """It was set: what runs with it, or waits for it, is started anew, once its open calls have ended. Gives the
+        segments of these."""
+        instances = self._instances
+        names = [name for name, entry in self._inventory.items() if entry.slug == slug]
+        if instances is None or not set(names) & {*self.driver.secret_names}:
+            return ()
+        for who in self._logins.expired:
+            self._on_restarted(who)
+        concerned = [one for one in instances.all if one.keeper.link.standing.state is not LinkState.ASLEEP]
+        if self.state is DriverState.UNAUTHED and (primary := instances.maybe(None)) and primary not in concerned:
+            concerned.append(primary)
+        for instance in concerned:
+            self._begin_task(self._restart_unlent(instances, instance))
+        return tuple(one.keeper.link.segment for one in concerned)
+
+    async def _restart_unlent(self, instances: Instances, instance: Instance) -> None:
+        async with instances.drained(instance, self._longest_s):
+            if self.state is DriverState.UNAUTHED:
+                self.login = None
+                self._stand(DriverState.CHECKING, None, None)
+            await instance.keeper.restart()
+
+    @property
+    def _longest_s(self) -> float:
+        return max(contract.timeout_ms for contract in self._contracts.values()) / 1000
+
+    def _begin_task(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=f"driver {self.driver.key}: login")
+        self._undone.add(task)
+        task.add_done_callback(self._undone.discard)
+
+    def _stand(self, state: DriverState, code: str | None, reason: str | None) -> None:
+        if (state, code, reason) != (self.state, self.code, self.reason):
+            self.state, self.code, self.reason = state, code, reason
+            if self.on_step is not None:
+                self.on_step(state, reason)
+            log.info("driver %s: %s%s", self.driver.key, state.value, f" ({reason})" if reason else "")
+
+    def _tell(self) -> None:
+        if self.on_changed is not None:
+            self.on_changed(self)
+
+    # Health
+
+    async def look(self) -> str | None:
+        """Its health check, now; None: it is well, or has none."""
+        return None if self._checkup is None else await self._checkup.look()
+
+    @property
+    def passed_at(self) -> float | None:
+        return None if self._checkup is None else self._checkup.passed_at
+
+    @property
+    def failed_at(self) -> float | None:
+        return None if self._checkup is None else self._checkup.failed_at
+
+    # Lending
+
+    def maybe_ready(self, caller: Caller) -> InstanceLease | None:
+        instances = self._instances
+        if instances is None or self.state not in _SERVES:
+            return None
+        if self._refreshing is not None and self._refreshing.is_due:
+            return None
+        instance = instances.maybe(self._who(caller))
+        return None if instance is None or not self._is_ready(instance) else instances.maybe_lend(instance)
+
+    async def acquire(self, caller: Caller, timeout_s: float = ACQUIRE_S) -> InstanceLease | DriverError:
+        instances = self._instances
+        if instances is None or self.state is DriverState.REJECTED:
+            return self._refusal()
+        who = self._who(caller)
+        if self.state is DriverState.UNAUTHED and who is None:  # it refused, or would: it is not asked again
+            return self._unauthed(self.reason)
+        if who is not None:
+            try:
+                expired = await self._logins.load(who)
+            except StoreError as error:
+                expired = str(error)
+            if expired is not None:
+                return self._unauthed(expired)
+        if self._refreshing is not None:
+            await self._refreshing.refresh()
+        lease = await instances.borrow(who, timeout_s)
+        if lease is None:
+            return DriverError(
+                code="rate_limited",
+                message="all processes of this tool's server are busy; try again later",
+                retryable=True,
+                cause={"driver": self.driver.key, "max_processes": self.driver.interlock.max_processes},
+            )
+        keeper = lease.instance.keeper
+        try:
+            if not await keeper.come_up():
+                return self._away(keeper)
+            if not keeper.is_current:
+                await keeper.read_again()
+            if self._is_fit(lease.instance):
+                lent, lease = lease, None
+                return lent
+            return self._refusal(lease.instance.verdict)
+        finally:
+            if lease is not None:
+                lease.release()
+
+    def _who(self, caller: Caller) -> str | None:
+        match self.driver.interlock.isolation:
+            case "tenant":
+                return self._shop.tenant_of(caller)
+            case "user":
+                return self._shop.user_of(caller)
+            case _:
+                return None
+
+    def _is_ready(self, instance: Instance) -> bool:
+        return instance.keeper.is_usable and instance.keeper.is_current and self._is_fit(instance)
+
+    def _is_fit(self, instance: Instance) -> bool:
+        return instance.verdict is not None and instance.verdict.state in _SERVES
+
+    def _refusal(self, verdict: Verdict | None = None) -> DriverError:
+        reason = self.reason if verdict is None else verdict.reason
+        cause = {"driver": self.driver.key, "code": self.code, "reason": reason}
+        if verdict is None and self.state is not DriverState.REJECTED:
+            message = "the server of this tool is not ready"
+            return DriverError(code="tool_unavailable", message=message, retryable=True, cause=cause)
+        message = "the server of this tool does not keep its contract"
+        return DriverError(code="contract_mismatch", message=message, cause=cause)
+
+    def _away(self, keeper: DriverKeeper) -> DriverError:
+        reason = keeper.link.standing.reason
+        if keeper.failure is not None and keeper.failure.unauthorised:
+            return self._unauthed(reason)
+        return DriverError(
+            code="tool_unavailable",
+            message="the server of this tool could not be reached",
+            retryable=True,
+            cause={"driver": self.driver.key, "reason": reason},
+        )
+
+    def _unauthed(self, reason: str | None) -> DriverError:
+        return DriverError(
+            code="auth_required",
+            message=login_words(self.driver, reason),
+            cause={"driver": self.driver.key, "reason": reason},
+        )
+
+    # What an earlier check found
+
+    def _about(self) -> str:
+        contracts = [self._contracts[each.index] for each in self.driver.implements]
+        return about(self._digest, self.installed, contracts)
+
+    async def _keep(self, verdict: Verdict, link: Link) -> None:
+        tools = {contract: bound.tool_digest for contract, bound in verdict.bound.items()}
+        protocol = link.facts.version if link.facts is not None else ""
+        await self._snapshots.keep(Snapshot(about=self._about(), protocol=protocol, tools=tools))
+
+    # For people
+
+    def running(self) -> dict[str, Any]:
+        """What its server is now, beside what its file says."""
+        instance = self._instances.maybe(None) if self._instances is not None else None
+        if instance is None:
+            return {"protocol_version": None, "transport": None, "version": None, "last_words": []}
+        keeper = instance.keeper
+        facts = keeper.link.facts
+        return {
+            "protocol_version": facts.version if facts is not None else None,
+            "transport": keeper.link.transport if facts is not None else None,
+            "version": self.installed.version if self.installed is not None else None,
+            "link": keeper.link.standing.state.value,
+            "last_words": [line.text for line in keeper.stderr.tail(LAST_WORDS)],
+        }
+
+
+def _offered(listing: Listing | None, bound: Mapping[str, Bound]) -> object:
+    """What differs when it offers something else."""
+    lists = () if listing is None else (listing.tools, listing.prompts, listing.resources, listing.templates)
+    return tuple(items.digest for items in lists), {contract: id(each) for contract, each in bound.items()}

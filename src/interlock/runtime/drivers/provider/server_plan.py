@@ -1,0 +1,163 @@
+"""A driver and what was installed for it, as the plan that a keeper starts or dials its server by.
+
+Secrets stay placeholders: they are revealed when the server is started, and nobody here sees one. Nothing of a caller
+goes in (AIP-security-8).
+"""
+
+import os
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from interlock.config.plan import Dial, OAuthPlan, SandboxPlan, ServerPlan, Spawn
+from interlock.protocol.drivers.files.runner_block import runner_limits
+from interlock.protocol.drivers.model import Docker, Driver, FileAccess, Network, Remote, RemoteAuth, Sandbox
+from interlock.protocol.mcp.eras import LEGACY_VERSIONS, Era
+from interlock.runtime.drivers.install.install import with_another_port
+from interlock.runtime.drivers.install.outcome import Installed
+from interlock.runtime.links.connector import Eras
+from interlock.runtime.links.handshake import LEGACY_CAPABILITIES, Manner
+
+HOMES: Final = "homes"
+
+
+def segment_of(driver: Driver, who: str | None) -> str:
+    """What its keeper is called. No segment of a configured or registered server holds an '@'."""
+    return driver.key if who is None else f"{driver.key}+{_brief(who)}"
+
+
+def compiled(
+    driver: Driver,
+    installed: Installed,
+    *,
+    folder: Path,
+    data: Path,
+    who: str | None = None,
+    is_sandboxed: bool = True,
+) -> ServerPlan:
+    """`folder` holds the DRIVER.md, and its relative paths start there. `who`: the tenant or user whose own it is."""
+    server = driver.server
+    segment = segment_of(driver, who)
+    if isinstance(server, Remote):
+        return ServerPlan(segment=segment, reach=_dial(driver, server))
+    place = _places(folder)
+    home = data / HOMES / driver.id
+    is_container = isinstance(server, Docker)
+    installed = with_another_port(installed)
+    sandbox = None
+    if is_sandboxed and not is_container:
+        sandbox = _sandbox(driver, installed, home if who is None else home / _brief(who), place)
+    return ServerPlan(
+        segment=segment,
+        reach=Spawn(
+            command=(*installed.command, *server.args),
+            env={**installed.env, **_set(driver.sandbox), **server.env},
+            cwd=None if server.cwd is None or is_container else place(server.cwd),
+            sandbox=sandbox,
+            serves=installed.url,
+        ),
+    )
+
+
+def may_be_oauth(driver: Driver) -> bool:
+    """Whether a token may be asked for: not where the file says what the credential is."""
+    server = driver.server
+    return isinstance(server, Remote) and (server.auth is None or server.auth.type in ("oauth", "none"))
+
+
+def manner_of(driver: Driver) -> Manner:
+    asked = driver.interlock.client_capabilities
+    return Manner(
+        # AIP-proto-6: on a shared process a server's question cannot be tied to one caller.
+        capabilities={name: LEGACY_CAPABILITIES[name] for name in asked},
+        versions=driver.interlock.protocol_versions,
+        patience_s=driver.connection.timeout_ms / 1000,
+        either_transport=isinstance(driver.server, Remote),
+    )
+
+
+class DeclaredEras:
+    """The era one driver's server spoke last, else the one of the version it is declared for (AIP-proto-3)."""
+
+    def __init__(self, eras: Eras, driver: Driver) -> None:
+        self._eras = eras
+        self._key = driver.key
+        self._declared = Era.LEGACY if driver.protocol_version in LEGACY_VERSIONS else None
+
+    def get(self, server: str) -> Era | None:
+        return self._eras.get(self._key) or self._declared
+
+    def put(self, server: str, era: Era) -> None:
+        self._eras.put(self._key, era)
+
+
+def _brief(who: str) -> str:
+    return sha256(who.encode()).hexdigest()[:8]
+
+
+def _places(folder: Path) -> Callable[[str], Path]:
+    return lambda written: folder / Path(written).expanduser()
+
+
+def _dial(driver: Driver, server: Remote) -> Dial:
+    auth = server.auth or RemoteAuth(type="none")
+    headers = dict(server.headers)
+    if auth.type == "bearer":
+        headers["Authorization"] = f"Bearer ${{secrets.{auth.secret}}}"
+    elif auth.type == "header" and auth.header is not None:
+        headers[auth.header] = f"${{secrets.{auth.secret}}}"
+    return Dial(
+        url=server.url,
+        headers=headers,
+        query=dict(server.query),
+        transport="sse" if driver.transport == "sse" else "http",
+        auth=_oauth(driver, auth) if auth.type == "oauth" else None,
+        egress=_asked(driver, server),
+    )
+
+
+def _asked(driver: Driver, server: Remote) -> tuple[str, ...] | None:
+    """AIP-security-4: authorization servers are hosts like any other, where the file lists hosts."""
+    if driver.network is None or "/network/egress" not in driver.places.lines:
+        return None
+    return (*driver.network.egress, urlsplit(server.url).hostname or "")
+
+
+def _oauth(driver: Driver, auth: RemoteAuth) -> OAuthPlan:
+    return OAuthPlan(
+        grant="authorization_code" if auth.secret is None else "client_credentials",
+        client_id=auth.client_id,
+        client_secret=None if auth.secret is None else f"${{secrets.{auth.secret}}}",
+        scopes=auth.scopes,
+    )
+
+
+def _set(sandbox: Sandbox | None) -> dict[str, str]:
+    """What is both passed and set is set where the host has none: ${VAR:-default} of an import (AIP-import-7)."""
+    if sandbox is None or sandbox.env is None:
+        return {}
+    passed = {name for name in sandbox.env.passed if name in os.environ}
+    return {name: value for name, value in sandbox.env.set.items() if name not in passed}
+
+
+def _sandbox(driver: Driver, installed: Installed, home: Path, place: Callable[[str], Path]) -> SandboxPlan:
+    block = driver.sandbox or Sandbox()
+    fs = block.fs or FileAccess()
+    network = driver.network or block.network or Network()
+    limits = runner_limits(driver.runner)
+    states = tuple(place(path) for path in driver.auth.state.paths) if driver.auth is not None else ()
+    return SandboxPlan(
+        home=home,
+        from_arguments=driver.sandbox is None,
+        read=(*installed.reads, *map(place, fs.read)),
+        write=(*installed.writes, *map(place, fs.write), *states),
+        deny=tuple(map(place, fs.deny)),
+        egress=network.egress,
+        programs=block.exec.spawn if block.exec is not None else (),
+        any_program=block.exec is not None and block.exec.allow,
+        passed=block.env.passed if block.env is not None else (),
+        memory_mb=limits.memory_mb,
+        cpu_ms=limits.cpu_ms,
+    )

@@ -1,0 +1,159 @@
+"""Does a driver keep to its contracts? Their examples, called through it (AIP-14.rules-3).
+
+Each is a call like anybody's: through the guard, with its gate and its record, only that no other driver may answer.
+An example of a contract that changes something is left alone unless the operator wants it.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.protocol.drivers.binding.call_result import ERROR_KEY
+from interlock.protocol.drivers.binding.listed_tool import qualified_name
+from interlock.protocol.drivers.binding.request_state import pinned_to
+from interlock.protocol.drivers.files.frontmatter import escaped
+from interlock.protocol.drivers.model import Contract, ContractExample
+from interlock.protocol.jsonrpc.codec import decode_value, encode_value
+from interlock.protocol.mcp.meta import stamp_modern
+from interlock.runtime.calls.caller import Principal
+from interlock.runtime.catalog.catalog import EVERYTHING
+from interlock.runtime.drivers.workspace.declaration import Declared
+
+if TYPE_CHECKING:
+    from interlock.runtime.node.node import Node
+
+JsonObject = dict[str, Any]
+
+START_S: Final = 60.0  # for a server that has to be started first, besides the contract's own time
+DIFFERENCES_MAX: Final = 20  # told of one example
+SHOWN_CHARS_MAX: Final = 200  # of a value in a difference
+_ids = itertools.count(1)
+
+
+class _Answer:
+    """A Sink that keeps the one answer."""
+
+    def __init__(self) -> None:
+        self.message: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def emit(self, message: bytes) -> None:
+        """Progress and logs are nobody's here."""
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        if not self.message.done():
+            self.message.set_result(message)
+
+    def drop(self) -> None:
+        if not self.message.done():
+            self.message.cancel()
+
+
+class Examples:
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+
+    async def run(self, declared: Declared, by: str, *, allow_mutation: bool) -> JsonObject:
+        outcomes: list[JsonObject] = []
+        for contract in declared.contracts.values():
+            for example in contract.examples:
+                outcome: JsonObject = {"contract": contract.id, "example": example.name, "driver": declared.key}
+                if contract.mutates and not allow_mutation:
+                    outcomes.append({**outcome, "outcome": "skipped", "difference": ["it changes something"]})
+                    continue
+                outcomes.append(outcome | await self._one(declared.key, contract, example, by))
+        return {
+            "id": declared.id,
+            "key": declared.key,
+            "ok": all(each["outcome"] in ("passed", "skipped") for each in outcomes),
+            "examples": outcomes,
+        }
+
+    async def _one(self, key: str, contract: Contract, example: ContractExample, by: str) -> JsonObject:
+        name = self._listed(contract)
+        if name is None:
+            return _failed("the contract is not offered: interlock drivers show says why")
+        principal = Principal(by if by == "local" else f"operator:{by.removeprefix('operator:')}", "admin")
+        caller = self._node.modern.caller(principal, "operator", None, "qualified")
+        meta: dict[str, Raw] = {}
+        stamp_modern(meta, capabilities=Raw(b"{}"), client=None, log_level=None)
+        params = {
+            "name": Raw(encode_value(name)),
+            "arguments": Raw(encode_value(example.input)),
+            "requestState": Raw(encode_value(pinned_to(key))),
+        }
+        answer = _Answer()
+        self._node.dispatch.call_tool(caller, str(next(_ids)).encode(), params, meta, answer)
+        try:
+            async with asyncio.timeout(contract.timeout_ms / 1000 + START_S):
+                said = decode_value(await answer.message)
+        except (TimeoutError, asyncio.CancelledError):
+            if not answer.message.cancelled():
+                return _failed("no answer in time")
+            return _failed("the call was ended")
+        return _judged(said, example)
+
+    def _listed(self, contract: Contract) -> str | None:
+        """As it is listed here, below whatever the node's own segment is."""
+        named = qualified_name(contract)
+        if not isinstance(named, tuple):
+            return None
+        segment, local = named
+        link = self._node.contracts.links.get(segment)
+        for route in self._node.catalog.namespace.view(EVERYTHING).tool_routes:
+            if route.link is link and route.original == local:
+                return route.qualified
+        return None
+
+
+def _judged(said: JsonObject, example: ContractExample) -> JsonObject:
+    error, result = said.get("error"), said.get("result")
+    if isinstance(error, dict):
+        data = error.get("data") or {}
+        if data.get("reason") == "confirmation_required" or error.get("message") == "confirmation_required":
+            return {"outcome": "held", "difference": ["it waits for a decision: interlock approvals"]}
+        return _failed(f"{error.get('message')}: {data.get('reason', '')}".rstrip(": "))
+    if not isinstance(result, dict):
+        return _failed("the answer cannot be read")
+    if result.get("resultType") == "input_required":
+        return {"outcome": "held", "difference": ["it asks something first"]}
+    if result.get("isError"):
+        code = ((result.get("_meta") or {}).get(ERROR_KEY) or {}).get("code", "")
+        texts = [block.get("text", "") for block in result.get("content", ()) if isinstance(block, dict)]
+        return _failed(texts[0] if texts else code or "the tool reports an error")
+    if example.output is msgspec.UNSET:
+        return {"outcome": "passed", "difference": []}
+    found = list(itertools.islice(differences(example.output, result.get("structuredContent")), DIFFERENCES_MAX))
+    return {"outcome": "failed" if found else "passed", "difference": found}
+
+
+def _failed(why: str) -> JsonObject:
+    return {"outcome": "failed", "difference": [why]}
+
+
+def differences(wanted: Any, got: Any, pointer: str = "") -> Iterator[str]:
+    """Where two JSON values differ. 1 and 1.0 are one number; true is none."""
+    if isinstance(wanted, dict) and isinstance(got, dict):
+        for key in dict.fromkeys((*wanted, *got)):
+            place = f"{pointer}/{escaped(key)}"
+            if key not in got:
+                yield f"{place}: wanted {_shown(wanted[key])}, it is missing"
+            elif key not in wanted:
+                yield f"{place}: {_shown(got[key])} was not wanted"
+            else:
+                yield from differences(wanted[key], got[key], place)
+    elif isinstance(wanted, list) and isinstance(got, list):
+        if len(wanted) != len(got):
+            yield f"{pointer or '/'}: wanted {len(wanted)} entries, got {len(got)}"
+        for index, (one, other) in enumerate(zip(wanted, got, strict=False)):
+            yield from differences(one, other, f"{pointer}/{index}")
+    elif isinstance(wanted, bool) != isinstance(got, bool) or wanted != got:
+        yield f"{pointer or '/'}: wanted {_shown(wanted)}, got {_shown(got)}"
+
+
+def _shown(value: Any) -> str:
+    text = encode_value(value).decode()
+    return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"

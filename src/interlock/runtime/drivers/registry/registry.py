@@ -1,0 +1,269 @@
+"""The drivers of a node: what lies on disk, what of it is accepted, and one provider for each that may run.
+
+A look at the folders becomes a declaration (`survey`, off the loop); the declaration becomes providers. One whose
+files, contracts and settings are as before is not touched. A changed one is replaced: the new provider takes calls at
+once, the old one ends when its calls have. Nothing is made, installed or started for a folder that nobody accepted as
+it is now.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.protocol.drivers.model import Contract, Problem
+from interlock.protocol.drivers.selection.requirements import Machine
+from interlock.runtime.drivers.contracts.table import ContractTable
+from interlock.runtime.drivers.provider.interfaces import DriverState, Provider
+from interlock.runtime.drivers.workspace.declaration import Declaration, Declared
+from interlock.runtime.drivers.workspace.scan import Sight, look
+from interlock.runtime.drivers.workspace.survey import Surveyor
+from interlock.runtime.drivers.workspace.trust_store import Memory
+
+STOPPED: Final = "stopped"
+
+log = logging.getLogger("interlock.drivers")
+
+REST_SHARE: Final = 10  # two hundred drivers that come up one after the other are taken up together
+REST_MAX_S: Final = 1.0
+
+
+class Running(Provider, Protocol):
+    """A provider with its life: `stop` ends when the calls it lent a link for have ended, unless `at_once`."""
+
+    on_changed: Callable[[Any], None] | None
+    settled: asyncio.Event  # the first verdict is there
+
+    def running(self) -> Mapping[str, Any]:
+        """What its server is now, for people."""
+
+    def start(self) -> None: ...
+
+    def on_secret(self, slug: str) -> tuple[str, ...]:
+        """This one was set. Gives the segments of what is started anew with it."""
+
+    async def stop(self, *, at_once: bool = False) -> None: ...
+
+
+Factory = Callable[[Declared], Running]
+Take = Callable[[ContractTable], Awaitable[None]]
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    provider: Running
+    made_of: tuple[object, ...]
+
+
+class Registry:
+    def __init__(self, plan: Plan, memory: Memory, machine: Machine) -> None:
+        self.plan = plan
+        self.memory = memory
+        self.declaration = Declaration()
+        self.sight = Sight()
+        self.factory: Factory | None = None  # without one it only knows, and starts nothing
+        self.take: Take | None = None
+        self.offered_problems: Callable[[], Sequence[Problem]] = tuple  # of what is offered of all drivers together
+        self.on_declared: Callable[[Declaration], Awaitable[None]] | None = None  # after everything is taken up
+        self._machine = machine
+        self._surveyor = Surveyor(plan, machine)
+        self._basis: tuple[Sight, int, Surveyor] | None = None  # what the declaration was made of
+        self._kept: dict[str, _Kept] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._refreshing = asyncio.Lock()
+        self._publishing: asyncio.Task[None] | None = None
+        self._published = ContractTable()
+        self._stale = False
+
+    # Looking
+
+    async def refresh(self, sight: Sight | None = None) -> Declaration:
+        """Everything as it is on disk now, taken up. Raises StoreError where what was registered cannot be kept."""
+        async with self._refreshing:
+            if sight is None:
+                sight = await asyncio.to_thread(look, self.plan, self.declaration.others)
+            basis = (sight, self.memory.revision, self._surveyor)
+            if basis == self._basis:
+                return self.declaration
+            new = await asyncio.to_thread(self._surveyor.survey, sight, self.memory.all)
+            old, self.declaration, self.sight = self.declaration, new, sight
+            if self.factory is not None:
+                _tell(old, new)
+                await self._put_into_effect(new, self.factory)
+            self._basis = basis
+        if self.on_declared is not None:
+            await self.on_declared(new)
+        return new
+
+    async def current(self) -> Declaration:
+        """The same; but while others are at it, what was found last: taking up many drivers takes its time."""
+        if self._refreshing.locked() and self.declaration.drivers:
+            return self.declaration
+        return await self.refresh()
+
+    async def renew(self, key: str) -> None:
+        """Another release of its server is on record: its provider is made anew. Raises StoreError."""
+        async with self._refreshing:
+            if key in self._kept:
+                self._leave(key)
+            self._basis = None
+        await self.refresh()
+
+    def replan(self, plan: Plan) -> None:
+        """For the next look."""
+        self.plan = plan
+        self._surveyor = Surveyor(plan, self._machine)
+
+    async def _put_into_effect(self, declaration: Declaration, factory: Factory) -> None:
+        wanted = {one.key: one for one in declaration.drivers if one.is_fit and one.trusted}
+        for key in self._kept.keys() - wanted.keys():
+            self._leave(key)
+        made_of = {key: _made_of(one, self.plan) for key, one in wanted.items()}
+        changed = [key for key, made in made_of.items() if key not in self._kept or self._kept[key].made_of != made]
+        # All at once: each waits for the disk.
+        registered = await asyncio.gather(
+            *(self.memory.register(one.driver) for key in changed if (one := wanted[key]).driver is not None),
+            return_exceptions=True,
+        )
+        trouble: BaseException | None = None
+        for key, failed in zip(changed, registered, strict=True):
+            if failed is not None:
+                trouble = failed
+                continue
+            if key in self._kept:
+                self._leave(key)
+            provider = factory(wanted[key])
+            provider.on_changed = self._on_changed
+            self._kept[key] = _Kept(provider, made_of[key])
+            provider.start()
+        await self.publish(anyway=False)
+        if trouble is not None:
+            raise trouble
+
+    def _leave(self, key: str, *, at_once: bool = False) -> None:
+        provider = self._kept.pop(key).provider
+        provider.on_changed = None
+        task = asyncio.get_running_loop().create_task(provider.stop(at_once=at_once), name=f"driver {key} leaves")
+        self._leaving.add(task)
+        task.add_done_callback(self._left)
+
+    def _left(self, task: asyncio.Task[None]) -> None:
+        self._leaving.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("%s: it could not be stopped", task.get_name(), exc_info=task.exception())
+
+    async def all_left(self) -> None:
+        """Until everything that was replaced or removed has ended."""
+        if self._leaving:
+            await asyncio.wait(set(self._leaving))
+
+    async def stop(self) -> None:
+        async with self._refreshing:
+            for key in list(self._kept):
+                self._leave(key, at_once=True)
+            if self._publishing is not None:
+                self._publishing.cancel()
+                await asyncio.gather(self._publishing, return_exceptions=True)
+            if self._leaving:
+                await asyncio.gather(*self._leaving, return_exceptions=True)
+
+    # What the contract side is told
+
+    def _on_changed(self, provider: Running) -> None:
+        """Several changes that come together are told once."""
+        self._stale = True
+        if self._publishing is None or self._publishing.done():
+            loop = asyncio.get_running_loop()
+            self._publishing = loop.create_task(self._publish_again(), name="drivers changed")
+
+    async def _publish_again(self) -> None:
+        while self._stale:
+            self._stale = False
+            began = asyncio.get_running_loop().time()
+            try:
+                await self.publish()
+            except Exception:
+                log.exception("what drivers offer could not be taken up")
+            took = asyncio.get_running_loop().time() - began
+            await asyncio.sleep(min(REST_MAX_S, took * REST_SHARE))
+
+    async def publish(self, *, anyway: bool = True) -> None:
+        """`anyway`: what a provider offers, or how one is chosen, may differ although the table looks the same."""
+        table = self.table()
+        if self.take is not None and (anyway or table != self._published):
+            self._published = table
+            await self.take(table)
+
+    def table(self) -> ContractTable:
+        contracts: dict[str, Contract] = {}
+        providers: dict[str, tuple[Provider, ...]] = {}
+        declared = {one.key: one for one in self.declaration.drivers}
+        for key in sorted(self._kept):
+            provider = self._kept[key].provider
+            for contract in declared[key].contracts.values():
+                if contract.id in provider.contract_ids:
+                    contracts.setdefault(contract.id, contract)
+                    providers[contract.id] = (*providers.get(contract.id, ()), provider)
+        drivers = tuple(self._kept[key].provider for key in sorted(self._kept))
+        return ContractTable(contracts=contracts, providers=providers, drivers=drivers)
+
+    # Asking
+
+    @property
+    def providers(self) -> Mapping[str, Running]:
+        return {key: kept.provider for key, kept in self._kept.items()}
+
+    def state_of(self, declared: Declared) -> tuple[str, str | None]:
+        """With the reason. A driver that nobody runs is stopped."""
+        if declared.state is not None:
+            return declared.state.value, declared.reason
+        if not declared.trusted:
+            return DriverState.UNTRUSTED.value, "nobody has accepted the folder as it is now"
+        kept = self._kept.get(declared.key)
+        if kept is None:
+            return STOPPED, None
+        return kept.provider.state.value, kept.provider.reason
+
+
+def _made_of(declared: Declared, plan: Plan) -> tuple[object, ...]:
+    """What a provider has to be made anew for."""
+    drivers = plan.drivers
+    return (
+        declared.digest,
+        declared.driver,
+        dict(declared.contracts),
+        dict(declared.secrets),
+        declared.own_secrets,
+        drivers.sandbox.get(declared.id),
+        drivers.registration,
+        drivers.idle_timeout_s,
+        drivers.on_mismatch,
+        drivers.ca_file,
+        drivers.npx,
+        drivers.allow_unverified_install,
+    )
+
+
+def _tell(old: Declaration, new: Declaration) -> None:
+    """What changed, before anything is done about it."""
+    before = {(one.key, one.folder): one for one in old.drivers}
+    now = {(one.key, one.folder): one for one in new.drivers}
+    for (key, _), one in before.items():
+        if (key, one.folder) not in now:
+            log.info("driver %s is gone", key)
+    for (key, folder), one in now.items():
+        was = before.get((key, folder))
+        if was is not None and (was.digest, was.trusted, was.state) == (one.digest, one.trusted, one.state):
+            continue
+        if was is not None and was.digest != one.digest:
+            names = sorted({name for name in {**was.files, **one.files} if was.files.get(name) != one.files.get(name)})
+            log.info("driver %s changed: %s", key, ", ".join(names[:10]))
+        if one.reason is not None:
+            log.warning("driver %s cannot be used: %s", key, one.reason)
+        elif not one.trusted:
+            log.warning("driver %s is not trusted yet: interlock drivers trust %s shows it", key, one.id)
+        for problem in one.problems:
+            if problem.severity == "warning":
+                log.warning("driver %s: %s", key, problem)

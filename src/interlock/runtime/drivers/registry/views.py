@@ -1,0 +1,136 @@
+"""A driver in plain values: what an operator is shown of it, and what has changed since it was accepted."""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from interlock.protocol.approvals.digests import DRIVER
+from interlock.protocol.drivers.files.folder_digest import folder_digest
+from interlock.protocol.drivers.model import Contract, Driver, Problem, Secret
+from interlock.runtime.base.clock import rfc3339
+from interlock.runtime.drivers.workspace.declaration import Declared
+from interlock.runtime.drivers.workspace.folder import read_folder
+from interlock.runtime.drivers.workspace.scan import Found, mark_of
+from interlock.runtime.drivers.workspace.trust_store import Trusted
+from interlock.runtime.node.operations import Refused
+
+JsonObject = dict[str, Any]
+
+DIFFERENCE_LINES_MAX: Final = 2_000
+
+
+def problem_value(problem: Problem) -> JsonObject:
+    made: JsonObject = msgspec.to_builtins(problem)
+    return made
+
+
+def server_kind(driver: Driver) -> str:
+    kind: str = msgspec.to_builtins(driver.server)["kind"]
+    return kind
+
+
+def declared_value(one: Declared, driver: Driver) -> JsonObject:
+    """What a person looks at before trusting it: command, sandbox, egress, secrets, tags (AIP-security-13). With the
+    environment as it is written: it decides what a program does, and holds placeholders where it would hold secrets."""
+    return {
+        "description": driver.description,
+        "server": msgspec.to_builtins(driver.server),
+        "sandbox": msgspec.to_builtins(driver.sandbox) if driver.sandbox is not None else None,
+        "egress": list(driver.network.egress) if driver.network is not None else [],
+        "install": [" ".join((each.method, *_what(each.options))) for each in driver.install],
+        "secrets": {
+            name: _place(one.secrets[name]) if name in one.secrets else None
+            for name in dict.fromkeys((*driver.secret_names, *one.secrets))
+        },
+        "policy_tags": list(driver.policy_tags),
+        "region": list(driver.region),
+        "protocol_version": driver.protocol_version or "latest",
+        "extension_keys": list(driver.extension_keys),
+        "expose": driver.interlock.expose,
+        "isolation": driver.interlock.isolation,
+        "bindings": [
+            {
+                "tool_name": binding.tool_name,
+                "contract": one.contracts[binding.index].id if binding.index in one.contracts else binding.tool,
+                "version": one.contracts[binding.index].version if binding.index in one.contracts else None,
+                "file": one.contracts[binding.index].places.file if binding.index in one.contracts else None,
+            }
+            for binding in driver.implements
+        ],
+    }
+
+
+def summary(one: Declared) -> JsonObject:
+    """What the digest is made of, and what it means."""
+    declared = declared_value(one, one.driver) if one.driver is not None else {}
+    return {DRIVER: one.key, "folder": str(one.folder), **declared, "files": dict(one.files)}
+
+
+def accepted_value(trusted: Trusted | None) -> JsonObject | None:
+    if trusted is None:
+        return None
+    return {"digest": trusted.digest, "by": trusted.by, "at": rfc3339(trusted.at), "policy_tags": list(trusted.tags)}
+
+
+def changed(now: Mapping[str, str], before: Mapping[str, str]) -> set[str]:
+    return {name for name in {**before, **now} if before.get(name) != now.get(name)}
+
+
+def texts_of(one: Declared) -> dict[str, str]:
+    """The short files of a folder, and the contracts elsewhere, as they are now. Raises Refused when they are others
+    than those that were declared. Blocking."""
+    folder = read_folder(Found(root=one.root, path=one.folder, mark=mark_of(one.folder)))
+    outside = {name: digest for name, digest in one.files.items() if Path(name).is_absolute()}
+    if folder_digest({**folder.digests, **outside}) != one.digest:
+        raise Refused("changed", f"the files of {one.id} are changing", {"driver": one.key})
+    texts = {name: data.decode("utf-8", "replace") for name, data in folder.texts.items()}
+    for name in outside:
+        try:
+            texts[name] = Path(name).read_text("utf-8", "replace")
+        except OSError:
+            continue
+    return texts
+
+
+def difference(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    left = DIFFERENCE_LINES_MAX
+    for name in sorted({**before, **now}):
+        old, new = before.get(name, ""), now.get(name, "")
+        if old == new:
+            continue
+        for line in difflib.unified_diff(
+            old.splitlines(), new.splitlines(), f"{name} (accepted)", f"{name} (now)", lineterm="", n=2
+        ):
+            if not left:
+                yield f"... more than {DIFFERENCE_LINES_MAX} lines"
+                return
+            left -= 1
+            yield line
+
+
+def _what(options: Mapping[str, Any]) -> Iterator[str]:
+    """What is installed by it."""
+    return (str(options[key]) for key in ("package", "url", "path", "image") if key in options)
+
+
+def _place(secret: Secret) -> str:
+    """With where it is, which may be a file or a variable that has nothing to do with the driver."""
+    return secret.slug if secret.backend is None else f"{secret.slug} from {secret.backend}"
+
+
+def unserved(contract: Contract, name: str | None) -> dict[str, Any]:
+    """A contract that nobody serves now, told as one that somebody does (`Served.explained`)."""
+    return {
+        "contract": contract.id,
+        "version": contract.version,
+        "name": name or contract.id,
+        "file": contract.places.file,
+        "pinned": None,
+        "decided_by": "",
+        "ranked": [],
+        "rejected": [],
+        "error": "no_route",
+    }

@@ -1,0 +1,1 @@
+"""Secrets of drivers: backends, access before the fetch, logins, and what is missing."""

@@ -1,0 +1,29 @@
+"""What a driver that cannot be used for want of a credential waits for, in words."""
+
+from typing import Final
+
+from interlock.protocol.drivers.model import Driver
+from interlock.runtime.drivers.secrets.vault import ACCESS_DENIED, AUTH_REQUIRED, Lack, SecretsLacking
+from interlock.runtime.links.connector import ConnectFailed
+
+_NEEDS: Final = "the server behind this tool needs a credential first"
+
+
+def lacks_of(failure: ConnectFailed) -> tuple[Lack, ...]:
+    """The secrets it lacks, where that is why it was not reached."""
+    return failure.__cause__.lacks if isinstance(failure.__cause__, SecretsLacking) else ()
+
+
+def code_of(lacks: tuple[Lack, ...]) -> str:
+    return ACCESS_DENIED if any(lack.code == ACCESS_DENIED for lack in lacks) else AUTH_REQUIRED
+
+
+def login_words(driver: Driver, reason: str | None) -> str:
+    """For the client and the operator alike: slugs, and where one logs in."""
+    said = f"{_NEEDS}: {reason}" if reason else _NEEDS
+    login = driver.auth.login if driver.auth is not None else None
+    if login is not None and login.url is not None:
+        said += f"; log in at {login.url}"
+    if login is not None and login.cmd is not None:
+        said += f"; log in with {login.cmd}"
+    return said

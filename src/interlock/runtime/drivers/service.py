@@ -1,0 +1,141 @@
+"""A node's drivers, kept in view: folders are looked at every second, and everything else waits until there is one.
+
+Without a driver this is a look at three paths a second; the rooms that read files, and the packages they need, are
+first imported when a DRIVER.md is seen or an operator asks.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from interlock.config.plan import Plan
+from interlock.runtime.drivers.workspace.scan import Sight, is_any, look, roots_of
+from interlock.store.ports import StoreError
+
+if TYPE_CHECKING:
+    from interlock.runtime.drivers.registry.operations import DriverDesk
+    from interlock.runtime.drivers.registry.registry import Registry
+
+log = logging.getLogger("interlock.drivers")
+
+LOOK_S: Final = 1.0
+SHARE: Final = 20  # a look that costs much is followed by a pause of so many times its time on the processor
+
+LOOK_MAX_S: Final = 10.0
+
+Open = Callable[[Plan], "tuple[Registry, DriverDesk]"]
+
+
+class Drivers:
+    def __init__(self, plan: Plan, open_: Open) -> None:
+        """`open_` imports what a registry needs, and makes one."""
+        self.plan = plan
+        self.registry: Registry | None = None
+        self.problem: str | None = None  # why none of them can be used
+        self.settled = asyncio.Event()  # what was there at the start is taken up
+        self._desk: DriverDesk | None = None
+        self._open = open_
+        self._opening = asyncio.Lock()
+        self._again = asyncio.Event()
+        self._seen = Sight()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._watch(), name="drivers")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self.registry is not None:
+            await self.registry.stop()
+
+    async def replan(self, plan: Plan) -> None:
+        self.plan = plan
+        if self.registry is not None:
+            self.registry.replan(plan)
+            await self.registry.refresh()
+            await self.registry.publish()
+        self._again.set()
+
+    def on_secret(self, slug: str) -> list[str]:
+        """It was set. Gives the segments of the servers that are started anew with it."""
+        providers = self.registry.providers.values() if self.registry is not None else ()
+        return [segment for provider in providers for segment in provider.on_secret(slug)]
+
+    async def settle(self, seconds: float) -> None:
+        """Until every driver that was there at the start had its first chance, at most so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.settled.wait()
+                for provider in self.registry.providers.values() if self.registry is not None else ():
+                    await provider.settled.wait()
+        except TimeoutError:
+            return
+
+    async def desk(self) -> "DriverDesk":
+        """For an operator. Raises StoreError, ModuleNotFoundError."""
+        return (await self._opened())[1]
+
+    async def _opened(self) -> "tuple[Registry, DriverDesk]":
+        async with self._opening:
+            if self.registry is None or self._desk is None:
+                registry, desk = await asyncio.to_thread(self._open, self.plan)
+                await registry.memory.open()
+                self.registry, self._desk = registry, desk
+            return self.registry, self._desk
+
+    async def _watch(self) -> None:
+        while True:
+            took = 0.0
+            try:
+                took = await self._look()
+            except StoreError as refused:
+                log.error("drivers: %s", refused)
+            except Exception:
+                log.exception("the drivers could not be looked at")
+            self.settled.set()
+            try:
+                await asyncio.wait_for(self._again.wait(), min(max(LOOK_S, took * SHARE), LOOK_MAX_S))
+            except TimeoutError:
+                continue
+            self._again.clear()
+
+    async def _look(self) -> float:
+        """What a look costs, in seconds. Raises StoreError, and then the same is tried at the next look."""
+        if self.registry is None and not is_any(roots_of(self.plan)):
+            return 0.0
+        others = self.registry.declaration.others if self.registry is not None else ()
+        seen, took = await asyncio.to_thread(_timed_look, self.plan, others)
+        if seen == self._seen:
+            return took
+        registry = await self._maybe_opened() if seen.folders or seen.problems else self.registry
+        if registry is not None:
+            try:
+                await registry.refresh(seen)
+            except StoreError:
+                raise
+            except Exception:
+                self._seen = seen  # said once, not every second
+                raise
+            self._seen = seen
+        return took
+
+    async def _maybe_opened(self) -> "Registry | None":
+        try:
+            registry, _ = await self._opened()
+        except ModuleNotFoundError as missing:
+            if self.problem is None:
+                self.problem = f"driver files need the package {missing.name}: install Interlock anew"
+                log.error("%s", self.problem)
+            return None
+        self.problem = None
+        return registry
+
+
+def _timed_look(plan: Plan, others: Iterable[Path]) -> tuple[Sight, float]:
+    began = time.thread_time()
+    return look(plan, others), time.thread_time() - began

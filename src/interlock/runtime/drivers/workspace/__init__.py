@@ -1,0 +1,1 @@
+"""Driver folders on disk: scanning, reading, trust records, tamper checks."""

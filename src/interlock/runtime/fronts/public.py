@@ -1,0 +1,481 @@
+"""The public door: who may come in, and which desk serves them (rungs 1 and 2 of the guard's order).
+
+Credential, Origin, Host and size first; then the envelope and the era; then the desk of that era. No credential of the
+operator door opens this one.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from interlock.config.plan import AccessRule, Plan
+from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, maybe_plain_request
+from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, UNAVAILABLE, CodecError, Fault
+from interlock.protocol.jsonrpc.messages import Notification, Request, Response
+from interlock.protocol.mcp.eras import MODERN_VERSIONS
+from interlock.protocol.mcp.ladder import H_VERSION, HTTP_STATUS, Climbed, climb, climb_plain, unsupported
+from interlock.protocol.mcp.methods import INITIALIZE
+from interlock.protocol.mcp.sse import encode_event
+from interlock.runtime.base.refusal_log import Refusals
+from interlock.runtime.calls.call import Call, internal
+from interlock.runtime.calls.caller import Caller, Principal, principal_for
+from interlock.runtime.fronts.exchange import Exchange, Head, Refusal
+from interlock.runtime.fronts.http_protocol import NOW, McpProtocol
+from interlock.runtime.fronts.legacy import LegacyDesk
+from interlock.runtime.fronts.modern import ModernDesk
+from interlock.runtime.fronts.request_head import NOT_FOUND, Endpoint, Inspector, Passport
+from interlock.runtime.fronts.sessions import Session
+from interlock.runtime.fronts.sse import SseStream
+from interlock.runtime.fronts.trusted_proxies import Proxies
+
+log = logging.getLogger("interlock.door")
+
+REQUEST_S: Final = 30.0  # from a request's first byte to its last
+STUCK_S: Final = 30.0  # how long a client may leave our bytes unread
+IDLE_S: Final = 75.0
+HEARTBEAT_S: Final = 15.0  # a comment on quiet streams, so that proxies keep them and the dead are found
+SWEEP_S: Final = 1.0
+WAITING_BYTES_MAX: Final = 64 * 1024 * 1024  # bodies of requests whose access token is being looked at
+
+H_SESSION: Final = b"mcp-session-id"
+_MODERN_HEADERS: Final = frozenset(version.encode() for version in MODERN_VERSIONS)
+
+
+class Tokens(Protocol):
+    def principal(self, authorization: bytes) -> Principal | None: ...
+
+    def stands(self, principal: str) -> bool:
+        """Whether a principal that came in may still be here."""
+
+    def lapsed(self, principal: str) -> bool:
+        """Whether it must show a newer credential before it is told more."""
+
+
+class Bearers(Protocol):
+    """Access tokens of authorization servers, where there are any."""
+
+    without: Refusal  # of a request without a credential
+    in_url: Refusal
+    rules: tuple[AccessRule, ...]
+
+    async def admit(self, authorization: bytes) -> Principal | Refusal: ...
+
+    def beyond(self, caller: Caller, method: str, params: dict[str, Any]) -> Refusal | None:
+        """The refusal of a tool for which the caller needs a token with a wider scope."""
+
+
+class PublicDoor:
+    def __init__(self, plan: Plan, tokens: Tokens, legacy: LegacyDesk, modern: ModernDesk, refusals: Refusals) -> None:
+        self._tokens = tokens
+        self._legacy = legacy
+        self._modern = modern
+        self._refusals = refusals
+        self.proxies = Proxies(plan.node.trusted_proxies)
+        self.max_body_bytes = plan.limits.message_bytes
+        self._who_needs_none = plan.auth.anonymous
+        self._admit_by(plan)
+        self.known_heads: dict[bytes, tuple[Head, int] | None] = {}
+        self._inspector = Inspector(plan)
+        self.protocols: set[McpProtocol] = set()
+        self.sse_streams: dict[str, SseStream] = {}
+        self.bearers: Bearers | None = None
+        self.also_dismiss: Callable[[], None] | None = None  # at the door next to this one
+        self._waiting: set[asyncio.Task[None]] = set()
+        self._waiting_bytes = 0
+
+    def replan(self, plan: Plan) -> None:
+        """Other servers or rules: what was concluded from a request's head may no longer be so."""
+        self._admit_by(plan)
+        self._inspector = Inspector(plan)
+        self.known_heads.clear()
+        if self.bearers is not None:
+            self.bearers.rules = plan.access
+
+    def _admit_by(self, plan: Plan) -> None:
+        self._local = principal_for("local", None, plan.access)
+        self._stranger = msgspec.structs.replace(self._local, stranger=True)
+
+    # Rung 1: the door
+
+    def serve(self, exchange: Exchange) -> None:
+        head = exchange.head
+        passport: Passport | None = head.passport
+        try:
+            if passport is None:
+                in_url = self.bearers.in_url if self.bearers is not None else _UNAUTHORISED
+                passport = head.passport = self._inspector.inspect(head, in_url)
+            if passport.extra:
+                exchange.extra = passport.extra
+            if passport.at_once is not None:
+                self._turn_away(exchange, passport.at_once)
+                return
+            credential = head.credential
+            principal = self._anonymous(exchange) if credential is None else self._tokens.principal(credential)
+            if principal is not None:
+                self._admit(exchange, passport, principal)
+            elif self.bearers is not None:
+                self._ask_about(exchange, passport, self.bearers)
+            else:
+                self._turn_away(exchange, _UNAUTHORISED)
+        except Exception:
+            _fail(exchange)
+
+    def _ask_about(self, exchange: Exchange, passport: Passport, bearers: Bearers) -> None:
+        """A credential that nobody here knows (yet): the request waits, with its body, until somebody has judged it."""
+        credential = exchange.head.credential
+        if credential is None:
+            self._turn_away(exchange, bearers.without)
+        elif self._waiting_bytes + len(exchange.body) > WAITING_BYTES_MAX:
+            self._turn_away(exchange, _BUSY)
+        else:
+            self._waiting_bytes += len(exchange.body)
+            waiting = self._admit_later(exchange, passport, bearers, credential)
+            task = asyncio.get_running_loop().create_task(waiting)
+            self._waiting.add(task)
+            task.add_done_callback(self._waiting.discard)
+
+    async def _admit_later(self, exchange: Exchange, passport: Passport, bearers: Bearers, credential: bytes) -> None:
+        try:
+            who = await bearers.admit(credential)
+            if not isinstance(who, Principal):
+                self._turn_away(exchange, who)
+            elif not exchange.ended:  # the client may not have waited
+                self._admit(exchange, passport, who)
+        except Exception:
+            _fail(exchange)
+        finally:
+            self._waiting_bytes -= len(exchange.body)
+
+    def _admit(self, exchange: Exchange, passport: Passport, principal: Principal) -> None:
+        post = passport.post
+        if post is not None:
+            exchange.streams_only = passport.streams_only
+            if passport.modern:
+                self._modern_post(exchange, post, principal)
+            else:
+                self._legacy_post(exchange, post, principal)
+            return
+        endpoint = passport.endpoint
+        if passport.once_known is not None or endpoint is None:
+            _refuse(exchange, passport.once_known or NOT_FOUND)
+        elif endpoint.kind == "sse":
+            self._sse(exchange, endpoint, principal)
+        elif endpoint.kind == "messages":
+            self._sse_post(exchange, endpoint, principal)
+        else:
+            self._legacy_other(exchange, principal)
+
+    def _anonymous(self, exchange: Exchange) -> Principal | None:
+        """Who a request without a credential is from, where that may come in."""
+        if self._who_needs_none == "never":
+            return None
+        protocol = exchange.protocol
+        if protocol.is_loopback and not _was_forwarded(exchange):
+            return self._local
+        if protocol.is_proxy and self._speaks_for_us(protocol, exchange.head):
+            return self._local
+        return self._stranger if self._who_needs_none == "any" else None
+
+    def _speaks_for_us(self, proxy: McpProtocol, head: Head) -> bool:
+        """A trusted proxy on this machine passes on a program of this machine. What it does not say is not so."""
+        client = self.proxies.client(head.raw_headers)
+        return proxy.peer is not None and proxy.peer.is_loopback and client is not None and client.is_loopback
+
+    # Refusals
+
+    def _turn_away(self, exchange: Exchange, refusal: Refusal) -> None:
+        if refusal.status >= 400:
+            self.turned_away(exchange.protocol, exchange.head, refusal.error)
+        _refuse(exchange, refusal)
+
+    def turned_away(self, protocol: McpProtocol, head: Head, reason: str) -> None:
+        client = self.proxies.client(head.raw_headers) if protocol.is_proxy else None
+        self._refusals.note(f"peer:{client or protocol.peer}", "http", head.method.decode("ascii") or "-", reason)
+
+    # Rung 2: envelope and era
+
+    def _legacy_other(self, exchange: Exchange, principal: Principal) -> None:
+        session = self._session_of(exchange, principal)
+        if session is None:
+            return
+        if exchange.head.method == b"DELETE":
+            self._legacy.sessions.close(session, "closed by the client")
+            exchange.reply(204)
+            return
+        exchange.open_stream()
+        exchange.on_gone = lambda: session.detach(exchange)
+        session.attach(exchange)
+
+    def _modern_post(self, exchange: Exchange, endpoint: Endpoint, principal: Principal) -> None:
+        head = exchange.head
+        request = None if head.routing is None else climb_plain(exchange.body, head.routing)
+        if request is None:
+            request = self._climb(exchange)
+            if request is None:
+                return
+        caller = head.caller
+        if caller is None or caller.principal is not principal:
+            caller = head.caller = self._modern.caller(principal, "http", endpoint.only, endpoint.names)
+        if principal.ceiling is not None and self._is_beyond(caller, request.method, request.params, exchange):
+            return
+        running = self._modern.handle(caller, request, exchange, head.headers, endpoint.names)
+        if exchange.ended:
+            return
+        if isinstance(running, Call):
+            exchange.running = running
+        elif running is not None:
+            exchange.on_gone = lambda: self._modern.stop_listening(running)
+
+    def _climb(self, exchange: Exchange) -> Climbed | None:
+        """The ladder, rung by rung. None when the answer has been given."""
+        head = exchange.head
+        try:
+            message = decode_untrusted(exchange.body)
+        except CodecError as error:
+            exchange.answer(encode_fault(error.message_id, error.fault), 400)
+            return None
+        if type(message) is Notification:
+            version = head.headers.get(H_VERSION, b"")
+            if version in _MODERN_HEADERS:
+                exchange.reply(202)
+            else:
+                exchange.answer(encode_fault(b"null", unsupported(version.decode("latin-1"))), 400)
+            return None
+        if type(message) is not Request:
+            fault = Fault(INVALID_REQUEST, "a client sends no responses in 2026-07-28")
+            exchange.answer(encode_fault(b"null", fault), 400)
+            return None
+        climbed = climb(message, head.headers, head.doubled_routing)
+        if isinstance(climbed, Fault):
+            exchange.answer(encode_fault(message.id, climbed), HTTP_STATUS.get(climbed.code, 400))
+            return None
+        return climbed
+
+    def _legacy_post(self, exchange: Exchange, endpoint: Endpoint, principal: Principal) -> None:
+        plain = maybe_plain_request(exchange.body) if H_SESSION in exchange.head.headers else None
+        if plain is not None and principal.ceiling is None:
+            session = self._session_of(exchange, principal)
+            if session is not None:
+                call = self._legacy.request(session, *plain, exchange)
+                if not exchange.ended:
+                    exchange.running = call
+            return
+        try:
+            message = decode_untrusted(exchange.body)
+        except CodecError as error:
+            exchange.answer(encode_fault(error.message_id, error.fault), 400)
+            return
+        if type(message) is Request and message.method == INITIALIZE and H_SESSION not in exchange.head.headers:
+            opened = self._legacy.initialize(message, principal, "http", endpoint.only, endpoint.names)
+            if isinstance(opened, Fault):
+                exchange.answer(encode_fault(message.id, opened), 503 if opened.code == UNAVAILABLE else 400)
+                return
+            exchange.extra += b"mcp-session-id: %b\r\n" % opened.id.encode()
+            self._legacy.welcome(opened, message, exchange)
+            return
+        session = self._session_of(exchange, principal)
+        if session is None:
+            return
+        if type(message) is Request:
+            if principal.ceiling is not None:
+                params = decode_object(message.params) or {}
+                if self._is_beyond(session.caller, message.method, params, exchange):
+                    return
+            call = self._legacy.handle(session, message, exchange)
+            if not exchange.ended:
+                exchange.running = call
+        elif type(message) is Response and not session.answered(message):
+            fault = Fault(INVALID_REQUEST, "no server asked for this answer, or it came too late")
+            exchange.answer(encode_fault(message.id, fault), 400)
+        else:
+            if type(message) is Notification:
+                self._legacy.handle(session, message, exchange)
+            exchange.reply(202)
+
+    def _session_of(self, exchange: Exchange, principal: Principal) -> Session | None:
+        said = exchange.head.headers.get(H_SESSION)
+        if said is None:
+            fault = Fault(INVALID_REQUEST, "the header Mcp-Session-Id is missing; send initialize first")
+            exchange.answer(encode_fault(b"null", fault), 400)
+            return None
+        session = self._legacy.sessions.find(said.decode("latin-1"), principal.name)
+        if session is None:
+            fault = Fault(INVALID_REQUEST, "this session is unknown or has ended; send initialize again")
+            exchange.answer(encode_fault(b"null", fault), 404)
+        elif session.caller.principal is not principal:
+            session.caller.act_as(principal)
+        return session
+
+    def _is_beyond(self, caller: Caller, method: str, params: dict[str, Any], exchange: Exchange) -> bool:
+        refusal = None if self.bearers is None else self.bearers.beyond(caller, method, params)
+        if refusal is not None:
+            _refuse(exchange, refusal)
+        return refusal is not None
+
+    # HTTP+SSE (2024-11-05)
+
+    def _sse(self, exchange: Exchange, endpoint: Endpoint, principal: Principal) -> None:
+        stream = SseStream(self._legacy, exchange, endpoint, principal, self._sse_gone)
+        self.sse_streams[stream.id] = stream
+        exchange.on_gone = stream.gone
+        exchange.open_stream()
+        exchange.send_chunk(encode_event(b"/messages?session=" + stream.id.encode(), event=b"endpoint"))
+
+    def _sse_gone(self, stream: SseStream) -> None:
+        self.sse_streams.pop(stream.id, None)
+
+    def _sse_post(self, exchange: Exchange, endpoint: Endpoint, principal: Principal) -> None:
+        stream = self.sse_streams.get(endpoint.session or "")
+        if stream is None or stream.principal.name != principal.name:
+            _refuse(exchange, Refusal(404, "session_unknown", "this session is unknown or has ended; open /sse again"))
+            return
+        try:
+            message = decode_untrusted(exchange.body)
+        except CodecError as error:
+            exchange.answer(encode_fault(error.message_id, error.fault), 400)
+            return
+        caller = stream.caller_as(principal)
+        if caller is not None and type(message) is Request and principal.ceiling is not None:
+            params = decode_object(message.params) or {}
+            if self._is_beyond(caller, message.method, params, exchange):
+                return
+        exchange.reply(202)
+        stream.receive(message)
+
+    # The sweep
+
+    async def sweep_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            now = loop.time()
+            for protocol in list(self.protocols):
+                self._sweep(protocol, now)
+            self._legacy.sessions.expire()
+            self.dismiss_unwelcome()
+            self._refusals.settle()
+
+    def _sweep(self, protocol: McpProtocol, now: float) -> None:
+        exchange = protocol.exchange
+        if protocol.paused_since is not None and now - protocol.paused_since > STUCK_S:
+            protocol.transport.abort()
+        elif protocol.busy_since is not None:
+            if now - protocol.busy_since > REQUEST_S:
+                if exchange is None and protocol.url:
+                    protocol.time_out()
+                else:
+                    protocol.transport.close()
+        elif exchange is not None:
+            if exchange.streaming and now - protocol.written_at > HEARTBEAT_S:
+                exchange.send_chunk(b": \n\n")
+        elif protocol.idle_since == NOW:
+            protocol.idle_since = now
+        elif protocol.is_idle and now - protocol.idle_since > IDLE_S:
+            protocol.transport.close()
+
+    def end_streams(self) -> None:
+        """A drain: streams that carry no answers and would never end by themselves are ended in order."""
+        self._end_listening(None)
+        for session in list(self._legacy.sessions.by_id.values()):
+            for stream in list(session.streams):
+                if isinstance(stream, Exchange):
+                    session.detach(stream)
+                    stream.end_stream()
+
+    def end_sse(self) -> None:
+        """The older transport's streams carry the answers, so they end last."""
+        for stream in list(self.sse_streams.values()):
+            stream.exchange.end_stream()
+            stream.gone()
+
+    def dismiss_unwelcome(self) -> None:
+        """Whoever may no longer come in may not stay either: its sessions, streams and calls end."""
+        for name in self._present():
+            if not self._tokens.stands(name):
+                self._dismiss(name, "the credential was revoked")
+            elif self._tokens.lapsed(name):
+                self._dismiss(name, None)
+        if self.also_dismiss is not None:
+            self.also_dismiss()
+
+    def _dismiss(self, principal: str, ending: str | None) -> None:
+        """Without an `ending` the sessions stay: a client that brings a newer token goes on where it was."""
+        self._end_listening(principal)
+        for session in list(self._legacy.sessions.by_id.values()):
+            if session.caller.principal.name == principal:
+                streams = [stream for stream in session.streams if isinstance(stream, Exchange)]
+                if ending is not None:
+                    self._legacy.sessions.close(session, ending)
+                for stream in streams:
+                    session.detach(stream)
+                    stream.end_stream()
+        for sse in list(self.sse_streams.values()):
+            if sse.principal.name == principal:
+                sse.exchange.end_stream()
+                sse.gone()
+
+    def _end_listening(self, principal: str | None) -> None:
+        for listener in list(self._modern.listeners):
+            if principal is None or listener.caller.principal.name == principal:
+                listener.finish()
+                self._modern.stop_listening(listener)
+
+    def _present(self) -> set[str]:
+        """Who has something open here."""
+        names = {listener.caller.principal.name for listener in self._modern.listeners}
+        names |= {session.caller.principal.name for session in self._legacy.sessions.by_id.values()}
+        return names | {stream.principal.name for stream in self.sse_streams.values()}
+
+
+def _fail(exchange: Exchange) -> None:
+    ref = secrets.token_hex(6)
+    log.exception("internal error %s", ref)
+    try:
+        message = decode_untrusted(exchange.body)
+        message_id = b"null" if isinstance(message, Notification) else message.id
+    except CodecError:
+        message_id = b"null"
+    exchange.answer(encode_fault(message_id, internal(ref)), 200)
+
+
+def _refuse(exchange: Exchange, refusal: Refusal) -> None:
+    if refusal.extra:
+        exchange.extra += refusal.extra
+    if refusal.status == 204:
+        exchange.reply(204)
+        return
+    body = {"error": refusal.error, "message": refusal.message, "details": {}}
+    exchange.reply(refusal.status, msgspec.json.encode(body))
+
+
+def _was_forwarded(exchange: Exchange) -> bool:
+    """A proxy on this machine makes the world look like loopback."""
+    return not PROXY_HEADERS.isdisjoint(exchange.head.headers)
+
+
+PROXY_HEADERS: Final = frozenset(
+    (
+        b"forwarded",
+        b"via",
+        b"x-forwarded-for",
+        b"x-forwarded-host",
+        b"x-forwarded-proto",
+        b"x-real-ip",
+        b"x-client-ip",
+        b"cf-connecting-ip",
+        b"true-client-ip",
+    )
+)
+_UNAUTHORISED: Final = Refusal(
+    401,
+    "unauthorised",
+    "a valid bearer token is needed; see interlock access token",
+    b"www-authenticate: Bearer\r\n",
+)
+_BUSY: Final = Refusal(
+    503, "unavailable", "too many access tokens are being verified; try again", b"retry-after: 5\r\n"
+)

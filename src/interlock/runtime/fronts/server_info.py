@@ -1,0 +1,65 @@
+"""What the node says of itself: capabilities that are true of the servers behind it, and their instructions, merged."""
+
+from typing import Any
+
+from msgspec import Raw
+
+from interlock import __version__
+from interlock.protocol.jsonrpc.codec import decode_object
+from interlock.protocol.mcp.methods import EXTENSION, TASKS_EXTENSION
+from interlock.protocol.mcp.tasks import offers_cancelling
+from interlock.runtime.catalog.catalog import View
+
+SERVER_INFO = {"name": "interlock", "title": "Interlock", "version": __version__}
+INSTRUCTIONS_CHARS_MAX = 100_000
+INTRODUCTION = (
+    "Interlock gathers several MCP servers. A tool's name begins with the server it belongs to; "
+    "_meta['x-mcpax-capability'] says whether a tool changes anything, whether that can be undone, and how fresh what "
+    "it reads is (consistency)."
+)
+
+_WHATEVER_COMES: dict[str, Any] = {
+    "prompts": {"listChanged": True},
+    "resources": {"listChanged": True, "subscribe": True},
+    "completions": {},
+    "logging": {},
+}
+
+
+def capabilities(view: View, *, modern: bool, tasks: bool = True, upward: bool = False) -> dict[str, Any]:
+    """`tasks`: whether the client's revision has them. `upward`: a parent greets once, and servers come later."""
+    offered: dict[str, Any] = {"tools": {"listChanged": True}}
+    facts = [link.facts.capabilities for link in view.links if link.facts is not None]
+    if any("prompts" in one for one in facts):
+        offered["prompts"] = {"listChanged": True}
+    if any("resources" in one for one in facts):
+        offered["resources"] = {"listChanged": True}
+        if any(_has(one.get("resources"), "subscribe") for one in facts):
+            offered["resources"]["subscribe"] = True
+    for name in ("completions", "logging"):
+        if any(name in one for one in facts):
+            offered[name] = {}
+    if upward:
+        offered |= _WHATEVER_COMES
+    offered["extensions" if modern else "experimental"] = {EXTENSION: {}}
+    makers = [link.facts for link in view.links if tasks and link.facts and link.tasks and link.modern == modern]
+    if makers and modern:
+        offered["extensions"][TASKS_EXTENSION] = {}
+    elif makers:
+        offered["tasks"] = {"list": {}, "requests": {"tools": {"call": {}}}}
+        if any(offers_cancelling(facts.capabilities) for facts in makers):
+            offered["tasks"]["cancel"] = {}
+    return offered
+
+
+def instructions(view: View, only: str | None) -> str:
+    said = [(link.segment, link.facts.instructions) for link in view.links if link.facts and link.facts.instructions]
+    if only is not None:
+        return "\n\n".join(text for _, text in said if text)[:INSTRUCTIONS_CHARS_MAX]
+    parts = [INTRODUCTION, *(f"## {segment}\n{text}" for segment, text in said)]
+    return "\n\n".join(parts)[:INSTRUCTIONS_CHARS_MAX]
+
+
+def _has(raw: Raw | None, member: str) -> bool:
+    settings = decode_object(raw) if raw is not None else None
+    return settings is not None and bytes(settings.get(member, b"")) == b"true"

@@ -1,0 +1,162 @@
+"""mcpax/confirm: a proof arrives, and the call it is for is released (MCP-AX 11.3).
+
+From whom it comes does not matter, the proof decides. Whoever made the call gets its result; everybody else only hears
+that it was confirmed. The proof of a call that a hop below holds is carried down to that hop as it came.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from msgspec import Raw
+
+from interlock.protocol.approvals.approval import Approval, Kind
+from interlock.protocol.approvals.errors import UNKNOWN, refusal_of
+from interlock.protocol.approvals.state import Status
+from interlock.protocol.ax.confirmation.held_call import Confirm, Presented, read_confirm_untrusted
+from interlock.protocol.ax.confirmation.relay import MARK
+from interlock.protocol.ax.errors import CONFIRMATION_UNKNOWN, refusal
+from interlock.protocol.ax.messages import CONFIRM
+from interlock.protocol.jsonrpc.codec import encode_result, encode_value
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.meta import RAW_EMPTY
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.calls.call import Call, Outcome
+from interlock.runtime.calls.caller import Caller, Sink
+from interlock.runtime.catalog.routes import Route
+from interlock.runtime.gate.gate import Gatekeeper, Heard, result_of
+from interlock.runtime.gate.responses import Waiting
+from interlock.runtime.gate.rounds import Relayed
+from interlock.runtime.links.handshake import modern_head
+from interlock.runtime.links.link import Link
+
+CONFIRMED: Final = b'{"status":"confirmed"}'
+_CONFIRMED_MODERN: Final = b'{"resultType":"complete","status":"confirmed"}'
+
+
+class Deciding(Protocol):
+    async def approve(self, id: str, proof: Presented | None, *, by: str) -> Approval | Fault: ...
+
+
+class Ways(Protocol):
+    """Dispatch, as far as a confirmation needs it."""
+
+    def call_tool(
+        self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
+    ) -> Call: ...
+
+    def go(self, call: Call, link: Link) -> Call: ...
+
+    def refuse(self, call: Call, fault: Fault) -> Call: ...
+
+
+class Confirming(Call, eq=False, kw_only=True):
+    """A request to confirm. Once it is granted, the call that it released stands in its place."""
+
+    made: Call | None = None
+
+    def cancel(self, reason: str) -> None:
+        if self.made is not None:
+            self.made.cancel(reason)
+        else:
+            super().cancel(reason)
+
+
+class ConfirmDesk:
+    def __init__(
+        self, gate: Gatekeeper, deciding: Deciding, ways: Any, clock: Clock, find: Callable[[str], Route | None]
+    ) -> None:
+        """`ways` is the dispatch, also the house of calls; `find` gives the route of a qualified name as listed now."""
+        self._gate = gate
+        self._deciding = deciding
+        self._ways: Ways = ways
+        self._house = ways
+        self._clock = clock
+        self._find = find
+        self._work: set[asyncio.Task[None]] = set()
+
+    def confirm(
+        self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
+    ) -> Call:
+        call = Confirming(caller, client_id, CONFIRM, params, meta, sink, self._clock.now(), self._house)
+        read = read_confirm_untrusted(Raw(encode_value(params)))
+        if isinstance(read, Fault):
+            return self._ways.refuse(call, read)
+        call.target = read.confirmation_id
+        approval = self._gate.inbox.get(read.confirmation_id)
+        if approval is None:
+            relayed = self._gate.rounds.maybe_relayed(read.confirmation_id)
+            return self._ways.refuse(call, UNKNOWN) if relayed is None else self._carry_down(call, relayed)
+        if caller.calls is not None:
+            caller.calls[client_id] = call
+        task = asyncio.get_running_loop().create_task(self._confirm(call, read, approval))
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+        return call
+
+    async def close(self) -> None:
+        while self._work:
+            await asyncio.wait(list(self._work))
+
+    # Held here
+
+    async def _confirm(self, call: Confirming, read: Confirm, approval: Approval) -> None:
+        decided = await self._decide(read, approval, call.caller.principal.name)
+        if call.done:
+            return
+        if isinstance(decided, Fault):
+            call.on_failed(decided, Outcome.REFUSED)
+        elif read.dispatch and decided.requested_by == call.caller.principal.name:
+            self._make(call, decided)
+        else:
+            modern = call.caller.era is Era.MODERN
+            call.answer(encode_result(call.client_id, _CONFIRMED_MODERN if modern else CONFIRMED), Outcome.OK)
+
+    async def _decide(self, read: Confirm, approval: Approval, by: str) -> Approval | Fault:
+        if approval.kind is not Kind.CALL:
+            return refusal(CONFIRMATION_UNKNOWN, f"an operator answers this one: interlock approve {approval.id}")
+        if approval.status is not Status.PENDING:
+            return refusal_of(approval)
+        return await self._deciding.approve(approval.id, read.proof, by=by)
+
+    def _make(self, call: Confirming, approval: Approval) -> None:
+        """The very call, through every rung; what it is answered answers the confirmation."""
+        params: dict[str, Any] = {
+            "name": Raw(encode_value(approval.tool)),
+            "arguments": approval.params if approval.params is not None else RAW_EMPTY,
+        }
+        if "_meta" in call.params:
+            params["_meta"] = call.params["_meta"]
+        self._house.ended(call, Outcome.OK)
+        call.done = True
+        call.made = self._ways.call_tool(call.caller, call.client_id, params, call.meta, call.sink)
+
+    # Held below
+
+    def _carry_down(self, call: Call, relayed: Relayed) -> Call:
+        route = self._find(relayed.route.qualified) or relayed.route
+        call.target = route.qualified
+        call.timeout_s = route.timeout_s
+        call.head = modern_head(CONFIRM)
+        caller = call.caller.principal
+        if caller.stranger or relayed.principal != caller.name:
+            call.params["dispatch"] = Raw(b"false")  # the result is for whoever made the call
+        elif bytes(call.params.get("dispatch", b"true")) == b"true":
+            call.sink = _MadeBelow(call.sink, self._gate, call, relayed, route)
+        return self._ways.go(call, route.link)
+
+
+class _MadeBelow(Heard):
+    """The result comes from further down; or the next hop there wants a confirmation of its own."""
+
+    __slots__ = ("_relayed",)
+
+    def __init__(self, sink: Sink, gate: Gatekeeper, call: Call, relayed: Relayed, route: Route) -> None:
+        super().__init__(sink, gate, call, Waiting(route=route, digest=relayed.digest, arguments=RAW_EMPTY))
+        self._relayed = relayed
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        if MARK not in message and result_of(message) is not RAW_EMPTY:
+            self._gate.made_below(self._relayed)
+        super().answer(message, status)

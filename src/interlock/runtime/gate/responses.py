@@ -1,0 +1,161 @@
+"""What a client is told of a call that waits, in the form that it can take (MCP-AX 11.3).
+
+A 2026-07-28 client that opens pages is asked to open the one where the call is decided; everybody else, and every hop
+above, gets a result that says so. A page is no proof and its answer no decision: it is a hint to look again.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.protocol.approvals.approval import Approval, Kind
+from interlock.protocol.approvals.state import Status
+from interlock.protocol.ax.confirmation.held_call import Held, held_result
+from interlock.protocol.ax.confirmation.refusals import denied_result, open_result
+from interlock.protocol.ax.confirmation.relay import DENIED, Carried
+from interlock.protocol.ax.confirmation.request_state import Visit, is_visit, seal, unseal_untrusted
+from interlock.protocol.ax.hop_metadata import CAPABILITY
+from interlock.protocol.jsonrpc.codec import decode_object, encode_value, maybe_string
+from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.protocol.mcp.capabilities import declares
+from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.meta import RAW_EMPTY
+from interlock.protocol.mcp.methods import ELICIT, META_CAPABILITIES
+from interlock.protocol.mcp.mrtr import Question, encode_input_required
+from interlock.runtime.base.clock import Clock, rfc3339
+from interlock.runtime.calls.call import Call
+from interlock.runtime.calls.caller import Caller
+from interlock.runtime.catalog.routes import Route
+
+VISIT_S: Final = 600.0  # a state for a question that has no expiry of its own
+PAGE: Final = "confirmation"  # the one question in an input_required of ours
+_SAYS: Final = {
+    Kind.CALL: "This call waits for a person. Look at it on this page and decide; then go on here.",
+    Kind.DEFINITION: "Nobody has said yet what this tool does. An operator says it once on this page; then go on here.",
+}
+
+
+class Back(msgspec.Struct, frozen=True):
+    """A client that came back with a state of ours."""
+
+    visit: Visit
+    declined: bool
+
+
+class Waiting(msgspec.Struct, eq=False):
+    """What one call waits for. As `Call.gate` it keeps the guard from admitting it."""
+
+    route: Route
+    digest: str  # of the call; where only a hop below may hold it, of the request
+    arguments: Raw
+    state: bytes = b""  # what its client brought from the server's last question
+    approval_id: str | None = None  # once it is used
+    goes_on: bool = False  # its answer was a question: the call is not over
+    answered_here: bool = False  # by the gate, not by anybody below
+
+
+class Answers:
+    def __init__(
+        self, clock: Clock, *, aggregator_id: str, operator_url: Callable[[], str], able: Callable[[str], bool]
+    ) -> None:
+        """`able`: whether anybody is configured whose proof would release calls of a tool."""
+        self.key = b""
+        self._clock = clock
+        self._aggregator_id = aggregator_id
+        self._operator_url = operator_url
+        self._able = able
+
+    # To the client
+
+    def of(self, call: Call, waiting: Waiting, approval: Approval, redeem_s: float) -> bytes:
+        """The result for a call whose approval is not there yet, or was refused."""
+        denied = approval.status is Status.DENIED
+        call.reason = DENIED if denied else "confirmation_required"
+        if not denied and sees_pages(call):
+            expires_at = (approval.expires_at or self._clock.wall() + VISIT_S) + redeem_s
+            return self._page(call, waiting, approval.kind, self._url(approval.id), approval.id, expires_at)
+        form = _form(call, waiting)
+        held = self._held(waiting, approval)
+        if denied:
+            return denied_result(held, approval.decision.reason if approval.decision is not None else None, **form)
+        if approval.kind is Kind.DEFINITION:
+            return open_result(held, **form)
+        return held_result(held, has_approvers=self._able(approval.tool), **form)
+
+    def declined(self, call: Call, waiting: Waiting, approval: Approval) -> bytes:
+        call.reason = DENIED
+        held = msgspec.structs.replace(self._held(waiting, approval), expires_at=None)
+        return denied_result(held, "declined at the client", **_form(call, waiting))
+
+    def from_below(self, call: Call, waiting: Waiting, carried: Carried) -> bytes:
+        call.reason = carried.status
+        if carried.status == DENIED or carried.approval_url is None or not sees_pages(call):
+            return carried.result
+        expires_at = self._clock.wall() + VISIT_S
+        return self._page(call, waiting, Kind.CALL, carried.approval_url, carried.confirmation_id, expires_at)
+
+    def _url(self, approval_id: str) -> str:
+        return f"{self._operator_url()}/approvals/{approval_id}"
+
+    def _held(self, waiting: Waiting, approval: Approval) -> Held:
+        route = waiting.route
+        return Held(
+            tool=route.qualified,
+            arguments=waiting.arguments,
+            capability=route.meta.get(CAPABILITY),
+            route=(*route.segments, route.local),
+            confirmation_id=approval.id,
+            expires_at=None if approval.expires_at is None else rfc3339(approval.expires_at),
+            approval_url=self._url(approval.id),
+            nonce=approval.nonce or "",
+            call_digest=approval.digest,
+            aggregator_id=self._aggregator_id,
+        )
+
+    def _page(
+        self, call: Call, waiting: Waiting, kind: Kind, url: str, confirmation_id: str, expires_at: float
+    ) -> bytes:
+        visit = Visit(confirmation_id, waiting.digest, call.caller.principal.name, expires_at)
+        asked = Raw(encode_value({"mode": "url", "url": url, "message": _SAYS[kind]}))
+        return encode_input_required({PAGE: Question(ELICIT, asked)}, seal(visit, self.key))
+
+    # From the client
+
+    def returned(self, caller: Caller, params: dict[str, Any]) -> Back | Fault | None:
+        """A request with a state: what it comes back for; the refusal; None where the state is not one of ours."""
+        state = maybe_string(params.get("requestState")) if caller.era is Era.MODERN else None
+        if state is None or not is_visit(state):
+            return None
+        visit = unseal_untrusted(state, self.key)
+        if visit is None:
+            return None  # another node's, that is reached as a plain server, or changed: see `enter`
+        if visit.principal != caller.principal.name:
+            return STATE_FOREIGN
+        if self._clock.wall() >= visit.expires_at:
+            return _state_refused("state_expired", "this requestState has expired; send the request anew")
+        given = decode_object(params.get("inputResponses", RAW_EMPTY)) or {}
+        answer = decode_object(given.get(PAGE, RAW_EMPTY)) or {}
+        params.pop("requestState")
+        params.pop("inputResponses", None)
+        return Back(visit, maybe_string(answer.get("action")) == "decline")
+
+
+def sees_pages(call: Call) -> bool:
+    caller = call.caller
+    if caller.era is not Era.MODERN or caller.hop is not None:  # between hops the form is always the plain one
+        return False
+    return declares(call.meta.get(META_CAPABILITIES, RAW_EMPTY), "elicitation", "url")
+
+
+def _form(call: Call, waiting: Waiting) -> dict[str, bool]:
+    return {"has_output_schema": "outputSchema" in waiting.route.item, "modern": call.caller.era is Era.MODERN}
+
+
+def _state_refused(reason: str, why: str) -> Fault:
+    return Fault(INVALID_PARAMS, why, {"reason": reason})
+
+
+STATE_INVALID: Final = _state_refused("state_invalid", "this requestState was not made here, or was changed")
+STATE_FOREIGN: Final = _state_refused("state_foreign", "this requestState belongs to another request")

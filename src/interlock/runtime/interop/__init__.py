@@ -1,0 +1,1 @@
+"""Import from and export to other clients: finding files, trying drafts, writing folders, pointing clients here."""

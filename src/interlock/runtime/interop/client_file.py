@@ -1,0 +1,63 @@
+"""One client's file: where it is, with an entry more, and a backup beside it that only its owner may read."""
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from interlock.protocol.interop.clients import Client
+from interlock.protocol.interop.read.formats import BYTES_MAX
+from interlock.protocol.interop.write.text_edits import CannotEdit, with_entry
+from interlock.runtime.drivers.workspace.imported_folder import write_whole
+from interlock.runtime.interop.client_discovery import Machine, places, read_bounded
+
+BACKUP: Final = ".interlock-backup"
+OWNER_ONLY: Final = 0o600
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    path: Path
+    changed: bool
+    backup: Path | None = None
+
+
+def client_file(client: Client, machine: Machine) -> Path:
+    """The client's file of this person: one that is there before one that is not."""
+    own = [path for _, place, path in places(machine, [client]) if place.scope == "global"]
+    return next((path for path in own if path.exists()), own[0])
+
+
+def put_entry(path: Path, client: Client, name: str, entry: dict[str, object]) -> Written:
+    """Raises CannotEdit. A file that is a link stays one; what it leads to is written."""
+    data = read_bounded(path, BYTES_MAX)
+    if isinstance(data, str):
+        raise CannotEdit(data)
+    try:
+        text = "" if data is None else data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise CannotEdit("it is not UTF-8") from None
+    mark = "\ufeff" if text.startswith("\ufeff") else ""
+    edited = mark + with_entry(text.removeprefix("\ufeff"), client, name, entry)
+    if edited == text:
+        return Written(path=path, changed=False)
+    try:
+        target = path.resolve()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        backup = None
+        if data is not None:
+            backup = _free(target)
+            write_whole(backup, data, OWNER_ONLY)
+        write_whole(target, edited.encode(), None if data is not None else OWNER_ONLY)
+    except OSError as error:
+        raise CannotEdit(f"it cannot be written ({error.strerror})") from None
+    return Written(path=path, changed=True, backup=backup)
+
+
+def _free(path: Path) -> Path:
+    """An older backup is not written over."""
+    found = path.with_name(f"{path.name}{BACKUP}")
+    number = 2
+    while found.exists():
+        found = path.with_name(f"{path.name}{BACKUP}-{number}")
+        number += 1
+    return found

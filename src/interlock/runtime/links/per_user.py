@@ -1,0 +1,208 @@
+"""A server that knows people: each user calls it over a link of their own, with their own token.
+
+The link of the node itself, with the token an operator agreed to, greets the server and reads its lists. A user's link
+is made with their first call, shares nothing with another's, and ends when it has been idle for a while. A user without
+a token is shown the page where they can agree.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Raw
+
+from interlock.config.plan import ServerPlan
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.jsonrpc.messages import Request
+from interlock.runtime.base.link_state import USABLE, LinkState
+from interlock.runtime.credentials.consents import Consent
+from interlock.runtime.credentials.token import Holder
+from interlock.runtime.links.connector import Workshop
+from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.link import Crowded, Link, LinkWatcher
+from interlock.runtime.links.listing import Listing
+from interlock.runtime.links.pipes import Undelivered
+from interlock.runtime.links.task_events import Asking, TaskWatcher
+
+IDLE_S: Final = 1800.0
+SWEEP_S: Final = 60.0
+USERS_MAX: Final = 1000  # links to one server; of those without calls the one idle longest makes room
+OPEN_S: Final = 15.0  # how long a call waits for its user's link
+
+
+class PersonalLinks:
+    def __init__(
+        self,
+        plan: ServerPlan,
+        workshop: Workshop,
+        watcher: LinkWatcher,
+        holder_for: Callable[[str], Holder],
+        *,
+        vendor_meta: bool,
+    ) -> None:
+        self._plan = plan
+        self._workshop = workshop
+        self._watcher = watcher
+        self._holder_for = holder_for
+        self._vendor_meta = vendor_meta
+        self._keepers: dict[str, _PersonalKeeper] = {}  # by principal, the one used last at the end
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+
+    @property
+    def links(self) -> list[Link]:
+        return [keeper.link for keeper in self._keepers.values()]
+
+    async def stop(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        keepers, self._keepers = list(self._keepers.values()), {}
+        await asyncio.gather(*(keeper.stop() for keeper in keepers), *self._ending)
+
+    def ready(self, principal: str) -> Link | None:
+        keeper = self._keepers.get(principal)
+        if keeper is None or keeper.link.standing.state not in USABLE or keeper.own.waits_for_consent:
+            return None
+        keeper.used_at = self._workshop.clock.now()
+        return keeper.link
+
+    async def open(self, principal: str) -> Link | Consent:
+        """The user's link, or what they have to agree to first. Raises Unobtainable, StoreError, Crowded."""
+        keeper = self._keepers.get(principal) or self._make(principal)
+        holder = keeper.own
+        keeper.opening += 1
+        try:
+            await holder.ready()
+            if holder.granted:
+                keeper.used_at = self._workshop.clock.now()
+                await keeper.come_up(OPEN_S)
+            return keeper.link if holder.granted else await holder.consent()
+        finally:
+            keeper.opening -= 1
+
+    async def forget(self, principal: str) -> None:
+        keeper = self._keepers.pop(principal, None)
+        if keeper is not None:
+            await keeper.stop()
+
+    def _make(self, principal: str) -> "_PersonalKeeper":
+        self._make_room()
+        watching = _Watching(self._watcher)
+        link = Link(self._plan, watching, self._workshop.clock, vendor_meta=self._vendor_meta)
+        keeper = watching.keeper = _PersonalKeeper(link, self._workshop, self._holder_for(principal))
+        self._keepers[principal] = keeper
+        if self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+        return keeper
+
+    def _make_room(self) -> None:
+        if len(self._keepers) < USERS_MAX:
+            return
+        idle = [(keeper.used_at, principal) for principal, keeper in self._keepers.items() if keeper.idle]
+        if not idle:
+            raise Crowded
+        self._end(min(idle)[1])
+
+    def _sweep(self) -> None:
+        now = self._workshop.clock.now()
+        for principal, keeper in list(self._keepers.items()):
+            if now - keeper.used_at > IDLE_S and keeper.idle:
+                self._end(principal)
+        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep) if self._keepers else None
+
+    def _end(self, principal: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._keepers.pop(principal).stop())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+
+class _PersonalKeeper(Keeper):
+    """Keeps one user's link. It lists nothing and listens to nothing: that is done with the node's own token."""
+
+    def __init__(self, link: Link, workshop: Workshop, own: Holder) -> None:
+        super().__init__(link, workshop, _no_catalog, own)
+        self.own = own
+        self.used_at = workshop.clock.now()
+        self.fell = asyncio.Event()
+        self.opening = 0  # calls that wait for it to come up
+
+    @property
+    def idle(self) -> bool:
+        return not self.opening and not self.link.in_use
+
+    async def come_up(self, seconds: float) -> None:
+        """Until it can be used, or it is plain that it cannot."""
+        self.fell.clear()
+        if self._task is None:
+            self.start()
+        else:
+            self.wake()
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._usable, self.fell)]
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
+    async def _stock(self) -> None:
+        self.listing = Listing()
+        self.link.stand(LinkState.READY, None)
+
+    def _say_everything(self) -> None:
+        # Progress of tasks is told by our ids, and those of one user's link say nothing about another's.
+        self.link.tasks = False
+        self.task_listening.say()
+        self._say_log_level()
+
+
+async def _no_catalog(link: Link, listing: Listing | None) -> None:
+    pass
+
+
+class _Watching:
+    """What a user's link says of its own accord. What belongs to no call of theirs reaches nobody."""
+
+    keeper: _PersonalKeeper
+
+    def __init__(self, watcher: LinkWatcher) -> None:
+        self._watcher = watcher
+
+    @property
+    def tasks(self) -> TaskWatcher:
+        return self._watcher.tasks
+
+    def on_standing(self, link: Link) -> None:
+        self._watcher.on_standing(link)
+        if link.standing.state not in USABLE and link.standing.state is not LinkState.CONNECTING:
+            self.keeper.fell.set()
+
+    def on_changed(self, link: Link, kind: str) -> None:
+        pass
+
+    def on_resource_updated(self, link: Link, params: Raw) -> None:
+        pass
+
+    def on_log(self, link: Link, params: Raw) -> None:
+        pass
+
+    def on_orphan_request(self, link: Link, request: Request) -> bool:
+        return False
+
+    def on_pipe_lost(self, link: Link, reason: str) -> None:
+        self.keeper.lose(reason)
+
+    def on_session_lost(self, link: Link) -> None:
+        self.keeper.regreet()
+
+    def on_unauthorised(self, link: Link, what: Undelivered) -> None:
+        self.keeper.refused(what)
+
+    def on_unreachable(self, link: Link) -> None:
+        self.keeper.probe()
+
+    def on_asking(self, link: Link, asking: Asking) -> Fault | None:
+        return self._watcher.on_asking(link, asking)
+
+    def on_elicitation_complete(self, link: Link, params: Raw) -> None:
+        self._watcher.on_elicitation_complete(link, params)
+
+    def on_acknowledged(self, link: Link, params: Raw) -> None:
+        self.keeper.task_listening.on_acknowledged(params)

@@ -1,0 +1,90 @@
+"""The links of the configured servers, and what happens to them when the configuration changes.
+
+A server that is written as before is not touched: its process, its connections and its calls go on.
+"""
+
+import asyncio
+import functools
+from collections.abc import Iterable
+
+from interlock.config.plan import Dial, Plan, ServerPlan
+from interlock.runtime.catalog.catalog import Catalog
+from interlock.runtime.credentials.service import GrantDesk
+from interlock.runtime.dispatch.task_calls import taskless
+from interlock.runtime.links.connector import Workshop
+from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.link import Link, LinkWatcher
+from interlock.runtime.links.listing import Listing
+from interlock.runtime.links.per_user import PersonalLinks
+
+
+class Servers:
+    def __init__(
+        self,
+        watcher: LinkWatcher,
+        keepers: dict[str, Keeper],
+        personal: dict[str, PersonalLinks],
+        catalog: Catalog,
+        workshop: Workshop,
+        desk: GrantDesk,
+    ) -> None:
+        self._watcher = watcher
+        self._keepers = keepers
+        self._personal = personal
+        self._catalog = catalog
+        self._workshop = workshop
+        self._desk = desk
+
+    def start(self, plan: Plan) -> None:
+        self._add(plan, plan.servers)
+
+    async def take(self, old: Plan, new: Plan) -> None:
+        was = {server.segment: server for server in old.servers}
+        now = {server.segment: server for server in new.servers}
+        await asyncio.gather(*(self._remove(one) for one, server in was.items() if now.get(one) != server))
+        self._add(new, [server for one, server in now.items() if was.get(one) != server])
+
+    async def restock(self) -> None:
+        """The rules for tools changed: what every server offers is looked at again."""
+        for keeper in list(self._keepers.values()):
+            if keeper.is_offered and keeper.listing is not None:
+                await self._catalog.stock_again(keeper.link, keeper.listing)
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(personal.stop() for personal in self._personal.values()))
+        await asyncio.gather(*(keeper.stop() for keeper in self._keepers.values()))
+
+    async def stock(self, link: Link, listing: Listing | None) -> None:
+        if listing is None:
+            self._catalog.drop(link)
+        else:
+            await self._catalog.stock(link, listing)
+
+    def _add(self, plan: Plan, servers: Iterable[ServerPlan]) -> None:
+        made = [self._keeper(plan, server) for server in servers]
+        for keeper in made:
+            keeper.start()
+
+    def _keeper(self, plan: Plan, server: ServerPlan) -> Keeper:
+        vendor_meta = plan.mcp.meta_pass == "vendor"  # noqa: S105  (a choice, not a password)
+        link = Link(server, self._watcher, self._workshop.clock, vendor_meta=vendor_meta)
+        reach = server.reach
+        holder = self._desk.holder(server.segment, reach) if isinstance(reach, Dial) else None
+        keeper = self._keepers[server.segment] = Keeper(link, self._workshop, self.stock, holder)
+        if isinstance(reach, Dial) and holder is not None and reach.auth is not None and reach.auth.per == "user":
+            holder_for = functools.partial(self._desk.holder_for, holder, reach)
+            personal = PersonalLinks(server, self._workshop, self._watcher, holder_for, vendor_meta=vendor_meta)
+            link.personal = self._personal[server.segment] = personal
+            link.enters = taskless
+        return keeper
+
+    async def _remove(self, segment: str) -> None:
+        """Its tools leave the lists first, so that nobody calls what is going away."""
+        keeper = self._keepers[segment]
+        self._catalog.drop(keeper.link)
+        personal = self._personal.pop(segment, None)
+        if personal is not None:
+            await personal.stop()
+        await keeper.stop()
+        if self._keepers.get(segment) is keeper:
+            del self._keepers[segment]

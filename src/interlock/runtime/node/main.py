@@ -1,0 +1,104 @@
+"""A node as a process: from its start to SIGTERM, SIGINT or, on stdio, the end of input."""
+
+import asyncio
+import gc
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from interlock.config.load import Loaded
+from interlock.process import fd_limit as descriptors
+from interlock.runtime.fronts.stdio import stdio_front
+from interlock.runtime.fronts.stdio_bridge import SOCKET, bridge
+from interlock.runtime.node.listen import answers
+from interlock.runtime.node.node import READY_S, Node, OperatorApp
+from interlock.runtime.node.reload import Read
+
+
+class NodeGone(Exception):
+    """The node behind a bridge ended first."""
+
+
+def serve(
+    loaded: Loaded,
+    read: Read,
+    *,
+    stdio: bool,
+    only: str | None,
+    on_ready: Callable[[dict[str, Any]], None],
+    operator_app: OperatorApp,
+) -> None:
+    """Run a node until SIGTERM, SIGINT or, on stdio, the end of input. Blocks. `read`: when the files change."""
+    descriptors.raise_limit()
+    runner = _loop_runner()
+    runner(_run(loaded, read, stdio=stdio, only=only, on_ready=on_ready, operator_app=operator_app))
+
+
+def _tune_collector() -> None:
+    """Calls make no circles, so the collector need not look as often; and what the start made is here to stay."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 20)
+
+
+def _loop_runner() -> Callable[[Any], None]:
+    if sys.platform == "win32":
+        return asyncio.run
+    import uvloop
+
+    return uvloop.run
+
+
+async def _run(
+    loaded: Loaded,
+    read: Read,
+    *,
+    stdio: bool,
+    only: str | None,
+    on_ready: Callable[[dict[str, Any]], None],
+    operator_app: OperatorApp,
+) -> None:
+    loop = asyncio.get_running_loop()
+    plan = loaded.plan
+    socket_path = plan.data / "run" / SOCKET
+    if stdio and answers(str(socket_path)):
+        if not await bridge(socket_path, only):
+            raise NodeGone("the node this client was connected to has stopped")
+        return
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    node = Node(plan, operator_app, files=loaded.paths)
+    try:
+        await node.start(listen=not stdio)
+        node.watch(read, loaded.paths)
+        ends = [loop.create_task(stopping.wait())]
+        front = node.line_front(only) if stdio else None
+        reader = await stdio_front(front) if front is not None else None
+        if front is not None:
+            ends.append(loop.create_task(front.done.wait()))
+        ready = loop.create_task(_announce(node, on_ready))
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for task in (ready, *ends):
+            task.cancel()
+        await asyncio.gather(ready, *ends, return_exceptions=True)
+        if front is not None and reader is not None:
+            if stopping.is_set():
+                await node.drain()
+            await node.stock.quiet()  # a greeting or a list that was asked for before the end of input
+            reader.close()
+            front.end()
+    finally:
+        await node.stop()
+
+
+async def _announce(node: Node, on_ready: Callable[[dict[str, Any]], None]) -> None:
+    """Say how the node stands soon, and once more when the last server had its first chance."""
+    await node.settle(READY_S)
+    late = not node.settled
+    on_ready(node.operations.status())
+    if late:
+        await node.settle(None)
+        on_ready(node.operations.status())
+    _tune_collector()

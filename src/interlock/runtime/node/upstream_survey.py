@@ -1,0 +1,48 @@
+"""One look at every server of a plan: all are started or dialled as a node would, listed, and let go again.
+
+No door is opened and no call is made. Programs are started and packages installed, since nothing else can tell.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.runtime.node.node import Node
+from interlock.runtime.node.operations import JsonObject
+
+LAST_WORDS = 3  # lines of stderr: the reason of most programs that end is in the last
+
+
+class Survey(msgspec.Struct, frozen=True, kw_only=True):
+    links: tuple[JsonObject, ...]  # as the operator door shows them
+    tools: tuple[JsonObject, ...]
+    drivers: tuple[JsonObject, ...]
+    last_words: Mapping[str, tuple[str, ...]]  # by segment: the end of what a program wrote to stderr
+
+
+async def survey(plan: Plan, *, patience_s: float) -> Survey:
+    """Until every server had its first chance, at most `patience_s`; one that is late is seen as connecting."""
+    node = Node(plan, _no_operator_door)
+    try:
+        await node.start(listen=False)
+        await node.settle(patience_s)
+        await node.drivers.settle(patience_s)
+        seen = node.operations
+        desk = await seen.drivers() if node.drivers.registry is not None else None
+        return Survey(
+            links=tuple(seen.links()["links"]),
+            tools=tuple(seen.tools()["tools"]),
+            drivers=tuple((await desk.listed())["drivers"]) if desk is not None else (),
+            last_words={
+                segment: tuple(line["text"] for line in seen.link_logs(segment, LAST_WORDS)["lines"])
+                for segment in node.keepers
+            },
+        )
+    finally:
+        await node.stop()
+
+
+def _no_operator_door(*_: Any) -> None:
+    raise AssertionError("a survey opens no door")

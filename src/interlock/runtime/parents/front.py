@@ -1,0 +1,221 @@
+"""The parent as a client: what it asks on the link that we opened, the desks of all clients serve (MCP-AX 5).
+
+Both eras are served, each request by what it says of itself. Names are dotted and without a root segment: the parent
+puts ours in front. Of its own accord the front tells what changed, what the tree below tells, and logs.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Raw
+
+from interlock.config.plan import NameForm
+from interlock.protocol.ax.messages import CONFIRM
+from interlock.protocol.ax.notifications import Notice
+from interlock.protocol.jsonrpc.codec import decode_object, encode_fault, encode_notification, maybe_string
+from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Fault, for_legacy
+from interlock.protocol.jsonrpc.messages import Notification, Request, Response
+from interlock.protocol.mcp.ladder import Climbed, climb, climb_alone
+from interlock.protocol.mcp.methods import CANCELLED, INITIALIZE, LISTEN, LOG_MESSAGE
+from interlock.runtime.audience import Audience
+from interlock.runtime.calls.call import Call
+from interlock.runtime.calls.caller import Principal
+from interlock.runtime.calls.guard import BUSY
+from interlock.runtime.calls.incoming_route import Hop
+from interlock.runtime.fronts.legacy import LegacyDesk
+from interlock.runtime.fronts.modern import EVENTS, Listener, ModernDesk
+from interlock.runtime.fronts.sessions import CHANGED, Session
+from interlock.runtime.links.link import Link
+
+VIA: Final = "ax"
+NAMES: Final[NameForm] = "qualified"
+RUNNING_MAX: Final = 10_000  # calls and listens of one parent under way
+LISTENS_MAX: Final = 16  # it needs one, and another while that changes
+AX_PREFIX: Final = "mcpax/"
+
+_STOPPING: Final = Fault(UNAVAILABLE, "unavailable", {"reason": "node_stopping"})
+
+
+class UpwardFront:
+    """Of one registration: a Tenant of the uplink, a Member of the audience, the Sink of what belongs to no request."""
+
+    def __init__(
+        self,
+        legacy: LegacyDesk,
+        modern: ModernDesk,
+        audience: Audience,
+        principal: Principal,
+        segment: str,
+        send: Callable[[bytes], bool],
+    ) -> None:
+        """`segment` is what the parent assigned."""
+        self._legacy = legacy
+        self._modern = modern
+        self._audience = audience
+        self._principal = principal
+        self._hop = Hop(segment)
+        self._send: Callable[[bytes], bool] | None = send
+        self._session: Session | None = None
+        self._running: dict[bytes, Call | Listener] = {}
+        self._listens = 0
+        self._closing = False
+        self.caller = modern.caller(principal, VIA, None, NAMES)
+        self.caller.hop = self._hop
+        audience.join(self)
+
+    def close(self) -> None:
+        """The node stops: what is under way is answered, nothing new begins."""
+        self._closing = True
+
+    # Tenant
+
+    def take(self, data: bytes) -> bool:
+        """Serve an ordinary request of the modern era; False for everything that wants a closer look."""
+        climbed = None if self._closing else climb_alone(data)
+        if climbed is None or climbed.method.startswith(AX_PREFIX):
+            return False
+        self._serve_modern(climbed)
+        return True
+
+    def serve(self, request: Request) -> None:
+        if self._closing:
+            self._refuse(request.id, _STOPPING)
+            return
+        if request.method.startswith(AX_PREFIX) and request.method != CONFIRM:
+            fault = Fault(METHOD_NOT_FOUND, "Method not found", {"method": request.method[:100]})
+            self._refuse(request.id, fault)
+            return
+        climbed = climb(request, None)
+        if not isinstance(climbed, Fault):
+            self._serve_modern(climbed)
+        elif self._session is not None:
+            self._legacy.handle(self._session, request, self)
+        elif request.method == INITIALIZE:
+            self._initialize(request)
+        else:
+            self._refuse(request.id, climbed)
+
+    def hear(self, notification: Notification) -> None:
+        if notification.method == CANCELLED:
+            params = decode_object(notification.params) or {}
+            running = self._running.pop(bytes(params.get("requestId", b"")), None)
+            if running is not None:
+                self._stop(running, maybe_string(params.get("reason")))
+                return
+        if self._session is not None:
+            self._legacy.handle(self._session, notification, self)
+
+    def hear_answer(self, response: Response) -> None:
+        if self._session is not None:
+            self._legacy.handle(self._session, response, self)
+
+    def leave(self) -> None:
+        self._send = None
+        self._audience.leave(self)
+        if self._session is not None:
+            self._legacy.sessions.close(self._session, "the parent went away")
+        running, self._running = self._running, {}
+        for one in running.values():
+            self._stop(one, "the parent went away")
+
+    # The eras
+
+    def _initialize(self, request: Request) -> None:
+        opened = self._legacy.initialize(request, self._principal, VIA, None, NAMES)
+        if isinstance(opened, Fault):
+            self._refuse(request.id, opened)
+            return
+        opened.caller.hop = self._hop
+        opened.knows_tree = True
+        self._session = opened
+        opened.attach(self)
+        self._legacy.welcome(opened, request, self)
+
+    def _serve_modern(self, climbed: Climbed) -> None:
+        if climbed.id in self._running:
+            self._refuse(climbed.id, Fault(INVALID_REQUEST, "this id is in use by a request under way"))
+            return
+        is_listen = climbed.method == LISTEN
+        if len(self._running) >= RUNNING_MAX or (is_listen and self._listens >= LISTENS_MAX):
+            self._refuse(climbed.id, BUSY)
+            return
+        if is_listen and EVENTS in climbed.meta:  # it is told them anyway, once
+            meta = {key: value for key, value in climbed.meta.items() if key != EVENTS}
+            climbed = Climbed(climbed.id, climbed.method, climbed.params, meta)
+        reply = _Reply(self, climbed.id)
+        running = self._modern.handle(self.caller, climbed, reply, None, NAMES)
+        if running is not None and not reply.is_over:
+            self._running[climbed.id] = running
+            self._listens += is_listen
+
+    def _stop(self, running: Call | Listener, reason: str | None) -> None:
+        if isinstance(running, Listener):
+            self._listens -= 1
+            self._modern.stop_listening(running)
+        else:
+            running.cancel(reason or "cancelled by the parent")
+
+    def over(self, request_id: bytes) -> None:
+        """It is answered, or never will be."""
+        if isinstance(self._running.pop(request_id, None), Listener):
+            self._listens -= 1
+
+    # Sink
+
+    def emit(self, message: bytes) -> None:
+        if self._send is not None:
+            self._send(message)
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        self.emit(message)
+
+    def drop(self) -> None:
+        pass
+
+    def _refuse(self, request_id: bytes, fault: Fault) -> None:
+        self.emit(encode_fault(request_id, for_legacy(fault)))
+
+    # Member of the audience. A legacy session is one itself, and listens are; the rest is told here
+
+    def on_lists_changed(self, kind: str) -> None:
+        if self._session is None and not self._listens:
+            self.emit(encode_notification(CHANGED[kind].encode(), b""))
+
+    def on_resource_updated(self, params: bytes) -> None:
+        pass
+
+    def on_log(self, params: Raw) -> None:
+        if self._session is None:
+            self.emit(encode_notification(LOG_MESSAGE.encode(), bytes(params)))
+
+    def tell_legacy(self, message: bytes) -> None:
+        pass
+
+    def on_notice(self, notice: Notice) -> None:
+        if self._session is None:
+            self.emit(encode_notification(notice.method.encode(), bytes(notice.params)))
+
+    def ask_roots(self, link: Link, request: Request) -> bool:
+        return False
+
+
+class _Reply:
+    """Where one request of the parent is answered."""
+
+    __slots__ = ("_front", "_id", "is_over")
+
+    def __init__(self, front: UpwardFront, request_id: bytes) -> None:
+        self._front = front
+        self._id = request_id
+        self.is_over = False
+
+    def emit(self, message: bytes) -> None:
+        self._front.emit(message)
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        self.drop()
+        self._front.emit(message)
+
+    def drop(self) -> None:
+        self.is_over = True
+        self._front.over(self._id)

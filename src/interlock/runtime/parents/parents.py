@@ -1,0 +1,264 @@
+"""A node as a child of others (MCP-AX 5.3, 6, 13.3): it registers with one of the parents in a tree and serves it.
+
+The parents of a tree are backups of each other: the first that takes us is kept until it is lost, then the next. The
+node's aggregator_id is its subserver_id, one identity for cycles and for split brain.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from interlock.config.plan import ParentPlan, Plan, Scope
+from interlock.net.message_pipe import MessagePipe, MessageSink
+from interlock.net.websocket.dial import HUNG_UP, DialFailed, dial
+from interlock.protocol.ax import errors
+from interlock.protocol.ax.budget import Limits
+from interlock.protocol.ax.messages import DEREGISTER, REGISTER, SUBPROTOCOL, VERSION, Register
+from interlock.protocol.ax.registration.authority import maybe_authority
+from interlock.protocol.ax.registration.registrant import FAREWELL_S, Failed, Joined, Left
+from interlock.protocol.jsonrpc.codec import decode_array, decode_object
+from interlock.protocol.jsonrpc.messages import Notification
+from interlock.runtime.base.clock import Clock, rfc3339
+from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.base.start_errors import TlsInvalid
+from interlock.runtime.base.tls import parent_context
+from interlock.runtime.calls.budgets import Budgets
+from interlock.runtime.calls.caller import Principal, principal_for
+from interlock.runtime.parents.front import UpwardFront
+from interlock.uplink import Opener, Uplink, shown
+
+if TYPE_CHECKING:
+    from interlock.keys.signing import SigningKey
+
+log = logging.getLogger("interlock.ax")
+
+STOP_S: Final = FAREWELL_S + 1.0  # for the farewell and the closing of the link
+
+MakeFront = Callable[[Principal, str, Callable[[bytes], bool]], UpwardFront]
+State = Literal["standby", "connecting", "registered", "waiting", "stopped"]
+
+
+class Standing(msgspec.Struct, kw_only=True):
+    """How one parent stands. `reason` and `next_step` are of its last failure and stay until it takes us."""
+
+    state: State
+    since_wall: float
+    assigned_segment: str | None = None
+    aggregator_id: str | None = None
+    scope: Scope | None = None
+    reason: str | None = None
+    next_step: str | None = None
+    not_listed: int = 0  # of our tools, by its own account
+
+
+class Parents(Uplink):
+    def __init__(
+        self,
+        plan: Plan,
+        subtree_ids: tuple[str, ...],
+        *,
+        clock: Clock,
+        recorder: Recorder,
+        make_front: MakeFront,
+        budgets: Budgets,
+        signer: "SigningKey | None" = None,
+    ) -> None:
+        """`subtree_ids`: our own aggregator_id, then those of the aggregators below us. `signer`: what proves our
+        authority, where the node has a key. Raises TlsInvalid."""
+        self._signer = signer
+        self.plans = plan.ax.parents
+        self._tree = plan.ax.tree
+        register = Register(
+            subserver_id=subtree_ids[0],
+            segment=self.plans[0].segment,
+            tools=True,
+            resources=True,
+            notifications=True,
+            version=VERSION,
+            tree=plan.ax.tree,
+            subtree_ids=subtree_ids,
+        )
+        self._max_bytes = plan.limits.message_bytes
+        super().__init__(register, [(one.url, self._opener(one)) for one in self.plans], log)
+        self._access = plan.access
+        self._clock = clock
+        self._recorder = recorder
+        self._make_front = make_front
+        self._budgets = budgets
+        self._tree = plan.ax.tree
+        self._task: asyncio.Task[None] | None = None
+        self.standings = [Standing(state="standby", since_wall=clock.wall()) for _ in self.plans]
+
+    # Life
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self.run(), name="parents")
+
+    def close(self) -> None:
+        """Nothing new begins; calls under way go on."""
+        if isinstance(self._tenant, UpwardFront):
+            self._tenant.close()
+
+    async def leave(self) -> None:
+        """Say goodbye and hang up, within a bound (6.3)."""
+        if self._task is None:
+            return
+        self.stop()
+        await asyncio.wait((self._task,), timeout=STOP_S)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._task = None
+        if self._tenant is not None:
+            self._tenant.leave()
+            self._tenant = None
+        self._budgets.receive(self._tree, None)
+        for standing in self.standings:
+            standing.state, standing.assigned_segment = "stopped", None
+
+    def subtree_changed(self, subtree_ids: tuple[str, ...]) -> None:
+        """Other aggregators stand below us: the parent learns it with the next heartbeat (5.3)."""
+        self._take(self._engine.subtree_changed(subtree_ids, asyncio.get_running_loop().time()))
+
+    def receive(self, data: bytes) -> None:
+        front = self._tenant
+        if not (isinstance(front, UpwardFront) and front.take(data)):
+            super().receive(data)
+
+    # What happens to the registration
+
+    def _opener(self, parent: ParentPlan) -> Opener:
+        headers = {"Authorization": f"Bearer {parent.secret}"} if parent.secret is not None else {}
+        is_tls = parent.url.startswith("wss:")
+        if is_tls:
+            parent_context(parent)
+
+        async def opened(sink: MessageSink) -> MessagePipe:
+            try:
+                tls = parent_context(parent) if is_tls else None  # anew: a certificate may have been renewed
+            except TlsInvalid as invalid:
+                raise DialFailed(str(invalid)) from None
+            return await dial(
+                parent.url, sink, subprotocol=SUBPROTOCOL, headers=headers, tls=tls, max_bytes=self._max_bytes
+            )
+
+        return opened
+
+    def _worded(self, parent: int, register: Register) -> Register:
+        plan = self.plans[parent]
+        authority = maybe_authority(plan.authority) if plan.authority is not None else None
+        proof = None
+        if authority is not None and self._signer is not None:
+            proof = self._signer.prove(authority, plan.url, self._clock.wall())
+        return msgspec.structs.replace(register, segment=plan.segment, authority=authority, authority_proof=proof)
+
+    def _begin(self, step: Joined, send: Callable[[bytes], bool]) -> UpwardFront:
+        given = step.registered.auth_scope
+        principal = principal_for(self._who(step.parent), given.value if given is not None else None, self._access)
+        return self._make_front(principal, step.registered.assigned_segment, send)
+
+    def _dial(self, parent: int) -> None:
+        self._stand(parent, "connecting")
+        super()._dial(parent)
+
+    def _joined(self, step: Joined) -> None:
+        super()._joined(step)
+        standing = self._stand(step.parent, "registered")
+        given = step.registered
+        standing.assigned_segment, standing.aggregator_id = given.assigned_segment, given.aggregator_id
+        standing.scope = given.auth_scope.value if given.auth_scope is not None else None
+        standing.reason = standing.next_step = None
+        standing.not_listed = 0
+        self._budgets.receive(self._tree, Limits(**given.budget))
+        self._record(step.parent, REGISTER, given.assigned_segment, "ok", None)
+
+    def _left(self, step: Left) -> None:
+        super()._left(step)
+        self._budgets.receive(self._tree, None)
+        segment = self.standings[step.parent].assigned_segment or self.plans[step.parent].segment
+        self._stand(step.parent, "standby").assigned_segment = None
+        orderly = self._engine.done
+        self._record(step.parent, DEREGISTER, segment, "ok" if orderly else "lost", shown(step.reason))
+
+    def _failed(self, step: Failed) -> None:
+        super()._failed(step)
+        standing = self._stand(step.parent, "waiting")
+        is_new = standing.reason != shown(step.reason)
+        standing.reason = shown(step.reason)
+        standing.next_step = _next_step(step)
+        if step.reason.endswith(HUNG_UP) and self.plans[step.parent].tls_cert is not None:
+            standing.next_step = _CERTIFICATE  # whoever refuses a certificate hangs up without a word
+        if step.fault is not None and is_new:  # it is asked again and again
+            segment = self.plans[step.parent].segment
+            self._record(step.parent, REGISTER, segment, "refused", shown(step.fault.message))
+
+    def _refused(self, message: Notification) -> None:
+        super()._refused(message)
+        tools = decode_array((decode_object(message.params) or {}).get("tools", b"[]"))
+        if self._engine.parent is not None:
+            self.standings[self._engine.parent].not_listed = len(tools or ())
+
+    def _stand(self, parent: int, state: State) -> Standing:
+        standing = self.standings[parent]
+        if standing.state != state:
+            standing.state, standing.since_wall = state, self._clock.wall()
+        return standing
+
+    def _who(self, parent: int) -> str:
+        return f"parent:{self.plans[parent].url}"
+
+    def _record(self, parent: int, method: str, segment: str, outcome: str, reason: str | None) -> None:
+        verdict = "refused" if outcome == "refused" else "admitted"
+        who = self._who(parent)
+        self._recorder.add((self._clock.wall(), who, "ax", method, segment, None, verdict, outcome, 0.0, reason))
+
+    # For the operator
+
+    def _received(self, standing: Standing) -> dict[str, dict[str, int]] | None:
+        return self._budgets.shown_received(self._tree) if standing.state == "registered" else None
+
+    def status(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "url": plan.url,
+                "segment": plan.segment,
+                "tree": self._tree,
+                "state": standing.state,
+                "since": rfc3339(standing.since_wall),
+                "assigned_segment": standing.assigned_segment,
+                "aggregator_id": standing.aggregator_id,
+                "scope": standing.scope,
+                "secure_by": plan.secure_by,
+                "not_listed": standing.not_listed,
+                "reason": standing.reason,
+                "next_step": standing.next_step,
+                "budget": self._received(standing),
+            }
+            for plan, standing in zip(self.plans, self.standings, strict=True)
+        ]
+
+
+_TOKEN: Final = (
+    "let its operator run: interlock access token --for subserver --name NAME, and give the token as 'secret'"  # noqa: S105
+)
+_CERTIFICATE: Final = "if it wants certificates: is our tls_cert in date, for clients, of a CA in its node.client_ca?"
+_STEPS: Final = {
+    errors.NAMESPACE_CONFLICT: "another has this segment there: choose another 'segment' in [[ax.parents]], or let its"
+    " operator release it with interlock links release SEGMENT",
+    errors.NAMESPACE_INVALID: "rename the tools it names, or hide them with [[tool]] hide = true",
+    errors.REGISTRATION_CYCLE: "this parent is below us, or is ourselves: remove it from [[ax.parents]]",
+    errors.SPLIT_BRAIN: "another aggregator of the tree has us: was the data folder copied? each node needs its own",
+    errors.AUTHORITY_UNVERIFIED: "run interlock access anchor here and let its operator paste the lines there; on one"
+    " machine an [[access]] entry may name our authority; or it changes ax.require_proof",
+    errors.AUTHORITY_CONFLICT: "another authority owns this segment there: choose another 'segment'",
+    errors.SCOPE_DENIED: "let its operator give us a wider scope in [[access]]",
+    errors.LINK_INSECURE: "dial wss:// with TLS 1.3",
+}
+
+
+def _next_step(step: Failed) -> str | None:
+    if step.fault is not None:
+        return _STEPS.get(step.fault.code)
+    return None if step.mendable else _TOKEN

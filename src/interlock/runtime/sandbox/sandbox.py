@@ -1,0 +1,345 @@
+"""One start of a sandboxed server: what is prepared before, opened with it and closed after it.
+
+In: a SandboxPlan and a command with its environment. Out: the command that starts it inside, descriptors to hand over,
+and, while it runs, its way to the hosts it may reach and the watch over what it uses. A sandbox ends with its first
+process, and that one with the node: bubblewrap and the kernel see to it.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from interlock.config.plan import DriversPlan, SandboxPlan
+from interlock.net.egress_proxy import Egress
+from interlock.process.child import Child
+from interlock.process.launch import child_environment, program
+from interlock.process.netns import PORT, NamespaceClosed, listen_inside
+from interlock.process.stderr import StderrRing
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.base.recorder import Entry
+from interlock.runtime.sandbox.bubblewrap import bubblewrap
+from interlock.runtime.sandbox.errors import SandboxFailed
+from interlock.runtime.sandbox.limits import Limits, descendants
+from interlock.runtime.sandbox.mounts import View, implied_by, out_of_sight
+from interlock.runtime.sandbox.program_files import Needs, needs_of, package_of
+from interlock.runtime.sandbox.protected_paths import Protected
+from interlock.runtime.sandbox.seccomp import seccomp_filter
+
+log = logging.getLogger("interlock.sandbox")
+
+OPEN_S: Final = 10.0  # for bubblewrap to say which process is inside
+INFO_BYTES_MAX: Final = 4096
+DENIED_HOSTS_MAX: Final = 64  # written to the audit log, of one start; a server may think up any number of hosts
+PROXY: Final = f"http://127.0.0.1:{PORT}"
+PROXY_KEYS: Final = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "https_proxy", "http_proxy", "all_proxy")
+WORKSPACE_RULES: Final = ("interlock.toml", ".drivers", ".tools", ".secrets", ".devices")
+OWN_FILES: Final = {"hosts": "127.0.0.1 localhost\n::1 localhost\n"}  # of /etc; passwd and group are made
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to run inside."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]  # as declared, with secrets
+    cwd: Path
+
+
+def _way_out(segment: str, host: str) -> str:
+    """What an operator does who wants it reached. Links of drivers are called ID@MAJOR."""
+    driver, is_driver, _ = segment.partition("@")
+    return f"interlock drivers allow {driver} {host}" if is_driver else f"egress of [servers.{segment}] permits it"
+
+
+def outer_rules(drivers: DriversPlan) -> tuple[Path, ...]:
+    """Where drivers are declared outside the workspace, and the person's own settings around theirs."""
+    return (*drivers.paths, *((drivers.own.parent,) if drivers.own is not None else ()))
+
+
+class Sandboxes:
+    """What all cells of a node share."""
+
+    def __init__(
+        self,
+        *,
+        state: Path,
+        workspace: Path,
+        user_home: Path,
+        clock: Clock,
+        record: Callable[[Entry], None],
+        rules: Iterable[Path] = (),
+    ) -> None:
+        """`rules` are files and folders of the operator beside those of the workspace: no sandbox writes them."""
+        self._workspace = workspace
+        self._packages = state.absolute() / "packages"
+        every = (*(workspace / name for name in WORKSPACE_RULES), *rules)
+        self._protected = Protected(
+            home=_real(user_home), state=_real(state), rules=tuple(_real(path) for path in every)
+        )
+        self._clock = clock
+        self._record = record
+        self._living: Counter[Path] = Counter()  # by home
+
+    async def cell(self, segment: str, plan: SandboxPlan, command: Command, stderr: StderrRing) -> "Cell":
+        """Raises SandboxFailed, ChildStartFailed."""
+        home = plan.home.absolute()
+        self._living[home] += 1
+        try:
+            made = await asyncio.to_thread(self._furnish, plan, command, alone=self._living[home] == 1)
+        except BaseException:
+            self._living[home] -= 1
+            raise
+
+        def denied(host: str, port: int, why: str) -> None:
+            text = f"egress_denied: {host}:{port}: {why}; {_way_out(segment, host)}"
+            stderr.feed(f"interlock: {text}\n".encode())
+            who = f"server:{segment}"
+            self._record((self._clock.wall(), who, "egress", "egress", segment, None, "refused", "refused", 0.0, text))
+
+        def closed() -> None:
+            self._living[home] -= 1
+
+        return Cell(segment, plan, made, denied, closed, stderr)
+
+    def _furnish(self, plan: SandboxPlan, command: Command, *, alone: bool) -> "_Furnished":
+        """Everything that asks the disk. `alone`: nobody else is in this home now."""
+        tool = bubblewrap()
+        home = plan.home.absolute()
+        _prepare_home(home, empty=alone)
+        nothing = self._shown()
+        env = _environment(plan, command.env, home)
+        start = Path(program(command.argv, env, command.cwd))
+        start = start if start.is_absolute() else command.cwd / start
+        arguments = command.argv[1:]
+        package = package_of(arguments, command.cwd, self._workspace, self._packages, self._protected)
+        view = View(self._protected)
+        view.system(plan.programs, any_program=plan.any_program)
+        implied = [each for each in implied_by(arguments, self._protected) if not _is_in(each, package)]
+        view.declare(plan, implied if plan.from_arguments else ())
+        for each in (start, *self._named(plan, env["PATH"])):
+            view.needed(needs_of(each, env["PATH"], self._protected))
+        view.needed(package)
+        view.own(_real(home))
+        for name in ("passwd", "group", *OWN_FILES):
+            view.replace_file(Path("/etc") / name, nothing.with_name(name))
+        cwd = command.cwd if not view.hides(command.cwd) else home
+        words = tool.words(view.mounts, env, cwd, make_cwd=not view.sees(cwd), nothing=nothing)
+        return _Furnished(
+            program=tool.program,
+            argv=(str(start), *arguments),
+            words=words,
+            unseen=tuple(out_of_sight(arguments, view)),
+        )
+
+    def _shown(self) -> Path:
+        """What every sandbox is shown in place of something else: an empty folder, and beside it files of /etc."""
+        nothing = self._protected.state / "homes" / ".shown" / "nothing"
+        nothing.mkdir(mode=0o755, parents=True, exist_ok=True)
+        user, group = os.getuid(), os.getgid()
+        own = OWN_FILES | {"passwd": f"user:x:{user}:{group}::/:/bin/sh\n", "group": f"user:x:{group}:\n"}
+        for name, text in own.items():
+            path = nothing.with_name(name)
+            if not path.is_file() or path.read_text(encoding="utf-8") != text:
+                path.write_text(text, encoding="utf-8")
+        return nothing
+
+    def _named(self, plan: SandboxPlan, search: str) -> list[Path]:
+        found = []
+        for name in plan.programs:
+            path = shutil.which(name, path=search)
+            if path is None:
+                raise SandboxFailed(
+                    "sandbox_invalid", f"there is no program {name!r} on the PATH; install it or remove it"
+                )
+            found.append(Path(path))
+        return found
+
+
+class _Furnished(msgspec.Struct, frozen=True, kw_only=True):
+    program: str
+    argv: tuple[str, ...]
+    words: bytes
+    unseen: tuple[str, ...]
+
+
+class Cell:
+    """`argv` and `handed` are for the Child; `open` when it has started, `close` when it is gone or never started."""
+
+    env: Final[Mapping[str, str]] = {"PATH": os.defpath}  # of bubblewrap itself, outside
+    cwd: Final = Path("/")
+
+    def __init__(
+        self,
+        segment: str,
+        plan: SandboxPlan,
+        made: _Furnished,
+        denied: Callable[[str, int, str], None],
+        closed: Callable[[], None],
+        stderr: StderrRing,
+    ) -> None:
+        self._stderr = stderr
+        self._closed: Callable[[], None] | None = closed
+        self._segment = segment
+        self._plan = plan
+        self._denied = denied
+        self._told: set[tuple[str, int]] = set()
+        self._unseen = made.unseen
+        self._egress: Egress | None = None
+        self._limits: Limits | None = None
+        self._pid = 0
+        self._theirs: list[int] = [_in_memory(made.words)]
+        self._ours: list[int] = []
+        words = ["--args", str(self._theirs[0])]
+        refused = seccomp_filter()
+        if refused is not None:
+            self._theirs.append(_in_memory(refused))
+            words += ("--seccomp", str(self._theirs[-1]))
+        if plan.egress:  # bwrap says who is inside, and waits until we have listened there
+            (told, tell), (wait, go) = os.pipe(), os.pipe()
+            self._theirs += (tell, wait)
+            self._ours += (told, go)
+            words += ("--info-fd", str(tell), "--block-fd", str(wait))
+        self.argv = (made.program, *words, "--", *made.argv)
+
+    @property
+    def handed(self) -> Sequence[int]:
+        return tuple(self._theirs)
+
+    @property
+    def remark(self) -> str:
+        """What may be why the server failed."""
+        last = self._stderr.tail(1)
+        if last and last[0].text.startswith("bwrap: "):
+            return f" ({last[0].text})"
+        if not self._unseen:
+            return ""
+        paths = ", ".join(self._unseen[:3])
+        return f"; its sandbox does not show {paths}, which its arguments name: allow it (sandbox.fs, or files)"
+
+    async def open(self, child: Child) -> None:
+        """Raises SandboxFailed."""
+        _close_all(self._theirs)
+        self._pid = child.pid or 0
+        if self._plan.egress:
+            await self._open_egress()
+        if self._plan.memory_mb is not None or self._plan.cpu_ms is not None:
+            self._limits = Limits(self._plan, self._pid, child.end)
+
+    def terminate(self) -> None:
+        """SIGTERM to the processes inside: bubblewrap itself would end at once, and they with it."""
+        inside = list(descendants(self._pid))
+        for pid in inside[1:] or inside:  # the first is bubblewrap's own
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGTERM)
+
+    def close(self) -> None:
+        _close_all(self._theirs)
+        _close_all(self._ours)
+        if self._egress is not None:
+            self._egress.close()
+        if self._limits is not None:
+            self._limits.stop()
+        if self._closed is not None:
+            self._closed()
+            self._closed = None
+
+    async def _open_egress(self) -> None:
+        told, go = self._ours
+        self._ours.remove(told)
+        try:
+            async with asyncio.timeout(OPEN_S):
+                inside = await asyncio.to_thread(_who_is_inside, told)
+                listener = await asyncio.to_thread(listen_inside, inside)
+        except msgspec.DecodeError:
+            return  # it ended before anybody was inside, and its last words say why
+        except (NamespaceClosed, TimeoutError) as failed:
+            if not any(descendants(self._pid)):
+                return
+            why = (str(failed) or "it took too long") + self.remark
+            raise SandboxFailed(
+                "sandbox_unavailable", f"its network cannot be reached to filter it ({why})"
+            ) from failed
+        self._egress = Egress(self._plan.egress, self._note_denied)
+        await self._egress.start(listener)
+        with contextlib.suppress(BrokenPipeError):  # it has ended: its child says why
+            os.write(go, b"+")
+        _close_all(self._ours)
+
+    def _note_denied(self, host: str, port: int, why: str) -> None:
+        if (host, port) in self._told or len(self._told) > DENIED_HOSTS_MAX:
+            return
+        log.warning("link %s: egress_denied: %s:%d: %s", self._segment, host, port, why)
+        self._told.add((host, port))
+        last = len(self._told) > DENIED_HOSTS_MAX
+        self._denied(host, port, f"{why}; further hosts are not written down" if last else why)
+
+
+class _Inside(msgspec.Struct, frozen=True):
+    child_pid: int = msgspec.field(name="child-pid")
+
+
+def _who_is_inside(told: int) -> int:
+    """bwrap writes one JSON object. The descriptor is ours from here on."""
+    text = b""
+    with open(told, "rb", buffering=0) as file:
+        while not text.rstrip().endswith(b"}") and (data := file.read(INFO_BYTES_MAX)):
+            text += data
+    return msgspec.json.decode(text, type=_Inside).child_pid
+
+
+def _environment(plan: SandboxPlan, declared: Mapping[str, str], home: Path) -> dict[str, str]:
+    """AIP-security-14. PWD is added by bubblewrap."""
+    host = os.environ
+    made = {
+        "PATH": host.get("PATH", os.defpath),
+        "HOME": str(home),
+        "TMPDIR": str(home / "tmp"),
+        "LANG": host.get("LANG", "C.UTF-8"),
+    }
+    if "TZ" in host:
+        made["TZ"] = host["TZ"]
+    if plan.egress:
+        made |= dict.fromkeys(PROXY_KEYS, PROXY) | {"NODE_USE_ENV_PROXY": "1"}
+    made |= {name: host[name] for name in plan.passed if name in host}
+    return child_environment(made | dict(declared), {})
+
+
+def _prepare_home(home: Path, *, empty: bool) -> None:
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = home / "tmp"
+    if empty:
+        shutil.rmtree(temporary, ignore_errors=True)
+    if temporary.is_symlink() or temporary.is_file():
+        temporary.unlink()
+    temporary.mkdir(mode=0o700, exist_ok=True)
+
+
+def _in_memory(words: bytes) -> int:
+    """A file without a name; whoever has it reads from its beginning."""
+    descriptor = os.memfd_create("sandbox")
+    view = memoryview(words)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _close_all(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())
+
+
+def _is_in(path: Path, package: Needs) -> bool:
+    return path in package.files or any(path.is_relative_to(folder) for folder in package.folders)
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))

@@ -1,0 +1,1 @@
+"""Whom the node believes: anchors, authority proofs, approval proofs, client certificates, passkeys."""

@@ -1,0 +1,149 @@
+"""The anchors of a node: who is believed when something is signed, with the keys they have at the moment.
+
+In: [[anchor]] entries. Keys that are written out or stand in files are read once, at the start, and one that cannot be
+read stops it: a node must not run with less trust, or more, than its operator wrote down. Key sets at a URL are fetched
+when a signature is to be judged, kept while fresh, and fetched anew when one names a key that is not among them.
+Without a usable key set nothing under it is believed.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final, TypeVar
+
+from interlock.config.plan import AnchorPlan
+from interlock.net.fetch import Fetcher
+from interlock.protocol.ax.registration.authority import KEY_UNKNOWN, Anchor
+from interlock.protocol.jose.jwks import Jwk
+from interlock.protocol.jose.public_key import BadKey, maybe_pem_label, read_key_untrusted
+from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
+from interlock.protocol.webauthn.passkeys import read_passkey_untrusted
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.base.extras import require_cryptography
+from interlock.runtime.base.start_errors import AnchorInvalid
+from interlock.runtime.trust.key_sets import Get, KeyRing, Unavailable
+
+FILE_BYTES_MAX: Final = 512 * 1024  # as of a key set at a URL
+
+_Judged = TypeVar("_Judged")
+
+
+class Anchors:
+    def __init__(self, plans: Sequence[AnchorPlan], clock: Clock, get: Get | None = None) -> None:
+        """Nobody is believed before `load`. `get` fetches a document, by default over HTTPS."""
+        self._fetcher = Fetcher()
+        self._get = get or self._fetcher.get
+        self._clock = clock
+        self._plans = {plan.name: plan for plan in plans}
+        self._read: dict[str, tuple[Jwk, ...]] = {}
+        self._rings: dict[str, KeyRing] = {}
+
+    def load(self) -> None:
+        """Raises AnchorInvalid, ExtraMissing; then everything is as it was."""
+        self._take(self._plans)
+
+    async def replan(self, plans: Sequence[AnchorPlan]) -> None:
+        """Other anchors from now on. Raises as `load` does."""
+        gone = dict(self._rings)
+        self._take({plan.name: plan for plan in plans})
+        for name, ring in gone.items():
+            if self._rings.get(name) is not ring:
+                await ring.close()
+
+    def _take(self, plans: dict[str, AnchorPlan]) -> None:
+        if plans:
+            require_cryptography("[[anchor]]")
+        read = {plan.name: _keys(plan) for plan in plans.values() if not isinstance(plan.jwks, str)}
+        rings = {name: self._ring(plan, plan.jwks) for name, plan in plans.items() if isinstance(plan.jwks, str)}
+        self._plans, self._read, self._rings = plans, read, rings
+
+    def _ring(self, plan: AnchorPlan, url: str) -> KeyRing:
+        kept = self._rings.get(plan.name)
+        if kept is not None and self._plans[plan.name].jwks == url:
+            return kept
+        return KeyRing(f"anchor {plan.name}", "", url, self._get, self._clock)
+
+    async def close(self) -> None:
+        for ring in self._rings.values():
+            await ring.close()
+        await self._fetcher.close()
+
+    def approving(self, tool: str) -> tuple[str, ...]:
+        """The names of those whose signature approves a call of the tool."""
+        return tuple(
+            plan.name for plan in self._plans.values() if any(fnmatchcase(tool, glob) for glob in plan.approves)
+        )
+
+    async def judged(
+        self, picked: Callable[[Anchor], bool], judge: Callable[[Sequence[Anchor]], _Judged | Fault]
+    ) -> _Judged | Fault:
+        """What `judge` says of a signature, given every anchor with the keys it has now.
+
+        Key sets are fetched only for the anchors that are `picked`, those that may have signed. Where `judge` finds
+        that none of them has the key, their sets are fetched anew, and it is asked once more. Where a set that may hold
+        the key cannot be had, the refusal is UNAVAILABLE.
+        """
+        rings = [self._rings[anchor.name] for anchor in self.known() if anchor.name in self._rings and picked(anchor)]
+        away = Unavailable in await asyncio.gather(*(_outcome(ring.fresh()) for ring in rings))
+        verdict = judge(self.known())
+        if not _is_unknown_key(verdict) or not rings:
+            return verdict
+        away = Unavailable in await asyncio.gather(*(_outcome(ring.searched()) for ring in rings)) or away
+        verdict = judge(self.known())
+        if _is_unknown_key(verdict) and away:
+            return Fault(UNAVAILABLE, "unavailable", {"reason": "anchor_keys"})
+        return verdict
+
+    def known(self) -> tuple[Anchor, ...]:
+        """Every anchor with the keys it has now; a key set that was never needed has none."""
+        return tuple(
+            Anchor(
+                name=plan.name,
+                keys=self._rings[plan.name].known if plan.name in self._rings else self._read.get(plan.name, ()),
+                speaks_for=frozenset(plan.speaks_for),
+                approves=plan.approves,
+                source="jwks" if plan.jwks is not None else "key" if plan.passkey is None else "passkey",
+            )
+            for plan in self._plans.values()
+        )
+
+
+async def _outcome(renewal: Awaitable[object]) -> object:
+    try:
+        return await renewal
+    except Unavailable:
+        return Unavailable
+
+
+def _is_unknown_key(verdict: object) -> bool:
+    return isinstance(verdict, Fault) and (verdict.data or {}).get("reason") == KEY_UNKNOWN
+
+
+def _keys(plan: AnchorPlan) -> tuple[Jwk, ...]:
+    given = plan.key if plan.key is not None else plan.jwks
+    if given is None:
+        return (read_passkey_untrusted(plan.passkey or ""),)  # the configuration made sure of it
+    where = f"{given} of anchor {plan.name}" if isinstance(given, Path) else f"the key of anchor {plan.name}"
+    try:
+        text = _file(given) if isinstance(given, Path) else given
+        if maybe_pem_label(text) is None:
+            return read_key_untrusted(text)
+        from interlock.keys.pem import read_pem_untrusted
+
+        return (read_pem_untrusted(text),)
+    except BadKey as bad:
+        raise AnchorInvalid(f"{where} is no public key: {bad}") from None
+    except OSError as error:
+        raise AnchorInvalid(f"{where} cannot be read: {error.strerror or error}") from None
+
+
+def _file(path: Path) -> str:
+    with path.open("rb") as file:
+        data = file.read(FILE_BYTES_MAX + 1)
+    if len(data) > FILE_BYTES_MAX:
+        raise BadKey(f"the file is larger than {FILE_BYTES_MAX} bytes")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise BadKey("the file is not text") from None

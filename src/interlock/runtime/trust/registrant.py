@@ -1,0 +1,109 @@
+"""Who stands at the door for subservers, and what that alone entitles them to (MCP-AX 4.2, 10.1, 10.4)."""
+
+from fnmatch import fnmatchcase
+from typing import Final
+
+import msgspec
+
+from interlock.config.plan import AccessRule, Scope
+from interlock.protocol.ax.capability import AuthScope
+from interlock.protocol.ax.messages import Register
+from interlock.protocol.ax.registration.authority import check_certificate, maybe_authority, maybe_dns_name
+from interlock.protocol.ax.registration.sessions import Peer
+from interlock.protocol.jsonrpc.errors import Fault
+
+TLS_1_3: Final = "TLSv1.3"
+CERTIFICATE: Final = "certificate:"  # how the principal begins of one who came in by a certificate
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """A client certificate that is trusted, as far as it matters here."""
+
+    names: tuple[str, ...]  # its DNS names, as they stand in it
+    issuer: bytes
+    serial: int
+    expires_at: float
+
+    @property
+    def principal(self) -> str | None:
+        """By what name it may open the door; None where it has none."""
+        found = next((name for name in map(maybe_dns_name, self.names) if name is not None), None)
+        return f"{CERTIFICATE}{found}" if found is not None else None
+
+
+class Guest(msgspec.Struct, frozen=True, kw_only=True):
+    """`encrypted`: on this machine, TLS, or what the operator says is as good. A leaf needs that much, an aggregator
+    needs `secure`: TLS 1.3 or what counts as equal."""
+
+    principal: str  # "subserver:NAME", "certificate:NAME", "local" or "child:SEGMENT"
+    scope: AuthScope = AuthScope.READ
+    rule: AccessRule | None = None
+    vouched: bool = False  # named in the operator's configuration
+    segment: str | None = None  # the only one it may have; None: any
+    encrypted: bool = True
+    secure: bool = True
+    on_this_machine: bool = True
+    certificate: Shown | Fault | None = None  # its client certificate, or why that is refused
+
+    def peer(self, request: Register, link: str, *, proved: bool = False) -> Peer:
+        return Peer(
+            principal=self.principal,
+            link=link,
+            scope=self.scope,
+            proved=proved or self.vouched or self._speaks_for(request.authority),
+            secure=self.secure,
+        )
+
+    def shows(self, request: Register) -> bool | Fault:
+        """Whether its certificate proves the authority that nothing else does; with one for another name, why not."""
+        if isinstance(self.certificate, Fault):
+            return self.certificate
+        if self.certificate is None or request.authority is None:
+            return False
+        if self.vouched or self._speaks_for(request.authority):
+            return False
+        return check_certificate(request.authority, self.certificate.names) or True
+
+    def _speaks_for(self, authority: str | None) -> bool:
+        """A token is known to whoever read it on its way; only on this machine is who holds it proof of who it is."""
+        said = self.rule.authority if self.rule is not None and self.on_this_machine else None
+        return authority is not None and said is not None and maybe_authority(said) == authority
+
+
+def registrant_scope(principal: str, rules: tuple[AccessRule, ...], token_scope: Scope | None) -> AuthScope:
+    """The first [[access]] entry that names the principal decides, without one it may read; a token can only narrow."""
+    rule = _rule(principal, rules)
+    scope = AuthScope.READ if rule is None else AuthScope(rule.scope)
+    return scope if token_scope is None else min(scope, AuthScope(token_scope))
+
+
+def _rule(principal: str, rules: tuple[AccessRule, ...]) -> AccessRule | None:
+    return next((one for one in rules if any(fnmatchcase(principal, who) for who in one.who)), None)
+
+
+def guest(
+    principal: str,
+    rules: tuple[AccessRule, ...],
+    *,
+    token_scope: Scope | None = None,
+    on_this_machine: bool,
+    tls: str | None,
+    certificate: Shown | Fault | None = None,
+) -> Guest:
+    rule = _rule(principal, rules)
+    trusted = on_this_machine or (rule is not None and rule.secure_by is not None)
+    return Guest(
+        principal=principal,
+        scope=registrant_scope(principal, rules, token_scope),
+        rule=rule,
+        encrypted=trusted or tls is not None,
+        secure=trusted or tls == TLS_1_3,
+        on_this_machine=on_this_machine,
+        certificate=certificate,
+    )
+
+
+def is_welcome(certificate: str, rules: tuple[AccessRule, ...]) -> bool:
+    """Whether an [[access]] entry means certificates when it says who: a CA may vouch for more than subservers."""
+    said = (who for rule in rules for who in rule.who)
+    return any(who.startswith(CERTIFICATE) and fnmatchcase(certificate, who) for who in said)

@@ -1,0 +1,58 @@
+"""The one table of store backends: a name of `store.backend` -> the classes that serve it, imported when chosen.
+
+Building opens nothing: the caller opens and closes what it gets.
+"""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from interlock.store.ports import AuditLog, AuditReader, Store
+
+
+class Backend(msgspec.Struct, frozen=True, kw_only=True):
+    store: str  # "module:Class"
+    audit: str
+    audit_reader: str
+
+
+BACKENDS = {
+    "sqlite": Backend(
+        store="interlock.store.sqlite.store:SqliteStore",
+        audit="interlock.store.sqlite.audit:SqliteAudit",
+        audit_reader="interlock.store.sqlite.audit:SqliteAuditReader",
+    ),
+}
+
+
+class UnknownBackend(Exception):
+    """`store.backend` names no backend of the table."""
+
+
+def build_store(backend: str, data: Path) -> Store:
+    store: Store = _load(_backend(backend).store)(data)
+    return store
+
+
+def build_audit(backend: str, data: Path) -> AuditLog:
+    audit: AuditLog = _load(_backend(backend).audit)(data)
+    return audit
+
+
+def build_audit_reader(backend: str, data: Path) -> AuditReader:
+    """Changes nothing in the data folder, whether a node runs on it or not."""
+    reader: AuditReader = _load(_backend(backend).audit_reader)(data)
+    return reader
+
+
+def _backend(name: str) -> Backend:
+    if name not in BACKENDS:
+        raise UnknownBackend(f"There is no store backend {name!r}. Set store.backend to one of: {', '.join(BACKENDS)}.")
+    return BACKENDS[name]
+
+
+def _load(reference: str) -> Any:
+    module, _, name = reference.partition(":")
+    return getattr(import_module(module), name)

@@ -1,0 +1,313 @@
+"""The audit log on SQLite: `audit/audit.db` in the data folder, its head in the bucket "audit-head" of store.db.
+
+A row holds a run of records: the first one's sequence, their bytes with a line feed between, their hashes one after the
+other. A batch of calls becomes a few rows; a record with a line feed in it has a row to itself.
+
+An append is one transaction that is on disk when it returns; callers batch. The head moves after the records are on
+disk and is itself not waited for: a head that lags is harmless, a head ahead of its log would make a power cut look
+like a removal. An append that finds the log shorter than its head goes on after the head, so that the gap stays for
+`verify`.
+"""
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+
+from interlock.store.audit_chain import HASH_BYTES, ORIGIN, Break, ChainedRecord, Check, Flaw, Mark, Verdict, chain
+from interlock.store.ports import StoreError, Unavailable
+from interlock.store.sqlite.file import (
+    BUSY_TIMEOUT_S,
+    INTEGER_MIN,
+    Schema,
+    SqliteThread,
+    errors_of,
+    int64,
+    open_database,
+    open_for_reading,
+    roll_back,
+    writing,
+)
+from interlock.store.sqlite.store import STORE_FILE, STORE_SCHEMA, get_entry, put_value
+
+AUDIT_FILE = Path("audit", "audit.db")
+AUDIT_SCHEMA = Schema(
+    application_id=0x494C4155,  # "ILAU"
+    migrations=(("CREATE TABLE record (seq INTEGER PRIMARY KEY, data BLOB NOT NULL, hash BLOB NOT NULL)",),),
+)
+HEAD_BUCKET = "audit-head"
+HEAD_KEY = "head"  # the mark of the last record
+START_KEY = "start"  # the mark of the last record given up by retention; absent while all are kept
+# Python gives up the interpreter lock at every statement, and with a busy event loop getting it back costs more than
+# the statement: many records in one row keep both threads going.
+RUN_RECORDS_MAX = 256
+VERIFY_PAGE = 2000  # records checked in one job, so that appends get in between
+
+
+# The casts bring whatever a stranger put into the file into the types that the check takes.
+_ROWS = (
+    "SELECT coalesce(CAST(seq AS INTEGER), 0), coalesce(CAST(data AS BLOB), x''), coalesce(CAST(hash AS BLOB), x'')"
+    " FROM record "
+)
+_LAST_ROW = _ROWS + "ORDER BY seq DESC LIMIT 1"
+_ROWS_FROM = _ROWS + "WHERE seq >= (SELECT coalesce(max(seq), ?1) FROM record WHERE seq <= ?1) ORDER BY seq"  # noqa: S608  (constants only)
+
+
+class SqliteAuditReader:
+    """Looks, and leaves both files as they are: a missing head stays a finding."""
+
+    read_only: ClassVar[bool] = True
+
+    def __init__(self, data: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+        self._log = _Log(data, busy_timeout_s, read_only=self.read_only)
+        self._thread = SqliteThread(data / AUDIT_FILE)
+
+    async def open(self) -> None:
+        self._thread.start()
+        await self._thread.run(self._log.open)
+
+    async def close(self) -> None:
+        await self._thread.stop(self._log.close)
+
+    async def read(self, after: int = 0, limit: int = 1000) -> list[ChainedRecord]:
+        return await self._thread.run(self._log.read, int64(after), int64(limit))
+
+    async def last(self) -> int:
+        return (await self._thread.run(self._log.tip)).sequence
+
+    async def verify(self, progress: Callable[[int], None] | None = None) -> Verdict:
+        # The head is read before the records: what others append meanwhile can only lie beyond it.
+        start, head = await self._thread.run(self._log.marks)
+        check = Check(start, head)
+        # Before a start that was moved there may be leftovers of a retention that was interrupted: given up, not read.
+        after = INTEGER_MIN if start == ORIGIN else start.sequence
+        while page := await self._thread.run(self._log.read, after, VERIFY_PAGE):
+            after = page[-1].sequence
+            if not await self._thread.run(_add_all, check, page):
+                break
+            if progress is not None:
+                progress(check.records)
+        verdict = check.finish()
+        if verdict.intact and verdict.records and head is None:
+            last = verdict.last.sequence
+            reason = f"no head is kept in {STORE_FILE}: nothing shows that record {last} is the last"
+            broken = Break(sequence=last, flaw=Flaw.HEAD_MISSING, reason=reason)
+            return Verdict(records=verdict.records, last=verdict.last, start=start, broken=broken)
+        return verdict
+
+
+class SqliteAudit(SqliteAuditReader):
+    read_only = False
+
+    async def append(self, records: Sequence[bytes]) -> int:
+        return await self._thread.run(self._log.append, records)
+
+    async def give_up(self, sequence: int) -> int:
+        return await self._thread.run(self._log.give_up, int64(sequence))
+
+
+def _add_all(check: Check, page: list[ChainedRecord]) -> bool:
+    return all(check.add(record) for record in page)
+
+
+class _Log:
+    """The log's connection with that of its head; both live on one thread."""
+
+    def __init__(self, data: Path, busy_timeout_s: float, *, read_only: bool) -> None:
+        self._path = data / AUDIT_FILE
+        self._busy_timeout_s = busy_timeout_s
+        self._read_only = read_only
+        self._head = _Head(data / STORE_FILE, busy_timeout_s)
+        self._db: sqlite3.Connection | None = None
+
+    def open(self) -> None:
+        if self._db is not None:
+            return
+        if self._read_only:
+            self._db = open_for_reading(self._path, AUDIT_SCHEMA, self._busy_timeout_s)
+            self._head.open_for_reading()
+            return
+        self._head.open()
+        self._db = open_database(self._path, AUDIT_SCHEMA, "FULL", self._busy_timeout_s)
+        if self.tip() == ORIGIN:
+            self._head.begin()
+
+    def close(self) -> None:
+        db, self._db = self._db, None
+        if db is not None:
+            db.close()
+        self._head.close()
+
+    def append(self, records: Sequence[bytes]) -> int:
+        db = self._connection()
+        if not records:
+            return self.tip().sequence
+        self._head.lock()  # first, so that a store that cannot take the head stops the append
+        try:
+            with writing(db):
+                mark = self.tip()
+                head = self._head.get(HEAD_KEY)
+                if head is not None and head.sequence >= mark.sequence:
+                    mark = head
+                for run in _runs(records):
+                    hashes = chain(mark, run)
+                    row = (mark.sequence + 1, b"\n".join(run), b"".join(hashes))
+                    db.execute("INSERT INTO record (seq, data, hash) VALUES (?, ?, ?)", row)
+                    mark = Mark(mark.sequence + len(run), hashes[-1])
+                self._head.move(mark)
+            # The records stand: an error now would make the caller write them twice. The next append moves the head.
+            with contextlib.suppress(StoreError):
+                self._head.commit()
+        finally:
+            self._head.unlock()
+        return mark.sequence
+
+    def give_up(self, sequence: int) -> int:
+        """Whole rows, up to the last that ends at or before `sequence`, and never the last row of the log.
+
+        The mark of where the log now begins is on disk before anything is deleted.
+        """
+        db = self._connection()
+        self._head.lock()
+        try:
+            start = self._head.get(START_KEY) or ORIGIN
+            last = start
+            with contextlib.closing(db.execute(_ROWS_FROM, (start.sequence + 1,))) as rows:
+                row = rows.fetchone()
+                for following in rows:
+                    end = _records(*row)[-1]
+                    if end.sequence > sequence:
+                        break
+                    last, row = Mark(end.sequence, end.hash), following
+            if last == start:
+                return 0
+            self._head.begin_after(last)
+            self._head.commit()
+        finally:
+            self._head.unlock()
+        with writing(db):
+            db.execute("DELETE FROM record WHERE seq <= ?", (last.sequence,))
+        return last.sequence - start.sequence
+
+    def read(self, after: int, limit: int) -> list[ChainedRecord]:
+        """From the row that `after` lies in or before; rows as they come until there are enough."""
+        found: list[ChainedRecord] = []
+        with contextlib.closing(self._connection().execute(_ROWS_FROM, (after,))) as rows:
+            for row in rows:
+                found += [record for record in _records(*row) if record.sequence > after]
+                if len(found) >= limit:
+                    break
+        return found[:limit]
+
+    def tip(self) -> Mark:
+        row = self._connection().execute(_LAST_ROW).fetchone()
+        if row is None:
+            return ORIGIN
+        last = _records(*row)[-1]
+        return Mark(last.sequence, last.hash)
+
+    def marks(self) -> tuple[Mark, Mark | None]:
+        if not self._head.is_open:
+            return ORIGIN, None
+        return self._head.get(START_KEY) or ORIGIN, self._head.get(HEAD_KEY)
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._db is None:
+            raise Unavailable(f"{self._path.name} is not open")
+        return self._db
+
+
+def _runs(records: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """The records in their order, in runs that fit a row."""
+    run: list[bytes] = []
+    for record in records:
+        alone = b"\n" in record
+        if run and (alone or len(run) == RUN_RECORDS_MAX):
+            yield run
+            run = []
+        if alone:
+            yield (record,)
+        else:
+            run.append(record)
+    if run:
+        yield run
+
+
+def _records(sequence: int, data: bytes, hashes: bytes) -> list[ChainedRecord]:
+    """The records of a row. One that does not add up is given as a single record, for `verify` to name."""
+    count = len(hashes) // HASH_BYTES
+    parts = data.split(b"\n") if count > 1 else [data]
+    if len(parts) != count or len(hashes) % HASH_BYTES:
+        return [ChainedRecord(sequence, data, hashes)]
+    return [
+        ChainedRecord(sequence + n, part, hashes[n * HASH_BYTES : (n + 1) * HASH_BYTES]) for n, part in enumerate(parts)
+    ]
+
+
+class _Head:
+    """The marks that store.db keeps for the log, on a connection of their own."""
+
+    def __init__(self, path: Path, busy_timeout_s: float) -> None:
+        self._path = path
+        self._busy_timeout_s = busy_timeout_s
+        self._db: sqlite3.Connection | None = None
+
+    def open(self) -> None:
+        if self._db is None:
+            self._db = open_database(self._path, STORE_SCHEMA, "NORMAL", self._busy_timeout_s)
+
+    def open_for_reading(self) -> None:
+        if self._db is None and self._path.exists():
+            self._db = open_for_reading(self._path, STORE_SCHEMA, self._busy_timeout_s)
+
+    @property
+    def is_open(self) -> bool:
+        return self._db is not None
+
+    def close(self) -> None:
+        db, self._db = self._db, None
+        if db is not None:
+            db.close()
+
+    def begin(self) -> None:
+        """An empty log has a head before its first record, so that a missing head is always a finding."""
+        with errors_of(self._path), writing(self._connection()):
+            if self.get(HEAD_KEY) is None:
+                self.move(ORIGIN)
+
+    def lock(self) -> None:
+        with errors_of(self._path):
+            self._connection().execute("BEGIN IMMEDIATE")
+
+    def move(self, head: Mark) -> None:
+        with errors_of(self._path):
+            put_value(self._connection(), HEAD_BUCKET, HEAD_KEY, msgspec.json.encode(head))
+
+    def begin_after(self, start: Mark) -> None:
+        with errors_of(self._path):
+            put_value(self._connection(), HEAD_BUCKET, START_KEY, msgspec.json.encode(start))
+
+    def commit(self) -> None:
+        with errors_of(self._path):
+            self._connection().execute("COMMIT")
+
+    def unlock(self) -> None:
+        roll_back(self._connection())
+
+    def get(self, key: str) -> Mark | None:
+        with errors_of(self._path):
+            entry = get_entry(self._connection(), HEAD_BUCKET, key, 0.0)
+        if entry is None:
+            return None
+        try:
+            return msgspec.json.decode(entry.value, type=Mark)
+        except msgspec.DecodeError:
+            return None  # as good as missing, which `verify` reports
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._db is None:
+            raise Unavailable(f"{self._path.name} is not open")
+        return self._db

@@ -1,0 +1,118 @@
+"""Our own standard input and output as a MessagePipe: a message a line, for a leaf that its aggregator started.
+
+While it is open, whatever else prints goes to standard error, and nothing else reads standard input.
+"""
+
+import asyncio
+import os
+from typing import cast
+
+from interlock.net.message_pipe import CUT, NORMAL, TOO_BIG, MessageSink
+from interlock.process.lines import LineSplitter, LineTooLong, one_line
+
+
+async def open_standard(sink: MessageSink, max_bytes: int) -> "StandardPipe":
+    """Once per process: the descriptors are not given back."""
+    loop = asyncio.get_running_loop()
+    reading, writing = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    pipe = StandardPipe(sink, max_bytes)
+    await loop.connect_read_pipe(lambda: _Reader(pipe), os.fdopen(reading, "rb", buffering=0))
+    transport, _ = await loop.connect_write_pipe(lambda: _Writer(pipe), os.fdopen(writing, "wb", buffering=0))
+    pipe.connect(transport)
+    return pipe
+
+
+class StandardPipe:
+    """A MessagePipe."""
+
+    def __init__(self, sink: MessageSink, max_bytes: int) -> None:
+        self._sink = sink
+        self._max_bytes = max_bytes
+        self._lines = LineSplitter(max_bytes)
+        self._reader: asyncio.ReadTransport | None = None
+        self._writer: asyncio.WriteTransport | None = None
+        self._full = False
+        self._closed = False
+        self._verdict: tuple[int, str] | None = None
+
+    def connect(self, writer: asyncio.WriteTransport) -> None:
+        self._writer = writer
+        writer.set_write_buffer_limits(high=self._max_bytes)
+
+    def send(self, message: bytes) -> bool:
+        writer = self._writer
+        if writer is None or self._closed or self._full or writer.is_closing():
+            return False
+        writer.write(one_line(message))
+        return True
+
+    def close(self, code: int = NORMAL, reason: str = "") -> None:
+        """What is queued is still written; the aggregator sees the end of our output."""
+        self._end(code, reason)
+        if self._writer is not None:
+            self._writer.close()
+
+    def abort(self) -> None:
+        self._end(CUT, "was cut off by us")
+        if self._writer is not None:
+            self._writer.abort()
+
+    def pause_reading(self) -> None:
+        if self._reader is not None:
+            self._reader.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._reader is not None:
+            self._reader.resume_reading()
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            lines = self._lines.feed(data)
+        except LineTooLong as error:
+            lines = error.complete
+            self._verdict = TOO_BIG, f"sent a message larger than {self._max_bytes} bytes"
+        for line in lines:
+            if line.strip() and not self._closed:
+                self._sink.on_message(line)
+        if self._verdict is not None:
+            self._end(*self._verdict)
+
+    def _end(self, code: int, reason: str) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._reader is not None:
+            self._reader.close()
+        asyncio.get_running_loop().call_soon(self._sink.on_closed, code, reason)
+
+
+class _Reader(asyncio.Protocol):
+    def __init__(self, pipe: StandardPipe) -> None:
+        self._pipe = pipe
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._pipe._reader = cast(asyncio.ReadTransport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._pipe._feed(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._pipe._end(CUT, "closed our standard input")
+
+
+class _Writer(asyncio.BaseProtocol):
+    def __init__(self, pipe: StandardPipe) -> None:
+        self._pipe = pipe
+
+    def pause_writing(self) -> None:
+        self._pipe._full = True
+
+    def resume_writing(self) -> None:
+        self._pipe._full = False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._pipe._end(CUT, "closed our standard output")

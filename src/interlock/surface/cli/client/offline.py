@@ -1,0 +1,137 @@
+"""The store of a data folder, opened by a command itself: for tokens while no node runs, and for the audit log.
+
+Each method opens, does one thing and closes. What the store says no to becomes a refusal with its own words. The
+answers have the operator door's shapes.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.runtime.access.tokens import TokenBook
+from interlock.runtime.base.clock import SystemClock, rfc3339
+from interlock.store.audit_chain import ChainedRecord, Verdict
+from interlock.store.backends import build_audit_reader, build_store
+from interlock.store.ports import AuditReader, StoreError
+from interlock.store.tokens import BadTokenName, Door, Scope, TokenTable
+from interlock.surface.cli.client.operator import Answer
+from interlock.surface.cli.errors import Refused
+
+T = TypeVar("T")
+
+PAGE = 1000
+
+
+class StoredTokens:
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self._plan = plan
+        self._folder = folder
+
+    def issue(self, name: str, door: Door, scope: Scope | None, days: int | None) -> Answer:
+        async def issue(book: TokenBook) -> dict[str, Any]:
+            token, record = await book.issue(name, door, scope, days)
+            expires_at = rfc3339(record.expires_at) if record.expires_at is not None else None
+            return {"token": token, "id": record.id, "name": name, "for": door, "expires_at": expires_at}
+
+        return self._with_book(issue)
+
+    def list(self) -> Answer:
+        async def listed(book: TokenBook) -> dict[str, Any]:
+            return {"tokens": [book.shown(record) for record in await book.list() if record.revoked_at is None]}
+
+        return self._with_book(listed)
+
+    def revoke(self, ref: str) -> Answer:
+        async def revoke(book: TokenBook) -> dict[str, Any]:
+            revoked = await book.revoke(ref)
+            if not revoked:
+                raise Refused("not_found", f"there is no token {ref}", hint="interlock access list shows them")
+            return {"revoked": list(revoked)}
+
+        return self._with_book(revoke)
+
+    def _with_book(self, job: Callable[[TokenBook], Awaitable[dict[str, Any]]]) -> Answer:
+        async def with_book() -> Answer:
+            store = build_store(self._plan.store.backend, self._folder)
+            try:
+                await store.open()
+                book = TokenBook(TokenTable(store.kv), SystemClock(), self._plan.access, self._plan.auth.token_days)
+                return Answer(msgspec.json.encode(await job(book)))
+            finally:
+                await store.close()
+
+        try:
+            return run_stored(with_book())
+        except BadTokenName as error:
+            raise Refused("bad_token_name", str(error)) from None
+
+
+class StoredAudit:
+    """Only ever read, whether a node writes to it meanwhile or not."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self._plan = plan
+        self._folder = folder
+        if not (folder / "audit").is_dir():
+            raise Refused(
+                "no_audit_log",
+                f"there is no audit log in {folder}",
+                hint="a node writes it when it first runs; --data names another folder",
+            )
+
+    def verify(self) -> Verdict:
+        async def verify(audit: AuditReader) -> Verdict:
+            return await audit.verify()
+
+        return self._with_log(verify)
+
+    def export(self, after: int, write: Callable[[str], object]) -> None:
+        """One JSON object per record, page by page, so that a long log needs no memory."""
+
+        async def export(audit: AuditReader) -> None:
+            at = after
+            while records := await audit.read(at, PAGE):
+                for record in records:
+                    write(_line(record))
+                at = records[-1].sequence
+
+        self._with_log(export)
+
+    def page(self, after: int, limit: int) -> Answer:
+        async def page(audit: AuditReader) -> Answer:
+            lines = [_line(record) for record in await audit.read(after, limit)]
+            last = await audit.last()
+            return Answer(f'{{"records":[{",".join(lines)}],"last":{last}}}'.encode())
+
+        return self._with_log(page)
+
+    def _with_log(self, job: Callable[[AuditReader], Awaitable[T]]) -> T:
+        async def with_log() -> T:
+            audit = build_audit_reader(self._plan.store.backend, self._folder)
+            try:
+                await audit.open()
+                return await job(audit)
+            finally:
+                await audit.close()
+
+        return run_stored(with_log())
+
+
+def run_stored(job: Coroutine[Any, Any, T]) -> T:
+    try:
+        return asyncio.run(job)
+    except StoreError as error:
+        raise Refused("store_refused", str(error), hint="interlock check --effective shows the data folder") from None
+
+
+def _line(record: ChainedRecord) -> str:
+    """The record as it was written, byte for byte in its values, with its place in the chain before it."""
+    try:
+        fields: dict[str, Any] = msgspec.json.decode(record.data, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        fields = {"damaged": record.data.decode("utf-8", "backslashreplace")}
+    return msgspec.json.encode({"seq": record.sequence, "hash": record.hash.hex(), **fields}).decode()

@@ -1,0 +1,71 @@
+"""The drivers of a workspace, looked at and decided on by a command itself while no node runs. Answers as the door."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.drivers.registry.operations import DriverDesk
+from interlock.runtime.drivers.registry.registry import Registry
+from interlock.runtime.drivers.workspace.host_facts import this_machine
+from interlock.runtime.drivers.workspace.trust_store import Memory
+from interlock.runtime.node.operations import NotFound
+from interlock.runtime.node.operations import Refused as NodeRefused
+from interlock.store.backends import build_audit, build_store
+from interlock.surface.cli.client.offline import run_stored
+from interlock.surface.cli.client.operator import Answer
+from interlock.surface.cli.errors import Refused
+
+BY = "local"
+
+
+class StoredDrivers:
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self._plan = plan
+        self._folder = folder
+
+    def list(self) -> Answer:
+        return self._with_desk(lambda desk: desk.listed())
+
+    def show(self, name: str) -> Answer:
+        return self._with_desk(lambda desk: desk.shown(name))
+
+    def trust(self, name: str, digest: str) -> Answer:
+        return self._with_desk(lambda desk: desk.trust(name, digest, BY))
+
+    def allow(self, name: str, host: str, *, revoke: bool) -> Answer:
+        return self._with_desk(lambda desk: desk.allow(name, host, BY, revoke=revoke))
+
+    def remove(self, name: str, *, forget: bool) -> Answer:
+        return self._with_desk(lambda desk: desk.remove(name, BY, forget=forget))
+
+    def _with_desk(self, job: Callable[[DriverDesk], Awaitable[dict[str, Any]]]) -> Answer:
+        async def with_desk() -> Answer:
+            clock = SystemClock()
+            store = build_store(self._plan.store.backend, self._folder)
+            audit = build_audit(self._plan.store.backend, self._folder)
+
+            async def record(line: bytes) -> None:
+                await audit.open()
+                await audit.append([line])
+
+            try:
+                await store.open()
+                memory = Memory(store.kv, clock)
+                await memory.open()
+                registry = Registry(self._plan, memory, this_machine(self._folder / "packages"))
+                return Answer(msgspec.json.encode(await job(DriverDesk(registry, clock, record))))
+            finally:
+                await store.close()
+                await audit.close()
+
+        try:
+            return run_stored(with_desk())
+        except NotFound as missing:
+            known = f"there is {', '.join(missing.known)}" if missing.known else "interlock drivers list shows them"
+            raise Refused("not_found", f"there is no {missing.what} {missing.name}", hint=known) from None
+        except NodeRefused as refused:
+            raise Refused(refused.error, refused.message, details=refused.details) from None

@@ -1,0 +1,38 @@
+"""Taking back a key while no node runs: written where the node reads it when it starts."""
+
+from pathlib import Path
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.base.start_errors import CannotStart
+from interlock.runtime.trust.anchors import Anchors
+from interlock.runtime.trust.approval_proofs import Judge
+from interlock.store.backends import build_store
+from interlock.surface.cli.client.offline import run_stored
+from interlock.surface.cli.client.operator import Answer
+from interlock.surface.cli.errors import Refused
+
+
+def revoke_stored(plan: Plan, folder: Path, ref: str) -> Answer:
+    """`ref` is the name of an anchor or the thumbprint of a key."""
+
+    async def revoke() -> Answer:
+        store = build_store(plan.store.backend, folder)
+        anchors = Anchors(plan.anchors, SystemClock())
+        try:
+            anchors.load()
+            await store.open()
+            revoked = await Judge(store.kv, SystemClock(), anchors).revoke(ref)
+        except CannotStart as error:
+            raise Refused("key_unusable", str(error)) from None
+        finally:
+            await anchors.close()
+            await store.close()
+        if not revoked:
+            known = ", ".join(anchor.name for anchor in plan.anchors) or "none"
+            raise Refused("not_found", f"there is no anchor {ref} with a key of its own", hint=f"there is {known}")
+        return Answer(msgspec.json.encode({"revoked": revoked, "voided": []}))
+
+    return run_stored(revoke())

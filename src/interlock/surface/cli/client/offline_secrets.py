@@ -1,0 +1,65 @@
+"""The secrets of a data folder, opened by a command itself while no node runs. Answers as the operator door does."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.credentials.service import BadSecretName, GrantDesk
+from interlock.store.secrets import Kind
+from interlock.surface.cli.client.offline import run_stored
+from interlock.surface.cli.client.operator import Answer
+from interlock.surface.cli.errors import Refused
+
+
+class StoredSecrets:
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self._plan = plan
+        self._folder = folder
+
+    def list(self) -> Answer:
+        async def listed(desk: GrantDesk) -> dict[str, Any]:
+            return {"secrets": [{"kind": kind, "name": name} for kind, name in await desk.secret_names()]}
+
+        return self._with_desk(listed)
+
+    def set(self, name: str, value: str) -> Answer:
+        async def keep(desk: GrantDesk) -> dict[str, Any]:
+            await desk.set_secret(name, value)
+            return {"name": name, "restarted": []}
+
+        try:
+            return self._with_desk(keep)
+        except BadSecretName as error:
+            raise Refused("bad_secret_name", str(error)) from None
+
+    def keep(self, name: str, value: str) -> Answer:
+        async def keep(desk: GrantDesk) -> dict[str, Any]:
+            return {"name": name, "state": await desk.keep_secret(name, value), "restarted": []}
+
+        try:
+            return self._with_desk(keep)
+        except BadSecretName as error:
+            raise Refused("bad_secret_name", str(error)) from None
+
+    def remove(self, kind: Kind, name: str) -> Answer:
+        async def remove(desk: GrantDesk) -> dict[str, Any]:
+            if not await desk.remove_secret(kind, name):
+                raise Refused("not_found", f"there is no {kind} {name}", hint="interlock secrets list shows them")
+            return {"removed": {"kind": kind, "name": name}}
+
+        return self._with_desk(remove)
+
+    def _with_desk(self, job: Callable[[GrantDesk], Awaitable[dict[str, Any]]]) -> Answer:
+        async def with_desk() -> Answer:
+            desk = GrantDesk(self._folder, SystemClock(), self._plan.node.name)
+            try:
+                await desk.open()
+                return Answer(msgspec.json.encode(await job(desk)))
+            finally:
+                await desk.close()
+
+        return run_stored(with_desk())

@@ -1,0 +1,38 @@
+"""A person's passkey, made in a browser at the operator door of a running node: invite, wait, and say what it is."""
+
+import time
+
+import msgspec
+
+from interlock.surface.cli.command import Invocation
+from interlock.surface.cli.errors import Refused
+
+EVERY_S = 1.0
+
+
+class Enrolled(msgspec.Struct, frozen=True, kw_only=True):
+    """An invitation as the node shows it."""
+
+    name: str
+    url: str
+    status: str
+    passkey: str | None
+    thumbprint: str | None
+
+
+def enrol(invocation: Invocation, name: str) -> Enrolled:
+    """Ends when the passkey is made; Refused when the invitation is over before."""
+    out, node = invocation.out, invocation.node
+    asked = node.post("passkeys", body={"name": name}).as_(Enrolled)
+    out.remark(f"open this in the browser that is to approve, within ten minutes: {asked.url}")
+    ticket = asked.url.rpartition("/")[2]
+    while asked.passkey is None:
+        time.sleep(EVERY_S)
+        try:
+            asked = node.get("passkeys", ticket).as_(Enrolled)
+        except Refused as refused:
+            if refused.error != "not_found":
+                raise
+            raise Refused("invitation_over", "no passkey was made in time", hint="ask for another one") from None
+    out.remark(f"made the passkey {asked.thumbprint}; the page in the browser shows the same thumbprint")
+    return asked

@@ -1,0 +1,1 @@
+"""Operator keys and passkeys at the command line: asking, unlocking, signing."""

@@ -1,0 +1,86 @@
+"""The passphrase of an operator's key: typed, or for scripts from a file descriptor or INTERLOCK_PASSPHRASE.
+
+Never from an argument: other users of the machine could read it there.
+"""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from interlock.surface.cli.errors import BadUsage, Refused
+
+VARIABLE = "INTERLOCK_PASSPHRASE"
+BYTES_MAX = 1024
+
+FromDescriptor = Annotated[
+    int | None,
+    typer.Option(
+        "--passphrase-fd", metavar="N", min=0, help="Read the passphrase from this descriptor.", show_default=False
+    ),
+]
+
+
+def can_ask() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def maybe_given(descriptor: int | None) -> bytes | None:
+    """What a script supplies; None when it supplies nothing."""
+    if descriptor is not None:
+        try:
+            with os.fdopen(os.dup(descriptor), "rb") as file:
+                given = file.readline(BYTES_MAX + 2).removesuffix(b"\n").removesuffix(b"\r")
+        except OSError as error:
+            raise BadUsage("bad_passphrase", f"descriptor {descriptor} cannot be read: {error.strerror}") from None
+    else:
+        given = os.environ.get(VARIABLE, "").encode("utf-8", "surrogateescape")
+        if not given:
+            return None
+    return _checked(given)
+
+
+def existing(name: str, descriptor: int | None) -> bytes:
+    given = maybe_given(descriptor)
+    if given is not None:
+        return given
+    if not can_ask():
+        raise Refused("passphrase_needed", f"the key {name} has a passphrase, and nobody is here to type it", hint=_HOW)
+    return _checked(_typed(f"passphrase of the key {name}: "))
+
+
+def new(name: str, descriptor: int | None) -> bytes:
+    given = maybe_given(descriptor)
+    if given is not None:
+        return given
+    if not can_ask():
+        raise Refused(
+            "passphrase_needed", f"the key {name} needs a passphrase, and nobody is here to type it", hint=_HOW
+        )
+    typed = _checked(_typed(f"passphrase for the new key {name}: "))
+    if _typed("once more: ") != typed:
+        raise Refused("bad_passphrase", "the two are not the same; nothing was made")
+    return typed
+
+
+_HOW = f"{VARIABLE} or --passphrase-fd supplies it"
+
+
+def _typed(prompt: str) -> bytes:
+    from getpass import getpass
+
+    try:
+        return getpass(prompt).encode("utf-8", "surrogateescape")
+    except EOFError:
+        raise Refused("bad_passphrase", "no passphrase was typed", hint=_HOW) from None
+
+
+def _checked(passphrase: bytes) -> bytes:
+    if not passphrase:
+        raise Refused(
+            "bad_passphrase", "the passphrase is empty", hint="a new key can be made without one by --no-passphrase"
+        )
+    if len(passphrase) > BYTES_MAX:
+        raise Refused("bad_passphrase", f"the passphrase is longer than {BYTES_MAX} bytes")
+    return passphrase

@@ -1,0 +1,104 @@
+"""Signing a decision with the operator's key: from the approval as the node shows it to the proof it wants.
+
+The digest of a call is computed here, from what the person was shown. Where the node names another, nothing is signed:
+a signature is the person's word for what they saw.
+"""
+
+import secrets
+import time
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from msgspec import Raw
+
+from interlock.protocol.approvals.approval import Approval, Kind, Source
+from interlock.protocol.approvals.digests import binding, shown_digest
+from interlock.protocol.ax.confirmation.held_call import call_digest
+from interlock.protocol.ax.confirmation.jws_proof import TYP, Asked, claims_of
+from interlock.surface.cli.client.operator import Answer
+from interlock.surface.cli.errors import BadUsage, Refused
+from interlock.surface.cli.keys.operator_keys import OperatorKeys, own_name
+from interlock.surface.cli.keys.passphrases import existing
+
+JTI_BYTES = 16
+
+KeyName = Annotated[
+    str | None,
+    typer.Option("--key", metavar="NAME", help="Which of your keys signs.", show_default=False),
+]
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """What of an approval is signed, as GET /approvals/{id} has it."""
+
+    id: str
+    kind: Kind
+    tool: str
+    digest: str
+    requested_by: str
+    aggregator_id: str
+    route: tuple[str, ...] = ()
+    params: Raw = Raw(b"null")
+    tool_digest: str | None = None
+
+
+def prove(answer: Answer, *, said: str | None, key: str | None, passphrase_fd: int | None) -> dict[str, Any]:
+    """The `proof` for POST /approvals/{id}. `said` is the answer to a question that has several."""
+    shown = answer.as_(Shown)
+    digest = _digest(shown, said)
+    keys = OperatorKeys()
+    name = _chosen(keys, key)
+    signer = keys.open(name, lambda: existing(name, passphrase_fd))
+    asked = Asked(
+        confirmation_id=shown.id, call_digest=digest, nonce="", tool=shown.tool, aggregator_id=shown.aggregator_id
+    )
+    claims = claims_of(asked, issuer=name, jti=secrets.token_urlsafe(JTI_BYTES), now=time.time())
+    return {"type": "operator_signature", "token": signer.sign(TYP, claims)}
+
+
+def _digest(shown: Shown, said: str | None) -> str:
+    if shown.kind is Kind.DEFINITION and shown_digest(shown.params) != shown.digest:
+        raise _not_what_is_shown("definition")
+    if shown.kind is not Kind.CALL:
+        approval = Approval(
+            id=shown.id,
+            kind=shown.kind,
+            source=Source.AX,
+            requested_by=shown.requested_by,
+            tool=shown.tool,
+            digest=shown.digest,
+            created_at=0.0,
+        )
+        return binding(approval, said)
+    computed = call_digest(
+        None if bytes(shown.params) == b"null" else shown.params,
+        aggregator_id=shown.aggregator_id,
+        tool=shown.tool,
+        route=shown.route,
+        caller=shown.requested_by,
+        tool_digest=shown.tool_digest or "",
+    )
+    if computed != shown.digest:
+        raise _not_what_is_shown("call")
+    return shown.digest
+
+
+def _not_what_is_shown(what: str) -> Refused:
+    return Refused(
+        "not_what_is_shown",
+        f"the node asks for the signature of another {what} than it shows; nothing was signed",
+        hint=f"compare interlock version with the version of the node; deny the {what} if they are the same",
+    )
+
+
+def _chosen(keys: OperatorKeys, named: str | None) -> str:
+    if named is not None:
+        return named
+    known = keys.names()
+    own = own_name()
+    if own in known or not known:
+        return own
+    if len(known) > 1:
+        raise BadUsage("which_key", f"there are several keys: {', '.join(known)}", hint="choose one with --key NAME")
+    return known[0]

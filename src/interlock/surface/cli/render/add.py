@@ -1,0 +1,145 @@
+"""What `interlock add` proposes and did, for a person and as JSON."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from interlock.protocol.ax.capability import ToolClass
+from interlock.protocol.ax.names import normalise
+from interlock.protocol.drivers.authoring.proposal import Proposal
+from interlock.protocol.drivers.binding.listed_tool import exposed_segment
+from interlock.protocol.drivers.model import Problem
+from interlock.runtime.drivers.add.flow import Wrapped
+from interlock.surface.cli.output import Output
+from interlock.surface.cli.render.text import count, one_line
+
+WHY = {
+    "annotations": "the server says so",
+    "name": "its name suggests it",
+    "person": "you say so",
+    "contract": "its contract says so",
+}
+
+
+def with_classes(proposals: Sequence[Proposal], said: Mapping[str, ToolClass], *, accept: bool) -> tuple[Proposal, ...]:
+    """`accept`: what a name suggests is what the person says."""
+    made = []
+    for each in proposals:
+        if each.is_new and each.tool_name in said:
+            each = msgspec.structs.replace(each, tool_class=said[each.tool_name], by="person")
+        elif each.is_new and accept and each.by == "name":
+            each = msgspec.structs.replace(each, by="person")
+        made.append(each)
+    return tuple(made)
+
+
+def show_proposals(out: Output, proposals: Sequence[Proposal]) -> None:
+    from rich.text import Text
+
+    from interlock.surface.cli.render.columns import in_columns
+
+    rows = [[Text(head, style="dim") for head in ("TOOL", "CONTRACT", "CLASS", "BECAUSE")]]
+    for each in proposals:
+        contract = each.contract_id if each.is_new else f"{each.contract_id} (is there)"
+        cells = (
+            Text(one_line(each.tool_name), style="bold"),
+            Text(contract),
+            Text(each.tool_class),
+            Text(WHY[each.by]),
+        )
+        rows.append(list(cells))
+    out.draw(*in_columns(rows, width=out.console.width, shrink={3: 12, 1: 16, 0: 16}))
+
+
+def proposal_lines(proposals: Sequence[Proposal]) -> list[str]:
+    """For stderr, where stdout is JSON."""
+    return [f"{one_line(each.tool_name)}: {each.tool_class}, {WHY[each.by]}" for each in proposals]
+
+
+def show_added(out: Output, done: Wrapped, *, state: Mapping[str, Any] | None) -> None:
+    added, composed, proposals = done.added, done.composed, done.proposals
+    driver = composed.driver.driver
+    if out.as_json:
+        out.json(_value(done, state))
+        return
+    show_proposals(out, proposals)
+    out.line()
+    out.line(f"wrote {added.folder} ({count(len(added.files), 'file')})" if added.files else f"{added.folder} stands")
+    for line in _problem_lines(added.problems):
+        out.line(line)
+    for review in composed.reviews:
+        out.line(f"review: {one_line(review)}")
+    for line in _sandbox_lines(added.sandbox):
+        out.line(line)
+    open_ = [each for each in proposals if each.by == "name"]
+    if open_:
+        said = f"{count(len(open_), 'tool')} nobody has classified: a first call of each waits for your decision"
+        out.line(f"open: {said} (interlock approvals)")
+    if state is None:
+        out.line(f"not trusted yet: interlock drivers trust {driver.id}")
+    elif state["state"] == "stopped":
+        out.line(f"{added.key} is trusted and starts with the node: interlock serve")
+    else:
+        out.line(f"{added.key} is trusted, and the node has it: {state['state']}")
+    fresh = next((each.tool_name for each in proposals if each.is_new), None)
+    if state is not None and fresh is not None:
+        out.line(f"try: interlock tools show {exposed_segment(driver.id)}.{normalise(fresh)}")
+
+
+def _problem_lines(problems: Sequence[Problem]) -> list[str]:
+    """The same of every tool is said once."""
+    by_code: dict[tuple[str, str], list[Problem]] = {}
+    for each in problems:
+        by_code.setdefault((each.severity, each.code), []).append(each)
+    lines = []
+    for (severity, _), several in by_code.items():
+        more = f" (and {len(several) - 1} more of this kind: interlock drivers show)" if len(several) > 1 else ""
+        lines.append(f"{severity}: {one_line(str(several[0]))}{more}")
+    return lines
+
+
+def _sandbox_lines(sandbox: Mapping[str, Any]) -> list[str]:
+    match sandbox.get("kind"):
+        case None:
+            return []
+        case "none" | "off":
+            return [f"sandbox: none; {sandbox['reason']}"]
+        case "container":
+            return [f"sandbox: its container; it reaches {', '.join(sandbox['egress']) or 'no host'}"]
+    home = f"its own home {sandbox['home']}"
+    lines = [f"sandbox: writes {', '.join([*sandbox['write'], home])}"]
+    if sandbox["read"]:
+        lines.append(f"         reads {', '.join(sandbox['read'])}")
+    lines.append(f"         reaches {', '.join(sandbox['egress']) or 'no host'}")
+    if sandbox["programs"]:
+        lines.append(f"         starts {', '.join(sandbox['programs'])}")
+    return lines
+
+
+def _value(done: Wrapped, state: Mapping[str, Any] | None) -> dict[str, Any]:
+    added, composed, proposals = done.added, done.composed, done.proposals
+    installed, facts = added.stood.installed, added.stood.facts
+    return {
+        "id": composed.driver.driver.id,
+        "key": added.key,
+        "folder": str(added.folder),
+        "files": list(added.files),
+        "tools": [
+            {
+                "tool": each.tool_name,
+                "contract": each.contract_id,
+                "class": each.tool_class,
+                "by": each.by,
+                "new": each.is_new,
+            }
+            for each in proposals
+        ],
+        "version": installed.version if installed is not None else None,
+        "protocol_version": facts.version if facts is not None else None,
+        "problems": [msgspec.to_builtins(each) for each in added.problems],
+        "reviews": list(composed.reviews),
+        "sandbox": dict(added.sandbox),
+        "trusted": state is not None,
+        "state": state["state"] if state is not None else "untrusted",
+    }

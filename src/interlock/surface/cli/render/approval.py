@@ -1,0 +1,182 @@
+"""What waits for a decision, as a person reads it: a table of all, and one of them as a preview of what will happen.
+
+Pure apart from rich's types.
+"""
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+from rich.text import Text
+
+from interlock.protocol.jsontext.display import bounded, differences, laid_out, plain
+from interlock.surface.cli.render.columns import in_columns
+from interlock.surface.cli.render.link import labelled
+from interlock.surface.cli.render.text import duration, local_time
+
+SHORT_ID: Final = 8
+LINES_MAX: Final = 200  # of arguments or a definition; --json has all
+
+_STYLES: Final = {"pending": "yellow", "approved": "green", "done": "green", "used": "cyan"}
+_DIFF_STYLES: Final = {"+": "green", "-": "red"}
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    type: str
+    anchor: str
+    jti: str
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    what: str
+    by: str
+    at: str
+    reason: str | None = None
+    answer: str | None = None
+    proof: Proof | None = None
+
+
+class Gist(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    kind: str
+    status: str
+    requested_by: str
+    tool: str
+    agent: str | None = None
+    reason: str | None = None
+    created_at: str = ""
+    left_s: int | None = None
+    decision: Decision | None = None
+    outcome: str | None = None
+    url: str = ""
+
+
+class Whole(Gist, frozen=True, kw_only=True):
+    params: Raw = Raw(b"null")
+    route: tuple[str, ...] = ()
+    capability: dict[str, Any] | None = None
+    digest: str = ""
+    source: str = ""
+    answers: tuple[str, ...] = ()
+    approvers: tuple[str, ...] | None = None
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    approvals: tuple[Gist, ...]
+    total: int
+
+
+def table(found: Sequence[Gist], width: int) -> list[Text]:
+    rows = [[Text(head, style="dim") for head in ("ID", "KIND", "TOOL", "ASKED BY", "LEFT")]]
+    length = short_id_length([one.id for one in found])
+    rows += [
+        [
+            Text(plain(one.id[:length]), style="bold"),
+            Text(plain(one.kind)),
+            Text(plain(one.tool)),
+            Text(plain(f"{one.requested_by} ({one.agent})" if one.agent else one.requested_by)),
+            Text(left(one), style=_STYLES.get(one.status, "dim")),
+        ]
+        for one in found
+    ]
+    return in_columns(rows, width=width, shrink={3: 12, 2: 16})
+
+
+def short_id_length(ids: Sequence[str]) -> int:
+    """How many characters tell these apart."""
+    return next((n for n in range(SHORT_ID, 36) if len({id[:n] for id in ids}) == len(ids)), 36)
+
+
+def left(one: Gist) -> str:
+    if one.status not in ("pending", "approved"):
+        return plain(one.status)
+    time = "no limit" if one.left_s is None else duration(one.left_s)
+    return time if one.status == "pending" else f"approved, {time}"
+
+
+def preview(one: Whole, width: int, ascii_only: bool) -> list[Text]:
+    head = Text.assemble((plain(one.tool), "bold"), "  ", (plain(one.status), _STYLES.get(one.status, "dim")))
+    lines = [head, *labelled("id", plain(one.id), width), *labelled("kind", plain(one.kind), width)]
+    lines += labelled("what happens", _happens(one), width)
+    who = one.requested_by + (f", through {one.agent}" if one.agent else "")
+    lines += labelled("asked by", plain(who), width)
+    if one.reason:
+        lines += labelled("because", plain(one.reason), width)
+    if one.route:
+        lines += labelled("route", plain((" -> " if ascii_only else " → ").join(one.route)), width)
+    if one.capability:
+        said = ", ".join(f"{key} {msgspec.json.encode(value).decode()}" for key, value in one.capability.items())
+        lines += labelled("capability", plain(said), width)
+    if one.status in ("pending", "approved"):
+        lines += labelled("left", left(one), width)
+    if one.status == "pending" and one.approvers is not None:
+        nobody = "nobody yet: interlock init, or interlock access key NAME, makes a key"
+        lines += labelled("may approve", plain(", ".join(one.approvers)) or nobody, width)
+    if one.created_at:
+        lines += labelled("asked at", local_time(one.created_at), width)
+    if one.decision is not None:
+        lines += labelled(plain(one.decision.what), plain(_decided(one.decision)), width)
+    if one.outcome:
+        lines += labelled("outcome", plain(one.outcome), width)
+    lines += labelled("digest", plain(one.digest), width, style="dim")
+    return lines + _content(one, width)
+
+
+def _happens(one: Whole) -> str:
+    if one.kind == "definition":
+        if one.source == "drivers":
+            return "its server is installed and started, until a file of it changes; nothing is called"
+        if one.answers == ("accept",):
+            return "the tool is used as it is now defined; nothing is called"
+        return "the tool is treated as you say, for as long as its definition stays the same; nothing is called"
+    effect = {
+        (False, False): "changes nothing",
+        (False, True): "changes nothing",
+        (True, True): "changes something that can be undone",
+    }.get((_is(one, "mutable"), _is(one, "reversible")), "changes something and cannot be undone")
+    known = "" if one.capability else "; nobody has said what the tool does"
+    return f"exactly this call runs once: it {effect}{known}"
+
+
+def _is(one: Whole, key: str) -> bool:
+    return bool((one.capability or {}).get(key, key == "mutable"))
+
+
+def _decided(decision: Decision) -> str:
+    proof = f", with a proof of {decision.proof.anchor} ({decision.proof.type})" if decision.proof else ""
+    answer = f" as {decision.answer}" if decision.answer else ""
+    reason = f": {decision.reason}" if decision.reason else ""
+    return f"by {decision.by}{answer}{proof} at {local_time(decision.at)}{reason}"
+
+
+def _content(one: Whole, width: int) -> list[Text]:
+    raw = bytes(one.params)
+    if raw == b"null":
+        gone = one.status not in ("pending", "approved")
+        return [Text(), Text("  the arguments are erased" if gone else "  no arguments", style="dim")]
+    change = _maybe_change(raw) if one.kind == "definition" else None  # arguments may look like one
+    if change is not None:
+        told = bounded(differences(*change), LINES_MAX)
+        body = [_wrapped(line, width, _DIFF_STYLES.get(line[:1], "")) for line in told]
+        return [Text(), Text("  what changed", style="dim"), *(part for one_line in body for part in one_line)]
+    head = "  its definition" if one.kind == "definition" else "  arguments"
+    lines = [_wrapped(line, width, "") for line in bounded(laid_out(raw), LINES_MAX)]
+    return [Text(), Text(head, style="dim"), *(part for one_line in lines for part in one_line)]
+
+
+def _maybe_change(raw: bytes) -> tuple[bytes, bytes] | None:
+    try:
+        members = msgspec.json.decode(raw, type=dict[str, Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return (bytes(members["before"]), bytes(members["after"])) if members.keys() == {"before", "after"} else None
+
+
+def _wrapped(line: str, width: int, style: str) -> list[Text]:
+    """No character of what is decided on may fall off the edge of a screen."""
+    parts = textwrap.wrap(
+        line, max(20, width - 4), drop_whitespace=False, replace_whitespace=False, break_on_hyphens=False
+    )
+    return [Text(f"    {part}", style=style) for part in parts or [""]]

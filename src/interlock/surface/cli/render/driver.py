@@ -1,0 +1,340 @@
+"""Drivers as people see them: a table of all, and one with everything that decides whether it is trusted."""
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from rich.text import Text
+
+from interlock.surface.cli.render.columns import in_columns
+from interlock.surface.cli.render.link import labelled
+from interlock.surface.cli.render.text import count, local_time, one_line, printable
+
+if TYPE_CHECKING:
+    from interlock.surface.cli.output import Output
+
+_STYLES = {
+    "ready": "green",
+    "partial": "yellow",
+    "untrusted": "magenta",
+    "unauthed": "magenta",
+    "unavailable": "red",
+    "rejected": "red",
+    "installing": "cyan",
+    "checking": "cyan",
+}
+_DIFFERENCE = {"+": "green", "-": "red", "@": "cyan"}
+_SEVERITY = {"error": "red", "warning": "yellow", "note": "dim"}
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    file: str
+    line: int | None = None
+    field: str = ""
+    code: str
+    message: str
+    hint: str
+    severity: str = "error"
+
+
+class Binding(msgspec.Struct, frozen=True, kw_only=True):
+    tool_name: str
+    contract: str
+    version: str | None = None
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True):
+    by: str
+    at: str
+
+
+class Running(msgspec.Struct, frozen=True, kw_only=True):
+    protocol_version: str | None = None
+    transport: str | None = None
+    last_words: tuple[str, ...] = ()
+
+
+class Driver(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    key: str
+    state: str
+    folder: str
+    version: str | None = None
+    reason: str | None = None
+    trusted: bool = False
+    server_kind: str | None = None
+    transport: str | None = None
+    sandboxed: bool = True
+    contracts: tuple[str, ...] = ()
+    warnings: int | None = 0
+    description: str = ""
+    digest: str = ""
+    accepted: Accepted | None = None
+    changed: tuple[str, ...] = ()
+    difference: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    server: dict[str, Any] = {}
+    sandbox: dict[str, Any] | None = None
+    egress: tuple[str, ...] = ()
+    install: tuple[str, ...] = ()
+    secrets: dict[str, str | None] = {}
+    policy_tags: tuple[str, ...] = ()
+    region: tuple[str, ...] = ()
+    protocol_version: str | None = None
+    running: Running | None = None
+    extension_keys: tuple[str, ...] = ()
+    expose: str = "bound"
+    isolation: str = "driver"
+    bindings: tuple[Binding, ...] = ()
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    folder: str
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    drivers: tuple[Driver, ...]
+    drafts: tuple[Draft, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+class Ranked(msgspec.Struct, frozen=True, kw_only=True):
+    driver: str
+    cost_units: float = 0
+
+
+class Rejected(msgspec.Struct, frozen=True, kw_only=True):
+    driver: str
+    phase: int
+    code: str
+    reason: str
+
+
+class Contract(msgspec.Struct, frozen=True, kw_only=True):
+    contract: str
+    version: str
+    name: str
+    file: str
+    ranked: tuple[Ranked, ...]
+    rejected: tuple[Rejected, ...]
+    decided_by: str = ""
+    pinned: str | None = None
+    error: str | None = None
+
+
+class Example(msgspec.Struct, frozen=True, kw_only=True):
+    contract: str
+    example: str
+    driver: str
+    outcome: str
+    difference: tuple[str, ...] = ()
+
+
+class Tested(msgspec.Struct, frozen=True, kw_only=True):
+    key: str
+    ok: bool
+    examples: tuple[Example, ...]
+
+
+class Newer(msgspec.Struct, frozen=True, kw_only=True, rename={"before": "from"}):
+    key: str
+    before: str | None = None
+    to: str | None = None
+    changes: tuple[str, ...] = ()
+    state: str = ""
+    reason: str | None = None
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    difference: tuple[str, ...] = ()
+    candidate: str | None = None
+
+
+def draw_newer(out: "Output", newer: Newer) -> None:
+    if newer.candidate is None:
+        out.line(f"{one_line(newer.key)} is the newest: {one_line(newer.to or 'as installed')}")
+        return
+    width = out.console.width
+    lines = [Text(one_line(newer.key), style="bold")]
+    for number, change in enumerate(newer.changes):
+        lines += labelled("changes" if number == 0 else "", one_line(change), width)
+    for label, names in (("new tools", newer.added), ("tools gone", newer.removed), ("other tools", newer.changed)):
+        if names:
+            lines += labelled(label, one_line(", ".join(names)), width, style="yellow")
+    if not (newer.added or newer.removed or newer.changed):
+        lines += labelled("tools", "as before", width)
+    if newer.state != "ready":
+        lines += labelled(newer.state, one_line(newer.reason or ""), width, style="red")
+    out.draw(*lines)
+    for line in newer.difference:
+        out.console.print(Text(printable(line, keep="\t"), style=_DIFFERENCE.get(line[:1], "")), soft_wrap=True)
+
+
+def draw_contract(out: "Output", one: Contract) -> None:
+    """Who serves it, why, and why not the others."""
+    width = out.console.width
+    head = Text.assemble((one_line(one.name), "bold"), "  ", (f"{one_line(one.contract)}@{one.version}", "dim"))
+    lines = [head, *labelled("file", one_line(one.file), width)]
+    if one.ranked:
+        first, *others = one.ranked
+        lines += labelled("served by", one_line(first.driver), width, style="green")
+        lines += labelled("because", _BECAUSE.get(one.decided_by, one_line(one.decided_by)), width)
+        for number, each in enumerate(others):
+            lines += labelled(
+                "else" if number == 0 else "", f"{one_line(each.driver)}, {each.cost_units:g} units", width
+            )
+    else:
+        lines += labelled("served by", f"nobody: {one_line(one.error or 'no_route')}", width, style="red")
+    for other in one.rejected:
+        said = one_line(f"{other.driver} in phase {other.phase}: {other.reason} [{other.code}]")
+        lines += labelled("not", said, width, style="yellow")
+    out.draw(*lines)
+
+
+_BECAUSE = {
+    "pin": "drivers.pins of the configuration names it",
+    "only": "no other driver could",
+    "default_implementation": "the contract prefers it",
+    "cost": "it costs least",
+    "kind": "of its kind",
+    "health": "its health was checked last",
+    "id": "its id comes first, and nothing else decides",
+}
+_OUTCOMES = {"passed": "green", "failed": "red", "held": "magenta", "skipped": "dim"}
+
+
+def draw_tested(out: "Output", tested: Tested) -> None:
+    if not tested.examples:
+        out.remark(f"the contracts of {one_line(tested.key)} have no examples")
+        return
+    for one in tested.examples:
+        style = _OUTCOMES.get(one.outcome, "")
+        name = one_line(f"{one.contract}: {one.example}")
+        out.console.print(
+            Text.assemble((f"{one.outcome:<8}", style), name, (f"  by {one.driver}", "dim")), soft_wrap=True
+        )
+        for line in one.difference:
+            out.console.print(Text(f"         {one_line(line)}"), soft_wrap=True)
+    passed = sum(one.outcome == "passed" for one in tested.examples)
+    out.line(f"{passed} of {count(len(tested.examples), 'example')} passed")
+
+
+def draw_list(out: "Output", listed: Listed) -> None:
+    for problem in listed.problems:
+        out.remark(f"{problem.severity}: {_line(problem)}")
+    if not listed.drivers and not listed.drafts:
+        out.remark("no drivers; a folder .drivers/ID with a DRIVER.md declares one")
+        return
+    rows = [[Text(head, style="dim") for head in ("DRIVER", "VERSION", "STATE", "SERVER", "CONTRACTS", "WHY")]]
+    for one in listed.drivers:
+        server = " ".join(part for part in (one.server_kind, one.transport) if part)
+        if not one.sandboxed:
+            server += ", no sandbox"
+        why = one.reason or (count(one.warnings, "warning") if one.warnings else "")
+        rows.append(
+            [
+                Text(one_line(one.id), style="bold"),
+                Text(one.version or "-"),
+                Text(one.state, style=_STYLES.get(one.state, "")),
+                Text(server or "-"),
+                Text(str(len(one.contracts))),
+                Text(one_line(why)),
+            ]
+        )
+    for draft in listed.drafts:
+        finish = Text(f"interlock add {one_line(draft.id)} finishes it")
+        rows.append([Text(one_line(draft.id), style="bold"), Text("-"), Text("draft"), Text("-"), Text("-"), finish])
+    out.draw(*in_columns(rows, width=out.console.width, shrink={5: 24, 0: 12}, right=frozenset((4,))))
+
+
+def draw(out: "Output", one: Driver) -> None:
+    width = out.console.width
+    head = (one_line(one.key if one.version else one.id), "bold")
+    lines = [Text.assemble(head, "  ", (one.state, _STYLES.get(one.state, "")), "  ", (one.version or "", "dim"))]
+    if one.reason:
+        lines += labelled("because", one_line(one.reason), width)
+    if one.description:
+        lines += labelled("is", one_line(one.description), width)
+    if one.server:
+        lines += _server(one, width)
+    lines += labelled("folder", f"{one_line(one.folder)}, {count(len(one.files), 'file')}", width)
+    if one.accepted is not None:
+        said = f"by {one_line(one.accepted.by)}, {local_time(one.accepted.at)}"
+        lines += labelled("trusted", said if one.trusted else f"{said}, and changed since", width)
+    else:
+        lines += labelled("trusted", "by the configuration" if one.trusted else "not yet", width)
+    if one.changed:
+        lines += labelled("changed", one_line(", ".join(one.changed)), width, style="yellow")
+    for problem in one.problems:
+        lines += labelled(problem.severity, _line(problem), width, style=_SEVERITY.get(problem.severity, ""))
+    out.draw(*lines)
+    for line in one.difference:
+        out.console.print(Text(printable(line, keep="\t"), style=_DIFFERENCE.get(line[:1], "")), soft_wrap=True)
+
+
+def _server(one: Driver, width: int) -> list[Text]:
+    """What is started, and what it may touch."""
+    server = one.server
+    command = [str(server[key]) for key in ("path", "package", "image", "url") if key in server]
+    if server.get("version"):
+        command[0] += f"@{server['version']}"
+    command += [str(each) for each in server.get("args", ())]
+    lines = labelled("server", one_line(f"{one.server_kind} over {one.transport}: {' '.join(command)}"), width)
+    for key in ("env", "headers", "query"):
+        if server.get(key):
+            written = ", ".join(f"{name}={value}" for name, value in server[key].items())
+            lines += labelled(key, one_line(written), width)
+    if one.install:
+        lines += labelled("install", one_line(", ".join(one.install)), width)
+    lines += labelled("sandbox", _sandbox(one), width, style="" if one.sandboxed else "red")
+    if "driver.py" in one.files:
+        lines += labelled("hooks", "driver.py is run, in a sandbox of its own without network", width)
+    lines += labelled("network", one_line(", ".join(one.egress)) or _no_network(one), width)
+    if one.secrets:
+        said = (f"{name} = {slug}" if slug else f"{name} (described nowhere)" for name, slug in one.secrets.items())
+        lines += labelled("secrets", one_line(", ".join(said)), width)
+    if one.policy_tags:
+        lines += labelled("tags", one_line(", ".join(one.policy_tags)), width)
+    running = one.running or Running()
+    spoken = f", and {one_line(running.protocol_version)} is spoken" if running.protocol_version else ""
+    lines += labelled("speaks", f"MCP {one.protocol_version}{spoken}", width)
+    if one.state not in ("ready", "partial"):
+        for number, words in enumerate(running.last_words):
+            lines += labelled("last words" if number == 0 else "", one_line(words), width, style="dim")
+    if one.extension_keys:
+        lines += labelled("extensions", one_line(", ".join(one.extension_keys)), width)
+    for number, binding in enumerate(one.bindings):
+        version = f"@{binding.version}" if binding.version else ""
+        text = one_line(f"{binding.contract}{version} by {binding.tool_name}")
+        lines += labelled("contracts" if number == 0 else "", text, width)
+    return lines
+
+
+def _sandbox(one: Driver) -> str:
+    if not one.sandboxed:
+        return "off, by drivers.sandbox of the configuration"
+    if one.server_kind == "remote":
+        return "none: it runs elsewhere"
+    block = one.sandbox or {}
+    said = [
+        f"{use} {', '.join(block['fs'][use])}" for use in ("read", "write", "deny") if (block.get("fs") or {}).get(use)
+    ]
+    programs = block.get("exec") or {}
+    if programs.get("allow"):
+        said.append("starts any program")
+    elif programs.get("spawn"):
+        said.append(f"starts {', '.join(programs['spawn'])}")
+    if (block.get("env") or {}).get("pass"):
+        said.append(f"sees {', '.join(block['env']['pass'])}")
+    return one_line("; ".join(said)) or "its own files and the paths among its arguments"
+
+
+def _no_network(one: Driver) -> str:
+    return "the host of its address" if one.server_kind == "remote" else "none"
+
+
+def _line(problem: Problem) -> str:
+    place = problem.file if problem.line is None else f"{problem.file}:{problem.line}"
+    field = f"{problem.field}: " if problem.field else ""
+    return one_line(f"{place}: {field}{problem.message}; {problem.hint} [{problem.code}]")

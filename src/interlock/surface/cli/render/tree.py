@@ -1,0 +1,175 @@
+"""The tree of a node as people see it: its servers, how each stands and why, in as many columns as there are.
+
+Pure apart from rich's types: a `Status` in, lines of styled text out.
+"""
+
+import textwrap
+from datetime import datetime
+
+from rich.text import Text
+
+from interlock.surface.cli.output import shortened
+from interlock.surface.cli.render.budgets import budget_lines, budget_style, spent
+from interlock.surface.cli.render.columns import GAP, in_columns, total_width
+from interlock.surface.cli.render.text import count, duration, latency, one_line, since
+from interlock.surface.cli.render.tree_below import below_lines
+from interlock.surface.cli.render.tree_parents import parent_lines
+from interlock.surface.operator.schema import Link, NodeFacts, Status
+
+_STYLES = {
+    "ready": "green",
+    "connecting": "cyan",
+    "slow": "yellow",
+    "degraded": "yellow",
+    "unauthorised": "magenta",
+    "failed": "red",
+    "stopped": "dim",
+}
+_SIGNS = {"ready": "●", "connecting": "○", "slow": "◐", "degraded": "◐", "unauthorised": "!", "failed": "✗"}
+_ASCII_SIGNS = {"ready": "*", "connecting": ".", "slow": "~", "degraded": "~", "unauthorised": "!", "failed": "x"}
+
+GONE = ("degraded", "failed")
+
+SEGMENT_WIDTH_MIN = 8
+WITHHELD_SHOWN = 5
+BRANCH_WIDTH = 5
+
+
+def state_text(state: str, *, ascii_only: bool = False) -> Text:
+    sign = (_ASCII_SIGNS if ascii_only else _SIGNS).get(state, "-")
+    return Text(f"{sign} {one_line(state)}", style=_STYLES.get(state, ""))
+
+
+def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = False) -> list[Text]:
+    node = status.node
+    lines = [
+        Text.assemble(
+            (one_line(node.name), "bold"),
+            GAP,
+            (node.endpoint, "cyan"),
+            GAP,
+            (f"up {duration(node.uptime_s)}", "dim"),
+        )
+    ]
+    if node.audit_trouble:
+        trouble = f"the audit log cannot be written: {one_line(node.audit_trouble)}"
+        lines += [Text(line, style="red") for line in _wrapped(trouble, width)]
+    if node.require_proof == "never":
+        trouble = 'ax.require_proof = "never": subservers change things without proof of who they are'
+        lines += [Text(line, style="yellow") for line in _wrapped(trouble, width)]
+    lines += [Text(line, style="yellow") for told in _changes(status) for line in _wrapped(told, width)]
+    if status.gate.without_approver:
+        tools = count(status.gate.without_approver, "tool")
+        trouble = f"calls of {tools} wait for a person, and nobody can approve them: interlock init makes a key"
+        lines += [Text(line, style="yellow") for line in _wrapped(trouble, width)]
+    if status.approvals.waiting:
+        waits = f"{count(status.approvals.waiting, 'decision')} for you: interlock approvals"
+        lines += [Text(line, style="yellow") for line in _wrapped(waits, width)]
+    for channel, trouble in status.approvals.channels.items():
+        said = f"operators are not told by {one_line(channel)}: {one_line(trouble)}"
+        lines += [Text(line, style="red") for line in _wrapped(said, width)]
+    lines += parent_lines(status.parents, width=width, now=now, ascii_only=ascii_only)
+    if not status.links:
+        lines += [Text(line, style="dim") for line in _wrapped(_no_servers(node), width)]
+    rows = _rows(status.links, width - BRANCH_WIDTH)
+    branches = ("|- ", "`- ", "|  ", "   ") if ascii_only else ("├─ ", "└─ ", "│  ", "   ")
+    for number, (link, row) in enumerate(zip(status.links, rows, strict=True), start=1):
+        is_last = number == len(rows)
+        sign = (_ASCII_SIGNS if ascii_only else _SIGNS).get(link.state, "-")
+        branch = Text(branches[1] if is_last else branches[0], style="dim")
+        lines.append(Text.assemble(branch, (sign, _STYLES.get(link.state, "")), " ", row))
+        stem = Text(branches[3] if is_last else branches[2], style="dim")
+        remarks = _remarks(link, width - BRANCH_WIDTH, now)
+        remarks += below_lines(link.segment, link.below, width=width - BRANCH_WIDTH, ascii_only=ascii_only)
+        lines.extend(Text.assemble(stem, GAP, remark) for remark in remarks)
+    lines += budget_lines(status.budgets, width=width)
+    lines.append(_totals(status, separator=" - " if ascii_only else " · "))
+    return lines
+
+
+def _changes(status: Status) -> list[str]:
+    """What was written into the configuration and is not in effect."""
+    found = status.configuration
+    if found is None:
+        return []
+    told = []
+    if found.problem:
+        told.append(f"the changed configuration cannot be used: {one_line(found.problem)}")
+    if found.restart_for:
+        told.append(f"changed, from the next start: {one_line(', '.join(found.restart_for))}")
+    return told
+
+
+def _no_servers(node: NodeFacts) -> str:
+    door = node.url.replace("http", "ws", 1).rstrip("/") + "/ax"
+    return f"no servers yet: interlock add npm:PACKAGE, or a [servers.NAME] table, or let subservers register at {door}"
+
+
+def _rows(links: tuple[Link, ...], width: int) -> list[Text]:
+    """One line per link; when it gets narrow the protocol version goes first, then the ends of long segments."""
+    rows = [_cells(link, " ".join(part for part in (link.era, link.protocol_version) if part)) for link in links]
+    widths = [max(cell.cell_len for cell in column) for column in zip(*rows, strict=True)]
+    if total_width(widths) > width:
+        rows = [_cells(link, link.era or "") for link in links]
+    return in_columns(rows, width=width, shrink={0: SEGMENT_WIDTH_MIN}, right=frozenset((2, 5)))
+
+
+def _cells(link: Link, era: str) -> list[Text]:
+    return [
+        Text(one_line(link.segment), style="bold"),
+        Text(one_line(link.state), style=_STYLES.get(link.state, "")),
+        Text(count(link.tools, "tool") if link.contracts is None else count(link.contracts, "contract")),
+        Text(_reach(link), style="dim"),
+        Text(era, style="dim"),
+        Text(latency(link.latency_ms) if link.latency_ms is not None else "", style="dim"),
+    ]
+
+
+def _reach(link: Link) -> str:
+    if link.registration is None:
+        return link.transport
+    return f"{link.transport} {link.kind}" + (f", {count(link.hops, 'hop')}" if link.hops > 1 else "")
+
+
+def _remarks(link: Link, width: int, now: datetime) -> list[Text]:
+    remarks = []
+    if link.reason:
+        age = since(link.since, now)
+        reason = f"{one_line(link.reason)} (for {age})" if age and link.state != "ready" else one_line(link.reason)
+        remarks += [Text(line, style=_STYLES.get(link.state, "")) for line in _wrapped(reason, width)]
+    if link.state in GONE and link.stderr_lines:
+        said = f"what it wrote: interlock links logs {one_line(link.segment)}"
+        remarks += [Text(line, style="dim") for line in _wrapped(said, width)]
+    if link.budget:
+        remarks += [
+            Text(line, style=budget_style(link.budget)) for line in _wrapped(f"budget {spent(link.budget)}", width)
+        ]
+    for withheld in link.withheld[:WITHHELD_SHOWN]:
+        text = f"withheld {one_line(withheld.name)}: {one_line(withheld.reason)}"
+        remarks += [Text(line, style="yellow") for line in _wrapped(text, width)]
+    if len(link.withheld) > WITHHELD_SHOWN:
+        rest = count(len(link.withheld) - WITHHELD_SHOWN, "more tool")
+        remarks.append(Text(shortened(f"{rest} withheld: interlock status {link.segment}", width), style="yellow"))
+    return remarks
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, max(20, width), break_on_hyphens=False) or [""]
+
+
+def _totals(status: Status, separator: str) -> Text:
+    catalog, calls = status.catalog, status.calls
+    parts = [count(catalog.tools, "tool")]
+    parts += [
+        count(number, noun) for number, noun in ((catalog.prompts, "prompt"), (catalog.resources, "resource")) if number
+    ]
+    parts.append(count(calls.total, "call"))
+    if calls.failed:
+        parts.append(f"{calls.failed} failed")
+    if calls.in_flight:
+        parts.append(f"{calls.in_flight} in flight")
+    if calls.parked:
+        parts.append(f"{calls.parked} wait for their clients")
+    if status.clients.sessions:
+        parts.append(count(status.clients.sessions, "session"))
+    return Text(separator.join(parts), style="dim")

@@ -1,0 +1,1 @@
+"""One module per verb of `interlock`, each with its `app`."""

@@ -1,0 +1,179 @@
+"""interlock access token | list | revoke | anchor | certificate | key | passkey"""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from interlock.surface.cli.command import Invocation, verb, verb_app
+from interlock.surface.cli.errors import Unreachable
+from interlock.surface.cli.verbs import access_anchor, access_certificate, access_key, access_passkey
+
+if TYPE_CHECKING:
+    from interlock.surface.cli.client.offline import StoredTokens
+    from interlock.surface.cli.client.operator import Answer
+    from interlock.surface.operator.schema import IssuedToken
+
+app = verb_app(
+    "Make, list and revoke tokens, and what proves who we are.",
+    examples="""
+    interlock access token --for client --name laptop
+    interlock access list
+    interlock access revoke laptop
+    interlock access anchor
+    interlock access certificate hub.example.com
+    interlock access key ada
+    interlock access passkey ada
+    """,
+)
+
+
+@verb(
+    app,
+    "token",
+    examples="""
+    interlock access token --for client --name laptop
+    interlock access token --for client --name ci --scope read --days 7
+    interlock access token --for subserver --name greenhouse
+    export INTERLOCK_TOKEN=$(interlock access token --for operator --name me)
+    """,
+)
+def token(
+    invocation: Invocation,
+    door: Annotated[
+        Literal["client", "subserver", "operator"],
+        typer.Option(
+            "--for", help="Which door it opens: a program's, a subserver's or a person's.", show_default=False
+        ),
+    ],
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Who gets it.", show_default=False)],
+    scope: Annotated[
+        Literal["read", "write", "admin"] | None,
+        typer.Option("--scope", help="What it may do at most.", show_default=False),
+    ] = None,
+    days: Annotated[
+        int | None,
+        typer.Option(
+            "--days", min=1, max=3650, help="How long it lasts; auth.token_days if not given.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Make a token. It is shown this once; only its hash is kept."""
+    body = {"name": name, "for": door, "scope": scope, "days": days}
+    wanted = {key: value for key, value in body.items() if value is not None}
+    try:
+        answer = invocation.node.post("tokens", body=wanted)
+    except Unreachable as away:
+        answer = _from_store(invocation, away).issue(name, door, scope, days)
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    from interlock.surface.cli.render.text import local_time
+    from interlock.surface.operator.schema import IssuedToken
+
+    issued = answer.as_(IssuedToken)
+    until = f", until {local_time(issued.expires_at, '%Y-%m-%d')}" if issued.expires_at else ""
+    out.line(issued.token)
+    out.remark(f"{issued.door} token {issued.name}{until}, id {issued.id}; shown this once, only its hash is kept")
+    for line in _use(issued):
+        out.remark(line)
+
+
+def _use(issued: "IssuedToken") -> list[str]:
+    if issued.door == "operator":
+        return ["use: INTERLOCK_TOKEN=… interlock status --url OPERATOR_URL"]
+    if issued.door == "subserver":
+        return ['use: Subserver("SEGMENT", parents=["wss://HOST/ax"], token="…"), or secret in [[ax.parents]]']
+    return ['use: claude mcp add --transport http interlock URL --header "Authorization: Bearer …"']
+
+
+@verb(
+    app,
+    "list",
+    examples="""
+    interlock access list
+    interlock access list --json | jq -r '.tokens[].name'
+    """,
+)
+def list_tokens(invocation: Invocation) -> None:
+    """List who has a token, for which door and until when."""
+    try:
+        answer = invocation.node.get("tokens")
+    except Unreachable as away:
+        answer = _from_store(invocation, away).list()
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    _draw(invocation, answer)
+
+
+def _draw(invocation: Invocation, answer: "Answer") -> None:
+    from rich.text import Text
+
+    from interlock.surface.cli.render.columns import in_columns
+    from interlock.surface.cli.render.text import local_time, one_line
+    from interlock.surface.operator.schema import Tokens
+
+    out = invocation.out
+    tokens = answer.as_(Tokens).tokens
+    if not tokens:
+        out.remark("no tokens; interlock access token --for client --name NAME makes one")
+        return
+
+    def day(at: str | None) -> Text:
+        return Text(local_time(at, "%Y-%m-%d"), style="dim") if at else Text("-", style="dim")
+
+    rows = [[Text(head, style="dim") for head in ("NAME", "DOOR", "SCOPE", "CREATED", "EXPIRES", "USED", "ID")]]
+    rows += [
+        [
+            Text(one_line(token.name), style="bold"),
+            Text(token.door),
+            Text(token.scope or "-"),
+            day(token.created_at),
+            day(token.expires_at),
+            day(token.last_used_at),
+            Text(token.id, style="dim"),
+        ]
+        for token in tokens
+    ]
+    out.draw(*in_columns(rows, width=out.console.width, shrink={0: 12, 6: 8}))
+
+
+@verb(
+    app,
+    "revoke",
+    examples="""
+    interlock access revoke laptop
+    interlock access revoke 3f9c0a1b22de47aa
+    """,
+)
+def revoke(
+    invocation: Invocation,
+    ref: Annotated[str, typer.Argument(metavar="NAME|ID", help="A token's id, or the name that its tokens bear.")],
+) -> None:
+    """Revoke a token, or all of one name. Its sessions end at once."""
+    try:
+        answer = invocation.node.delete("tokens", ref)
+    except Unreachable as away:
+        answer = _from_store(invocation, away).revoke(ref)
+    if invocation.out.as_json:
+        invocation.out.raw_json(answer.raw)
+        return
+    for token_id in answer.value["revoked"]:
+        invocation.out.line(f"revoked {token_id}")
+
+
+access_anchor.register(app)
+access_certificate.register(app)
+access_key.register(app)
+access_passkey.register(app)
+
+
+def _from_store(invocation: Invocation, away: Unreachable) -> "StoredTokens":
+    """The token table itself, when no node runs on this data folder; another node's table is out of reach."""
+    if invocation.remote_url is not None or away.error != "not_running":
+        raise away
+    from interlock.surface.cli.client.offline import StoredTokens
+
+    return StoredTokens(invocation.loaded.plan, invocation.data_folder)

@@ -1,0 +1,372 @@
+"""interlock add"""
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from interlock.surface.cli.command import Invocation, verb, verb_app
+from interlock.surface.cli.errors import BadUsage, Refused, Unreachable, Waits
+from interlock.surface.cli.keys.passphrases import can_ask
+from interlock.surface.cli.verbs.add_paths import absolute_value, as_command, fresh, writable
+
+if TYPE_CHECKING:
+    from interlock.config.plan import Plan
+    from interlock.protocol.drivers.authoring.proposal import Proposal
+    from interlock.protocol.interop.model import Finding
+    from interlock.runtime.drivers.add.add import NotAdded
+    from interlock.runtime.drivers.add.flow import Agree, Wanted, Wrapped
+
+SETTLE_S = 30.0
+SETTLE_LOOK_S = 0.2
+CLASSES = ("read_only", "reversible", "irreversible")
+
+app = verb_app("Make a driver of an MCP server.")
+
+
+@verb(
+    app,
+    "add",
+    examples="""
+    interlock add npm:@modelcontextprotocol/server-filesystem -- ~/Documents
+    interlock add pypi:mcp-server-git --program git -- --repository .
+    interlock add https://mcp.example.com/mcp --secret TOKEN
+    interlock add docker:mcp/time --yes
+    interlock add -- node ./server.js --port 0
+    interlock add notes-mcp
+    """,
+)
+def add(
+    invocation: Invocation,
+    reference: Annotated[
+        str,
+        typer.Argument(
+            metavar="REF", help="npm:PACKAGE, pypi:PACKAGE, docker:IMAGE, https://…, ./program, or a draft's id."
+        ),
+    ],
+    args: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ARG...]", help="What the server is started with.", show_default=False),
+    ] = None,
+    *,
+    as_id: Annotated[
+        str | None, typer.Option("--as", metavar="ID", help="What the driver is called.", show_default=False)
+    ] = None,
+    tools: Annotated[
+        str | None,
+        typer.Option(
+            "--tools", metavar="TOOL[:CONTRACT],…", help="Only these tools, with these contracts.", show_default=False
+        ),
+    ] = None,
+    classes: Annotated[
+        list[str] | None,
+        typer.Option("--class", metavar="TOOL=CLASS", help=f"{', '.join(CLASSES)}; may be repeated."),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", metavar="NAME[=VALUE]", help="A variable it is started with; may be repeated."),
+    ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option("--secret", metavar="NAME", help="A variable, or a bearer token, that is kept as a secret."),
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="Sent to a server at an address.")
+    ] = None,
+    egress: Annotated[
+        list[str] | None, typer.Option("--egress", metavar="HOST", help="A host it may reach; may be repeated.")
+    ] = None,
+    program: Annotated[
+        list[str] | None,
+        typer.Option("--program", metavar="NAME", help="A program it may start, like git; may be repeated."),
+    ] = None,
+    write: Annotated[
+        list[str] | None,
+        typer.Option("--write", metavar="PATH", help="A folder it may write in; may be repeated."),
+    ] = None,
+    with_: Annotated[
+        list[str] | None, typer.Option("--with", metavar="PACKAGE", help="Installed beside a pypi package.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept the proposed classes without asking.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Write a driver anew that is there already.")] = False,
+    no_trust: Annotated[bool, typer.Option("--no-trust", help="Write it, and leave trusting it for later.")] = False,
+) -> None:
+    """Make a driver of an MCP server.
+
+    Installs it, starts it once inside its sandbox to ask for its tools, proposes what each of them may do, and writes
+    .drivers/ID/ when you agree. No tool is called, and nothing is left running. A running node takes it up by itself.
+    """
+    if invocation.remote_url is not None:
+        raise BadUsage("usage", "add writes a driver here and takes no --url")
+    asked = _Asked(
+        reference=reference,
+        args=tuple(args or ()),
+        as_id=as_id,
+        tools=_tools(tools),
+        classes=_classes(classes or []),
+        env=_assigned(env or [], "--env"),
+        secrets=tuple(secret or ()),
+        headers={name: value or "" for name, value in _assigned(header or [], "--header").items()},
+        egress=tuple(egress or ()),
+        programs=tuple(program or ()),
+        writes=tuple(writable(each) for each in write or ()),
+        beside=tuple(with_ or ()),
+    )
+    if not (yes or no_trust or can_ask()):
+        hint = (
+            "run it on a terminal, or with --yes; with --no-trust it is written, and waits for interlock drivers trust"
+        )
+        raise Refused("not_confirmed", "nobody is here to read it, and nothing was done", hint=hint)
+    try:
+        from interlock.runtime.drivers.add.add import NotAdded
+        from interlock.surface.cli.client.offline import run_stored
+        from interlock.surface.cli.render.add import show_added
+    except ModuleNotFoundError as missing:
+        message = f"driver files need the package {missing.name}"
+        raise BadUsage("extra_missing", message, hint="install Interlock anew: it brings it") from None
+    flow = _Flow(invocation, asked, yes=yes, replace=replace, no_trust=no_trust)
+    try:
+        done = run_stored(wrapped(invocation, flow.wanted(), flow.agreed))
+    except NotAdded as failed:
+        raise _refused(failed) from None
+    state = None if no_trust else trusted(invocation, done.added.key)
+    show_added(invocation.out, done, state=state)
+
+
+async def wrapped(invocation: Invocation, wanted: "Wanted", agree: "Agree") -> "Wrapped":
+    """Raises NotAdded, StoreError."""
+    from interlock.runtime.drivers.add.flow import wrap
+    from interlock.runtime.drivers.add.trial import Bench
+
+    log = logging.getLogger("interlock")
+    level = log.level
+    if not invocation.debug:
+        log.setLevel(logging.CRITICAL)  # what matters of it is said by the command
+    try:
+        async with Bench(invocation.loaded.plan) as bench:
+            return await wrap(bench, wanted, agree, invocation.out.remark)
+    finally:
+        log.setLevel(level)
+
+
+class _Asked:
+    """What the command line says."""
+
+    def __init__(self, **said: Any) -> None:
+        self.reference: str = said["reference"]
+        self.args: tuple[str, ...] = said["args"]
+        self.as_id: str | None = said["as_id"]
+        self.tools: dict[str, str | None] | None = said["tools"]
+        self.classes: dict[str, Any] = said["classes"]
+        self.env: dict[str, str | None] = said["env"]
+        self.secrets: tuple[str, ...] = said["secrets"]
+        self.headers: dict[str, str] = said["headers"]
+        self.egress: tuple[str, ...] = said["egress"]
+        self.programs: tuple[str, ...] = said["programs"]
+        self.writes: tuple[str, ...] = said["writes"]
+        self.beside: tuple[str, ...] = said["beside"]
+
+
+class _Flow:
+    def __init__(self, invocation: Invocation, asked: _Asked, *, yes: bool, replace: bool, no_trust: bool) -> None:
+        self.invocation = invocation
+        self.plan: Plan = invocation.loaded.plan
+        self.asked = asked
+        self._yes = yes
+        self._replace = replace
+        self._no_trust = no_trust
+
+    def wanted(self) -> "Wanted":
+        """What the driver will say apart from its tools; secrets are kept. Raises NotAdded."""
+        import msgspec
+
+        from interlock.runtime.drivers.add.flow import wanted_of_draft
+        from interlock.runtime.drivers.workspace.scan import DRAFT_FILE, DRIVERS
+
+        folder = self.plan.workspace / DRIVERS / self.asked.reference
+        made = wanted_of_draft(folder) if (folder / DRAFT_FILE).is_file() else self._named()
+        return msgspec.structs.replace(made, tools=self.asked.tools, classes=self.asked.classes, replaces=self._replace)
+
+    def _named(self) -> "Wanted":
+        from interlock.protocol.drivers.files.inventory import SECRETS_FILE
+        from interlock.protocol.interop.convert.draft import Wishes, drafted
+        from interlock.protocol.interop.convert.entry import Surroundings
+        from interlock.protocol.interop.convert.inventory_text import secrets_text
+        from interlock.protocol.interop.model import Note
+        from interlock.protocol.interop.read.server_reference import UnknownReference, entry_of
+        from interlock.runtime.drivers.add.flow import Wanted
+
+        asked = self.asked
+        reference, args = as_command(asked.reference, asked.args)
+        env = {name: absolute_value(value) for name, value in asked.env.items() if value is not None}
+        is_remote = reference is not None and "://" in reference
+        headers = {**asked.headers}
+        if is_remote and asked.secrets:
+            headers.setdefault("Authorization", f"Bearer ${{input:{asked.secrets[0]}}}")
+        try:
+            entry = entry_of(
+                reference,
+                args,
+                env=env,
+                passed=[name for name, value in asked.env.items() if value is None],
+                asked=() if is_remote else asked.secrets,
+                headers=headers,
+                egress=asked.egress,
+            )
+        except UnknownReference as unknown:
+            raise BadUsage("unknown_reference", str(unknown), hint="interlock add --help") from None
+        around = Surroundings(
+            home=str(Path.home()),
+            workspace=str(self.plan.workspace),
+            env=os.environ,
+            fresh=fresh((*args, *env.values())),
+            writes=asked.writes,
+        )
+        draft = drafted(entry, around, Wishes(), identifier=asked.as_id)
+        if isinstance(draft, Note):
+            raise Refused(draft.code, draft.text)
+        if asked.writes and draft.data["server"]["kind"] in ("remote", "docker"):
+            raise BadUsage("usage", "--write is for a server that runs here, outside of a container")
+        if wide := [path for path in asked.writes if path in draft.withheld]:
+            raise BadUsage("usage", f"{wide[0]} is too wide to be opened to a server", hint="name a folder inside it")
+        for note in draft.notes:
+            self.invocation.out.remark(f"note: {note.text}")
+        data = {key: value for key, value in draft.data.items() if key != "implements"}
+        if asked.programs:
+            data["sandbox"] = {**data.get("sandbox", {}), "exec": {"allow": False, "spawn": list(asked.programs)}}
+        if asked.beside:
+            package = data["server"].get("package")
+            data["install"] = [{"method": "pip", "package": package, "with": list(asked.beside)}]
+        data = self._with_shipped(data)
+        if not draft.secrets:
+            return Wanted(data=data)
+        self._keep(draft.secrets)
+        return Wanted(data=data, files={SECRETS_FILE: secrets_text(draft.secrets)})
+
+    def _with_shipped(self, data: dict[str, Any]) -> dict[str, Any]:
+        from interlock.runtime.drivers.add.shipped import with_shipped
+
+        taken = with_shipped(data, self.plan.data)
+        if taken is None or not taken.what:
+            return data
+        self.invocation.out.remark(f"taken from the shipped driver {taken.shipped}: {'; '.join(taken.what)}")
+        return dict(taken.data)
+
+    def _keep(self, secrets: "Sequence[Finding]") -> None:
+        from interlock.surface.cli.verbs.import_ import keeper
+
+        keep = keeper(self.invocation)
+        for each in secrets:
+            value = each.value if each.value is not None else os.environ.get(each.name) or self._asked_for(each)
+            if each.backend is not None or not value:
+                continue
+            if keep(each.slug, value) == "differs":
+                said = f"the store has another value of {each.slug}, which stays: interlock secrets set replaces it"
+                self.invocation.out.remark(f"note: {said}")
+
+    def _asked_for(self, secret: "Finding") -> str | None:
+        if secret.backend is not None or not can_ask():
+            return None
+        answer: str = typer.prompt(f"{secret.name}", default="", hide_input=True, show_default=False, err=True)
+        return answer or None
+
+    def agreed(self, proposals: "tuple[Proposal, ...]") -> "tuple[Proposal, ...]":
+        """With the person, where one is there. What only a name suggests stays open unless somebody accepts it."""
+        from interlock.surface.cli.render.add import proposal_lines, show_proposals, with_classes
+
+        if self._yes:
+            return with_classes(proposals, {}, accept=True)
+        if not can_ask() or (self.invocation.out.as_json and self._no_trust):
+            return proposals
+        said: dict[str, Any] = {}
+        while True:
+            shown = with_classes(proposals, said, accept=False)
+            if self.invocation.out.as_json:
+                for line in proposal_lines(shown):
+                    self.invocation.out.remark(line)
+            else:
+                show_proposals(self.invocation.out, shown)
+            answer = typer.prompt("Write it? yes, no, or TOOL=CLASS to change one", default="yes", err=True).strip()
+            if answer.lower() in ("y", "yes"):
+                return with_classes(shown, {}, accept=True)
+            if answer.lower() in ("n", "no", "q"):
+                raise Waits("not_decided", "nothing was written")
+            try:
+                changed = _classes(answer.replace(",", " ").split())
+            except BadUsage as bad:
+                self.invocation.out.remark(bad.message)
+                continue
+            names = {each.tool_name for each in proposals if each.is_new}
+            if unknown := [name for name in changed if name not in names]:
+                self.invocation.out.remark(f"there is no tool {unknown[0]} whose class could be changed")
+            said |= {name: value for name, value in changed.items() if name in names}
+
+
+def _tools(text: str | None) -> dict[str, str | None] | None:
+    if text is None:
+        return None
+    found: dict[str, str | None] = {}
+    for each in filter(None, (part.strip() for part in text.split(","))):
+        tool, _, contract = each.partition(":")
+        found[tool] = contract or None
+    if not found:
+        raise BadUsage("usage", "--tools names no tool", hint="--tools read_file:fs-read,write_file:fs-write")
+    return found
+
+
+def _classes(texts: Sequence[str]) -> dict[str, Any]:
+    found = {}
+    for text in texts:
+        tool, _, said = text.rpartition("=")
+        tool_class = said.replace("-", "_")
+        if not tool or tool_class not in CLASSES:
+            raise BadUsage("usage", f"{text} is not TOOL=CLASS", hint=f"a class is one of {', '.join(CLASSES)}")
+        found[tool] = tool_class
+    return found
+
+
+def _assigned(texts: Sequence[str], option: str) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or (not equals and option != "--env"):
+            raise BadUsage("usage", f"{option} is NAME=VALUE", hint="interlock add --help")
+        found[name] = value if equals else None
+    return found
+
+
+def trusted(invocation: Invocation, key: str) -> dict[str, Any]:
+    """What was written was agreed to just now."""
+    from interlock.surface.cli.verbs.drivers import CHANGE_TIMEOUT_S, from_files, shown
+
+    one = shown(invocation, key).value
+    if one["trusted"]:
+        return dict(one)
+    digest = one["digest"]
+    try:
+        body = {"digest": digest}
+        done = invocation.node.post("drivers", key, "trust", body=body, timeout=CHANGE_TIMEOUT_S)
+    except Unreachable as away:
+        done = from_files(invocation, away).trust(key, digest)
+    return _settled(invocation, key, dict(done.value))
+
+
+def _settled(invocation: Invocation, key: str, one: dict[str, Any]) -> dict[str, Any]:
+    """A running node takes it up now; how that ended is worth a short wait."""
+    import time
+
+    from interlock.surface.cli.verbs.drivers import shown
+
+    end = time.monotonic() + SETTLE_S
+    while one["state"] in ("installing", "checking") and time.monotonic() < end:
+        time.sleep(SETTLE_LOOK_S)
+        one = dict(shown(invocation, key).value)
+    return one
+
+
+def _refused(failed: "NotAdded") -> Refused:
+    details = {"problems": [str(each) for each in failed.problems]} if failed.problems else None
+    return Refused(failed.code, failed.message, hint=failed.hint, details=details)

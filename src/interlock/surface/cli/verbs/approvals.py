@@ -1,0 +1,180 @@
+"""interlock approvals [show ID] [--watch] [--kind KIND]"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from interlock.surface.cli.command import Invocation, verb, verb_app
+from interlock.surface.cli.completion import approval_ids
+from interlock.surface.cli.errors import BadUsage, Unreachable
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from interlock.surface.cli.client.operator import Answer, Node
+
+WATCH_S = 1.0
+
+Kind = Literal["call", "definition", "start", "step", "verify", "proposal", "request"]
+app = verb_app("Show what waits for a decision.")
+
+
+@verb(
+    app,
+    "approvals",
+    examples="""
+    interlock approvals
+    interlock approvals --watch
+    interlock approvals show 3f9c0a1b
+    interlock approvals --kind definition
+    interlock approvals --all --json | jq '.approvals[].decision'
+    """,
+)
+def approvals(
+    invocation: Invocation,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="show ID", help="One of them in full.", autocompletion=approval_ids),
+    ] = None,
+    *,
+    kind: Annotated[Kind | None, typer.Option("--kind", help="One kind only.", show_default=False)] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also what was decided, and what lapsed.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show changes until Ctrl-C.")] = False,
+) -> None:
+    """Show what waits for a decision.
+
+    Held calls, tools that nobody has classified, tools whose definition changed: who asked, and how long is left.
+    """
+    reference = _reference(words or [])
+    state = "all" if everything else "pending"
+    if reference is not None:
+        if watch:
+            raise BadUsage("usage", "--watch shows all of them; leave show out")
+        _show(invocation, reference)
+    elif watch:
+        _watch(invocation, kind, state)
+    else:
+        _list(invocation, _ask(invocation.node, kind, state))
+
+
+def _reference(words: list[str]) -> str | None:
+    match words:
+        case [] | ["list"]:
+            return None
+        case ["show", id]:
+            return id
+        case ["show"]:
+            raise BadUsage("usage", "which one?", hint="interlock approvals show ID")
+        case [word, *_]:
+            raise BadUsage("usage", f"{word}: it takes show and an id", hint=f"interlock approvals show {word}")
+        case _:
+            raise AssertionError(words)
+
+
+def _ask(node: "Node", kind: str | None, state: str) -> "Answer":
+    query: dict[str, Any] = {"status": state} | ({"kind": kind} if kind is not None else {})
+    return node.get("approvals", under="", **query)
+
+
+def _list(invocation: Invocation, answer: "Answer") -> None:
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    lines = _lines(answer, out.console.width)
+    if not lines:
+        out.remark("nothing waits for a decision")
+    out.draw(*lines)
+
+
+def _lines(answer: "Answer", width: int) -> "list[Text]":
+    from rich.text import Text
+
+    from interlock.surface.cli.render.approval import Listed, table
+
+    listed = answer.as_(Listed)
+    if not listed.approvals:
+        return []
+    more = listed.total - len(listed.approvals)
+    return table(listed.approvals, width) + ([Text(f"and {more} older ones", style="dim")] if more else [])
+
+
+def _show(invocation: Invocation, reference: str) -> None:
+    answer = invocation.node.get("approvals", reference, under="")
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    draw_preview(invocation, answer)
+    from interlock.surface.cli.render.approval import Whole
+
+    one = answer.as_(Whole)
+    if one.status == "pending":
+        out.line()
+        out.line(f"interlock approve {one.id[:8]}")
+        out.line(f"interlock deny {one.id[:8]} --reason ...")
+
+
+def draw_preview(invocation: Invocation, answer: "Answer") -> None:
+    from interlock.surface.cli.render.approval import Whole, preview
+
+    console = invocation.out.console
+    invocation.out.draw(*preview(answer.as_(Whole), console.width, console.options.ascii_only))
+
+
+def _watch(invocation: Invocation, kind: str | None, state: str) -> None:
+    from interlock.surface.cli.client.poll import repeated
+
+    answers = repeated(lambda: _ask(invocation.node, kind, state), every_s=WATCH_S)
+    try:
+        if invocation.out.as_json or not invocation.out.console.is_terminal:
+            _print_changes(invocation, answers)
+        else:
+            _redraw(invocation, answers)
+    except KeyboardInterrupt:
+        pass
+
+
+def _print_changes(invocation: Invocation, answers: "Iterator[Answer | Unreachable]") -> None:
+    """Each one once, when it comes or changes: a line of JSON, or a line of the table."""
+    from interlock.surface.cli.render.approval import Listed, left
+    from interlock.surface.cli.render.text import one_line
+
+    out = invocation.out
+    seen: dict[str, str] = {}
+    away = False
+    for answer in answers:
+        if isinstance(answer, Unreachable):
+            if not away:
+                out.failure(answer, in_stream=True)
+            away = True
+            continue
+        away = False
+        found = answer.as_(Listed).approvals
+        values = {one["id"]: one for one in answer.value["approvals"]}
+        for one in found:
+            if seen.get(one.id) == one.status:
+                continue
+            if out.as_json:
+                out.json_line(values[one.id])
+            else:
+                out.line(f"{one.id}  {one.kind}  {one_line(one.tool)}  {one_line(one.requested_by)}  {left(one)}")
+        seen = {one.id: one.status for one in found}
+        out.console.file.flush()
+
+
+def _redraw(invocation: Invocation, answers: "Iterator[Answer | Unreachable]") -> None:
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    console = invocation.out.console
+    shown: list[Text] = []
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        for answer in answers:
+            if isinstance(answer, Unreachable):
+                live.update(Group(*shown, Text(f"{answer.message}; waiting for it", style="red")), refresh=True)
+            else:
+                shown = _lines(answer, console.width) or [Text("nothing waits for a decision", style="dim")]
+                live.update(Group(*shown), refresh=True)

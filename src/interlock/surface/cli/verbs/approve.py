@@ -1,0 +1,127 @@
+"""interlock approve ID"""
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from interlock.surface.cli.command import Invocation, verb, verb_app
+from interlock.surface.cli.completion import approval_ids
+from interlock.surface.cli.errors import BadUsage, Refused, Waits
+from interlock.surface.cli.keys.passphrases import FromDescriptor, can_ask
+
+if TYPE_CHECKING:
+    from interlock.surface.cli.client.operator import Answer
+    from interlock.surface.cli.render.approval import Whole
+
+app = verb_app("Approve what waits, with your signature.")
+
+Reference = Annotated[str, typer.Argument(metavar="ID", help="Its id, or how it begins.", autocompletion=approval_ids)]
+ToolClass = Literal["read_only", "reversible", "irreversible"]
+
+
+@verb(
+    app,
+    "approve",
+    examples="""
+    interlock approve 3f9c0a1b
+    interlock approve 3f9c0a1b --class read_only
+    interlock approve 3f9c0a1b --yes --key ada --json
+    interlock approve 3f9c0a1b --proof - < proof.jwt
+    """,
+)
+def approve(
+    invocation: Invocation,
+    id: Reference,
+    *,
+    tool_class: Annotated[
+        ToolClass | None, typer.Option("--class", help="What the tool is, where that is asked.", show_default=False)
+    ] = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded.", show_default=False)
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="NAME", help="Which of your keys signs.", show_default=False)
+    ] = None,
+    passphrase_fd: FromDescriptor = None,
+    proof: Annotated[
+        str | None,
+        typer.Option("--proof", metavar="TOKEN", help="One signed elsewhere, or - for stdin.", show_default=False),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: I have read what will happen.")] = False,
+) -> None:
+    """Approve what waits, with your signature.
+
+    It shows what will happen and asks first. The signature is made here, over exactly what was shown; the key never
+    leaves this machine. A held call is then made by whoever asked, once, while the approval is good.
+    """
+    from interlock.surface.cli.render.approval import Whole
+    from interlock.surface.cli.verbs.approvals import draw_preview
+
+    answer = invocation.node.get("approvals", id, under="")
+    one = answer.as_(Whole)
+    out = invocation.out
+    if not out.as_json:
+        draw_preview(invocation, answer)
+    said = _said(one, tool_class)
+    if one.status == "pending" and not yes:
+        _ask(one, said)
+    body: dict[str, Any] = {"decision": "approve", "proof": _proof(answer, proof, said, key, passphrase_fd)}
+    body |= {"reason": reason} if reason is not None else {}
+    body |= {"class": said} if tool_class is not None or said in _CLASSES else {}
+    done = invocation.node.post("approvals", one.id, under="", body=body)
+    if out.as_json:
+        out.raw_json(done.raw)
+    else:
+        out.line(_told(done.as_(Whole)))
+
+
+_CLASSES = ("read_only", "reversible", "irreversible")
+
+
+def _said(one: "Whole", given: str | None) -> str | None:
+    if given is not None and given not in one.answers:
+        raise BadUsage("usage", "--class is for tools that nobody has classified")
+    if given is not None or not one.answers:
+        return given
+    if len(one.answers) == 1:
+        return one.answers[0]
+    if not can_ask():
+        raise BadUsage("answer_needed", "say what the tool is", hint=f"--class {' or '.join(one.answers)}")
+    chosen = typer.prompt(f"What is {one.tool}? {', '.join(one.answers)}", err=True).strip().lower().replace("-", "_")
+    if chosen not in one.answers:
+        raise Waits("not_decided", "that is none of them; it still waits")
+    return str(chosen)
+
+
+def _ask(one: "Whole", said: str | None) -> None:
+    if not can_ask():
+        raise Refused(
+            "not_confirmed",
+            "nobody is here to read what will happen, and nothing was approved",
+            hint="run it on a terminal, or with --yes after interlock approvals show",
+        )
+    what = f"Approve it as {said}?" if said in _CLASSES else "Approve it?"
+    if not typer.confirm(what, err=True):
+        raise Waits("not_decided", "nothing was decided; it still waits", hint=f"interlock deny {one.id[:8]} says no")
+
+
+def _proof(answer: "Answer", given: str | None, said: str | None, key: str | None, passphrase_fd: int | None) -> Any:
+    if given is None:
+        from interlock.surface.cli.keys.sign_decision import prove
+
+        return prove(answer, said=said, key=key, passphrase_fd=passphrase_fd)
+    import sys
+
+    token = sys.stdin.read(65_536) if given == "-" else given
+    return token.strip()
+
+
+def _told(one: "Whole") -> str:
+    from interlock.surface.cli.render.approval import left
+    from interlock.surface.cli.render.text import one_line
+
+    if one.kind == "definition" and one.status == "failed":
+        return f"approved, and it could not be done: {one_line(one.outcome or '')}"
+    if one.kind == "definition":
+        return f"done: {one_line(one.tool)} is remembered"
+    return f"approved: the same call by {one_line(one.requested_by)} runs once ({left(one)} left)"

@@ -1,0 +1,145 @@
+"""interlock check of driver files: every driver of the workspace, or one file or folder that is named.
+
+Nothing is installed, started or asked of the network, and no store is opened: what was registered is compared with by
+--against alone.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.config.problems import Problem
+from interlock.protocol.drivers.files.contract import TOOL_FILE, read_contract
+from interlock.protocol.drivers.files.driver import DRIVER_FILE, check_published, read_driver
+from interlock.protocol.drivers.files.inventory import SECRETS_FILE, read_secrets
+from interlock.protocol.drivers.files.server_json import SERVER_JSON
+from interlock.protocol.drivers.model import Driver
+from interlock.protocol.drivers.model import Problem as Found
+from interlock.protocol.drivers.selection.compatibility import changes_of_identity, manifest_of
+from interlock.runtime.drivers.secrets.ungranted import ungranted
+from interlock.runtime.drivers.workspace.declaration import Declaration, Declared
+from interlock.runtime.drivers.workspace.folder import Unreadable, read_file
+from interlock.runtime.drivers.workspace.host_facts import this_machine
+from interlock.runtime.drivers.workspace.scan import Found as Folder
+from interlock.runtime.drivers.workspace.scan import Root, look, mark_of
+from interlock.runtime.drivers.workspace.survey import Surveyor
+from interlock.runtime.drivers.workspace.trust_store import Remembered
+from interlock.surface.cli.errors import BadUsage, Refused
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    drivers: int
+    errors: tuple[Problem, ...]
+    warnings: tuple[Problem, ...]
+    notes: tuple[Problem, ...]
+
+
+def checked(plan: Plan, named: str | None, *, against: str | None, upstream: bool) -> Checked:
+    """`named`: only this folder or file. `against`: an older one of the same driver. `upstream`: also as a host
+    without our extensions would read it."""
+    if named is not None and Path(named).name in (TOOL_FILE, SECRETS_FILE):
+        return _made(0, _one_file(Path(named).absolute()))
+    only = _folder(named) if named is not None else None
+    sight = look(plan)
+    if only is not None and only not in {found.path for found in sight.folders}:
+        root = Root(kind="configured", rank=len(plan.drivers.paths) + 2, path=only.parent)
+        sight = msgspec.structs.replace(
+            sight, folders=(*sight.folders, Folder(root=root, path=only, mark=mark_of(only)))
+        )
+    declaration = Surveyor(plan, this_machine(plan.data)).survey(sight, Remembered())
+    drivers = [one for one in declaration.drivers if only is None or one.folder == only]
+    problems = [problem for one in drivers for problem in _judged(one, declaration)]
+    problems += declaration.problems if only is None else ()
+    contracts = dict.fromkeys(one.folder / file for one in drivers for file in one.files if file.endswith(TOOL_FILE))
+    contracts |= dict.fromkeys(path for path, _ in sight.contracts) if only is None else {}
+    for path in contracts:  # also those that no driver binds
+        problems += _one_file(path)
+    for one in drivers:
+        if upstream:
+            problems += check_published(_bytes(one.folder / DRIVER_FILE), str(one.folder / DRIVER_FILE))
+        if against is not None and one.driver is not None:
+            problems += changes_of_identity(manifest_of(_older(Path(against))), one.driver)
+    return _made(len(drivers), dict.fromkeys(problems))
+
+
+def waiting_for(plan: Plan, slug: str) -> tuple[Problem, ...]:
+    """Why drivers that name this secret would not be given it, although the store has it."""
+    declaration = Surveyor(plan, this_machine(plan.data)).survey(look(plan), Remembered())
+    found = (
+        each.problem
+        for one in declaration.drivers
+        for each in ungranted(one)
+        if slug in (each.slug, f"{one.id}/{each.slug}") and not _is_described_elsewhere(each.slug, one, declaration)
+    )
+    return tuple(_as_shown(found, "warning"))
+
+
+def _judged(one: Declared, declaration: Declaration) -> Iterator[Found]:
+    """A server that would never be started is a mistake in its files; the node only waits."""
+    fatal = {each.problem for each in ungranted(one) if not _is_described_elsewhere(each.slug, one, declaration)}
+    for problem in one.problems:
+        yield msgspec.structs.replace(problem, severity="error") if problem in fatal else problem
+
+
+def _is_described_elsewhere(slug: str, one: Declared, declaration: Declaration) -> bool:
+    """By another driver's inventory, which counts once that driver is trusted; who is, is not known here."""
+    others = (each.own_secrets for each in declaration.drivers if each.folder != one.folder)
+    return slug not in {each.slug for each in one.secrets.values()} and any(
+        entry.slug == slug for own in others if own is not None for entry in own.entries
+    )
+
+
+def _folder(named: str) -> Path:
+    path = Path(named).absolute()
+    if path.name == DRIVER_FILE:
+        path = path.parent
+    if not (path / DRIVER_FILE).is_file():
+        raise BadUsage(
+            "usage", f"there is no {DRIVER_FILE} in {path}", hint="name a driver's folder, or a .md file of one"
+        )
+    return path
+
+
+def _one_file(path: Path) -> Iterable[Found]:
+    data = _bytes(path)
+    return (read_contract if path.name == TOOL_FILE else read_secrets)(data, str(path)).problems
+
+
+def _older(path: Path) -> Driver:
+    folder = path if path.is_dir() else path.parent
+    file = folder / DRIVER_FILE if path.is_dir() else path
+    beside = folder / SERVER_JSON
+    server_json = _bytes(beside) if beside.is_file() else None
+    driver = read_driver(_bytes(file), str(file), server_json=server_json).value
+    if driver is None:
+        raise Refused("older_invalid", f"{file} is no driver to compare with", hint=f"interlock check {path} says why")
+    return driver
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return read_file(path)[0]
+    except Unreadable as fault:
+        raise Refused("file_unreadable", f"{path}: {fault}") from None
+
+
+def _made(drivers: int, problems: Iterable[Found]) -> Checked:
+    found = {severity: tuple(_as_shown(problems, severity)) for severity in ("error", "warning", "note")}
+    return Checked(drivers=drivers, errors=found["error"], warnings=found["warning"], notes=found["note"])
+
+
+def _as_shown(problems: Iterable[Found], severity: str) -> Iterator[Problem]:
+    here = Path.cwd()
+    for each in problems:
+        if each.severity == severity:
+            path = Path(each.file)
+            yield Problem(
+                file=str(path.relative_to(here)) if path.is_relative_to(here) else each.file,
+                line=each.line,
+                key=each.field or None,
+                message=f"{each.field}: {each.message}" if each.field else each.message,
+                hint=each.hint,
+                code=each.code,
+            )

@@ -1,0 +1,44 @@
+"""interlock deny ID"""
+
+from typing import Annotated
+
+import typer
+
+from interlock.surface.cli.command import Invocation, verb, verb_app
+from interlock.surface.cli.verbs.approve import Reference
+
+app = verb_app("Say no to what waits.")
+
+
+@verb(
+    app,
+    "deny",
+    examples="""
+    interlock deny 3f9c0a1b
+    interlock deny 3f9c0a1b --reason 'not on a Friday'
+    """,
+)
+def deny(
+    invocation: Invocation,
+    id: Reference,
+    *,
+    reason: Annotated[
+        str | None,
+        typer.Option("--reason", metavar="TEXT", help="Why; whoever asked is told.", show_default=False),
+    ] = None,
+) -> None:
+    """Say no to what waits.
+
+    Also to what was approved and is not used yet. A definition that is denied is withheld until it changes.
+    """
+    body = {"decision": "deny"} | ({"reason": reason} if reason is not None else {})
+    done = invocation.node.post("approvals", id, under="", body=body)
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(done.raw)
+        return
+    from interlock.surface.cli.render.approval import Whole
+    from interlock.surface.cli.render.text import one_line
+
+    one = done.as_(Whole)
+    out.line(f"denied: {one_line(one.tool)}, asked by {one_line(one.requested_by)}")

@@ -1,0 +1,285 @@
+"""interlock drivers list | show | trust | allow | test | update | remove"""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from interlock.surface.cli.command import Invocation, verb, verb_app
+from interlock.surface.cli.errors import EXIT_REFUSED, BadUsage, Refused, Unreachable, Waits
+from interlock.surface.cli.keys.passphrases import can_ask
+
+if TYPE_CHECKING:
+    from interlock.surface.cli.client.offline_drivers import StoredDrivers
+    from interlock.surface.cli.client.operator import Answer
+
+TEST_TIMEOUT_S = 600.0  # every example has its contract's time
+CHANGE_TIMEOUT_S = 60.0  # a folder with many files takes its time to read
+
+Name = Annotated[str, typer.Argument(metavar="ID", help="The driver's id, ID@MAJOR, or its folder's name.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: I have read what it shows.")]
+
+app = verb_app(
+    "Look at the servers declared as files, trust them, remove them.",
+    examples="""
+    interlock drivers list
+    interlock drivers show filesystem-mcp
+    interlock drivers trust filesystem-mcp
+    interlock drivers allow github-mcp api.github.com
+    """,
+)
+
+
+@verb(
+    app,
+    "list",
+    examples="""
+    interlock drivers list
+    interlock drivers list --json | jq -r '.drivers[].id'
+    """,
+)
+def list_drivers(invocation: Invocation) -> None:
+    """List every driver, how it stands and why."""
+    try:
+        answer = invocation.node.get("drivers")
+    except Unreachable as away:
+        answer = from_files(invocation, away).list()
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    from interlock.surface.cli.render.driver import Listed, draw_list
+
+    draw_list(out, answer.as_(Listed))
+
+
+@verb(
+    app,
+    "show",
+    examples="""
+    interlock drivers show filesystem-mcp
+    interlock drivers show filesystem-mcp@2 --json
+    interlock drivers show filesystem.read_file
+    """,
+)
+def show(
+    invocation: Invocation,
+    name: Annotated[str, typer.Argument(metavar="ID", help="Of a driver, or of a contract.")],
+) -> None:
+    """Show what a driver starts, may reach and knows.
+
+    And what is wrong with it, and what changed since it was trusted. Of a contract: which driver serves it, and why.
+    """
+    answer = shown(invocation, name)
+    if invocation.out.as_json:
+        invocation.out.raw_json(answer.raw)
+        return
+    from interlock.surface.cli.render.driver import Contract, Driver, draw, draw_contract
+
+    if "ranked" in answer.value:
+        draw_contract(invocation.out, answer.as_(Contract))
+    else:
+        draw(invocation.out, answer.as_(Driver))
+
+
+@verb(
+    app,
+    "trust",
+    examples="""
+    interlock drivers trust filesystem-mcp
+    interlock drivers trust filesystem-mcp --yes --json
+    """,
+)
+def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
+    """Accept a driver's files as they are now.
+
+    Its server is then installed and started. It shows what the server is, may reach and knows, or what changed, and
+    asks first. When a file changes, the driver has to be trusted again.
+    """
+    from interlock.surface.cli.render.driver import Driver, draw
+
+    answer = shown(invocation, name)
+    one = answer.as_(Driver)
+    out = invocation.out
+    if one.trusted:
+        if out.as_json:
+            out.raw_json(answer.raw)
+        else:
+            out.line(f"{one.key} is trusted as it is")
+        return
+    if not out.as_json:
+        draw(out, one)
+    if not yes:
+        _ask(f"Trust {one.key}?", "interlock drivers show")
+    try:
+        done = invocation.node.post("drivers", one.key, "trust", body={"digest": one.digest}, timeout=CHANGE_TIMEOUT_S)
+    except Unreachable as away:
+        done = from_files(invocation, away).trust(one.key, one.digest)
+    if out.as_json:
+        out.raw_json(done.raw)
+        return
+    now = done.as_(Driver)
+    if now.state == "stopped":
+        out.line(f"{now.key} is trusted and starts with the node")
+    else:
+        out.line(f"{now.key} is trusted, now {now.state}" + (f": {now.reason}" if now.reason else ""))
+
+
+@verb(
+    app,
+    "allow",
+    examples="""
+    interlock drivers allow github-mcp api.github.com
+    interlock drivers allow github-mcp api.github.com --revoke
+    """,
+)
+def allow(
+    invocation: Invocation,
+    name: Name,
+    host: Annotated[str, typer.Argument(metavar="HOST", help="api.example.com or *.example.com.")],
+    revoke: Annotated[bool, typer.Option("--revoke", help="No longer.")] = False,
+) -> None:
+    """Let a driver reach a host that its file does not name.
+
+    No file is changed.
+    """
+    try:
+        body = {"host": host, "revoke": revoke}
+        answer = invocation.node.post("drivers", name, "allow", body=body, timeout=CHANGE_TIMEOUT_S)
+    except Unreachable as away:
+        answer = from_files(invocation, away).allow(name, host, revoke=revoke)
+    if invocation.out.as_json:
+        invocation.out.raw_json(answer.raw)
+        return
+    hosts = ", ".join(answer.value["allowed"])
+    invocation.out.line(f"{name} may also reach {hosts}" if hosts else f"{name} reaches what its file names")
+
+
+@verb(
+    app,
+    "test",
+    examples="""
+    interlock drivers test filesystem-mcp
+    interlock drivers test notes-mcp --allow-mutation
+    """,
+)
+def test(
+    invocation: Invocation,
+    name: Name,
+    allow_mutation: Annotated[
+        bool, typer.Option("--allow-mutation", help="Also run examples that change something.")
+    ] = False,
+) -> None:
+    """Run the examples of a driver's contracts through it."""
+    body = {"allow_mutation": allow_mutation}
+    answer = invocation.node.post("drivers", name, "test", body=body, timeout=TEST_TIMEOUT_S)
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+    else:
+        from interlock.surface.cli.render.driver import Tested, draw_tested
+
+        draw_tested(out, answer.as_(Tested))
+    if not answer.value["ok"]:
+        raise typer.Exit(EXIT_REFUSED)
+
+
+@verb(
+    app,
+    "update",
+    examples="""
+    interlock drivers update filesystem-mcp
+    interlock drivers update filesystem-mcp --yes
+    """,
+)
+def update(invocation: Invocation, name: Name, yes: Yes = False) -> None:
+    """Switch to the newest release of a driver's server.
+
+    It is installed beside the one in use and asked for its tools; what differs is shown before anything is switched.
+    """
+    out = invocation.out
+    if not out.as_json:
+        out.remark("looking at the newest release")
+    answer = invocation.node.post("drivers", name, "update", body={}, timeout=TEST_TIMEOUT_S)
+    from interlock.surface.cli.render.driver import Newer, draw_newer
+
+    newer = answer.as_(Newer)
+    if not out.as_json:
+        draw_newer(out, newer)
+    if newer.candidate is None:
+        if out.as_json:
+            out.raw_json(answer.raw)
+        return
+    if not yes:
+        _ask(f"Switch {newer.key} to it?", "a look at what differs")
+    body = {"candidate": newer.candidate}
+    done = invocation.node.post("drivers", newer.key, "update", body=body, timeout=CHANGE_TIMEOUT_S)
+    if out.as_json:
+        out.json({**answer.value, "switched": True})
+    else:
+        out.line(f"{done.value['key']} now runs {done.value['to'] or 'the newest'}")
+
+
+@verb(
+    app,
+    "remove",
+    examples="""
+    interlock drivers remove filesystem-mcp
+    interlock drivers remove filesystem-mcp --forget --yes
+    """,
+)
+def remove(
+    invocation: Invocation,
+    name: Name,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Also what the next version of this driver would be compared with.")
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Delete a driver's folder and stop its server."""
+    if not yes:
+        from interlock.surface.cli.render.driver import Driver
+
+        try:
+            one = shown(invocation, name).as_(Driver)
+            _ask(f"Delete {one.folder}?", "interlock drivers show")
+        except Refused as refused:
+            if not (forget and refused.error == "not_found"):
+                raise
+    try:
+        answer = invocation.node.delete("drivers", name, forget=str(forget).lower(), timeout=CHANGE_TIMEOUT_S)
+    except Unreachable as away:
+        answer = from_files(invocation, away).remove(name, forget=forget)
+    if invocation.out.as_json:
+        invocation.out.raw_json(answer.raw)
+        return
+    if answer.value["removed"]:
+        invocation.out.line(f"removed {answer.value['removed']}")
+    for key in answer.value["forgotten"]:
+        invocation.out.line(f"forgot {key}")
+
+
+def shown(invocation: Invocation, name: str) -> "Answer":
+    try:
+        return invocation.node.get("drivers", name, timeout=CHANGE_TIMEOUT_S)
+    except Unreachable as away:
+        return from_files(invocation, away).show(name)
+
+
+def _ask(question: str, otherwise: str) -> None:
+    if not can_ask():
+        hint = f"run it on a terminal, or with --yes after {otherwise}"
+        raise Refused("not_confirmed", "nobody is here to read it, and nothing was done", hint=hint)
+    if not typer.confirm(question, err=True):
+        raise Waits("not_decided", "nothing was done")
+
+
+def from_files(invocation: Invocation, away: Unreachable) -> "StoredDrivers":
+    """The files and the store themselves, when no node runs here; another node's are out of reach."""
+    if invocation.remote_url is not None or away.error != "not_running":
+        raise away
+    try:
+        from interlock.surface.cli.client.offline_drivers import StoredDrivers
+    except ModuleNotFoundError as missing:
+        message = f"driver files need the package {missing.name}"
+        raise BadUsage("extra_missing", message, hint="install Interlock anew: it brings it") from None
+    return StoredDrivers(invocation.loaded.plan, invocation.data_folder)

@@ -1,0 +1,234 @@
+"""interlock import"""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from interlock.surface.cli.command import Invocation, verb, verb_app
+from interlock.surface.cli.errors import BadUsage, Refused, Unreachable
+from interlock.surface.cli.extras import need_driver_files
+
+if TYPE_CHECKING:
+    from interlock.protocol.interop.clients import Client
+    from interlock.protocol.interop.convert.batch import Batch
+    from interlock.runtime.drivers.add.add import Added
+    from interlock.runtime.interop.client_discovery import Machine, SourceFile
+    from interlock.runtime.interop.importer import DriverReport, Importing, Keep, Kept, Report
+    from interlock.runtime.interop.probe_drafts import Connected
+
+app = verb_app("Bring in the servers that other clients have.")
+
+
+@verb(
+    app,
+    "import",
+    examples="""
+    interlock import --list
+    interlock import --dry-run
+    interlock import --from cursor --from claude-code
+    interlock import files github
+    interlock import --file ./server.json
+    interlock import --file old.json --as cursor
+    """,
+)
+def import_(
+    invocation: Invocation,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these servers.", show_default=False)
+    ] = None,
+    *,
+    list_files: Annotated[bool, typer.Option("--list", help="Show the files there are, and stop.")] = False,
+    from_clients: Annotated[
+        list[str] | None, typer.Option("--from", metavar="CLIENT", help="Only this client's files; may be repeated.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="FILE", help="This file, wherever it is.", show_default=False)
+    ] = None,
+    as_client: Annotated[
+        str | None,
+        typer.Option(
+            "--as", metavar="CLIENT", help="Whose form --file has, if its name does not say.", show_default=False
+        ),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also what is disabled or built into a client.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.")] = False,
+    no_connect: Annotated[bool, typer.Option("--no-connect", help="Start and dial nothing: tools come later.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Agree to every start without being asked.")] = False,
+    trust_network: Annotated[
+        bool, typer.Option("--trust-network", help="Let the servers reach any host; else none is open.")
+    ] = False,
+    not_secret: Annotated[
+        list[str] | None,
+        typer.Option("--not-secret", metavar="NAME", help="This key holds no secret; may be repeated."),
+    ] = None,
+) -> None:
+    """Bring in the servers that other clients have.
+
+    Each becomes a driver in .drivers/. Secrets are copied into the encrypted store; the other client's files are left
+    as they are, and still hold them. Nothing that a file says to run is run, except to ask a server for its tools.
+    """
+    need_driver_files()
+    from interlock.protocol.interop.convert.draft import Wishes
+    from interlock.runtime.interop.client_discovery import Machine, look, without_own
+    from interlock.runtime.interop.importer import Importing
+    from interlock.surface.cli.render.import_report import show_files, show_report
+
+    plan = invocation.loaded.plan
+    machine = Machine.this(os.environ, plan.workspace)
+    clients = _clients(from_clients or [])
+    packages = invocation.data_folder / "packages"
+    files = look(machine, clients) if file is None else [_one_file(file, as_client, machine, packages)]
+    if list_files:
+        own = own_addresses(invocation)
+        show_files(invocation.out, [without_own(each, own) for each in files])
+        return
+    asked = Importing(
+        machine=machine,
+        workspace=plan.workspace,
+        wishes=Wishes(not_secret=frozenset(not_secret or ()), trust_network=trust_network),
+        everything=everything,
+        only=frozenset(names or ()),
+        own_addresses=own_addresses(invocation),
+    )
+    report = _carried_out(invocation, files, asked, dry_run=dry_run)
+    drafts = [] if dry_run or no_connect else [each for each in report.drivers if each.draft]
+    if drafts and not yes and not is_dialogue(invocation):
+        invocation.out.remark("nobody is here to agree to a start, so none was made: --yes agrees to all")
+        drafts = []
+    if not invocation.out.as_json:
+        show_report(invocation.out, files, report, dry_run=dry_run)
+    connected = _connected(invocation, drafts, yes=yes) if drafts else []
+    if invocation.out.as_json:
+        show_report(invocation.out, files, report, dry_run=dry_run, connected=connected)
+
+
+def _connected(invocation: Invocation, drafts: "list[DriverReport]", *, yes: bool) -> "list[Connected]":
+    """AIP-import-8: each start is announced with its command, and may be declined."""
+    from shlex import join
+
+    from interlock.runtime.drivers.add.flow import wanted_of_draft
+    from interlock.runtime.interop.probe_drafts import connect
+    from interlock.surface.cli.client.offline import run_stored
+    from interlock.surface.cli.render.text import count, one_line
+    from interlock.surface.cli.verbs.add import trusted, wrapped
+
+    out = invocation.out
+
+    def agreed(driver: "DriverReport") -> bool:
+        out.remark(f"{driver.id}: {one_line(join(driver.command))}")
+        return yes or typer.confirm("Start it to ask for its tools?", default=True, err=True)
+
+    async def finish(folder: Path) -> "Added":
+        # What its server does not say of a tool stays open: nobody was asked.
+        done = await wrapped(invocation, wanted_of_draft(folder), lambda proposals: proposals)
+        return done.added
+
+    done = run_stored(connect(drafts, invocation.loaded.plan.workspace, finish, agreed))
+    for each in done:
+        if each.key is not None:
+            trusted(invocation, each.key)
+            out.remark(f"{each.id}: {count(len(each.files), 'file')} written, trusted")
+        elif each.state == "failed":
+            out.remark(f"{each.id} stays a draft: {one_line(each.reason or '')}; interlock add {each.id} tries again")
+    return done
+
+
+def own_addresses(invocation: Invocation) -> list[str]:
+    node = invocation.loaded.plan.node
+    scheme = "https" if node.tls_cert is not None else "http"
+    found = [f"{scheme}://{node.listen.host}:{node.listen.port}"]
+    return [*found, node.public_url] if node.public_url else found
+
+
+def _clients(named: list[str]) -> "list[Client]":
+    from interlock.protocol.interop.clients import CLIENTS
+
+    return [known_client(each) for each in named] or list(CLIENTS)
+
+
+def known_client(name: str) -> "Client":
+    from interlock.protocol.interop.clients import CLIENTS, maybe_client
+
+    client = maybe_client(name)
+    if client is None:
+        known = ", ".join(each.name for each in CLIENTS)
+        raise BadUsage("unknown_client", f"there is no client {name}", hint=f"known are {known}")
+    return client
+
+
+def _one_file(path: Path, as_client: str | None, machine: "Machine", packages: Path) -> "SourceFile":
+    from interlock.runtime.interop.named_file import NotKnown, read_file
+
+    client = known_client(as_client) if as_client else None
+    try:
+        source = read_file(path.expanduser().absolute(), client, system=machine.system, packages=packages)
+    except NotKnown as unknown:
+        raise BadUsage("unknown_form", str(unknown), hint="say whose form it has: --as CLIENT") from None
+    if source.state != "read":
+        why = source.reason or "there is no such file"
+        raise Refused("unreadable", f"{path}: {why}", hint="interlock import --list shows the files there are")
+    return source
+
+
+def _carried_out(invocation: Invocation, files: "list[SourceFile]", asked: "Importing", *, dry_run: bool) -> "Report":
+    from interlock.runtime.drivers.workspace.imported_folder import WorkspaceUnusable
+    from interlock.runtime.interop.bundles import BadBundle, unpack
+    from interlock.runtime.interop.importer import carry_out, plan, sourced
+
+    try:
+        found = plan(sourced(files, asked.machine), files, asked)
+        if not dry_run and not asked.wishes.trust_network and is_dialogue(invocation):
+            found = _asked_about_hosts(invocation, found)
+        for file in files:
+            if file.bundle is not None and not dry_run:
+                unpack(file.bundle)
+        return carry_out(found, asked, None if dry_run else keeper(invocation))
+    except BadBundle as bad:
+        raise Refused("bad_bundle", str(bad), hint="have it made anew by whoever publishes it") from None
+    except WorkspaceUnusable as unusable:
+        raise Refused(
+            "workspace_unusable", str(unusable), hint="interlock check --effective shows the workspace"
+        ) from None
+
+
+def is_dialogue(invocation: Invocation) -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty() and not invocation.out.as_json
+
+
+def _asked_about_hosts(invocation: Invocation, found: "Batch") -> "Batch":
+    """AIP-import-11: a client's file does not say which hosts a server needs."""
+    from interlock.protocol.interop.convert.batch import Batch, Planned, asks_for_hosts, with_hosts
+
+    planned = []
+    for each in found.planned:
+        while asks_for_hosts(each):
+            invocation.out.remark(f"{each.draft.source}: which hosts may it reach?")
+            answer = typer.prompt(
+                "names with commas, * for any, nothing for none", default="", err=True, show_default=False
+            )
+            hosts = [host.strip() for host in answer.split(",") if host.strip()]
+            opened = with_hosts(each, hosts)
+            if isinstance(opened, Planned):
+                each = opened
+                break
+            invocation.out.remark(opened.text)
+        planned.append(each)
+    return Batch(planned=tuple(planned), skipped=found.skipped)
+
+
+def keeper(invocation: Invocation) -> "Keep":
+    """Keeps a secret through the node that runs, or in its store while none does."""
+    from interlock.surface.cli.verbs.secrets import from_store
+
+    def keep(slug: str, value: str) -> "Kept":
+        try:
+            answer = invocation.node.post("secrets", body={"name": slug, "value": value, "unless_kept": True})
+        except Unreachable as away:
+            answer = from_store(invocation, away).keep(slug, value)
+        state: Kept = answer.value["state"]
+        return state
+
+    return keep

@@ -1,0 +1,158 @@
+"""interlock serve"""
+
+from errno import EADDRINUSE
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from interlock.surface.cli.command import Invocation, verb, verb_app
+from interlock.surface.cli.errors import BadUsage, Refused
+
+if TYPE_CHECKING:
+    from interlock.config.plan import Plan
+    from interlock.surface.operator.schema import Status
+
+app = verb_app("Run the node.")
+
+
+@verb(
+    app,
+    "serve",
+    examples="""
+    interlock serve
+    interlock serve --only github
+    interlock serve --stdio --config ./interlock.toml
+    """,
+)
+def serve(
+    invocation: Invocation,
+    stdio: Annotated[
+        bool, typer.Option("--stdio", help="Speak MCP on stdin and stdout, for one desktop client.")
+    ] = False,
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="SEGMENT", help="Only this server, its names without the prefix.")
+    ] = None,
+) -> None:
+    """Run the node and print how to connect a client."""
+    if invocation.url:
+        raise BadUsage("usage", "serve runs a node here and takes no --url")
+    from interlock.surface.cli.config import load_configuration, read_configuration
+
+    loaded = load_configuration(invocation, starting=True)
+    plan = loaded.plan
+    _warn(invocation, loaded.warnings)
+    if only is not None:
+        _known_segment(only, [*(server.segment for server in plan.servers), *_segments_of_drivers(plan)])
+    from interlock.runtime.base.start_errors import CannotStart
+    from interlock.runtime.node.main import NodeGone
+    from interlock.runtime.node.main import serve as run_node
+    from interlock.runtime.node.node import NodeRunning
+    from interlock.store.ports import StoreError
+    from interlock.surface.operator.app import operator_app
+
+    told: list[bool] = []  # the node calls twice when servers were late: the second time the tree alone is news
+
+    def on_ready(status: dict[str, Any]) -> None:
+        anonymous = plan.auth.anonymous != "never"
+        _announce(invocation, status, stdio=stdio, anonymous=anonymous, again=bool(told))
+        told.append(True)
+
+    try:
+        run_node(
+            loaded,
+            lambda: read_configuration(invocation, starting=True),
+            stdio=stdio,
+            only=only,
+            on_ready=on_ready,
+            operator_app=lambda operations, authenticate: operator_app(operations, authenticate=authenticate),
+        )
+    except NodeGone as error:
+        raise Refused("node_gone", str(error)) from error
+    except NodeRunning as error:
+        raise Refused(
+            "node_running", str(error), hint="interlock status shows it; --data names another folder"
+        ) from None
+    except (StoreError, CannotStart) as error:
+        raise Refused("not_started", str(error)) from None
+    except OSError as error:
+        hint = "another program uses that address; set node.listen or node.operator_listen"
+        raise Refused(
+            "not_started",
+            f"the node cannot start: {error.strerror or error}",
+            hint=hint if error.errno == EADDRINUSE else None,
+        ) from None
+
+
+def _warn(invocation: Invocation, warnings: Any) -> None:
+    for warning in warnings:
+        invocation.out.remark(f"warning: {warning}")
+
+
+def _known_segment(only: str, segments: list[str]) -> None:
+    from difflib import get_close_matches
+
+    if only not in segments:
+        nearest = get_close_matches(only, segments, n=1)
+        hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(segments) or 'none'}"
+        raise BadUsage("unknown_segment", f"no server has the segment {only}", hint=hint)
+
+
+def _segments_of_drivers(plan: "Plan") -> list[str]:
+    """Where a driver's tools stand unless its contracts say otherwise."""
+    from interlock.runtime.drivers.workspace.scan import look
+
+    folders = look(plan).folders
+    if not folders:
+        return []
+    from interlock.protocol.drivers.binding.listed_tool import exposed_segment
+
+    return [exposed_segment(each.path.name) for each in folders]
+
+
+def _announce(invocation: Invocation, status: dict[str, Any], *, stdio: bool, anonymous: bool, again: bool) -> None:
+    import sys
+
+    import msgspec
+
+    from interlock.surface.cli.render.text import count
+    from interlock.surface.operator.schema import Status
+
+    out = invocation.out
+    known = msgspec.convert(status, Status)
+    if stdio:
+        # stdout belongs to MCP.
+        ready = sum(link.state in ("ready", "slow") for link in known.links)
+        out.remark(
+            f"interlock: {count(known.catalog.tools, 'tool')} from {ready} of {count(len(known.links), 'server')}"
+        )
+        return
+    if out.as_json:
+        out.json_line(status)
+        return
+    _draw(invocation, known, anonymous=anonymous, again=again)
+    sys.stdout.flush()
+
+
+def _draw(invocation: Invocation, status: "Status", *, anonymous: bool, again: bool) -> None:
+    import os
+    from datetime import UTC, datetime
+
+    from rich.text import Text
+
+    from interlock.surface.cli.client_snippets import ways_to_connect
+    from interlock.surface.cli.render.tree import tree_lines
+
+    out = invocation.out
+    console = out.console
+    lines = tree_lines(status, width=console.width, now=datetime.now(UTC), ascii_only=console.options.ascii_only)
+    out.draw(Text(), *lines)
+    if again:
+        return
+    config = invocation.config or next((str(path) for path in invocation.loaded.paths), None)
+    data = invocation.data or os.environ.get("INTERLOCK_DATA")
+    ways = ways_to_connect(status.node.endpoint, config=config, data=data, needs_token=not anonymous)
+    for title, text in ways:
+        out.draw(Text(), Text(title, style="bold"))
+        for line in text.splitlines():
+            out.line(f"  {line}")
+    out.draw(Text(), Text("Ctrl-C stops the node; interlock status --watch shows it live.", style="dim"))

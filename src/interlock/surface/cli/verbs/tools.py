@@ -1,0 +1,251 @@
+"""interlock tools list | show | routes (and call, classify, from their own files)"""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from interlock.surface.cli.command import Invocation, verb, verb_app
+from interlock.surface.cli.completion import tool_names
+from interlock.surface.cli.verbs import tools_call, tools_classify
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from interlock.surface.operator.schema import Owner, Tool, ToolDetail
+
+GIST_CHARS_MAX = 120  # of a description, however wide the screen; tools show has it whole
+
+app = verb_app(
+    "List tools, look at one, call one.",
+    examples="""
+    interlock tools list
+    interlock tools show time.get_current_time
+    interlock tools call time.get_current_time --arg timezone=Europe/Berlin
+    """,
+)
+
+
+@verb(
+    app,
+    "list",
+    examples="""
+    interlock tools list
+    interlock tools list 'github.*'
+    interlock tools list search
+    interlock tools list --json | jq -r '.tools[].name'
+    """,
+)
+def list_tools(
+    invocation: Invocation,
+    pattern: Annotated[
+        str | None, typer.Argument(metavar="PATTERN", help="A glob of names, or a part of a name.")
+    ] = None,
+) -> None:
+    """List the tools and what a call of each may change.
+
+    Descriptions are cut to their first sentence; tools show and --json have them whole.
+    """
+    answer = invocation.node.get("tools")
+    out = invocation.out
+    if out.as_json and pattern is None:
+        out.raw_json(answer.raw)
+        return
+    from interlock.surface.operator.schema import Tools
+
+    if out.as_json:
+        kept = [tool for tool in answer.value["tools"] if _matches(pattern, tool["name"], tool.get("alias"))]
+        out.json({"tools": kept})
+        return
+    tools = [tool for tool in answer.as_(Tools).tools if _matches(pattern, tool.name, tool.alias)]
+    if not tools:
+        out.remark("no tools" if pattern is None else f"no tool matches {pattern}")
+        return
+    out.draw(*_table(tools, out.console.width))
+
+
+def _matches(pattern: str | None, name: str, alias: str | None) -> bool:
+    from fnmatch import fnmatchcase
+
+    if pattern is None:
+        return True
+    names = (name, alias or name)
+    if any(sign in pattern for sign in "*?["):
+        return any(fnmatchcase(name, pattern) for name in names)
+    return any(pattern.lower() in name.lower() for name in names)
+
+
+def _table(tools: "list[Tool]", width: int) -> "list[Text]":
+    from rich.text import Text
+
+    from interlock.surface.cli.output import shortened
+    from interlock.surface.cli.render.columns import in_columns
+    from interlock.surface.cli.render.text import first_sentence, one_line
+
+    def gist(text: str) -> str:
+        return shortened(first_sentence(text), GIST_CHARS_MAX)
+
+    rows = [[Text(head, style="dim") for head in ("TOOL", "CLASS", "WHAT IT DOES")]]
+    for tool in tools:
+        usable = tool.withheld is None and tool.state in ("ready", "slow")
+        if tool.withheld is not None:
+            remark = Text(f"withheld: {one_line(tool.withheld)}", style="yellow")
+        elif not usable:
+            remark = Text(f"{tool.state}: {gist(tool.description or '')}", style="red")
+        else:
+            remark = Text(gist(tool.description or tool.title or ""))
+        style = "bold" if usable else "dim"
+        shown = tool.name if tool.withheld is None else f"{tool.segment}.{tool.original}"
+        rows.append([Text(one_line(shown), style=style), _class_text(tool.capability), remark])
+    return in_columns(rows, width=width, shrink={2: 20, 0: 20})
+
+
+def _class_text(capability: dict[str, Any]) -> "Text":
+    from rich.text import Text
+
+    if not capability:
+        return Text("-", style="dim")
+    if capability.get("mutable") is False:
+        return Text("read-only", style="green")
+    if capability.get("reversible") is True:
+        return Text("reversible", style="yellow")
+    return Text("irreversible", style="red")
+
+
+@verb(
+    app,
+    "show",
+    examples="""
+    interlock tools show time.get_current_time
+    interlock tools show files.write_file --as client:ci
+    interlock tools show time__get_current_time --json
+    """,
+)
+def show(
+    invocation: Invocation,
+    name: Annotated[str, typer.Argument(metavar="TOOL", help="Qualified name or alias.", autocompletion=tool_names)],
+    caller: Annotated[
+        str, typer.Option("--as", metavar="PRINCIPAL", help="Whose call: local, client:NAME, or another principal.")
+    ] = "local",
+) -> None:
+    """Show one tool in full.
+
+    Its definition, capability and route, and every rung that a call of it meets, with the verdict of each.
+    """
+    query: dict[str, Any] = {} if caller == "local" else {"as": caller}
+    answer = invocation.node.get("tools", name, **query)
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    from interlock.surface.operator.schema import ToolDetail
+
+    out.draw(*_detail(answer.as_(ToolDetail), out.console.width, out.console.options.ascii_only))
+
+
+def _detail(tool: "ToolDetail", width: int, ascii_only: bool) -> "list[Text]":
+    from rich.text import Text
+
+    from interlock.surface.cli.render.columns import in_columns
+    from interlock.surface.cli.render.link import LABEL_WIDTH, labelled
+    from interlock.surface.cli.render.text import one_line
+    from interlock.surface.cli.render.tool_schema import arguments_of
+    from interlock.surface.cli.render.tree import state_text
+
+    lines = [Text.assemble((one_line(tool.name), "bold"), "  ", state_text(tool.state, ascii_only=ascii_only))]
+    if tool.withheld:
+        lines += labelled("withheld", one_line(tool.withheld), width, style="yellow")
+    if tool.title:
+        lines += labelled("title", one_line(tool.title), width)
+    if tool.alias:
+        lines += labelled("alias", one_line(tool.alias), width)
+    arrow = " -> " if ascii_only else " → "
+    lines += labelled("route", one_line(arrow.join(tool.route or (tool.segment, tool.original))), width)
+    if tool.era:
+        lines += labelled("era", tool.era, width)
+    lines += labelled("hops", str(tool.hops), width)
+    if tool.owner:
+        lines += labelled("owner", one_line(_owner(tool.owner)), width)
+    capability = [Text.assemble((f"  {'capability':<{LABEL_WIDTH}}", "dim"), _class_text(tool.capability))]
+    stated = ", ".join(f"{key} {_plain(value)}" for key, value in tool.capability.items())
+    lines += capability + labelled("", one_line(stated), width, style="dim")
+    for number, paragraph in enumerate((tool.description or "").strip().splitlines()):
+        lines += labelled("description" if number == 0 else "", one_line(paragraph), width)
+    arguments = arguments_of(tool.definition.get("inputSchema"))
+    if arguments:
+        lines += [Text(), Text("  arguments (* required)", style="dim")]
+        rows = [
+            [
+                Text(f"    {one_line(argument.name)}{'*' if argument.required else ''}"),
+                Text(one_line(argument.kind), style="cyan"),
+                Text(one_line(argument.description)),
+            ]
+            for argument in arguments
+        ]
+        lines += in_columns(rows, width=width, shrink={2: 20, 1: 8, 0: 12})
+    if tool.rungs:
+        lines += [Text(), Text(f"  what a call of {one_line(tool.caller)} meets", style="dim")]
+        styles = {"pass": "green", "refuse": "red", "hold": "yellow", "later": "dim"}
+        rows = [
+            [
+                Text(f"    {rung.rung}"),
+                Text(one_line(rung.name)),
+                Text(one_line(rung.verdict), style=styles.get(rung.verdict, "")),
+                Text(one_line(rung.reason or "")),
+            ]
+            for rung in tool.rungs
+        ]
+        lines += in_columns(rows, width=width, shrink={3: 20, 1: 12})
+    return lines
+
+
+def _owner(owner: "Owner") -> str:
+    if owner.principal is None:
+        return owner.kind
+    claimed = f", {owner.authority} ({'verified' if owner.verified else 'unverified'})" if owner.authority else ""
+    return f"{owner.kind} {owner.principal}{claimed}"
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@verb(
+    app,
+    "routes",
+    examples="""
+    interlock tools routes
+    interlock tools routes --json
+    """,
+)
+def routes(invocation: Invocation) -> None:
+    """Show where every qualified name leads."""
+    answer = invocation.node.get("tools", "routes")
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    from rich.text import Text
+
+    from interlock.surface.cli.render.columns import in_columns
+    from interlock.surface.cli.render.text import local_time, one_line
+    from interlock.surface.operator.schema import Route
+
+    table = answer.as_(dict[str, Route])
+    if not table:
+        out.remark("no routes")
+        return
+    rows = [[Text(head, style="dim") for head in ("NAME", "SESSION", "NAME THERE", "REGISTERED")]]
+    rows += [
+        [
+            Text(one_line(name), style="bold"),
+            Text(one_line(route.downstream_session)),
+            Text(one_line(route.downstream_name)),
+            Text(local_time(route.registered_at) if route.registered_at else "-", style="dim"),
+        ]
+        for name, route in table.items()
+    ]
+    out.draw(*in_columns(rows, width=out.console.width, shrink={2: 16, 1: 12, 0: 20}))
+
+
+tools_call.register(app)
+tools_classify.register(app)

@@ -1,0 +1,1 @@
+"""The operator endpoint: typed API, pages, approvals, passkeys."""

@@ -1,0 +1,116 @@
+"""What every endpoint of the operator door does alike: read a request strictly, answer in JSON, refuse by name."""
+
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from interlock.surface.operator.operations import JsonObject
+
+Shape = TypeVar("Shape")
+
+BODY_BYTES_MAX = 64 * 1024  # a secret may be a key; a token's request stays below 1 KiB
+
+
+class Rejected(Exception):
+    """A request that no operation sees."""
+
+    def __init__(
+        self, status: int, error: str, message: str, details: JsonObject | None = None, *, basic: bool = False
+    ) -> None:
+        """`basic`: with 401, a browser is to ask its person for the credential."""
+        super().__init__(message)
+        self.status, self.error, self.message, self.details = status, error, message, details or {}
+        self.basic = basic
+
+
+def json_answer(value: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def error_answer(
+    status: int, error: str, message: str, details: JsonObject | None = None, headers: Any | None = None
+) -> Response:
+    body = msgspec.json.encode({"error": error, "message": message, "details": details or {}})
+    return Response(body, status, headers=headers, media_type="application/json")
+
+
+def quoted(name: str) -> str:
+    shown = name if len(name) <= 128 else name[:127] + "…"
+    return msgspec.json.encode(shown).decode()
+
+
+def refuse_unknown_parameters(request: Request, known: tuple[str, ...]) -> None:
+    for name in request.query_params:
+        if name not in known:
+            hint = f"it takes {', '.join(known)}" if known else "it takes none"
+            message = f"unknown query parameter {quoted(name)}; {hint}"
+            raise Rejected(400, "invalid_parameter", message, {"parameter": name})
+
+
+def integer(request: Request, name: str, *, default: int, minimum: int, maximum: int) -> int:
+    given = request.query_params.getlist(name)
+    if not given:
+        return default
+    text = given[-1]
+    # isdecimal alone also takes other scripts' digits; twenty digits bound what int() is asked to do.
+    if len(given) == 1 and text.isascii() and text.isdecimal() and len(text) <= 20 and minimum <= int(text) <= maximum:
+        return int(text)
+    message = f"{name} must be one whole number from {minimum} to {maximum}"
+    raise Rejected(400, "invalid_parameter", message, {"parameter": name})
+
+
+async def json_body(request: Request, shape: type[Shape]) -> Shape:
+    if media_type(request) != "application/json":
+        raise Rejected(415, "unsupported_media_type", "send JSON with Content-Type: application/json")
+    try:
+        return msgspec.json.decode(await _bounded(request), type=shape)
+    except msgspec.ValidationError as error:
+        raise Rejected(400, "invalid_body", str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise Rejected(400, "invalid_json", "the body is not JSON") from None
+
+
+async def form_body(request: Request, shape: type[Shape]) -> Shape:
+    """What a page of this very door sent. A browser attaches credentials to other pages' forms too, hence the look at
+    where it comes from."""
+    if not _is_own_page(request):
+        raise Rejected(403, "bad_origin", "a form is taken only from the operator door's own page")
+    try:
+        fields = parse_qsl((await _bounded(request)).decode(), strict_parsing=True, max_num_fields=20)
+        return msgspec.convert({name: text for name, text in fields if text.strip()}, shape)
+    except msgspec.ValidationError as error:
+        raise Rejected(400, "invalid_body", str(error)) from None
+    except ValueError:
+        raise Rejected(400, "invalid_body", "the form cannot be read") from None
+
+
+def media_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def wants_page(request: Request) -> bool:
+    """Whether a browser asks, which takes HTML before anything else."""
+    accept = request.headers.get("accept", "")
+    return "text/html" in accept and "application/json" not in accept
+
+
+def _is_own_page(request: Request) -> bool:
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    origin = request.headers.get("origin", "")
+    return origin.partition("://")[2] == request.headers.get("host", "-")
+
+
+async def _bounded(request: Request) -> bytes:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > BODY_BYTES_MAX:
+            raise Rejected(
+                413, "body_too_large", f"the body is larger than {BODY_BYTES_MAX} bytes", {"limit": BODY_BYTES_MAX}
+            )
+    return bytes(body)
