@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from interlock.protocol.ax.registration.transport_classes import TRANSPORT_CLASSES, check_classes
+from interlock.protocol.ax.transport_classes import TRANSPORT_CLASSES, check_classes
 from interlock.protocol.ax.wire_names import AGENTX, KEYS, METHODS, Correspondence, Method
 
 ROOT = Path(__file__).resolve().parent.parent

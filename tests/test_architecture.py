@@ -30,6 +30,41 @@ LAYERS = {
     "hooks": 1,
 }
 
+# Inside a layer, bottom up: a package imports only those above its own line here. The bare name of a layer or package
+# stands for the modules that lie directly in it.
+ORDER = [
+    *("protocol.jsonrpc", "protocol.jsontext", "protocol.net", "protocol.jose", "protocol.mcp", "protocol.oauth"),
+    *("protocol.webauthn", "protocol.ax", "protocol.ax.registration", "protocol.ax.confirmation"),
+    *("protocol.approvals", "protocol.drivers", "protocol.drivers.files.schemas", "protocol.drivers.schema"),
+    *("protocol.drivers.files", "protocol.drivers.binding", "protocol.drivers.authoring"),
+    *("protocol.drivers.selection", "protocol.interop", "protocol.interop.read", "protocol.interop.convert"),
+    *(
+        "protocol.interop.write",
+        "protocol",
+        "hooks",
+        "config",
+        "store",
+        "store.sqlite",
+        "store.backends",
+        "net.http",
+        "net",
+    ),
+    *("net.websocket", "process", "keys", "packages", "uplink"),
+    *("runtime.base", "runtime.trust", "runtime.sandbox", "runtime.credentials", "runtime.calls", "runtime.links"),
+    *("runtime.catalog", "runtime.access", "runtime.approvals", "runtime.gate", "runtime.dispatch"),
+    *("runtime.audience", "runtime.ax", "runtime.fronts", "runtime.parents", "runtime.drivers"),
+    *("runtime.drivers.install", "runtime.drivers.secrets", "runtime.drivers.workspace", "runtime.drivers.provider"),
+    *("runtime.drivers.add", "runtime.drivers.contracts", "runtime.drivers.registry", "runtime.interop"),
+    *("runtime.node", "runtime", "subserver", "surface", "surface.cli.terminal", "surface.cli.client"),
+    *("surface.operator", "surface.cli.render", "surface.cli", "surface.cli.keys", "surface.cli.verbs", "__main__"),
+]
+POSITION = {f"interlock.{name}": position for position, name in enumerate(ORDER)}
+# Imports that still have to go; nothing is added here.
+UPWARD = {
+    ("interlock.runtime.calls", "interlock.runtime.links"),
+    ("interlock.runtime.drivers.registry", "interlock.runtime.node"),
+}
+
 # What the protocol layer may import: values and computation, nothing that reaches out, waits, or knows the time.
 PURE = frozenset({"abc", "base64", "binascii", "bisect", "collections", "contextlib", "dataclasses", "datetime"})
 PURE |= {"decimal", "difflib", "enum", "fnmatch", "functools", "hashlib", "heapq", "hmac", "ipaddress", "itertools"}
@@ -107,6 +142,26 @@ def imports_go_downhill(source: Source) -> Iterator[str]:
         target = _package(name) if name.startswith("interlock.") else ""
         if target in LAYERS and target != source.package and LAYERS[target] >= layer:
             yield f"{source.module} imports {name}"
+
+
+def packages_stand_in_order(source: Source) -> Iterator[str]:
+    """Type-only imports count: what a reader has to know of another package is a dependency."""
+    here = _unit(source.module)
+    if here is None:
+        if source.package:
+            yield f"{source.module} has no place in ORDER"
+        return
+    for name in _imports(source):
+        there = _unit(name) if name.startswith("interlock.") else None
+        if there is not None and POSITION[there] > POSITION[here] and (here, there) not in UPWARD:
+            yield f"{source.module} imports {name}"
+
+
+def _unit(module: str) -> str | None:
+    """The package of ORDER that a module lies in: the longest that it begins with."""
+    parts = module.split(".")
+    names = (".".join(parts[:length]) for length in range(len(parts), 1, -1))
+    return next((name for name in names if name in POSITION), None)
 
 
 def protocol_is_pure(source: Source) -> Iterator[str]:
@@ -193,6 +248,7 @@ def hooks_need_python_alone(source: Source) -> Iterator[str]:
 
 RULES: list[Rule] = [
     imports_go_downhill,
+    packages_stand_in_order,
     hooks_need_python_alone,
     a_leaf_needs_no_node,
     protocol_is_pure,
@@ -215,6 +271,16 @@ BREACHES: list[tuple[Rule, str, str]] = [
     (imports_go_downhill, "interlock.runtime.x", "from interlock.surface import cli"),
     (imports_go_downhill, "interlock.surface.x", "from interlock.__main__ import main"),
     (imports_go_downhill, "interlock.attic.x", ""),
+    (packages_stand_in_order, "interlock.runtime.links.x", "from interlock.runtime.dispatch.dispatch import Dispatch"),
+    (packages_stand_in_order, "interlock.runtime.calls.x", "from interlock.runtime.catalog.routes import Route"),
+    (
+        packages_stand_in_order,
+        "interlock.runtime.calls.x",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from interlock.runtime.gate.gate import Gatekeeper",
+    ),
+    (packages_stand_in_order, "interlock.protocol.mcp.x", "from interlock.protocol.ax import errors"),
+    (packages_stand_in_order, "interlock.store.x", "from interlock.store.sqlite.store import SqliteStore"),
+    (packages_stand_in_order, "interlock.attic.x", ""),
     (hooks_need_python_alone, "interlock.hooks.x", "import msgspec"),
     (hooks_need_python_alone, "interlock.hooks.x", "from interlock.protocol.drivers import errors"),
     (a_leaf_needs_no_node, "interlock.subserver.x", "from interlock.runtime.node.node import Node"),
@@ -245,6 +311,8 @@ ALLOWED: list[tuple[Rule, str, str]] = [
         "from interlock.runtime import node\nfrom interlock import __version__",
     ),
     (imports_go_downhill, "interlock.runtime.x", "from ..protocol.ax import names\nfrom .guard import Guard"),
+    (packages_stand_in_order, "interlock.runtime.dispatch.x", "from interlock.runtime.links.link import Link"),
+    (packages_stand_in_order, "interlock.protocol.ax.registration.x", "from interlock.protocol.ax import names"),
     (imports_go_downhill, "interlock.net.x", "from interlock.protocol.jsonrpc import codec"),
     (imports_go_downhill, "interlock.__main__", "from interlock.surface.cli import app"),
     (protocol_is_pure, "interlock.protocol.x", "import re, hashlib, msgspec\nfrom urllib.parse import quote"),

@@ -23,7 +23,7 @@ from tests.interaction.harness import RunningNode, running_node, wait_for
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.drivers.install.locks import Locks
 from interlock.runtime.drivers.install.outcome import Locked
-from interlock.store.secrets import Secrets
+from interlock.store.sqlite.secrets import Secrets
 from interlock.store.sqlite.store import SqliteStore
 
 pytestmark = [

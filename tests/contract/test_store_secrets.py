@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from interlock.store.ports import Damaged, Refused
-from interlock.store.secrets import KEY_FILE, SECRETS_FILE, VALUE_BYTES_MAX, Secrets
+from interlock.store.sqlite.secrets import KEY_FILE, SECRETS_FILE, VALUE_BYTES_MAX, Secrets
 from interlock.store.sqlite.store import SqliteStore
 
 NOW = 1_700_000_000.0
@@ -134,7 +134,7 @@ async def test_an_entry_that_was_tampered_with_or_moved_is_not_opened(
 
 
 def _schema() -> object:
-    from interlock.store import secrets as room
+    from interlock.store.sqlite import secrets as room
 
     return room._SCHEMA
 
@@ -173,7 +173,7 @@ def test_without_the_package_it_is_said_what_to_install(tmp_path: Path) -> None:
     program = (
         "import sys, asyncio, pathlib\n"
         "sys.modules['cryptography'] = None\n"
-        "from interlock.store.secrets import SealMissing, Secrets\n"
+        "from interlock.store.sqlite.secrets import SealMissing, Secrets\n"
         "room = Secrets(pathlib.Path(sys.argv[1]))\n"
         "try: asyncio.run(room.put('secret', 'a', b'x', 0.0))\n"
         "except SealMissing as error: print(error)\n"

@@ -16,11 +16,11 @@ from interlock.protocol.ax.registration.authority import (
     check_certificate,
     judge_proof,
     maybe_authority,
-    maybe_dns_name,
     replayed,
 )
 from interlock.protocol.jose.jwks import read_jwks_untrusted
 from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.net.dns_name import maybe_dns_name
 
 NOW = 1_800_000_000.0
 EDGE = "edge01.factory.example.com"

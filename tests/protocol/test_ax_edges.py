@@ -5,8 +5,8 @@ import json
 import pytest
 from msgspec import Raw
 
-from interlock.protocol.ax.errors import maybe_for_modern_edge
 from interlock.protocol.ax.uris import nested_segments
+from interlock.protocol.mcp.ax_errors import maybe_for_modern_edge
 from interlock.protocol.mcp.results import error_to_modern
 
 DEGRADED = {"code": -32002, "message": "tool_degraded", "data": {"reason": "subserver_unreachable", "since": "x"}}

@@ -13,7 +13,7 @@ from spec.ax_reference import page
 from interlock.config.keys import SECTIONS
 from interlock.protocol.ax import messages
 from interlock.protocol.ax.capability import Transport
-from interlock.protocol.ax.registration.transport_classes import TRANSPORT_CLASSES, TransportClass, check_classes
+from interlock.protocol.ax.transport_classes import TRANSPORT_CLASSES, TransportClass, check_classes
 from interlock.protocol.ax.wire_names import AGENTX, KEYS, METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,7 +65,8 @@ def test_events_are_told_apart_nowhere() -> None:
     reading = [
         path.name
         for path in (ROOT / "src").rglob("*.py")
-        if path.name not in ("keys.py", "notices.py") and re.search("x-mcpax-(event-|causal)", path.read_text("utf-8"))
+        if path.name not in ("wire_names.py", "notifications.py")
+        and re.search("x-mcpax-(event-|causal)", path.read_text("utf-8"))
     ]
     assert reading == []
     notices = (ROOT / "src/interlock/protocol/ax/notifications.py").read_text("utf-8")
@@ -137,7 +138,7 @@ def test_the_enumeration_and_the_registry_of_transport_classes_agree() -> None:
 @pytest.mark.req("AX-14-3")
 def test_a_private_class_that_is_added_to_the_registry_is_accepted_everywhere() -> None:
     program = """
-from interlock.protocol.ax import transports
+from interlock.protocol.ax import transport_classes as transports
 lora = transports.TransportClass(id="x-lora", framing="LoRa", payload="CBOR", reference="ours", status="private")
 transports.TRANSPORT_CLASSES.append(lora)
 from interlock.protocol.ax.capability import Capability, Invalid, Transport, read_capability

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from driver_texts import MISSING, as_driver, binding, driver, remote, text, told
+from interlock.protocol.drivers.files.schemas.mcp import EXTENSION_KEYS
 
-from interlock.protocol.drivers.files import schemas
+from interlock.protocol.drivers.files import schema_problems
 from interlock.protocol.drivers.files.driver import check_published, read_driver
 from interlock.protocol.drivers.files.frontmatter import read_frontmatter
-from interlock.protocol.drivers.files.schemas.mcp import EXTENSION_KEYS
 from interlock.protocol.drivers.model import (
     Connection,
     Docker,
@@ -57,7 +57,7 @@ def test_the_published_examples_load_unchanged(name: str) -> None:
     assert check_published(content, "DRIVER.md") == ()
     front = read_frontmatter(content, "DRIVER.md").value
     assert front is not None
-    assert schemas.check(front, "AIP-30") == () == schemas.check(front, "AIP-32")
+    assert schema_problems.check(front, "AIP-30") == () == schema_problems.check(front, "AIP-32")
 
 
 def test_the_example_of_the_specification_is_read_in_every_field() -> None:

@@ -23,7 +23,7 @@ from driver_texts import as_driver, driver
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.drivers.binding import result_pattern as patterns
+from interlock.protocol.drivers import result_pattern as patterns
 from interlock.protocol.drivers.binding.match import Bound
 from interlock.protocol.drivers.binding.python_literal import NotPlain, read_literal
 from interlock.protocol.drivers.errors import DriverError

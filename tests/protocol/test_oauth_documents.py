@@ -10,6 +10,7 @@ from tests.servers.minting import key
 from interlock.protocol.jose.errors import Invalid, Reason
 from interlock.protocol.jose.jwks import KEYS_MAX, BadKeySet, Jwk, read_jwks_untrusted, select
 from interlock.protocol.jose.jwt import Algorithm
+from interlock.protocol.net.resource_uri import same_resource
 from interlock.protocol.oauth.introspection import (
     BadIntrospection,
     read_introspection_untrusted,
@@ -25,7 +26,6 @@ from interlock.protocol.oauth.resource import (
     metadata_url,
     read_metadata_untrusted,
     resource_of,
-    same_resource,
 )
 from interlock.protocol.oauth.scopes import DEFAULT_SCOPES, asked_for, basic, granted
 

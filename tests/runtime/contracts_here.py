@@ -22,7 +22,7 @@ from interlock.protocol.drivers.model import Contract, Driver
 from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.runtime.calls.caller import Caller
 from interlock.runtime.drivers.contracts.table import ContractTable
-from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.links.link import Link
 from interlock.runtime.node.node import Node
 

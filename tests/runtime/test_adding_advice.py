@@ -8,7 +8,7 @@ from interlock.process.stderr_summary import words_of
 from interlock.runtime.drivers.add.advice import advice
 from interlock.runtime.drivers.add.trial import Stood
 from interlock.runtime.drivers.install.outcome import Installed, Locked
-from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.interfaces import DriverState
 
 INSTALLED = Installed(command=("x",), version=None, lock=Locked(asked="", method="pip"))
 

@@ -12,7 +12,7 @@ from tests.runtime.still_leaf import Leaf
 
 from interlock.protocol.drivers.errors import DriverError
 from interlock.runtime.calls.caller import Principal
-from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.interfaces import DriverState
 from interlock.surface.cli.codes import codes_for
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

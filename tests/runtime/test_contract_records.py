@@ -9,7 +9,7 @@ import pytest_asyncio
 from tests.runtime.contracts_here import ANY, ContractPlace, Lending, binding, contract, contract_place, driver
 
 from interlock.protocol.drivers.errors import DriverError
-from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.interfaces import DriverState
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

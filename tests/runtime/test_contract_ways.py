@@ -13,7 +13,7 @@ from tests.runtime.desks import LegacyClient
 
 from interlock.protocol.drivers.errors import DriverError
 from interlock.runtime.drivers.contracts.call import ContractCall
-from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.interfaces import DriverState
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

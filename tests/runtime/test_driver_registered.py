@@ -7,7 +7,7 @@ import pytest
 from driver_workspace import Workspace, codes, driver
 
 from interlock.protocol.drivers.selection.compatibility import manifest_of
-from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.workspace.trust_store import Remembered
 
 REMOTE = {"kind": "remote", "url": "https://a.example/mcp"}

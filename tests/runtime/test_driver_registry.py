@@ -14,7 +14,7 @@ from interlock.protocol.drivers.model import Binding, Problem
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.calls.caller import Caller
 from interlock.runtime.drivers.contracts.table import ContractTable
-from interlock.runtime.drivers.provider.interfaces import DriverState, Lease
+from interlock.runtime.drivers.interfaces import DriverState, Lease
 from interlock.runtime.drivers.registry.registry import Registry
 from interlock.runtime.drivers.workspace.declaration import Declared
 from interlock.runtime.drivers.workspace.trust_store import Memory, Trusted

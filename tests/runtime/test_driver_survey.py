@@ -10,7 +10,7 @@ import pytest
 from driver_workspace import MACHINE, Workspace, binding, codes, contract, driver, remote, secret, text
 
 from interlock.protocol.drivers.files.runner_block import RunnerLimits, runner_limits
-from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.workspace.folder import Folder, read_folder
 from interlock.runtime.drivers.workspace.scan import Found, look
 from interlock.runtime.drivers.workspace.survey import Surveyor

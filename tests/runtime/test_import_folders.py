@@ -15,7 +15,7 @@ from interlock.protocol.interop.convert.inventory_text import PENDING
 from interlock.runtime.drivers.add.add import Added, NotAdded
 from interlock.runtime.drivers.add.trial import Stood
 from interlock.runtime.drivers.install.outcome import Installed, Locked
-from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.provider.server_plan import compiled
 from interlock.runtime.drivers.workspace.imported_folder import WorkspaceUnusable
 from interlock.runtime.interop.client_discovery import Machine, read_source

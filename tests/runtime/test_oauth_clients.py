@@ -16,7 +16,7 @@ from interlock.runtime.credentials.client_registration import Clients, Identity
 from interlock.runtime.credentials.errors import TokenRefused, Unobtainable
 from interlock.runtime.credentials.secret_references import Revealer
 from interlock.runtime.credentials.token_store import Grant, Records
-from interlock.store.secrets import Secrets
+from interlock.store.sqlite.secrets import Secrets
 
 ISSUER = "https://login.example.com"
 CALLBACK = "http://127.0.0.1:7412/oauth/callback"

@@ -9,7 +9,7 @@ import pytest
 from driver_files import driver, text, write
 from program import Interlock
 
-from interlock.store.secrets import Secrets
+from interlock.store.sqlite.secrets import Secrets
 
 MARKER = "m4rk3rS3cr3tV4lu3x0123456789"
 TOKEN = f"ghp_{MARKER}"

@@ -76,7 +76,7 @@ def test_whoever_trusts_a_folder_is_shown_that_its_hooks_are_run(inline: Inline,
 def test_what_changed_while_it_was_read_is_not_trusted(inline: Inline, workspace: Path) -> None:
     from interlock.config.load import load
     from interlock.surface.cli.client.offline_drivers import StoredDrivers
-    from interlock.surface.cli.errors import Refused
+    from interlock.surface.cli.terminal.errors import Refused
 
     folder = write(workspace, driver())
     stored = StoredDrivers(load(None, {"HOME": str(workspace)}, {}).plan, workspace / "data")

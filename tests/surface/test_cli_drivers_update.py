@@ -104,7 +104,7 @@ def test_an_update_shows_what_the_tools_become_and_then_switches(interlock: Inte
         until_ready()
         assert release() == "2.0.0"
         from interlock.surface.cli.client.operator import Node
-        from interlock.surface.cli.errors import Refused
+        from interlock.surface.cli.terminal.errors import Refused
 
         with pytest.raises(Refused) as unseen:
             Node.of_data(interlock.data).post("drivers", "tool-mcp", "update", body={"candidate": "0" * 64})

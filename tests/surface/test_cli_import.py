@@ -14,7 +14,7 @@ import pytest
 from fake_node import FakeOperations
 from program import Inline, Interlock
 
-from interlock.store.secrets import Secrets
+from interlock.store.sqlite.secrets import Secrets
 
 MARKER = "m4rk3rS3cr3tV4lu3x0123456789"
 

@@ -18,9 +18,9 @@ from interlock.protocol.ax.registration.authority import Anchor
 from interlock.protocol.jose.public_key import read_key_untrusted
 from interlock.runtime.base.clock import SystemClock
 from interlock.surface.cli.client.operator import Answer
-from interlock.surface.cli.errors import BadUsage, CommandFailed, Refused
 from interlock.surface.cli.keys.operator_keys import own_name
 from interlock.surface.cli.keys.sign_decision import prove
+from interlock.surface.cli.terminal.errors import BadUsage, CommandFailed, Refused
 
 OWN_ID = "550e8400-e29b-41d4-a716-446655440000"
 ARGUMENTS = '{"path": "/a",  "n": 1.50}'

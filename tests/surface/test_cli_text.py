@@ -8,7 +8,9 @@ from fake_node import FakeOperations, link
 from rich.text import Text
 
 from interlock.surface.cli.render.columns import in_columns
-from interlock.surface.cli.render.text import (
+from interlock.surface.cli.render.tool_result import ToolResult, result_blocks
+from interlock.surface.cli.render.tree import tree_lines
+from interlock.surface.cli.terminal.text import (
     count,
     duration,
     first_sentence,
@@ -18,8 +20,6 @@ from interlock.surface.cli.render.text import (
     printable,
     since,
 )
-from interlock.surface.cli.render.tool_result import ToolResult, result_blocks
-from interlock.surface.cli.render.tree import tree_lines
 from interlock.surface.cli.verbs.links import unseen
 from interlock.surface.operator.schema import LogLine, Status
 

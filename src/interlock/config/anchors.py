@@ -10,8 +10,9 @@ from interlock.config.issuers import Protected
 from interlock.config.location import WRONG, At, Wrong
 from interlock.config.plan import AnchorPlan
 from interlock.config.value_types import Kind, read_text, resolve
-from interlock.protocol.ax.registration.authority import maybe_authority, maybe_dns_name
+from interlock.protocol.ax.registration.authority import maybe_authority
 from interlock.protocol.jose.public_key import PRIVATE, BadKey, is_key_text, maybe_pem_label, read_key_untrusted
+from interlock.protocol.net.dns_name import maybe_dns_name
 from interlock.protocol.webauthn.passkeys import read_passkey_untrusted
 
 KEY_SOURCES: Final = ("key", "jwks", "passkey")

@@ -13,9 +13,9 @@ from tests.runtime.drivers.stage import AheadClock, Stage, asked, caller, lent, 
 
 from interlock.protocol.drivers.errors import DriverError
 from interlock.runtime.drivers.install.outcome import Attempt, InstallFailed
+from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.provider import keeper as keeping
 from interlock.runtime.drivers.provider import provider as provider_module
-from interlock.runtime.drivers.provider.interfaces import DriverState
 from interlock.runtime.links.keeper import backoff_s
 from interlock.runtime.links.link import LostFault
 

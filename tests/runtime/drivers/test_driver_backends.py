@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from interlock.runtime.drivers.secrets.backends import BackendFailed, fetch
-from interlock.store.secrets import VALUE_BYTES_MAX, Secrets
+from interlock.store.sqlite.secrets import VALUE_BYTES_MAX, Secrets
 
 
 @pytest_asyncio.fixture

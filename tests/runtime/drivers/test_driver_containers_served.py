@@ -12,7 +12,7 @@ from tests.runtime.test_driver_containers import Client
 
 from interlock.protocol.drivers.model import Driver
 from interlock.runtime.drivers.install.outcome import Installed, InstallFailed
-from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.interfaces import DriverState
 
 EVERYTHING = Path(__file__).parents[2] / "servers" / "everything.py"
 

@@ -21,7 +21,7 @@ from tests.runtime.drivers.stage import AheadClock, Stage, asked, caller, lent, 
 from interlock.config.plan import Spawn
 from interlock.protocol.drivers.errors import DriverError
 from interlock.runtime.drivers.install.outcome import Installed, Locked
-from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.provider.provider import DriverProvider
 from interlock.runtime.drivers.provider.server_plan import compiled
 

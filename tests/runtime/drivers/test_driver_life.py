@@ -15,8 +15,8 @@ from tests.runtime.drivers.stage import AheadClock, Stage, alive, asked, caller,
 
 from interlock.protocol.drivers.errors import DriverError
 from interlock.runtime.base.link_state import LinkState
+from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.provider import provider as provider_module
-from interlock.runtime.drivers.provider.interfaces import DriverState
 
 KEY = "driven-mcp@1"
 SECOND = {"metadata": {"idle_timeout_ms": 1000}}

@@ -9,7 +9,7 @@ from tests.runtime.drivers.stage import Stage, alive, asked, caller, lent, settl
 
 from interlock.protocol.drivers.errors import DriverError
 from interlock.runtime.base.link_state import LinkState
-from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.node.operations import NotFound
 
 

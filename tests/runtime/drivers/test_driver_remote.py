@@ -14,7 +14,7 @@ from tests.runtime.drivers.stage import Stage, asked, caller, lent, settled, sta
 from tests.servers.start import raw, serving
 
 from interlock.protocol.drivers.errors import DriverError
-from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.provider.provider import DriverProvider
 
 KEY = "driven-mcp@1"

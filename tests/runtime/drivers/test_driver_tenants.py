@@ -12,7 +12,7 @@ from tests.runtime.drivers.stage import Stage, alive, asked, caller, lent, settl
 from interlock.config.plan import Spawn
 from interlock.protocol.drivers.errors import DriverError
 from interlock.runtime.drivers.install.outcome import Installed, Locked
-from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.provider.server_plan import compiled
 
 KEY = "driven-mcp@1"

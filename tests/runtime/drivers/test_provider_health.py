@@ -14,8 +14,8 @@ from tests.runtime.drivers.stage import AheadClock, Stage, asked, caller, lent, 
 
 from interlock.protocol.drivers.errors import DriverError
 from interlock.runtime.base.link_state import LinkState
+from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.provider import health_schedule as checkup
-from interlock.runtime.drivers.provider.interfaces import DriverState
 
 KEY = "driven-mcp@1"
 

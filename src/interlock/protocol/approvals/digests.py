@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Raw
 
 from interlock.protocol.approvals.approval import Approval, Kind
-from interlock.protocol.drivers.files.folder_digest import folder_digest
+from interlock.protocol.approvals.folder_digest import folder_digest
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import CodecError
 from interlock.protocol.jsontext.canonical import canonical, tool_digest

@@ -13,7 +13,7 @@ from typing import Literal, Self
 
 import msgspec
 
-from interlock.protocol.ax.registration.transport_classes import TRANSPORT_CLASSES
+from interlock.protocol.ax.transport_classes import TRANSPORT_CLASSES
 
 
 class _Ordered(enum.Enum):

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from interlock.protocol.ax import messages
-from interlock.protocol.ax.registration.transport_classes import TRANSPORT_CLASSES
+from interlock.protocol.ax.transport_classes import TRANSPORT_CLASSES
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):

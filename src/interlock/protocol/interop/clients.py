@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from interlock.protocol.interop.read.formats import Format
+from interlock.protocol.interop.formats import Format
 
 Base = Literal[
     "home",

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from interlock.protocol.jose.errors import Invalid, Reason
-from interlock.protocol.oauth.resource import same_resource
+from interlock.protocol.net.resource_uri import same_resource
 
 SKEW_S: Final = 30.0  # how far the clocks of two machines may be apart
 SUBJECT_MAX: Final = 255  # OpenID Connect Core 2

@@ -9,7 +9,6 @@ from typing import Final
 
 from msgspec import Raw
 
-from interlock.protocol.ax.errors import maybe_for_modern_edge
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import (
     INTERNAL_ERROR,
@@ -21,6 +20,7 @@ from interlock.protocol.jsonrpc.errors import (
     Fault,
     error_body,
 )
+from interlock.protocol.mcp.ax_errors import maybe_for_modern_edge
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import CACHEABLE, RESOURCES_READ
 from interlock.protocol.mcp.tasks import requires_tasks, tool_across_eras

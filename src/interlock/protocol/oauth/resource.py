@@ -11,6 +11,8 @@ from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import msgspec
 
+from interlock.protocol.net.resource_uri import canonical_uri
+
 ENDPOINT: Final = "/mcp"
 WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
 _OAUTH: Final = "/.well-known/oauth-authorization-server"
@@ -21,18 +23,7 @@ _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+", re.ASCII)
 
 def resource_of(public_url: str) -> str:
     """The resource identifier of the node that clients reach at `public_url`."""
-    return _canonical(public_url.rstrip("/") + ENDPOINT)
-
-
-def same_resource(one: str, other: str) -> bool:
-    """MCP (Canonical Server URI): scheme and host may be in capitals, nothing else may differ."""
-    return one == other or _canonical(one) == _canonical(other)
-
-
-def _canonical(uri: str) -> str:
-    scheme, mark, rest = uri.partition("://")
-    host, slash, path = rest.partition("/")
-    return scheme.lower() + mark + host.lower() + slash + path
+    return canonical_uri(public_url.rstrip("/") + ENDPOINT)
 
 
 def metadata_url(resource: str) -> str:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from interlock.protocol.ax.registration.authority import maybe_dns_name
+from interlock.protocol.net.dns_name import maybe_dns_name
 
 LOCALHOST: Final = "localhost"
 _OWN_ADDRESSES: Final = frozenset(("127.0.0.1", "::1"))

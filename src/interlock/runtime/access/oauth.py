@@ -22,11 +22,11 @@ from interlock.protocol.oauth.challenge import challenge, is_bearer, maybe_beare
 from interlock.protocol.oauth.resource import metadata_document, metadata_url
 from interlock.protocol.oauth.scopes import DEFAULT_SCOPES, asked_for, basic, granted
 from interlock.runtime.access.introspection import BELIEVED_S, Introspector
+from interlock.runtime.access.refusal import Refusal
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.calls.caller import Caller, Principal, ViewKey, principal_for
 from interlock.runtime.catalog.catalog import View
-from interlock.runtime.fronts.exchange import Refusal
 from interlock.runtime.trust.key_sets import KeyRing, Unavailable
 from interlock.store.tokens import PREFIXES
 

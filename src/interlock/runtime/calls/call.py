@@ -15,7 +15,6 @@ import msgspec
 from msgspec import Raw
 
 from interlock.protocol.ax.budget import Price
-from interlock.protocol.ax.errors import maybe_for_modern_edge
 from interlock.protocol.ax.hop_metadata import Offer
 from interlock.protocol.jsonrpc.codec import (
     decode_object,
@@ -36,6 +35,7 @@ from interlock.protocol.jsonrpc.errors import (
     for_legacy,
 )
 from interlock.protocol.jsonrpc.messages import Request, Response
+from interlock.protocol.mcp.ax_errors import maybe_for_modern_edge
 from interlock.protocol.mcp.eras import MODERN, Era
 from interlock.protocol.mcp.ladder import HTTP_STATUS
 from interlock.protocol.mcp.meta import PROGRESS_TOKEN

@@ -6,7 +6,7 @@ from interlock.config.headers import HEADER_VALUE
 from interlock.config.references import SECRET_REFERENCE, secret_slug
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.credentials.errors import Unobtainable
-from interlock.store.secrets import Secrets
+from interlock.store.sqlite.secrets import Secrets
 
 
 class Revealer:

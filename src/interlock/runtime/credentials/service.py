@@ -18,7 +18,7 @@ from interlock.runtime.credentials.consents import Consents, Page, Pending
 from interlock.runtime.credentials.secret_references import Revealer, secrets_named
 from interlock.runtime.credentials.token import Holder, Office
 from interlock.runtime.credentials.token_store import Records
-from interlock.store.secrets import KINDS, Kind, Secrets
+from interlock.store.sqlite.secrets import KINDS, Kind, Secrets
 
 
 def named_by(plan: ServerPlan) -> frozenset[str]:

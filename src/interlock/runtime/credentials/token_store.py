@@ -6,7 +6,7 @@ import msgspec
 
 from interlock.protocol.oauth.client import Client
 from interlock.runtime.base.clock import Clock
-from interlock.store.secrets import Secrets
+from interlock.store.sqlite.secrets import Secrets
 
 T = TypeVar("T")
 

@@ -21,13 +21,14 @@ from interlock.protocol.ax.registration.sessions import Peer
 from interlock.protocol.jsonrpc.codec import decode_untrusted, encode_fault, encode_result
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Request, Response
+from interlock.runtime.access.refusal import Refusal
 from interlock.runtime.access.tokens import TokenBook
 from interlock.runtime.ax.connection import Visitor
 from interlock.runtime.ax.dial_back import DialBack, check_endpoint
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.base.refusal_log import Refusals
 from interlock.runtime.calls.call import internal
-from interlock.runtime.fronts.exchange import Head, Refusal
+from interlock.runtime.fronts.exchange import Head
 from interlock.runtime.fronts.public import PROXY_HEADERS
 from interlock.runtime.fronts.request_head import Inspector
 from interlock.runtime.fronts.trusted_proxies import Proxies, address_of

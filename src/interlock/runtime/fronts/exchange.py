@@ -87,15 +87,6 @@ class Head:
         return None
 
 
-class Refusal(msgspec.Struct, frozen=True):
-    """An answer that says no before any message was read."""
-
-    status: int
-    error: str
-    message: str
-    extra: bytes = b""  # header lines
-
-
 class Exchange(msgspec.Struct, eq=False):
     protocol: Any  # the McpProtocol it came by
     head: Head

@@ -20,10 +20,11 @@ from interlock.protocol.mcp.eras import MODERN_VERSIONS
 from interlock.protocol.mcp.ladder import H_VERSION, HTTP_STATUS, Climbed, climb, climb_plain, unsupported
 from interlock.protocol.mcp.methods import INITIALIZE
 from interlock.protocol.mcp.sse import encode_event
+from interlock.runtime.access.refusal import Refusal
 from interlock.runtime.base.refusal_log import Refusals
 from interlock.runtime.calls.call import Call, internal
 from interlock.runtime.calls.caller import Caller, Principal, principal_for
-from interlock.runtime.fronts.exchange import Exchange, Head, Refusal
+from interlock.runtime.fronts.exchange import Exchange, Head
 from interlock.runtime.fronts.http_protocol import NOW, McpProtocol
 from interlock.runtime.fronts.legacy import LegacyDesk
 from interlock.runtime.fronts.modern import ModernDesk

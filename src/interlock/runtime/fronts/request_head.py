@@ -10,7 +10,8 @@ import msgspec
 from interlock.config.plan import NameForm, Plan
 from interlock.protocol.mcp.eras import Era, era_of_header
 from interlock.protocol.mcp.ladder import H_VERSION
-from interlock.runtime.fronts.exchange import Head, Refusal
+from interlock.runtime.access.refusal import Refusal
+from interlock.runtime.fronts.exchange import Head
 
 _LOOPBACK_NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 

@@ -4,7 +4,6 @@ The system, the home and the environment are arguments, so that another machine'
 that is absent, no regular file, too large or unreadable is reported and skipped.
 """
 
-import stat
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,10 +13,11 @@ import msgspec
 
 from interlock.config.folders import home_folder
 from interlock.protocol.interop.clients import CLIENTS, Base, Client, Place, System
+from interlock.protocol.interop.formats import BYTES_MAX
 from interlock.protocol.interop.model import Entry, FileReading
 from interlock.protocol.interop.read.client_files import read_client_file
-from interlock.protocol.interop.read.formats import BYTES_MAX
 from interlock.protocol.interop.read.self_reference import is_own
+from interlock.runtime.base.bounded_file import read_bounded
 from interlock.runtime.interop.bundles import Bundle
 
 State = Literal["read", "absent", "unreadable"]
@@ -75,23 +75,6 @@ def read_source(client: Client, path: Path, scope: Literal["global", "project", 
     if reading.problem is not None:
         return msgspec.structs.replace(source, state="unreadable", reason=reading.problem)
     return msgspec.structs.replace(source, state="read", reading=reading)
-
-
-def read_bounded(path: Path, limit: int) -> bytes | str | None:
-    """The bytes; why they cannot be had; None where there is no such file."""
-    try:
-        described = path.stat()
-        if not stat.S_ISREG(described.st_mode):
-            return "it is not a regular file"
-        if described.st_size > limit:
-            return f"it is larger than {limit // 1024} KiB"
-        with path.open("rb") as file:
-            data = file.read(limit + 1)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError) as error:
-        return f"it cannot be read ({getattr(error, 'strerror', None) or 'bad path'})"
-    return data if len(data) <= limit else f"it is larger than {limit // 1024} KiB"
 
 
 def env_files(sources: Sequence[SourceFile], machine: Machine) -> dict[str, str]:

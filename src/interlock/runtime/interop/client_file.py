@@ -6,10 +6,11 @@ from typing import Final
 import msgspec
 
 from interlock.protocol.interop.clients import Client
-from interlock.protocol.interop.read.formats import BYTES_MAX
+from interlock.protocol.interop.formats import BYTES_MAX
 from interlock.protocol.interop.write.text_edits import CannotEdit, with_entry
+from interlock.runtime.base.bounded_file import read_bounded
 from interlock.runtime.drivers.workspace.imported_folder import write_whole
-from interlock.runtime.interop.client_discovery import Machine, places, read_bounded
+from interlock.runtime.interop.client_discovery import Machine, places
 
 BACKUP: Final = ".interlock-backup"
 OWNER_ONLY: Final = 0o600

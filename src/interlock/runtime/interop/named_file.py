@@ -7,15 +7,16 @@ import msgspec
 
 from interlock.protocol.drivers.files.driver import DRIVER_FILE
 from interlock.protocol.interop.clients import BY_NAME, CLIENTS, Client, System
+from interlock.protocol.interop.formats import BYTES_MAX, Format, Unreadable, read_data
 from interlock.protocol.interop.model import FileReading
 from interlock.protocol.interop.read.bundle_manifest import read_manifest
 from interlock.protocol.interop.read.client_files import read_client_file
 from interlock.protocol.interop.read.docker_files import is_docker_data, read_docker
 from interlock.protocol.interop.read.driver_files import read_driver_entry
-from interlock.protocol.interop.read.formats import BYTES_MAX, Format, Unreadable, read_data
 from interlock.protocol.interop.read.registry_files import is_registry_data, read_registry
+from interlock.runtime.base.bounded_file import read_bounded
 from interlock.runtime.interop.bundles import BadBundle, look_into
-from interlock.runtime.interop.client_discovery import SourceFile, read_bounded
+from interlock.runtime.interop.client_discovery import SourceFile
 
 BUNDLES: Final = frozenset({".mcpb", ".dxt"})
 _FORMS: Final[dict[str, Format]] = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}

@@ -52,7 +52,7 @@ from interlock.runtime.dispatch.client_tasks import AskedTasks
 from interlock.runtime.dispatch.dispatch import Dispatch
 from interlock.runtime.dispatch.task_methods import TaskDesk
 from interlock.runtime.dispatch.task_updates import TaskNews
-from interlock.runtime.drivers.service import Drivers
+from interlock.runtime.drivers.registry.service import Drivers
 from interlock.runtime.fronts.ax import AxDoor
 from interlock.runtime.fronts.health import public_app
 from interlock.runtime.fronts.http_protocol import McpProtocol

@@ -35,7 +35,7 @@ from interlock.runtime.links.registered import RegisteredLink
 from interlock.runtime.node.explain_call import rungs
 from interlock.runtime.trust.approval_proofs import revoked_line
 from interlock.runtime.trust.passkeys import PasskeyDesk
-from interlock.store.secrets import Kind
+from interlock.store.sqlite.secrets import Kind
 from interlock.store.tokens import BadTokenName, Door, Scope
 
 if TYPE_CHECKING:

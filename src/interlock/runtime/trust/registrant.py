@@ -8,9 +8,10 @@ import msgspec
 from interlock.config.plan import AccessRule, Scope
 from interlock.protocol.ax.capability import AuthScope
 from interlock.protocol.ax.messages import Register
-from interlock.protocol.ax.registration.authority import check_certificate, maybe_authority, maybe_dns_name
+from interlock.protocol.ax.registration.authority import check_certificate, maybe_authority
 from interlock.protocol.ax.registration.sessions import Peer
 from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.net.dns_name import maybe_dns_name
 
 TLS_1_3: Final = "TLSv1.3"
 CERTIFICATE: Final = "certificate:"  # how the principal begins of one who came in by a certificate

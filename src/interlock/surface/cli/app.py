@@ -12,9 +12,9 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command as compiled
 
-from interlock.surface.cli.errors import EXIT_DONE, EXIT_REFUSED, BadUsage
-from interlock.surface.cli.output import Output
-from interlock.surface.cli.render.text import one_line
+from interlock.surface.cli.terminal.errors import EXIT_DONE, EXIT_REFUSED, BadUsage
+from interlock.surface.cli.terminal.output import Output
+from interlock.surface.cli.terminal.text import one_line
 
 VERBS = {
     name: f"interlock.surface.cli.verbs.{name}"

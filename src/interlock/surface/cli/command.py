@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from interlock.surface.cli.errors import EXIT_INTERRUPTED, EXIT_PIPE_CLOSED, EXIT_REFUSED, CommandFailed, Refused
-from interlock.surface.cli.output import Output
+from interlock.surface.cli.terminal.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_PIPE_CLOSED,
+    EXIT_REFUSED,
+    CommandFailed,
+    Refused,
+)
+from interlock.surface.cli.terminal.output import Output
 
 if TYPE_CHECKING:
     from interlock.config.load import Loaded

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from interlock.surface.cli.errors import Refused
+from interlock.surface.cli.terminal.errors import Refused
 
 
 def need_driver_files() -> None:

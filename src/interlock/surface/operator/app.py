@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from interlock.protocol.oauth.client import CALLBACK_PATH
 from interlock.runtime.access.tokens import credential_of
 from interlock.store.ports import StoreError
-from interlock.store.secrets import SealMissing
+from interlock.store.sqlite.secrets import SealMissing
 from interlock.store.tokens import maybe_door, token_name_fault
 from interlock.surface.operator.approvals import ADMIN, PATH, SOCKET_ROLES, approval_routes
 from interlock.surface.operator.drivers import driver_routes

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from interlock.surface.cli.render.text import mcp_url
+from interlock.surface.cli.terminal.text import mcp_url
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):

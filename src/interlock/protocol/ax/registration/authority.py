@@ -6,7 +6,6 @@ signature or a chain holds is found out by whoever has the means (`verify`, the 
 seen before by whoever keeps them; here are the rules. Every refusal is authority_unverified with a word in data.reason.
 """
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal
 
@@ -19,10 +18,10 @@ from interlock.protocol.jose.errors import Invalid, Reason
 from interlock.protocol.jose.jwks import Jwk, select
 from interlock.protocol.jose.jwt import Jwt, read_jwt_untrusted
 from interlock.protocol.jsonrpc.errors import Fault
-from interlock.protocol.oauth.resource import same_resource
+from interlock.protocol.net.dns_name import maybe_dns_name
+from interlock.protocol.net.resource_uri import same_resource
 
 SCHEME: Final = "dns:"
-NAME_OCTETS_MAX: Final = 253  # RFC 1035 2.3.4, without the root
 PROOF_S_MAX: Final = 600.0  # how long after it was made a proof may say it is good
 PROOF_S: Final = 120  # how long ours are: what two clocks may differ by, and a slow link
 JTI_MAX: Final = 255
@@ -30,8 +29,6 @@ KEY_UNKNOWN: Final = "key_unknown"  # data.reason: an anchor's key set may have 
 
 _ALGORITHMS: Final = frozenset(("EdDSA", "ES256", "RS256"))
 _TYPES: Final = frozenset(("", "jwt"))  # an access token or a confirmation under the same key is no proof of authority
-_LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")  # as the last label it makes the name an IPv4 address
 
 Verify = Callable[[Jwt, Jwk], Invalid | None]  # None: the signature holds
 
@@ -53,17 +50,6 @@ class Proved(msgspec.Struct, frozen=True, kw_only=True):
     anchor: str
     jti: str
     expires_at: float
-
-
-def maybe_dns_name(text: str) -> str | None:
-    """The host name as it is compared. No wildcard, no address, no underscore; an internationalised one as A-labels."""
-    name = text.removesuffix(".")
-    if not name.isascii() or not 0 < len(name) <= NAME_OCTETS_MAX:
-        return None
-    labels = (name := name.lower()).split(".")
-    if not all(map(_LABEL.fullmatch, labels)) or _NUMBER.fullmatch(labels[-1]):
-        return None
-    return name
 
 
 def maybe_authority(text: str) -> str | None:

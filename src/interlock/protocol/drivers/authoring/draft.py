@@ -18,10 +18,10 @@ from interlock.protocol.drivers.binding.effects import effects_of
 from interlock.protocol.drivers.binding.listed_tool import exposed_segment
 from interlock.protocol.drivers.files.contract import TOOL_FILE, read_contract
 from interlock.protocol.drivers.files.driver import DRIVER_FILE, read_driver
-from interlock.protocol.drivers.files.frontmatter import shown
 from interlock.protocol.drivers.files.frontmatter_writer import frontmatter_text
 from interlock.protocol.drivers.model import Contract, Driver, Problem
 from interlock.protocol.drivers.schema.dialects import to_2020_12
+from interlock.protocol.jsontext.pointer import quoted
 
 VERSION: Final = "1.0.0"  # of a file that is written the first time
 NAME_CHARS_MAX: Final = 80  # AIP-14
@@ -88,7 +88,7 @@ def draft_contracts(
         claims.setdefault(each.contract.id, []).append(each)
     for contract_id, several in claims.items():
         if len(several) > 1:
-            names = ", ".join(sorted(shown(each.tool_name) for each in several))
+            names = ", ".join(sorted(quoted(each.tool_name) for each in several))
             problems.append(
                 _problem(
                     "id_collision", f"the tools {names} would all have the contract {contract_id}", "name one each"
@@ -113,7 +113,7 @@ def draft_contract(
     inputs = tool.get("inputSchema")
     outputs = tool.get("outputSchema", TEXT_OUTPUTS) if outputs is None else outputs
     if not isinstance(inputs, Mapping) or not isinstance(outputs, Mapping):
-        return (_problem("tool_invalid", f"the tool {shown(name)} has no schema", "ask the server's author"),)
+        return (_problem("tool_invalid", f"the tool {quoted(name)} has no schema", "ask the server's author"),)
     effects = effects_of(tool.get("annotations"), driver_id, tool_class)
     title = next((line for each in (tool.get("title"), name) if (line := _one_line(each))), "Tool")
     data = {
@@ -133,7 +133,7 @@ def draft_contract(
     reading = read_contract(text.encode("utf-8", "replace"), TOOL_FILE)
     if reading.value is None:
         return tuple(
-            msgspec.structs.replace(each, message=f"the tool {shown(name)} makes no contract: {each.message}")
+            msgspec.structs.replace(each, message=f"the tool {quoted(name)} makes no contract: {each.message}")
             for each in reading.problems
         )
     return DraftedContract(tool_name=name, contract=reading.value, text=text)

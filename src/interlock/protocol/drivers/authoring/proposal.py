@@ -23,9 +23,10 @@ from interlock.protocol.drivers.binding.listed_tool import RISK_IRREVERSIBLE
 from interlock.protocol.drivers.binding.match import Bound, match
 from interlock.protocol.drivers.files.contract import TOOL_FILE
 from interlock.protocol.drivers.files.driver import DRIVER_FILE
-from interlock.protocol.drivers.files.frontmatter import read_frontmatter, shown
+from interlock.protocol.drivers.files.frontmatter import read_frontmatter
 from interlock.protocol.drivers.files.frontmatter_writer import frontmatter_text
 from interlock.protocol.drivers.model import Contract, Problem
+from interlock.protocol.jsontext.pointer import quoted
 
 OWN_TOOLS: Final = "tools"  # the folder of a driver's own contracts
 ASKED: Final = "always"
@@ -70,8 +71,8 @@ def propose(
     listed = {str(tool.get("name")): tool for tool in tools}
     unknown = [name for name in (*(wanted or ()), *(classes or ())) if name not in listed]
     if unknown:
-        there = ", ".join(map(shown, list(listed)[:20])) or "none"
-        return tuple(_problem("tool_unknown", f"the server has no tool {shown(each)}", there) for each in unknown)
+        there = ", ".join(map(quoted, list(listed)[:20])) or "none"
+        return tuple(_problem("tool_unknown", f"the server has no tool {quoted(each)}", there) for each in unknown)
     made = []
     for name, tool in listed.items():
         if wanted is not None and name not in wanted:
@@ -170,7 +171,8 @@ def _fitted(
             return renamed, [f"{contract.id} is bound to {proposal.tool_name} with {said}; the types match, no more."]
     return _problem(
         "contract_mismatch",
-        f"the tool {shown(proposal.tool_name)} does not keep the contract {contract.id} that is there: {fault.message}",
+        f"the tool {quoted(proposal.tool_name)} does not keep the contract {contract.id} that is there: "
+        f"{fault.message}",
         f"name another contract: --tools {proposal.tool_name}:ID",
     )
 

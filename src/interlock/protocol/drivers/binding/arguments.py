@@ -13,9 +13,9 @@ from typing import Any, Final
 import msgspec
 
 from interlock.protocol.drivers.errors import DriverError
-from interlock.protocol.drivers.files.frontmatter import escaped, shown
 from interlock.protocol.drivers.model import Binding, Contract, Driver, Mapped, Problem
 from interlock.protocol.drivers.schema.shapes import Shape, Side
+from interlock.protocol.jsontext.pointer import pointer_step, quoted
 
 CONTEXT: Final = "context."
 NAMES_MAX: Final = 10  # in one message
@@ -61,7 +61,7 @@ class Feeding(msgspec.Struct, frozen=True, kw_only=True):
             if feeds is None:
                 continue
             if feeds.transform is not None and name not in transformed:
-                return _refused("internal", f"the transform of {shown(name)} was not run")
+                return _refused("internal", f"the transform of {quoted(name)} was not run")
             made[feeds.argument] = value if feeds.transform is None else transformed[name]
         stray = [name for name in given if name not in self.inputs]
         wrong = stray if not self.takes_more else [name for name in stray if name in self.fed]
@@ -87,7 +87,7 @@ def _refused(code: str, message: str, **cause: Any) -> DriverError:
 
 
 def _listed(names: Collection[str]) -> str:
-    return ", ".join(shown(name) for name in list(names)[:NAMES_MAX])
+    return ", ".join(quoted(name) for name in list(names)[:NAMES_MAX])
 
 
 def _inside(context: Mapping[str, Any], steps: tuple[str, ...]) -> Any:
@@ -190,49 +190,52 @@ class _Check:
         first = _first(binding)
         renamed = {first.get(name, (name, None))[0]: name for name in self._declared}
         for key, target in binding.argument_mapping.items():
-            where = f"/metadata/mcp/argument_mapping/{escaped(key)}"
+            where = f"/metadata/mcp/argument_mapping/{pointer_step(key)}"
             moved = first.get(key)
             if moved is not None and moved[0] != key:
                 self._say(
                     where,
                     "mapping_conflict",
-                    f"mapping renames {shown(key)} to {shown(moved[0])}, and argument_mapping renames {shown(key)} to "
-                    f"{shown(target)}",
-                    f"keep one of the two, or rename {shown(moved[0])} here: mapping runs first",
+                    f"mapping renames {quoted(key)} to {quoted(moved[0])}, and argument_mapping renames "
+                    f"{quoted(key)} to {quoted(target)}",
+                    f"keep one of the two, or rename {quoted(moved[0])} here: mapping runs first",
                 )
             elif key not in renamed:
-                self._say(where, INVALID, f"the contract has no input {shown(key)}", self._inputs())
+                self._say(where, INVALID, f"the contract has no input {quoted(key)}", self._inputs())
             if not target:
-                self._say(where, INVALID, f"{shown(key)} has no argument to go to", "name the server's argument")
+                self._say(where, INVALID, f"{quoted(key)} has no argument to go to", "name the server's argument")
         self._twice(first)
         for name, path in binding.context_arguments.items():
             steps = path.removeprefix(CONTEXT).split(".")
             if not name or not path.startswith(CONTEXT) or not all(steps):
-                where = f"/metadata/interlock/context_arguments/{escaped(name)}"
+                where = f"/metadata/interlock/context_arguments/{pointer_step(name)}"
                 self._say(where, INVALID, "this is no place in the context of a call", "write one: context.tenant_id")
         return self._found
 
     def _mapping(self, transforms: Collection[str] | None) -> None:
         seen: dict[str, str] = {}
         for key, value in self._binding.mapping.items():
-            where = f"/mapping/{escaped(key)}"
+            where = f"/mapping/{pointer_step(key)}"
             source = value.source if isinstance(value, Mapped) else key
             if source not in self._declared:
-                self._say(where, INVALID, f"the contract has no input {shown(source)}", self._inputs())
+                self._say(where, INVALID, f"the contract has no input {quoted(source)}", self._inputs())
             if source in seen:
                 self._say(
-                    where, INVALID, f"{shown(seen[source])} and {shown(key)} both take {shown(source)}", "keep one"
+                    where,
+                    INVALID,
+                    f"{quoted(seen[source])} and {quoted(key)} both take {quoted(source)}",
+                    "keep one",
                 )
             seen[source] = key
             if not (key if isinstance(value, Mapped) else value):
-                self._say(where, INVALID, f"{shown(source)} has no name to go to", "write the new name")
+                self._say(where, INVALID, f"{quoted(source)} has no name to go to", "write the new name")
             transform = value.transform if isinstance(value, Mapped) else None
             if transform is not None and (transforms is None or transform not in transforms):
                 lacks = "there is no driver.py" if transforms is None else "driver.py does not have it"
                 self._say(
                     where,
                     "transform_missing",
-                    f"the transform {shown(transform)} is not there: {lacks}",
+                    f"the transform {quoted(transform)} is not there: {lacks}",
                     "write it in driver.py beside the DRIVER.md, or remove it",
                 )
 
@@ -247,11 +250,11 @@ class _Check:
             target = self._binding.argument_mapping.get(renamed, renamed)
             if target in taken:
                 listed = renamed in self._binding.argument_mapping
-                where = f"/metadata/mcp/argument_mapping/{escaped(renamed)}" if listed else "/metadata/mcp"
+                where = f"/metadata/mcp/argument_mapping/{pointer_step(renamed)}" if listed else "/metadata/mcp"
                 self._say(
                     where,
                     INVALID,
-                    f"the inputs {shown(taken[target])} and {shown(name)} both go to the argument {shown(target)}",
+                    f"the inputs {quoted(taken[target])} and {quoted(name)} both go to the argument {quoted(target)}",
                     "give each an argument of its own",
                 )
             taken.setdefault(target, name)

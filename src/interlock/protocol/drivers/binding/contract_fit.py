@@ -7,10 +7,10 @@ A contract's version is inside the binding's range (AIP-30.implements-3), narrow
 from collections.abc import Iterator
 
 from interlock.protocol.drivers.binding.arguments import declared_names
-from interlock.protocol.drivers.files.frontmatter import shown
 from interlock.protocol.drivers.files.versions import satisfies
 from interlock.protocol.drivers.model import Binding, Contract, Driver, JsonObject, Problem
 from interlock.protocol.drivers.schema.shapes import Side
+from interlock.protocol.jsontext.pointer import quoted
 
 UNAVAILABLE = "tool_unavailable"
 NARROWING = "narrowing_invalid"
@@ -30,7 +30,7 @@ def _version(driver: Driver, binding: Binding, contract: Contract) -> Iterator[P
         yield driver.places.problem(
             f"{binding.pointer}/version",
             UNAVAILABLE,
-            f"the contract {contract.id} is {contract.version}, which is not in {shown(binding.version)}",
+            f"the contract {contract.id} is {contract.version}, which is not in {quoted(binding.version)}",
             "name a range that holds it, once the driver serves that version",
         )
 
@@ -47,7 +47,7 @@ def _narrowing(driver: Driver, binding: Binding, contract: Contract) -> Iterator
                 yield driver.places.problem(
                     f"{binding.pointer}/schema_narrowing/{key}/{index}",
                     NARROWING,
-                    f"{shown(name)} of {contract.id} {fault}",
+                    f"{quoted(name)} of {contract.id} {fault}",
                     "drop only what the contract has and does not require",
                 )
 

@@ -12,8 +12,8 @@ import msgspec
 
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.files.driver import ENTRY
-from interlock.protocol.drivers.files.frontmatter import shown
 from interlock.protocol.drivers.model import Driver, Problem
+from interlock.protocol.jsontext.pointer import quoted
 
 MESSAGE_CHARS_MAX: Final = 4096
 # fmt: off
@@ -91,4 +91,4 @@ def read_driver_result(driver: Driver, returned: Mapping[str, Any]) -> Any:
 
 
 def _listed(names: Collection[str]) -> str:
-    return ", ".join(shown(name) for name in sorted(names)[:10]) or "nothing"
+    return ", ".join(quoted(name) for name in sorted(names)[:10]) or "nothing"

@@ -15,8 +15,8 @@ from interlock.protocol.ax.capability import TIMEOUT_S, LatencyClass, is_semver
 from interlock.protocol.ax.hop_metadata import CAPABILITY
 from interlock.protocol.ax.names import check_segment, normalise
 from interlock.protocol.drivers.binding.effects import GATE, UNANNOTATED, effects_of
-from interlock.protocol.drivers.files.frontmatter import shown
 from interlock.protocol.drivers.model import Contract, Problem
+from interlock.protocol.jsontext.pointer import quoted
 
 CONTRACT_KEY: Final = "dev.interlock/contract"
 NO_CONTRACT: Final = "none"
@@ -160,7 +160,7 @@ def _collisions(qualified: str, claimants: list[Contract]) -> list[Problem]:
         each.places.problem(
             "/metadata/interlock/name" if each.listed_as is not None else "/id",
             "name_collision",
-            f"{', '.join(map(shown, files))} would all be listed as {qualified}",
+            f"{', '.join(map(quoted, files))} would all be listed as {qualified}",
             "give one of them another metadata.interlock.name",
         )
         for each in claimants

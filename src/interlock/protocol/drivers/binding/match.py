@@ -16,14 +16,14 @@ from interlock.protocol.drivers.binding.checks import check_binding, maybe_patte
 from interlock.protocol.drivers.binding.contract_fit import unfit
 from interlock.protocol.drivers.binding.hook_entry import Entry
 from interlock.protocol.drivers.binding.outputs import UNLISTED, settle
-from interlock.protocol.drivers.binding.result_path import Path, read_path
 from interlock.protocol.drivers.binding.results import Mode, Reader
 from interlock.protocol.drivers.errors import DriverError
-from interlock.protocol.drivers.files.frontmatter import escaped, shown
 from interlock.protocol.drivers.model import Binding, Contract, Driver, Problem, Severity
+from interlock.protocol.drivers.result_path import Path, read_path
 from interlock.protocol.drivers.schema.inclusion import Outcome, Verdict, differs, includes, together
 from interlock.protocol.drivers.schema.shapes import Shape, Side
 from interlock.protocol.drivers.schema.validators import Compiled, compiled
+from interlock.protocol.jsontext.pointer import pointer_step, quoted
 
 MISMATCH: Final = "contract_mismatch"
 UNVERIFIED: Final = "contract_unverified"
@@ -196,13 +196,13 @@ class _Matching:
         """A required argument is fed by something that is always there."""
         if name in fed.defaults or name in fed.context:
             return Outcome()
-        place = f"/{escaped(name)}"
+        place = f"/{pointer_step(name)}"
         feeds = next((each for each in fed.inputs.values() if each.argument == name), None)
         if feeds is None:
             return differs(Verdict.NO, place, "no input for it", "required")
         if feeds.input in always or feeds.default is not msgspec.UNSET:
             return Outcome()
-        return differs(Verdict.NO, place, f"the optional input {shown(feeds.input)} without default", "required")
+        return differs(Verdict.NO, place, f"the optional input {quoted(feeds.input)} without default", "required")
 
     def _effect(self) -> None:
         """AIP-tools-7: hints count only where they restrict, and only where they are written."""
@@ -232,7 +232,7 @@ class _Matching:
         if settled.falls_back and not self._entry.parses:
             self._say(
                 "extract_text_fallback",
-                f"{self._told('output')}: the server has no {shown(path.only_name or '')}, so its text is taken",
+                f"{self._told('output')}: the server has no {quoted(path.only_name or '')}, so its text is taken",
                 "write $.content, or set text_fallback: false to have this refused",
                 "warning",
                 "/metadata/mcp/result_extract",
@@ -267,7 +267,7 @@ class _Matching:
     def _told(self, side: str, path: str = "") -> str:
         binding = self._binding
         place = f", {path}" if path else ""
-        return f"binding {binding.index} ({self._contract.id} to {shown(binding.tool_name)}), {side}{place}"
+        return f"binding {binding.index} ({self._contract.id} to {quoted(binding.tool_name)}), {side}{place}"
 
     def _mismatch(self, side: str, path: str, contract: str, server: str, hint: str = "") -> None:
         message = f"{self._told(side, path)}: the contract has {contract}, the server has {server}"
@@ -287,12 +287,12 @@ class _Matching:
 def _goes(each: Fed, schemas: tuple[Any, ...], ours: Side, theirs: Side, accepted: Shape) -> Outcome:
     """An input has an argument to go to, and its values are taken there."""
     wide = accepted.names().get(each.argument)
-    place = _place(each.argument, f"the input {shown(each.input)}", accepted)
+    place = _place(each.argument, f"the input {quoted(each.input)}", accepted)
     if place.verdict is not Verdict.YES:
         return place
     if wide is None:
         wide = tuple(schema for schema in accepted.all_of("additionalProperties") if isinstance(schema, Mapping))
-    path = f"/{escaped(each.argument)}"
+    path = f"/{pointer_step(each.argument)}"
     if each.transform is not None or not schemas:
         return differs(Verdict.UNKNOWN, path, "a value made at the call", "its own schema") if wide else Outcome()
     return includes(theirs, {"allOf": list(wide)}, ours, *schemas, path=path)
@@ -302,7 +302,7 @@ def _constant(name: str, value: Any, theirs: Side, accepted: Shape) -> Outcome:
     place = _place(name, "a constant", accepted)
     schemas = accepted.names().get(name, ())
     if place.verdict is Verdict.YES and theirs.accepts(value, *schemas) is False:
-        return differs(Verdict.NO, f"/{escaped(name)}", "a constant", "another kind of value")
+        return differs(Verdict.NO, f"/{pointer_step(name)}", "a constant", "another kind of value")
     return place
 
 
@@ -311,7 +311,7 @@ def _place(name: str, told: str, accepted: Shape) -> Outcome:
     ignore what they do not know, so that an input would be lost without notice (AIP-tools-4)."""
     if name in accepted.names():
         return Outcome()
-    path = f"/{escaped(name)}"
+    path = f"/{pointer_step(name)}"
     if accepted.all_of("patternProperties"):
         return differs(Verdict.UNKNOWN, path, told, "patternProperties")
     more = accepted.all_of("additionalProperties")

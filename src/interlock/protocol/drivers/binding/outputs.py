@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.protocol.drivers.binding.result_path import Name, Path
-from interlock.protocol.drivers.binding.result_pattern import Pattern
 from interlock.protocol.drivers.binding.results import Mode
 from interlock.protocol.drivers.model import Binding, Contract, ResultParse
+from interlock.protocol.drivers.result_path import Name, Path
+from interlock.protocol.drivers.result_pattern import Pattern
 from interlock.protocol.drivers.schema.inclusion import Difference, Verdict, includes
 from interlock.protocol.drivers.schema.overlap import exclusions
 from interlock.protocol.drivers.schema.path_types import Nowhere, Unknown, walked

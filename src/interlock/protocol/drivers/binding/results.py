@@ -10,10 +10,10 @@ from typing import Any, Final, Literal
 import msgspec
 
 from interlock.protocol.drivers.binding.python_literal import NotPlain, read_literal
-from interlock.protocol.drivers.binding.result_path import Miss, Path
-from interlock.protocol.drivers.binding.result_pattern import Pattern
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.model import ResultParse
+from interlock.protocol.drivers.result_path import Miss, Path
+from interlock.protocol.drivers.result_pattern import Pattern
 from interlock.protocol.drivers.schema.validators import Compiled
 from interlock.protocol.jsonrpc.codec import decode_value
 from interlock.protocol.jsonrpc.errors import CodecError

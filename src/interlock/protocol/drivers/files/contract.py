@@ -6,8 +6,8 @@ from typing import Any, Final
 import msgspec
 
 from interlock.protocol.ax.names import is_qualified
-from interlock.protocol.drivers.files import schemas
-from interlock.protocol.drivers.files.frontmatter import Frontmatter, escaped, read_frontmatter, shown
+from interlock.protocol.drivers.files import schema_problems
+from interlock.protocol.drivers.files.frontmatter import Frontmatter, read_frontmatter
 from interlock.protocol.drivers.files.server_block import Found
 from interlock.protocol.drivers.model import (
     Contract,
@@ -18,6 +18,7 @@ from interlock.protocol.drivers.model import (
     Reading,
     Retry,
 )
+from interlock.protocol.jsontext.pointer import pointer_step, quoted
 
 TOOL_FILE: Final = "TOOL.md"
 MOVED: Final = {  # AIP-14.front-3
@@ -51,7 +52,7 @@ def read_contract(data_untrusted: bytes, file: str) -> Reading[Contract]:
     if reading.value is None:
         return Reading(problems=reading.problems)
     front = reading.value
-    refused = tuple(_with_better_hint(each, front.data) for each in schemas.check(front, "AIP-14"))
+    refused = tuple(_with_better_hint(each, front.data) for each in schema_problems.check(front, "AIP-14"))
     if refused:
         return Reading(problems=refused)
     found = Found(front.places)
@@ -62,7 +63,7 @@ def read_contract(data_untrusted: bytes, file: str) -> Reading[Contract]:
         return Reading(value=_contract(front), problems=tuple(found.problems))
     except (msgspec.ValidationError, ValueError):
         # The schema is closed over everything converted; a gap between the two is refused, not raised.
-        found.say("", schemas.INVALID, "a value has the wrong form", "compare the file with the documentation")
+        found.say("", schema_problems.INVALID, "a value has the wrong form", "compare the file with the documentation")
         return Reading(problems=tuple(found.problems))
 
 
@@ -88,37 +89,37 @@ def _check(front: Frontmatter, found: Found) -> None:
     if data.get("mutates") and data.get("approval", "auto") == "auto":
         found.say(
             "/approval" if "approval" in data else "/mutates",
-            schemas.INVALID,
+            schema_problems.INVALID,
             "a tool that changes something cannot have approval auto",
             "set approval to always, on-mutate or policy:<ref>",
         )
     for field in ("inputs", "outputs"):
         _json_schema(f"/{field}", data[field], found)
     if "type" in data["inputs"] and data["inputs"]["type"] != "object":
-        found.say("/inputs/type", schemas.INVALID, "the inputs of a tool are an object", "write type: object")
+        found.say("/inputs/type", schema_problems.INVALID, "the inputs of a tool are an object", "write type: object")
     ours = data.get("metadata", {}).get("interlock", {})
     if "context_schema" in ours:
         _json_schema("/metadata/interlock/context_schema", ours["context_schema"], found)
     if "name" in ours and not ("." in ours["name"] and is_qualified(ours["name"])):
         found.say(
             "/metadata/interlock/name",
-            schemas.INVALID,
-            f"{shown(ours['name'])} is no qualified name",
+            schema_problems.INVALID,
+            f"{quoted(ours['name'])} is no qualified name",
             "write segment.tool, like filesystem.read_file",
         )
 
 
 def _json_schema(pointer: str, schema: Any, found: Found) -> None:
-    fault = schemas.fault_in_json_schema(schema)
+    fault = schema_problems.fault_in_json_schema(schema)
     if fault is not None:
         place = pointer + fault.pointer
-        found.say(place, schemas.INVALID, f"this is no JSON Schema: {fault.message}", fault.hint)
+        found.say(place, schema_problems.INVALID, f"this is no JSON Schema: {fault.message}", fault.hint)
         return
     for key, value in schema.items():
         # A property beside `properties` is a keyword nobody knows: valid, and without any effect.
         if key not in _KEYWORDS and not key.startswith(("$", "x-")) and _is_like_a_schema(value):
-            place = f"{pointer}/{escaped(key)}"
-            message = f"{shown(key)} is no keyword of JSON Schema, and describes nothing here"
+            place = f"{pointer}/{pointer_step(key)}"
+            message = f"{quoted(key)} is no keyword of JSON Schema, and describes nothing here"
             found.say(place, "unknown_key", message, f"write it below properties of {pointer[1:]}", "warning")
 
 

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.protocol.drivers.files import schemas
+from interlock.protocol.drivers.files import schema_problems
 from interlock.protocol.drivers.files.driver_checks import check_driver
 from interlock.protocol.drivers.files.durations import duration_s
-from interlock.protocol.drivers.files.frontmatter import Frontmatter, escaped, read_frontmatter, shown
+from interlock.protocol.drivers.files.frontmatter import Frontmatter, read_frontmatter
 from interlock.protocol.drivers.files.schemas.mcp import EXTENSION_KEYS, SCHEMA, SERVER_KEYS
 from interlock.protocol.drivers.files.schemas.universal import KINDS
 from interlock.protocol.drivers.files.schemas.universal import SCHEMA as UNIVERSAL
@@ -45,6 +45,7 @@ from interlock.protocol.drivers.model import (
     Server,
     VersionCheck,
 )
+from interlock.protocol.jsontext.pointer import pointer_step, quoted
 
 DRIVER_FILE: Final = "DRIVER.md"
 ENTRY: Final = "driver.py"
@@ -93,8 +94,8 @@ def check_published(data_untrusted: bytes, file: str) -> tuple[Problem, ...]:
     reading = read_frontmatter(data_untrusted, file)
     if reading.value is None:
         return reading.problems
-    first = schemas.check(reading.value, "AIP-30")
-    return _without_repeats((*first, *schemas.check(reading.value, "AIP-32", published=True)))
+    first = schema_problems.check(reading.value, "AIP-30")
+    return _without_repeats((*first, *schema_problems.check(reading.value, "AIP-32", published=True)))
 
 
 def _done(driver: Driver | None, problems: Collection[Problem]) -> Reading[Driver]:
@@ -120,10 +121,10 @@ def _with_server_json(front: Frontmatter, server_json: bytes | None, found: Foun
 
 
 def _refused_by_schemas(front: Frontmatter) -> tuple[Problem, ...]:
-    first = schemas.check(front, "AIP-30")
+    first = schema_problems.check(front, "AIP-30")
     kind = front.data.get("kind")
     other = isinstance(kind, str) and kind in KINDS and kind != "mcp"
-    second = () if other else schemas.check(front, "AIP-32")
+    second = () if other else schema_problems.check(front, "AIP-32")
     return tuple(_with_better_hint(each, front.data) for each in _without_repeats((*first, *second)))
 
 
@@ -160,7 +161,7 @@ def _with_better_hint(problem: Problem, data: Mapping[str, Any]) -> Problem:
             entry = entries[int(index)]
             tool = entry.get("tool") if isinstance(entry, Mapping) else None
             if isinstance(tool, str) and problem.message.endswith("is missing"):
-                message = f"{problem.message} in the entry for {shown(tool)}"
+                message = f"{problem.message} in the entry for {quoted(tool)}"
                 hint = "name the server's tool in metadata.mcp.tool_name"
     return msgspec.structs.replace(problem, message=message or problem.message, hint=hint or problem.hint)
 
@@ -172,7 +173,7 @@ def _around(front: Frontmatter, folder: str | None, beside: Collection[str], fou
         found.say(
             "/id",
             "folder_name",
-            f"the folder is {shown(folder)} and the id {shown(identifier)}",
+            f"the folder is {quoted(folder)} and the id {quoted(identifier)}",
             "give both the same name",
             "warning",
         )
@@ -184,9 +185,9 @@ def _around(front: Frontmatter, folder: str | None, beside: Collection[str], fou
     for key in front.data:
         if key not in _KNOWN_TOP:
             found.say(
-                f"/{escaped(key)}",
+                f"/{pointer_step(key)}",
                 "unknown_key",
-                f"the key {shown(key)} is not read here",
+                f"the key {quoted(key)} is not read here",
                 "mend it if it is one of ours",
                 "note",
             )
@@ -289,7 +290,7 @@ def _targeted(written: str | None, found: Found) -> str | None:
         found.say(
             "/protocol_version",
             "protocol_version_unknown",
-            f"{shown(written)} is no MCP version, so the latest is targeted",
+            f"{quoted(written)} is no MCP version, so the latest is targeted",
             "write one like 2025-11-25, or leave it out",
             "warning",
         )
@@ -297,7 +298,7 @@ def _targeted(written: str | None, found: Found) -> str | None:
         found.say(
             "/protocol_version",
             "protocol_version_partial",
-            f"{shown(written)} is read as {meant}",
+            f"{quoted(written)} is read as {meant}",
             f"write {meant}",
             "warning",
         )

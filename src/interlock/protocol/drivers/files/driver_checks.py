@@ -4,13 +4,13 @@ import re
 from typing import Final
 from urllib.parse import urlsplit
 
-from interlock.protocol.drivers.binding.checks import check_reading
-from interlock.protocol.drivers.binding.result_pattern import PATTERN_CHARS_MAX
-from interlock.protocol.drivers.files.frontmatter import shown
+from interlock.protocol.drivers.files.reading_checks import check_reading
 from interlock.protocol.drivers.files.runner_block import runner_faults
 from interlock.protocol.drivers.files.server_block import Found
 from interlock.protocol.drivers.files.versions import PROTOCOL_VERSIONS, is_range
 from interlock.protocol.drivers.model import Driver, Install, Remote
+from interlock.protocol.drivers.result_pattern import PATTERN_CHARS_MAX
+from interlock.protocol.jsontext.pointer import quoted
 from interlock.protocol.net.egress import ENTRY, permits
 
 INSTALL_NEEDS: Final[dict[str, tuple[str, ...]]] = {  # AIP-29, and our docker
@@ -62,7 +62,7 @@ def _bindings(driver: Driver, found: Found) -> None:
             found.say(
                 f"{binding.pointer}/version",
                 "range_invalid",
-                f"{shown(binding.version)} is not a range of versions",
+                f"{quoted(binding.version)} is not a range of versions",
                 "write one like ^1.0.0",
             )
         if not binding.tool_name:
@@ -102,7 +102,7 @@ def _extensions(driver: Driver, found: Found) -> None:
             found.say(
                 f"/metadata/interlock/protocol_versions/{index}",
                 "schema_invalid",
-                f"{shown(version)} is no MCP version",
+                f"{quoted(version)} is no MCP version",
                 f"write one of {', '.join(PROTOCOL_VERSIONS)}",
             )
     if "roots" in driver.interlock.client_capabilities and driver.interlock.isolation != "user":
@@ -129,7 +129,7 @@ def _install(pointer: str, entry: Install, found: Found) -> None:
         found.say(
             f"{pointer}/method",
             "install_method_unknown" if skipped else "schema_invalid",
-            f"{shown(entry.method)} is no method of installing known here",
+            f"{quoted(entry.method)} is no method of installing known here",
             "it is skipped" if skipped else f"write one of {', '.join(INSTALL_NEEDS)}",
             "warning" if skipped else "error",
         )

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.protocol.drivers.model import Places, Problem, Reading
+from interlock.protocol.jsontext.pointer import pointer_step, quoted
 
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024  # a body with pictures in it; the caller need not read more than this plus one
 FRONTMATTER_BYTES_MAX: Final = 256 * 1024  # AIP-front-10
@@ -80,11 +81,6 @@ def read_yaml(data_untrusted: bytes, file: str, *, values_max: int) -> Reading[A
         return Reading(
             problems=(Problem(file=file, line=fault.line, code=CODE, message=fault.message, hint=fault.hint),)
         )
-
-
-def escaped(key: str) -> str:
-    """One step of a JSON pointer."""
-    return key.replace("~", "~0").replace("/", "~1")
 
 
 def _fenced(data: bytes) -> str:
@@ -257,9 +253,9 @@ class _Builder:
         if key == MERGE_KEY:
             raise self._fault("the merge key << is not part of YAML 1.2", "write the fields out")
         if key in fields.value:
-            raise self._fault(f"the key {shown(key)} is written twice", "keep one of the two")
+            raise self._fault(f"the key {quoted(key)} is written twice", "keep one of the two")
         fields.key = key
-        self._lines[f"{fields.pointer}/{escaped(key)}"] = self._line
+        self._lines[f"{fields.pointer}/{pointer_step(key)}"] = self._line
 
     def _expects_key(self) -> bool:
         return bool(self._stack) and isinstance(self._stack[-1].value, dict) and self._stack[-1].key is None
@@ -268,7 +264,7 @@ class _Builder:
         if not self._stack:
             return ""
         around = self._stack[-1]
-        step = str(len(around.value)) if isinstance(around.value, list) else escaped(around.key or "")
+        step = str(len(around.value)) if isinstance(around.value, list) else pointer_step(around.key or "")
         return f"{around.pointer}/{step}"
 
     def _place(self, value: Any) -> None:
@@ -335,11 +331,6 @@ class _Builder:
 
     def _fault(self, message: str, hint: str) -> _Fault:
         return _Fault(self._line, message, hint)
-
-
-def shown(key: str) -> str:
-    """A key inside a message: quoted, control characters escaped, cut when long."""
-    return repr(key if len(key) <= 60 else key[:59] + "…")
 
 
 _ADVICE: Final = (

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.protocol.drivers.files import schemas
+from interlock.protocol.drivers.files import schema_problems
 from interlock.protocol.drivers.files.credential_scan import holds_token
-from interlock.protocol.drivers.files.frontmatter import Frontmatter, read_frontmatter, shown
+from interlock.protocol.drivers.files.frontmatter import Frontmatter, read_frontmatter
 from interlock.protocol.drivers.files.server_block import Found
 from interlock.protocol.drivers.model import Access, Grant, Places, Problem, Reading, Secret, Secrets
+from interlock.protocol.jsontext.pointer import quoted
 
 SECRETS_FILE: Final = "SECRETS.md"
 VALUE_KEYS: Final = ("value", "plaintext", "ciphertext", "secret", "data", "key", "token")  # AIP-19.file-2
@@ -28,7 +29,7 @@ def read_secrets(data_untrusted: bytes, file: str) -> Reading[Secrets]:
     _no_values(front, found)
     if found.refused:
         return Reading(problems=tuple(found.problems))
-    refused = schemas.check(front, "AIP-19")
+    refused = schema_problems.check(front, "AIP-19")
     if refused:
         return Reading(problems=refused)
     entries = tuple(_secret(entry) for entry in front.data["secrets"])
@@ -53,7 +54,7 @@ def merged(inventories: Iterable[Secrets]) -> tuple[tuple[Secret, ...], tuple[Pr
                     inventory.places.problem(
                         f"/secrets/{index}/slug",
                         "duplicate_slug",
-                        f"{shown(entry.slug)} is described differently in {other[1].file} and {inventory.places.file}",
+                        f"{quoted(entry.slug)} is described differently in {other[1].file} and {inventory.places.file}",
                         "give one of the two another slug, or make them equal",
                     )
                 )

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import msgspec
 
 from interlock.protocol.drivers.files.credential_scan import is_plaintext, plaintext_arguments
-from interlock.protocol.drivers.files.frontmatter import escaped, shown
 from interlock.protocol.drivers.files.placeholders import INVALID, NAME, USER_CONTEXT, fault, secret_names
 from interlock.protocol.drivers.files.schemas.mcp import SERVER_KEYS
 from interlock.protocol.drivers.model import (
@@ -28,6 +27,7 @@ from interlock.protocol.drivers.model import (
     Server,
     Severity,
 )
+from interlock.protocol.jsontext.pointer import pointer_step, quoted
 
 TRANSPORTS: Final[dict[str, tuple[str, ...]]] = {  # AIP-server-12
     "binary": ("stdio",),
@@ -124,7 +124,7 @@ def _texts(block: Mapping[str, Any]) -> list[tuple[str, str]]:
     for key in ("args", "volumes"):
         found += [(f"/server/{key}/{index}", text) for index, text in enumerate(block.get(key, ()))]
     for key in ("env", "headers", "query"):
-        found += [(f"/server/{key}/{escaped(name)}", text) for name, text in block.get(key, {}).items()]
+        found += [(f"/server/{key}/{pointer_step(name)}", text) for name, text in block.get(key, {}).items()]
     return found
 
 
@@ -132,9 +132,9 @@ def _unknown_keys(kind: str, block: Mapping[str, Any], found: Found) -> None:
     for key in block:
         if key != "kind" and key not in SERVER_KEYS[kind]:
             found.say(
-                f"/server/{escaped(key)}",
+                f"/server/{pointer_step(key)}",
                 "unknown_key",
-                f"a server of kind {kind} has no key {shown(key)}, so it is ignored",
+                f"a server of kind {kind} has no key {quoted(key)}, so it is ignored",
                 f"use {', '.join(SERVER_KEYS[kind])}",
                 "warning",
             )
@@ -178,7 +178,7 @@ def _plaintext(block: Mapping[str, Any], not_secret: Collection[str], found: Fou
     for key in ("env", "headers", "query"):
         for name, text in block.get(key, {}).items():
             if name not in not_secret and is_plaintext(name, text):
-                _refuse_plaintext(found, f"/server/{key}/{escaped(name)}", name)
+                _refuse_plaintext(found, f"/server/{key}/{pointer_step(name)}", name)
     for index, name in plaintext_arguments(tuple(block.get("args", ()))):
         if name not in not_secret and f"--{name}" not in not_secret:
             _refuse_plaintext(found, f"/server/args/{index}", name or "an argument")
@@ -191,7 +191,7 @@ def _refuse_plaintext(found: Found, pointer: str, name: str) -> None:
     found.say(
         pointer,
         "plaintext_secret",
-        f"{shown(name)} holds a credential in clear",
+        f"{quoted(name)} holds a credential in clear",
         "store it with `interlock secrets set` and write ${secrets.NAME}; if it is none, name the key in not_secret",
     )
 
@@ -200,17 +200,17 @@ def _environment(block: Mapping[str, Any], found: Found) -> None:
     for name in block.get("env", {}):
         if not _ENVIRONMENT_NAME.fullmatch(name):
             found.say(
-                f"/server/env/{escaped(name)}",
+                f"/server/env/{pointer_step(name)}",
                 "schema_invalid",
-                f"{shown(name)} is no name of an environment variable",
+                f"{quoted(name)} is no name of an environment variable",
                 "use letters, digits and _",
             )
     for name, text in block.get("headers", {}).items():
         if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(text):
             found.say(
-                f"/server/headers/{escaped(name)}",
+                f"/server/headers/{pointer_step(name)}",
                 "schema_invalid",
-                f"{shown(name)} is no HTTP header",
+                f"{quoted(name)} is no HTTP header",
                 "use a plain name and a value of one line in ASCII",
             )
 

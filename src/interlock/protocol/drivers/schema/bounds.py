@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
-from interlock.protocol.drivers.binding.result_pattern import PATTERN_CHARS_MAX
+from interlock.protocol.drivers.result_pattern import PATTERN_CHARS_MAX
 
 VALUES_MAX: Final = 20_000
 REFERENCES_MAX: Final = 2_000

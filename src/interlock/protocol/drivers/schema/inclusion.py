@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.protocol.drivers.files.frontmatter import escaped
 from interlock.protocol.drivers.schema.shapes import DEPTH_MAX, Shape, Side, alternatives, types_shown
+from interlock.protocol.jsontext.pointer import pointer_step
 
 COMPARISONS_MAX: Final = 5000  # of one pair of schemas; alternatives multiply
 VALUES_MAX: Final = 1000
@@ -215,11 +215,11 @@ class _Comparison:
         for name in wanted if isinstance(wanted, list) else ():
             if name not in always:
                 verdict = Verdict.NO if ours.is_clear else Verdict.UNKNOWN
-                yield differs(verdict, f"{path}/{escaped(str(name))}", "not always there", "required")
+                yield differs(verdict, f"{path}/{pointer_step(str(name))}", "not always there", "required")
         known = part.get("properties")
         known = known if isinstance(known, Mapping) else {}
         for name, schemas in mine.items():
-            place = f"{path}/{escaped(name)}"
+            place = f"{path}/{pointer_step(name)}"
             if name in known:
                 yield self.compare(schemas, known[name], place, depth + 1)
             else:

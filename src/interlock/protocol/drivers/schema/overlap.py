@@ -7,9 +7,9 @@ the member would pass: a binding that only ever works for nothing is a mistake.
 
 from typing import Any
 
-from interlock.protocol.drivers.files.frontmatter import escaped
 from interlock.protocol.drivers.schema.inclusion import COMPARISONS_MAX, VALUES_MAX, Difference
 from interlock.protocol.drivers.schema.shapes import DEPTH_MAX, Shape, Side, alternatives, types_shown
+from interlock.protocol.jsontext.pointer import pointer_step
 
 
 def exclusions(ours: Side, our_schema: Any, theirs: Side, their_schema: Any) -> tuple[Difference, ...]:
@@ -61,11 +61,11 @@ class _Meeting:
         mine, wanted = ours.names(), theirs.names()
         for name in theirs.required():
             if ours.shuts_out(name):
-                found.append(Difference(path=f"{path}/{escaped(name)}", narrow="never there", wide="required"))
+                found.append(Difference(path=f"{path}/{pointer_step(name)}", narrow="never there", wide="required"))
         for name in ours.required():
             if theirs.shuts_out(name):
-                found.append(Difference(path=f"{path}/{escaped(name)}", narrow="always there", wide="not allowed"))
+                found.append(Difference(path=f"{path}/{pointer_step(name)}", narrow="always there", wide="not allowed"))
         for name, schemas in mine.items():
             if name in wanted:
-                found += self.apart(schemas, wanted[name], f"{path}/{escaped(name)}", depth + 1)
+                found += self.apart(schemas, wanted[name], f"{path}/{pointer_step(name)}", depth + 1)
         return found

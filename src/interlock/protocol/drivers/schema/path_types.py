@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from interlock.protocol.drivers.binding.result_path import Each, Index, Name, Path, Step, Where
+from interlock.protocol.drivers.result_path import Each, Index, Name, Path, Step, Where
 from interlock.protocol.drivers.schema.shapes import DEPTH_MAX, Side, alternatives
 
 

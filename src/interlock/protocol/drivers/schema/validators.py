@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.protocol.drivers.files.frontmatter import escaped, shown
 from interlock.protocol.drivers.schema.bounds import is_bounded
+from interlock.protocol.jsontext.pointer import pointer_step, quoted
 
 BACKTRACKS_MAX: Final = 100_000  # of one pattern that needs them; a few milliseconds
 NAMES_MAX: Final = 10  # in one message
@@ -54,7 +54,7 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
                 return None
             self.validator.validate(value)
         except jsonschema_rs.ValidationError as error:
-            pointer = "".join(f"/{escaped(str(step))}" for step in error.instance_path)
+            pointer = "".join(f"/{pointer_step(str(step))}" for step in error.instance_path)
             return _told(pointer, error.kind)
         except ValueError:
             return Fault(pointer="", reason="it is nested too deeply, or holds text that is no Unicode")
@@ -109,9 +109,9 @@ def _without_elsewhere(schema: Any) -> Any:
 def _told(pointer: str, kind: Any) -> Fault:
     match kind.name:
         case "required":
-            return Fault(pointer=f"{pointer}/{escaped(str(kind.value))}", reason="it is missing")
+            return Fault(pointer=f"{pointer}/{pointer_step(str(kind.value))}", reason="it is missing")
         case "additionalProperties" | "unevaluatedProperties":
-            names = ", ".join(shown(str(each)) for each in sorted(kind.value)[:NAMES_MAX])
+            names = ", ".join(quoted(str(each)) for each in sorted(kind.value)[:NAMES_MAX])
             return Fault(pointer=pointer, reason=f"nothing is known of {names}")
         case "type":
             return Fault(pointer=pointer, reason=f"it is not of type {' or '.join(kind.types)}")

@@ -3,8 +3,8 @@
 import re
 from typing import Final
 
-from interlock.protocol.drivers.files.frontmatter import shown
 from interlock.protocol.interop.model import Finding
+from interlock.protocol.jsontext.pointer import quoted
 
 _NOT_NAME: Final = re.compile(r"[^A-Z0-9]+")
 NAME_CHARS_MAX: Final = 30
@@ -69,4 +69,4 @@ def _name(wanted: str) -> str:
 
 def told(place: str, key: str) -> str:
     """env.GITHUB_TOKEN; a key with odd characters is quoted."""
-    return f"{place}.{key}" if re.fullmatch(r"[\w.-]{1,60}", key, re.ASCII) else f"{place}.{shown(key)}"
+    return f"{place}.{key}" if re.fullmatch(r"[\w.-]{1,60}", key, re.ASCII) else f"{place}.{quoted(key)}"

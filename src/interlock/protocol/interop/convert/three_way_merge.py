@@ -11,11 +11,11 @@ from typing import Any, Final
 import msgspec
 
 from interlock.protocol.drivers.files.driver import read_driver
-from interlock.protocol.drivers.files.frontmatter import escaped
 from interlock.protocol.drivers.files.frontmatter_writer import frontmatter_text
 from interlock.protocol.drivers.model import Driver
 from interlock.protocol.drivers.selection.compatibility import changes_of_identity
 from interlock.protocol.interop.convert.inventory_text import PENDING
+from interlock.protocol.jsontext.pointer import pointer_step
 
 NOT_MERGED: Final = frozenset({"id", "version", "implements"})  # the folder's, ours, and the tools'
 _ABSENT: Final = object()
@@ -34,7 +34,7 @@ def merged(base: Mapping[str, Any], mine: Mapping[str, Any], theirs: Mapping[str
     def fields(pointer: str, base: Any, mine: Any, theirs: Any) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key in dict.fromkeys([*mine, *theirs]):
-            place = f"{pointer}/{escaped(str(key))}"
+            place = f"{pointer}/{pointer_step(str(key))}"
             if not pointer and key in NOT_MERGED:
                 value = mine.get(key, theirs.get(key))
             else:

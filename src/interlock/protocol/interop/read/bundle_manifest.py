@@ -7,9 +7,9 @@ from typing import Any, Final
 import msgspec
 
 from interlock.protocol.interop.clients import System
+from interlock.protocol.interop.formats import Unreadable, read_data
 from interlock.protocol.interop.model import Entry, FileReading, Input, Note
 from interlock.protocol.interop.read.fields import names, text, texts
-from interlock.protocol.interop.read.formats import Unreadable, read_data
 
 MANIFEST: Final = "manifest.json"
 VERSIONS: Final = ("0.1", "0.2", "0.3", "0.4")

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.protocol.interop.clients import Client
+from interlock.protocol.interop.formats import Unreadable, read_data
 from interlock.protocol.interop.model import ENTRIES_MAX, Entry, FileReading, Input, Note, Style, Transport
 from interlock.protocol.interop.read.fields import (
     Fields,
@@ -17,7 +18,6 @@ from interlock.protocol.interop.read.fields import (
     text,
     texts,
 )
-from interlock.protocol.interop.read.formats import Unreadable, read_data
 
 TYPES: Final[dict[str, Transport]] = {
     "stdio": "stdio",

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
+from interlock.protocol.interop.formats import Unreadable, read_data
 from interlock.protocol.interop.model import ENTRIES_MAX, Entry, FileReading, Input, Note
 from interlock.protocol.interop.read.client_files import HELPERS, host_names
 from interlock.protocol.interop.read.fields import names, text, texts
-from interlock.protocol.interop.read.formats import Unreadable, read_data
 
 
 def is_docker_data(data: Any) -> bool:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from interlock.protocol.drivers.files.frontmatter import shown
+from interlock.protocol.jsontext.pointer import quoted
 
 _CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 KEYS_TOLD_MAX: Final = 8
@@ -29,7 +29,7 @@ class Fields:
 
     def rest(self) -> tuple[str, ...]:
         unused = [key for key, value in self._left.items() if value not in (None, "", [], {})]
-        return tuple(shown(key) for key in sorted(unused)[:KEYS_TOLD_MAX])
+        return tuple(quoted(key) for key in sorted(unused)[:KEYS_TOLD_MAX])
 
 
 def text(value: Any) -> str | None:

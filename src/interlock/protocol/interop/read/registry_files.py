@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from interlock.protocol.interop.formats import Unreadable, read_data
 from interlock.protocol.interop.model import ENTRIES_MAX, Entry, FileReading, Input, Note, Transport
 from interlock.protocol.interop.read.fields import text
-from interlock.protocol.interop.read.formats import Unreadable, read_data
 
 _REMOTES: Final[dict[str, Transport]] = {"streamable-http": "http", "streamable": "http", "http": "http", "sse": "sse"}
 _USUAL_HOSTS: Final = {"npm": "npmjs", "pypi": "pypi"}  # the name before the last dot of each registry's host

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from interlock.protocol.interop.read.formats import blanked, without_comments
+from interlock.protocol.interop.formats import blanked, without_comments
 
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _SCALAR: Final = re.compile(rb"[^\s,\]}]+")

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from interlock.protocol.drivers.files.frontmatter_writer import frontmatter_text
 from interlock.protocol.interop.clients import Client
-from interlock.protocol.interop.read.formats import Format, Unreadable, read_data
+from interlock.protocol.interop.formats import Format, Unreadable, read_data
 from interlock.protocol.interop.write.jsonc import JsonObjectText
 
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)

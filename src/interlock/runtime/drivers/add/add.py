@@ -25,7 +25,7 @@ from interlock.protocol.drivers.model import Problem, Remote
 from interlock.protocol.interop.convert.inventory_text import PENDING
 from interlock.runtime.drivers.add.advice import advice
 from interlock.runtime.drivers.add.trial import Bench, Say, Stood
-from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.provider.server_plan import compiled
 from interlock.runtime.drivers.workspace.declaration import Declared
 from interlock.runtime.drivers.workspace.host_facts import this_machine

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from interlock.runtime.drivers.add.trial import Stood
-from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.interfaces import DriverState
 
 NOTHING: Final = "nothing was written"
 

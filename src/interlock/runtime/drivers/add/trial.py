@@ -28,8 +28,8 @@ from interlock.runtime.dispatch.client_tasks import AskedTasks
 from interlock.runtime.dispatch.task_table import Tasks
 from interlock.runtime.dispatch.task_updates import TaskNews
 from interlock.runtime.drivers.install.outcome import Installed
+from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.provider.factory import Providing
-from interlock.runtime.drivers.provider.interfaces import DriverState
 from interlock.runtime.drivers.workspace.declaration import Declared
 from interlock.runtime.links.connector import Workshop
 from interlock.runtime.links.era_memory import EraMemory

@@ -37,8 +37,8 @@ from interlock.runtime.drivers.contracts.leased_call import (
     unreachable,
 )
 from interlock.runtime.drivers.contracts.uri_check import maybe_denied
+from interlock.runtime.drivers.interfaces import Hooks, Provider
 from interlock.runtime.drivers.provider.context import context_of
-from interlock.runtime.drivers.provider.interfaces import Hooks, Provider
 from interlock.runtime.links.link import Link, LostFault
 
 log = logging.getLogger("interlock.drivers")

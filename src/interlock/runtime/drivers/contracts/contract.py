@@ -33,8 +33,8 @@ from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.link_state import Outlook
 from interlock.runtime.calls.caller import Caller
 from interlock.runtime.drivers.contracts.audit_rows import facts_of
+from interlock.runtime.drivers.interfaces import UNHEALTHY, DriverState, Provider
 from interlock.runtime.drivers.provider.context import context_of
-from interlock.runtime.drivers.provider.interfaces import UNHEALTHY, DriverState, Provider
 from interlock.runtime.links.handshake import modern_head
 
 _NOTHING: Final[frozenset[str]] = frozenset()

@@ -24,7 +24,7 @@ from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.link_state import RETRY_AFTER_MS
 from interlock.runtime.calls.call import Call, Outcome
 from interlock.runtime.calls.guard import Admitted, Guard, Refuse
-from interlock.runtime.drivers.provider.interfaces import Lease, Provider
+from interlock.runtime.drivers.interfaces import Lease, Provider
 from interlock.runtime.links.link import Link
 
 log = logging.getLogger("interlock.drivers")

@@ -32,7 +32,7 @@ from interlock.runtime.drivers.contracts.contract import Served
 from interlock.runtime.drivers.contracts.leased_call import LentCall
 from interlock.runtime.drivers.contracts.passthrough_call import RawCall
 from interlock.runtime.drivers.contracts.unbound_items import Exposed, Shown
-from interlock.runtime.drivers.provider.interfaces import Provider
+from interlock.runtime.drivers.interfaces import Provider
 from interlock.runtime.links.handshake import modern_head
 from interlock.runtime.links.link import Link, LinkWatcher, ServerFacts
 

@@ -21,7 +21,7 @@ from interlock.runtime.calls.call import Call, Outcome
 from interlock.runtime.calls.guard import Admitted
 from interlock.runtime.drivers.contracts.leased_call import UNREACHABLE, LentCall, unreachable
 from interlock.runtime.drivers.contracts.uri_check import maybe_denied
-from interlock.runtime.drivers.provider.interfaces import Provider
+from interlock.runtime.drivers.interfaces import Provider
 from interlock.runtime.links.link import Link
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from interlock.protocol.drivers.model import Contract
-from interlock.runtime.drivers.provider.interfaces import Provider
+from interlock.runtime.drivers.interfaces import Provider
 
 
 class ContractTable(msgspec.Struct, frozen=True, kw_only=True):

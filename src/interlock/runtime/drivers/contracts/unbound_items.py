@@ -18,7 +18,7 @@ from interlock.protocol.drivers.binding.listed_tool import exposed_item, exposed
 from interlock.protocol.drivers.model import Driver, Problem, Prompt
 from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.mcp.items import Item
-from interlock.runtime.drivers.provider.interfaces import Provider
+from interlock.runtime.drivers.interfaces import Provider
 from interlock.runtime.links.listing import Items
 
 _EXPRESSION: Final = re.compile(r"\{[^{}]*\}")

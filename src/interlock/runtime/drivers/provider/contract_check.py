@@ -10,7 +10,7 @@ from interlock.protocol.drivers.binding.hook_entry import Entry
 from interlock.protocol.drivers.binding.match import Bound, match
 from interlock.protocol.drivers.model import Binding, Contract, Driver, Problem
 from interlock.protocol.jsonrpc.codec import decode_value
-from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.links.link import ServerFacts
 from interlock.runtime.links.listing import Listing
 

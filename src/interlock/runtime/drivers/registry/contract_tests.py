@@ -15,9 +15,9 @@ from msgspec import Raw
 from interlock.protocol.drivers.binding.call_result import ERROR_KEY
 from interlock.protocol.drivers.binding.listed_tool import qualified_name
 from interlock.protocol.drivers.binding.request_state import pinned_to
-from interlock.protocol.drivers.files.frontmatter import escaped
 from interlock.protocol.drivers.model import Contract, ContractExample
 from interlock.protocol.jsonrpc.codec import decode_value, encode_value
+from interlock.protocol.jsontext.pointer import pointer_step
 from interlock.protocol.mcp.meta import stamp_modern
 from interlock.runtime.calls.caller import Principal
 from interlock.runtime.catalog.catalog import EVERYTHING
@@ -138,7 +138,7 @@ def differences(wanted: Any, got: Any, pointer: str = "") -> Iterator[str]:
     """Where two JSON values differ. 1 and 1.0 are one number; true is none."""
     if isinstance(wanted, dict) and isinstance(got, dict):
         for key in dict.fromkeys((*wanted, *got)):
-            place = f"{pointer}/{escaped(key)}"
+            place = f"{pointer}/{pointer_step(key)}"
             if key not in got:
                 yield f"{place}: wanted {_shown(wanted[key])}, it is missing"
             elif key not in wanted:

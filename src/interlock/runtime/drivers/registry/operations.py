@@ -17,7 +17,7 @@ from interlock.protocol.drivers.files.driver_checks import is_egress
 from interlock.protocol.drivers.model import Contract, Problem
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.drivers.install.install import remove_packages
-from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.registry.registry import Registry
 from interlock.runtime.drivers.registry.trust_requests import shown
 from interlock.runtime.drivers.registry.views import (

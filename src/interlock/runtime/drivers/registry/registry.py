@@ -17,7 +17,7 @@ from interlock.config.plan import Plan
 from interlock.protocol.drivers.model import Contract, Problem
 from interlock.protocol.drivers.selection.requirements import Machine
 from interlock.runtime.drivers.contracts.table import ContractTable
-from interlock.runtime.drivers.provider.interfaces import DriverState, Provider
+from interlock.runtime.drivers.interfaces import DriverState, Provider
 from interlock.runtime.drivers.workspace.declaration import Declaration, Declared
 from interlock.runtime.drivers.workspace.scan import Sight, look
 from interlock.runtime.drivers.workspace.survey import Surveyor

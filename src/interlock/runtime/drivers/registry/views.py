@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.protocol.approvals.digests import DRIVER
-from interlock.protocol.drivers.files.folder_digest import folder_digest
+from interlock.protocol.approvals.folder_digest import folder_digest
 from interlock.protocol.drivers.model import Contract, Driver, Problem, Secret
 from interlock.runtime.base.clock import rfc3339
 from interlock.runtime.drivers.workspace.declaration import Declared

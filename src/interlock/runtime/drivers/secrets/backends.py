@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from interlock.store.secrets import VALUE_BYTES_MAX, Secrets
+from interlock.store.sqlite.secrets import VALUE_BYTES_MAX, Secrets
 
 ENVIRONMENT: Final = "env://"
 FILE: Final = "file://"

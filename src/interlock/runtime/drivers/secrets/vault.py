@@ -20,7 +20,7 @@ from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.credentials.errors import Unobtainable
 from interlock.runtime.credentials.secret_references import Revealer
 from interlock.runtime.drivers.secrets.backends import BackendFailed, fetch
-from interlock.store.secrets import Secrets
+from interlock.store.sqlite.secrets import Secrets
 
 REVEALED: Final = "secret.reveal"
 DENIED: Final = "secret.reveal.denied"

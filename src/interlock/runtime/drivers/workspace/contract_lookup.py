@@ -15,8 +15,8 @@ from interlock.protocol.drivers.binding.checks import check_binding
 from interlock.protocol.drivers.binding.contract_fit import UNAVAILABLE, unfit
 from interlock.protocol.drivers.files.contract import TOOL_FILE, read_contract
 from interlock.protocol.drivers.files.driver import ENTRY
-from interlock.protocol.drivers.files.frontmatter import shown
 from interlock.protocol.drivers.model import Binding, Contract, Driver, Problem, Reading
+from interlock.protocol.jsontext.pointer import quoted
 from interlock.runtime.drivers.workspace.declaration import Parsed, same
 from interlock.runtime.drivers.workspace.folder import Unreadable, read_file
 from interlock.runtime.drivers.workspace.scan import TOOLS, Stat, inside, maybe_stat
@@ -107,7 +107,7 @@ class Library:
         for level in self._by_id(named, parsed, others):
             if level and any(not same(_value(level[0]), _value(one)) for one in level[1:]):
                 files = " and ".join(str(one.path) for one in level[:2])
-                return _problem(driver, binding, CONFLICT, f"{shown(named)} is described differently in {files}")
+                return _problem(driver, binding, CONFLICT, f"{quoted(named)} is described differently in {files}")
             if level:
                 return level[0]
         return _nowhere(driver, binding, looked)
@@ -167,7 +167,7 @@ def _value(place: Place) -> Contract:
 
 def _nowhere(driver: Driver, binding: Binding, looked: Sequence[Path]) -> Problem:
     places = ", ".join(str(path) for path in looked)
-    return _problem(driver, binding, UNAVAILABLE, f"there is no contract {shown(binding.tool)}; looked in {places}")
+    return _problem(driver, binding, UNAVAILABLE, f"there is no contract {quoted(binding.tool)}; looked in {places}")
 
 
 def _problem(driver: Driver, binding: Binding, code: str, message: str) -> Problem:

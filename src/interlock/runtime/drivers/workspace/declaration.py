@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from interlock.protocol.drivers.model import Contract, Driver, Places, Problem, Reading, Secret, Secrets
-from interlock.runtime.drivers.provider.interfaces import DriverState
+from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.workspace.scan import Root
 
 NOWHERE = Places(file="")

@@ -17,8 +17,8 @@ from interlock.protocol.drivers.files.driver import DRIVER_FILE
 from interlock.protocol.drivers.files.frontmatter import FILE_BYTES_MAX, read_frontmatter
 from interlock.protocol.drivers.files.inventory import SECRETS_FILE
 from interlock.protocol.interop.convert.batch import Standing
+from interlock.runtime.base.bounded_file import read_bounded
 from interlock.runtime.drivers.workspace.scan import DRAFT_FILE, DRIVERS
-from interlock.runtime.interop.client_discovery import read_bounded
 
 RECORD_FILE: Final = "import.json"
 

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from interlock.config.plan import Plan
+from interlock.protocol.approvals.folder_digest import folder_digest
 from interlock.protocol.drivers.files.contract import TOOL_FILE, read_contract
 from interlock.protocol.drivers.files.driver import DRIVER_FILE, read_driver
 from interlock.protocol.drivers.files.driver_checks import escapes
-from interlock.protocol.drivers.files.folder_digest import folder_digest
 from interlock.protocol.drivers.files.frontmatter import read_frontmatter
 from interlock.protocol.drivers.files.inventory import SECRETS_FILE, merged, read_secrets, secret_for
 from interlock.protocol.drivers.files.placeholders import USER_CONTEXT
@@ -36,13 +36,13 @@ from interlock.protocol.drivers.selection.history import successor_problems
 from interlock.protocol.drivers.selection.requirements import UNMET, Machine, unmet, unverified_tags
 from interlock.protocol.drivers.selection.secret_access import is_for_users_alone
 from interlock.protocol.drivers.selection.secret_hints import UNDECLARED
-from interlock.runtime.drivers.provider.interfaces import DriverState
-from interlock.runtime.drivers.secrets.ungranted import ungranted
+from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.workspace.contract_lookup import CONFLICT, Library
 from interlock.runtime.drivers.workspace.declaration import Declaration, Declared, Parsed, same
 from interlock.runtime.drivers.workspace.folder import Folder, Unreadable, read_file, read_folder
 from interlock.runtime.drivers.workspace.scan import TOOLS, Found, Sight, Stat, inside
 from interlock.runtime.drivers.workspace.trust_store import Remembered
+from interlock.runtime.drivers.workspace.ungranted_secrets import ungranted
 
 _SEVERITY = {"error": 0, "warning": 1, "note": 2}
 

@@ -25,8 +25,8 @@ from interlock.protocol.mcp.methods import (
     TOOLS_LIST,
 )
 from interlock.surface.cli.client.operator import checked_url, http_connection, unreachable
-from interlock.surface.cli.errors import CommandFailed, Refused
-from interlock.surface.cli.render.text import mcp_url
+from interlock.surface.cli.terminal.errors import CommandFailed, Refused
+from interlock.surface.cli.terminal.text import mcp_url
 
 PAGES_MAX = 10_000  # a server that pages for ever must not keep us for ever
 LINE_BYTES_MAX = 64 * 1024 * 1024

@@ -19,7 +19,7 @@ from interlock.store.backends import build_audit_reader, build_store
 from interlock.store.ports import AuditReader, StoreError
 from interlock.store.tokens import BadTokenName, Door, Scope, TokenTable
 from interlock.surface.cli.client.operator import Answer
-from interlock.surface.cli.errors import Refused
+from interlock.surface.cli.terminal.errors import Refused
 
 T = TypeVar("T")
 

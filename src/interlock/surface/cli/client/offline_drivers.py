@@ -17,7 +17,7 @@ from interlock.runtime.node.operations import Refused as NodeRefused
 from interlock.store.backends import build_audit, build_store
 from interlock.surface.cli.client.offline import run_stored
 from interlock.surface.cli.client.operator import Answer
-from interlock.surface.cli.errors import Refused
+from interlock.surface.cli.terminal.errors import Refused
 
 BY = "local"
 

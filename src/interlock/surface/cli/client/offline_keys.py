@@ -12,7 +12,7 @@ from interlock.runtime.trust.approval_proofs import Judge
 from interlock.store.backends import build_store
 from interlock.surface.cli.client.offline import run_stored
 from interlock.surface.cli.client.operator import Answer
-from interlock.surface.cli.errors import Refused
+from interlock.surface.cli.terminal.errors import Refused
 
 
 def revoke_stored(plan: Plan, folder: Path, ref: str) -> Answer:

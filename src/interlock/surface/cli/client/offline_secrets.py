@@ -9,10 +9,10 @@ import msgspec
 from interlock.config.plan import Plan
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.credentials.service import BadSecretName, GrantDesk
-from interlock.store.secrets import Kind
+from interlock.store.sqlite.secrets import Kind
 from interlock.surface.cli.client.offline import run_stored
 from interlock.surface.cli.client.operator import Answer
-from interlock.surface.cli.errors import Refused
+from interlock.surface.cli.terminal.errors import Refused
 
 
 class StoredSecrets:

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from interlock.surface.cli.errors import BadUsage, CommandFailed, Refused, Unreachable
+from interlock.surface.cli.terminal.errors import BadUsage, CommandFailed, Refused, Unreachable
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from interlock.surface.cli.errors import Unreachable
+from interlock.surface.cli.terminal.errors import Unreachable
 
 T = TypeVar("T")
 

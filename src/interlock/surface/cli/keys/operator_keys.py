@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from interlock.config.folders import config_folder
 from interlock.config.toml_text import toml_text
 from interlock.store.ports import StoreError
-from interlock.surface.cli.errors import BadUsage, Refused
+from interlock.surface.cli.terminal.errors import BadUsage, Refused
 
 if TYPE_CHECKING:
     from interlock.keys.signing import SigningKey

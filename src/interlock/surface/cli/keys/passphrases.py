@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from interlock.surface.cli.errors import BadUsage, Refused
+from interlock.surface.cli.terminal.errors import BadUsage, Refused
 
 VARIABLE = "INTERLOCK_PASSPHRASE"
 BYTES_MAX = 1024

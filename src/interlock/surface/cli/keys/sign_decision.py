@@ -17,9 +17,9 @@ from interlock.protocol.approvals.digests import binding, shown_digest
 from interlock.protocol.ax.confirmation.held_call import call_digest
 from interlock.protocol.ax.confirmation.jws_proof import TYP, Asked, claims_of
 from interlock.surface.cli.client.operator import Answer
-from interlock.surface.cli.errors import BadUsage, Refused
 from interlock.surface.cli.keys.operator_keys import OperatorKeys, own_name
 from interlock.surface.cli.keys.passphrases import existing
+from interlock.surface.cli.terminal.errors import BadUsage, Refused
 
 JTI_BYTES = 16
 

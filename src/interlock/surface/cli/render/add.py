@@ -11,8 +11,8 @@ from interlock.protocol.drivers.authoring.proposal import Proposal
 from interlock.protocol.drivers.binding.listed_tool import exposed_segment
 from interlock.protocol.drivers.model import Problem
 from interlock.runtime.drivers.add.flow import Wrapped
-from interlock.surface.cli.output import Output
-from interlock.surface.cli.render.text import count, one_line
+from interlock.surface.cli.terminal.output import Output
+from interlock.surface.cli.terminal.text import count, one_line
 
 WHY = {
     "annotations": "the server says so",

@@ -14,7 +14,7 @@ from rich.text import Text
 from interlock.protocol.jsontext.display import bounded, differences, laid_out, plain
 from interlock.surface.cli.render.columns import in_columns
 from interlock.surface.cli.render.link import labelled
-from interlock.surface.cli.render.text import duration, local_time
+from interlock.surface.cli.terminal.text import duration, local_time
 
 SHORT_ID: Final = 8
 LINES_MAX: Final = 200  # of arguments or a definition; --json has all

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from rich.text import Text
 
-from interlock.surface.cli.render.text import one_line
+from interlock.surface.cli.terminal.text import one_line
 from interlock.surface.operator.schema import Budget, Spent
 
 _WORDS = {

@@ -7,10 +7,10 @@ from rich.text import Text
 
 from interlock.surface.cli.render.columns import in_columns
 from interlock.surface.cli.render.link import labelled
-from interlock.surface.cli.render.text import count, local_time, one_line, printable
+from interlock.surface.cli.terminal.text import count, local_time, one_line, printable
 
 if TYPE_CHECKING:
-    from interlock.surface.cli.output import Output
+    from interlock.surface.cli.terminal.output import Output
 
 _STYLES = {
     "ready": "green",

@@ -8,8 +8,8 @@ from typing import Any
 from interlock.runtime.interop.client_discovery import SourceFile
 from interlock.runtime.interop.importer import DriverReport, Report, SecretReport
 from interlock.runtime.interop.probe_drafts import Connected
-from interlock.surface.cli.output import Output
-from interlock.surface.cli.render.text import count, one_line
+from interlock.surface.cli.terminal.output import Output
+from interlock.surface.cli.terminal.text import count, one_line
 
 SECRETS = {
     "kept": "copied to the store",

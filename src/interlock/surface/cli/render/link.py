@@ -6,8 +6,8 @@ from datetime import datetime
 from rich.text import Text
 
 from interlock.surface.cli.render.budgets import budget_style, spent
-from interlock.surface.cli.render.text import count, latency, local_time, one_line, since
 from interlock.surface.cli.render.tree import state_text
+from interlock.surface.cli.terminal.text import count, latency, local_time, one_line, since
 from interlock.surface.operator.schema import Link, Registration
 
 LABEL_WIDTH = 13

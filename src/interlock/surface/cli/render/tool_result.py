@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.protocol.ax.confirmation.held_call import CONFIRMATION, REQUIRED
-from interlock.surface.cli.render.text import one_line, printable
+from interlock.surface.cli.terminal.text import one_line, printable
 
 
 class ToolResult(

@@ -8,12 +8,12 @@ from datetime import datetime
 
 from rich.text import Text
 
-from interlock.surface.cli.output import shortened
 from interlock.surface.cli.render.budgets import budget_lines, budget_style, spent
 from interlock.surface.cli.render.columns import GAP, in_columns, total_width
-from interlock.surface.cli.render.text import count, duration, latency, one_line, since
 from interlock.surface.cli.render.tree_below import below_lines
 from interlock.surface.cli.render.tree_parents import parent_lines
+from interlock.surface.cli.terminal.output import shortened
+from interlock.surface.cli.terminal.text import count, duration, latency, one_line, since
 from interlock.surface.operator.schema import Link, NodeFacts, Status
 
 _STYLES = {

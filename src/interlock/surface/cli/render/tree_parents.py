@@ -10,7 +10,7 @@ from rich.text import Text
 
 from interlock.surface.cli.render.budgets import budget_style, spent
 from interlock.surface.cli.render.columns import GAP
-from interlock.surface.cli.render.text import count, one_line, since
+from interlock.surface.cli.terminal.text import count, one_line, since
 from interlock.surface.operator.schema import Parent
 
 _STYLES = {"registered": "green", "connecting": "cyan", "waiting": "red", "standby": "dim", "stopped": "dim"}

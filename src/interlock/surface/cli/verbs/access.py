@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
-from interlock.surface.cli.errors import Unreachable
+from interlock.surface.cli.terminal.errors import Unreachable
 from interlock.surface.cli.verbs import access_anchor, access_certificate, access_key, access_passkey
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def token(
     if out.as_json:
         out.raw_json(answer.raw)
         return
-    from interlock.surface.cli.render.text import local_time
+    from interlock.surface.cli.terminal.text import local_time
     from interlock.surface.operator.schema import IssuedToken
 
     issued = answer.as_(IssuedToken)
@@ -112,7 +112,7 @@ def _draw(invocation: Invocation, answer: "Answer") -> None:
     from rich.text import Text
 
     from interlock.surface.cli.render.columns import in_columns
-    from interlock.surface.cli.render.text import local_time, one_line
+    from interlock.surface.cli.terminal.text import local_time, one_line
     from interlock.surface.operator.schema import Tokens
 
     out = invocation.out

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from interlock.surface.cli.command import Invocation, verb
-from interlock.surface.cli.errors import BadUsage, Refused
+from interlock.surface.cli.terminal.errors import BadUsage, Refused
 
 
 def register(app: typer.Typer) -> None:
@@ -42,8 +42,9 @@ def anchor(
     """
     from interlock.config.toml_text import toml_text
     from interlock.keys.signing import make_signing_key
-    from interlock.protocol.ax.registration.authority import maybe_authority, maybe_dns_name
+    from interlock.protocol.ax.registration.authority import maybe_authority
     from interlock.protocol.jose.public_key import written
+    from interlock.protocol.net.dns_name import maybe_dns_name
     from interlock.runtime.base.node_identity import NODE_KEY
     from interlock.store.ports import StoreError
 

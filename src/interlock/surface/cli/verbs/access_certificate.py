@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interlock.surface.cli.command import Invocation, verb
-from interlock.surface.cli.errors import BadUsage, Refused
+from interlock.surface.cli.terminal.errors import BadUsage, Refused
 
 if TYPE_CHECKING:
     from interlock.keys.certificate_authority import HouseAuthority
@@ -91,7 +91,7 @@ def _issue(
     from interlock.config.toml_text import toml_text
     from interlock.keys.certificate_authority import CA_KEY, NameTaken
     from interlock.store.ports import StoreError
-    from interlock.surface.cli.render.text import local_time
+    from interlock.surface.cli.terminal.text import local_time
 
     try:
         issued = house.issue(name, dns, addresses, now=time.time(), days=days, renew=renew)
@@ -141,7 +141,7 @@ def _revoke(invocation: Invocation, house: "HouseAuthority", name: str) -> None:
 
 
 def _names(name: str, given: list[str] | None) -> list[str]:
-    from interlock.protocol.ax.registration.authority import maybe_dns_name
+    from interlock.protocol.net.dns_name import maybe_dns_name
 
     read = [(one, maybe_dns_name(one)) for one in given or [name]]
     wrong = next((one for one, found in read if found is None), None)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from interlock.surface.cli.command import Invocation, verb
-from interlock.surface.cli.errors import BadUsage, Unreachable
 from interlock.surface.cli.keys.passphrases import FromDescriptor
+from interlock.surface.cli.terminal.errors import BadUsage, Unreachable
 
 if TYPE_CHECKING:
     from interlock.surface.cli.client.operator import Answer

@@ -33,8 +33,8 @@ def passkey(
     Needs a running node. It prints an address to open once; the browser makes the passkey there. The node believes it
     once these lines are in its interlock.toml.
     """
-    from interlock.surface.cli.client.passkey_enrolment import enrol
     from interlock.surface.cli.keys.operator_keys import anchor_lines
+    from interlock.surface.cli.keys.passkey_enrolment import enrol
 
     tools = approves or ["*"]
     made = enrol(invocation, name)

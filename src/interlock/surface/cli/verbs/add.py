@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
-from interlock.surface.cli.errors import BadUsage, Refused, Unreachable, Waits
 from interlock.surface.cli.keys.passphrases import can_ask
+from interlock.surface.cli.terminal.errors import BadUsage, Refused, Unreachable, Waits
 from interlock.surface.cli.verbs.add_paths import absolute_value, as_command, fresh, writable
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from interlock.surface.cli.errors import BadUsage
+from interlock.surface.cli.terminal.errors import BadUsage
 
 PATH_CHARS_MAX = 4096
 

@@ -7,7 +7,7 @@ import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.completion import approval_ids
-from interlock.surface.cli.errors import BadUsage, Unreachable
+from interlock.surface.cli.terminal.errors import BadUsage, Unreachable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -139,7 +139,7 @@ def _watch(invocation: Invocation, kind: str | None, state: str) -> None:
 def _print_changes(invocation: Invocation, answers: "Iterator[Answer | Unreachable]") -> None:
     """Each one once, when it comes or changes: a line of JSON, or a line of the table."""
     from interlock.surface.cli.render.approval import Listed, left
-    from interlock.surface.cli.render.text import one_line
+    from interlock.surface.cli.terminal.text import one_line
 
     out = invocation.out
     seen: dict[str, str] = {}

@@ -6,8 +6,8 @@ import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.completion import approval_ids
-from interlock.surface.cli.errors import BadUsage, Refused, Waits
 from interlock.surface.cli.keys.passphrases import FromDescriptor, can_ask
+from interlock.surface.cli.terminal.errors import BadUsage, Refused, Waits
 
 if TYPE_CHECKING:
     from interlock.surface.cli.client.operator import Answer
@@ -118,7 +118,7 @@ def _proof(answer: "Answer", given: str | None, said: str | None, key: str | Non
 
 def _told(one: "Whole") -> str:
     from interlock.surface.cli.render.approval import left
-    from interlock.surface.cli.render.text import one_line
+    from interlock.surface.cli.terminal.text import one_line
 
     if one.kind == "definition" and one.status == "failed":
         return f"approved, and it could not be done: {one_line(one.outcome or '')}"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
-from interlock.surface.cli.errors import EXIT_REFUSED, Refused, Unreachable
+from interlock.surface.cli.terminal.errors import EXIT_REFUSED, Refused, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +98,7 @@ def _print(invocation: Invocation, answer: "Answer", *, head: bool) -> None:
     from rich.text import Text
 
     from interlock.surface.cli.render.columns import in_columns
-    from interlock.surface.cli.render.text import latency, local_time, one_line
+    from interlock.surface.cli.terminal.text import latency, local_time, one_line
     from interlock.surface.operator.schema import AuditPage
 
     records = answer.as_(AuditPage).records
@@ -136,7 +136,7 @@ def verify(invocation: Invocation) -> None:
 
     Reads the data folder itself, whether a node runs or not.
     """
-    from interlock.surface.cli.render.text import count
+    from interlock.surface.cli.terminal.text import count
 
     verdict = _stored(invocation).verify()
     broken = verdict.broken

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
-from interlock.surface.cli.errors import EXIT_REFUSED, BadUsage
+from interlock.surface.cli.terminal.errors import EXIT_REFUSED, BadUsage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -86,7 +86,7 @@ def _check_driver(invocation: Invocation, path: str, *, strict: bool, upstream: 
     from interlock.config.load import ConfigInvalid
     from interlock.config.plan import Plan
     from interlock.surface.cli.config import read_configuration
-    from interlock.surface.cli.render.text import count
+    from interlock.surface.cli.terminal.text import count
 
     try:
         plan = read_configuration(invocation, starting=False).plan
@@ -106,7 +106,7 @@ def _checked_drivers(plan: "Plan", named: str | None, *, upstream: bool, against
     try:
         from interlock.surface.cli.verbs.check_drivers import checked
     except ModuleNotFoundError as missing:
-        from interlock.surface.cli.errors import Refused
+        from interlock.surface.cli.terminal.errors import Refused
 
         message = f"driver files need the package {missing.name}"
         raise Refused("extra_missing", message, hint="install Interlock anew: it brings it") from None
@@ -133,7 +133,7 @@ def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: b
     if upstream:
         import sys
 
-        from interlock.surface.cli.render.text import count
+        from interlock.surface.cli.terminal.text import count
         from interlock.surface.cli.verbs.check_upstream import survey_of, warnings_of
 
         if not out.as_json and sys.stderr.isatty():
@@ -199,7 +199,7 @@ def _report(
         return
     from rich.text import Text
 
-    from interlock.surface.cli.render.text import count
+    from interlock.surface.cli.terminal.text import count
 
     for problem in errors:
         _draw_problem(invocation, problem, "error", "bold red")
@@ -216,7 +216,7 @@ def _draw_problem(invocation: Invocation, problem: "Problem", word: str, style: 
     from rich.text import Text
 
     from interlock.surface.cli.config import at_place
-    from interlock.surface.cli.render.text import one_line
+    from interlock.surface.cli.terminal.text import one_line
 
     # Each on one line however long: editors and terminals turn file:line into a link.
     console = invocation.out.console
@@ -234,7 +234,7 @@ def _remark_warnings(invocation: Invocation, warnings: "Iterable[Problem]") -> N
 
 
 def _summary(loaded: "Loaded", warnings: int, links: "Links | None", drivers: int) -> str:
-    from interlock.surface.cli.render.text import count
+    from interlock.surface.cli.terminal.text import count
 
     plan = loaded.plan
     files = " and ".join(_short(path) for path in loaded.paths) or "the configuration"

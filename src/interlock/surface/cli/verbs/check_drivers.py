@@ -18,7 +18,6 @@ from interlock.protocol.drivers.files.server_json import SERVER_JSON
 from interlock.protocol.drivers.model import Driver
 from interlock.protocol.drivers.model import Problem as Found
 from interlock.protocol.drivers.selection.compatibility import changes_of_identity, manifest_of
-from interlock.runtime.drivers.secrets.ungranted import ungranted
 from interlock.runtime.drivers.workspace.declaration import Declaration, Declared
 from interlock.runtime.drivers.workspace.folder import Unreadable, read_file
 from interlock.runtime.drivers.workspace.host_facts import this_machine
@@ -26,7 +25,8 @@ from interlock.runtime.drivers.workspace.scan import Found as Folder
 from interlock.runtime.drivers.workspace.scan import Root, look, mark_of
 from interlock.runtime.drivers.workspace.survey import Surveyor
 from interlock.runtime.drivers.workspace.trust_store import Remembered
-from interlock.surface.cli.errors import BadUsage, Refused
+from interlock.runtime.drivers.workspace.ungranted_secrets import ungranted
+from interlock.surface.cli.terminal.errors import BadUsage, Refused
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from interlock.protocol.ax.names import QUALIFIED_MAX, normalise
 from interlock.runtime.catalog.routes import HIDDEN
 from interlock.runtime.node.upstream_survey import Survey, survey
 from interlock.store.ports import StoreError
-from interlock.surface.cli.errors import Refused
+from interlock.surface.cli.terminal.errors import Refused
 
 PATIENCE_S = 120.0  # a first installation of several packages on a slow line
 USABLE = ("ready", "slow")

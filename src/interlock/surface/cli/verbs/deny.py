@@ -38,7 +38,7 @@ def deny(
         out.raw_json(done.raw)
         return
     from interlock.surface.cli.render.approval import Whole
-    from interlock.surface.cli.render.text import one_line
+    from interlock.surface.cli.terminal.text import one_line
 
     one = done.as_(Whole)
     out.line(f"denied: {one_line(one.tool)}, asked by {one_line(one.requested_by)}")

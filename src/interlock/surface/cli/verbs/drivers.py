@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
-from interlock.surface.cli.errors import EXIT_REFUSED, BadUsage, Refused, Unreachable, Waits
 from interlock.surface.cli.keys.passphrases import can_ask
+from interlock.surface.cli.terminal.errors import EXIT_REFUSED, BadUsage, Refused, Unreachable, Waits
 
 if TYPE_CHECKING:
     from interlock.surface.cli.client.offline_drivers import StoredDrivers

@@ -6,7 +6,7 @@ import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.completion import codes as known_codes
-from interlock.surface.cli.errors import BadUsage, Refused
+from interlock.surface.cli.terminal.errors import BadUsage, Refused
 
 if TYPE_CHECKING:
     from interlock.surface.cli.codes import Code

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
-from interlock.surface.cli.errors import BadUsage, Refused
 from interlock.surface.cli.extras import need_driver_files
+from interlock.surface.cli.terminal.errors import BadUsage, Refused
 
 if TYPE_CHECKING:
     from interlock.protocol.drivers.model import Driver, Secrets
@@ -57,7 +57,7 @@ def export_client(
     need_driver_files()
     from interlock.protocol.interop.write.client_entry import http_entry, stdio_entry
     from interlock.surface.cli.client_snippets import stdio_command
-    from interlock.surface.cli.render.text import mcp_url
+    from interlock.surface.cli.terminal.text import mcp_url
 
     client = _client(for_client)
     if http and client.stdio_only:
@@ -111,7 +111,7 @@ def export_driver(
 
 def _with_token(invocation: Invocation, client: "Client") -> dict[str, Any]:
     from interlock.protocol.interop.write.client_entry import with_token
-    from interlock.surface.cli.render.text import mcp_url
+    from interlock.surface.cli.terminal.text import mcp_url
 
     entry = with_token(client, NAME, mcp_url(_public_url(invocation)), TOKEN)
     if entry is None:
@@ -169,7 +169,7 @@ def _give(invocation: Invocation, client: "Client", name: str, entry: dict[str, 
     from interlock.protocol.interop.write.text_edits import CannotEdit, snippet
     from interlock.runtime.interop.client_discovery import Machine
     from interlock.runtime.interop.client_file import client_file, put_entry
-    from interlock.surface.cli.render.text import one_line
+    from interlock.surface.cli.terminal.text import one_line
 
     out = invocation.out
     machine = Machine.this(os.environ, invocation.loaded.plan.workspace)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
-from interlock.surface.cli.errors import BadUsage, Refused, Unreachable
 from interlock.surface.cli.extras import need_driver_files
+from interlock.surface.cli.terminal.errors import BadUsage, Refused, Unreachable
 
 if TYPE_CHECKING:
     from interlock.protocol.interop.clients import Client
@@ -112,7 +112,7 @@ def _connected(invocation: Invocation, drafts: "list[DriverReport]", *, yes: boo
     from interlock.runtime.drivers.add.flow import wanted_of_draft
     from interlock.runtime.interop.probe_drafts import connect
     from interlock.surface.cli.client.offline import run_stored
-    from interlock.surface.cli.render.text import count, one_line
+    from interlock.surface.cli.terminal.text import count, one_line
     from interlock.surface.cli.verbs.add import trusted, wrapped
 
     out = invocation.out

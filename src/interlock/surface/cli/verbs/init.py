@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
-from interlock.surface.cli.errors import Refused
 from interlock.surface.cli.keys.passphrases import FromDescriptor
+from interlock.surface.cli.terminal.errors import Refused
 
 app = verb_app("Write a first configuration and make an operator's key.")
 

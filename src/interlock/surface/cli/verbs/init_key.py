@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 
 from interlock.surface.cli.command import Invocation
-from interlock.surface.cli.errors import Refused
 from interlock.surface.cli.keys.operator_keys import OperatorKeys, anchor_lines, own_name
 from interlock.surface.cli.keys.passphrases import can_ask, maybe_given, new
+from interlock.surface.cli.terminal.errors import Refused
 
 ABOUT = "# Whose signature releases calls that cannot be undone (interlock approve)."
 
@@ -80,7 +80,7 @@ def append(path: Path, toml: str, *, hint: str) -> None:
 
 def add_passkey(invocation: Invocation, path: Path, name: str | None) -> None:
     """Makes it in a browser, at the node that runs with the file, and adds it."""
-    from interlock.surface.cli.client.passkey_enrolment import enrol
+    from interlock.surface.cli.keys.passkey_enrolment import enrol
 
     invocation.config = str(path)
     taken = {anchor.name for anchor in invocation.loaded.plan.anchors}

@@ -6,7 +6,7 @@ import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.completion import segments
-from interlock.surface.cli.errors import Unreachable
+from interlock.surface.cli.terminal.errors import Unreachable
 
 if TYPE_CHECKING:
     from interlock.surface.cli.client.operator import Answer
@@ -49,8 +49,8 @@ def list_links(invocation: Invocation) -> None:
     from rich.text import Text
 
     from interlock.surface.cli.render.columns import in_columns
-    from interlock.surface.cli.render.text import latency, one_line
     from interlock.surface.cli.render.tree import state_text
+    from interlock.surface.cli.terminal.text import latency, one_line
     from interlock.surface.operator.schema import Links
 
     links = answer.as_(Links).links
@@ -143,7 +143,7 @@ def unseen(seen: "tuple[LogLine, ...]", newest: "tuple[LogLine, ...]") -> "tuple
 def _print_lines(invocation: Invocation, lines: "tuple[LogLine, ...]") -> None:
     import sys
 
-    from interlock.surface.cli.render.text import local_time, printable
+    from interlock.surface.cli.terminal.text import local_time, printable
 
     out = invocation.out
     for line in lines:
@@ -185,7 +185,7 @@ def restart(
     if out.as_json:
         out.raw_json(answer.raw)
         return
-    from interlock.surface.cli.render.text import local_time, printable
+    from interlock.surface.cli.terminal.text import local_time, printable
     from interlock.surface.operator.schema import Consent
 
     asked = answer.as_(Consent)

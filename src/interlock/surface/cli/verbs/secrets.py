@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
-from interlock.surface.cli.errors import BadUsage, Unreachable
+from interlock.surface.cli.terminal.errors import BadUsage, Unreachable
 
 if TYPE_CHECKING:
     from interlock.surface.cli.client.offline_secrets import StoredSecrets
@@ -49,7 +49,7 @@ def list_secrets(invocation: Invocation) -> None:
     from rich.text import Text
 
     from interlock.surface.cli.render.columns import in_columns
-    from interlock.surface.cli.render.text import one_line
+    from interlock.surface.cli.terminal.text import one_line
     from interlock.surface.operator.schema import Secrets
 
     kept = answer.as_(Secrets).secrets
@@ -140,7 +140,7 @@ def adopt(
     need_driver_files()
     from interlock.runtime.interop.secret_adoption import NotAdopted
     from interlock.runtime.interop.secret_adoption import adopt as adopt_all
-    from interlock.surface.cli.errors import Refused
+    from interlock.surface.cli.terminal.errors import Refused
     from interlock.surface.cli.verbs.import_ import keeper
 
     try:

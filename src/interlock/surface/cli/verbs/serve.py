@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
-from interlock.surface.cli.errors import BadUsage, Refused
+from interlock.surface.cli.terminal.errors import BadUsage, Refused
 
 if TYPE_CHECKING:
     from interlock.config.plan import Plan
@@ -114,7 +114,7 @@ def _announce(invocation: Invocation, status: dict[str, Any], *, stdio: bool, an
 
     import msgspec
 
-    from interlock.surface.cli.render.text import count
+    from interlock.surface.cli.terminal.text import count
     from interlock.surface.operator.schema import Status
 
     out = invocation.out

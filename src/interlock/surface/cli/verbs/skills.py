@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
-from interlock.surface.cli.errors import Refused
+from interlock.surface.cli.terminal.errors import Refused
 
 if TYPE_CHECKING:
     from interlock.surface.cli.client.operator import Answer
@@ -37,7 +37,7 @@ def list_skills(invocation: Invocation) -> None:
     from rich.text import Text
 
     from interlock.surface.cli.render.columns import in_columns
-    from interlock.surface.cli.render.text import count, one_line
+    from interlock.surface.cli.terminal.text import count, one_line
     from interlock.surface.operator.schema import Skills
 
     skills = answer.as_(Skills).skills
@@ -93,7 +93,7 @@ def _draw(invocation: Invocation, answer: "Answer", name: str) -> None:
     from rich.text import Text
 
     from interlock.surface.cli.render.columns import in_columns
-    from interlock.surface.cli.render.text import one_line
+    from interlock.surface.cli.terminal.text import one_line
     from interlock.surface.operator.schema import Skills
 
     out = invocation.out

@@ -7,7 +7,7 @@ import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.completion import segments
-from interlock.surface.cli.errors import Unreachable
+from interlock.surface.cli.terminal.errors import Unreachable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -77,9 +77,9 @@ def _matches(pattern: str | None, name: str, alias: str | None) -> bool:
 def _table(tools: "list[Tool]", width: int) -> "list[Text]":
     from rich.text import Text
 
-    from interlock.surface.cli.output import shortened
     from interlock.surface.cli.render.columns import in_columns
-    from interlock.surface.cli.render.text import first_sentence, one_line
+    from interlock.surface.cli.terminal.output import shortened
+    from interlock.surface.cli.terminal.text import first_sentence, one_line
 
     def gist(text: str) -> str:
         return shortened(first_sentence(text), GIST_CHARS_MAX)
@@ -147,9 +147,9 @@ def _detail(tool: "ToolDetail", width: int, ascii_only: bool) -> "list[Text]":
 
     from interlock.surface.cli.render.columns import in_columns
     from interlock.surface.cli.render.link import LABEL_WIDTH, labelled
-    from interlock.surface.cli.render.text import one_line
     from interlock.surface.cli.render.tool_schema import arguments_of
     from interlock.surface.cli.render.tree import state_text
+    from interlock.surface.cli.terminal.text import one_line
 
     lines = [Text.assemble((one_line(tool.name), "bold"), "  ", state_text(tool.state, ascii_only=ascii_only))]
     if tool.withheld:
@@ -227,7 +227,7 @@ def routes(invocation: Invocation) -> None:
     from rich.text import Text
 
     from interlock.surface.cli.render.columns import in_columns
-    from interlock.surface.cli.render.text import local_time, one_line
+    from interlock.surface.cli.terminal.text import local_time, one_line
     from interlock.surface.operator.schema import Route
 
     table = answer.as_(dict[str, Route])

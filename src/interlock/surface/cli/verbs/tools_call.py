@@ -7,7 +7,7 @@ import typer
 from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND
 from interlock.surface.cli.command import Invocation, verb
 from interlock.surface.cli.completion import tool_names
-from interlock.surface.cli.errors import EXIT_DONE, EXIT_REFUSED, EXIT_WAITS, BadUsage, Refused
+from interlock.surface.cli.terminal.errors import EXIT_DONE, EXIT_REFUSED, EXIT_WAITS, BadUsage, Refused
 
 if TYPE_CHECKING:
     from interlock.surface.cli.client.mcp import ListedTool, McpDoor
@@ -162,7 +162,7 @@ class _Progress:
     def show(self, progress: float, total: float | None, message: str | None) -> None:
         from shutil import get_terminal_size
 
-        from interlock.surface.cli.output import shortened
+        from interlock.surface.cli.terminal.output import shortened
 
         amount = f"{progress:g} of {total:g}" if total else f"{progress:g}"
         line = f"{amount}: {message}" if message else amount

@@ -75,7 +75,7 @@ def _is_name(pattern: str) -> bool:
 
 def _rules(tools: "list[Tool]") -> list[str]:
     from interlock.config.toml_text import toml_text
-    from interlock.surface.cli.render.text import first_sentence
+    from interlock.surface.cli.terminal.text import first_sentence
 
     lines = ["# What tools do that do not say it themselves. Strict; loosen what you know to be harmless."]
     for tool in tools:
@@ -88,7 +88,7 @@ def _rules(tools: "list[Tool]") -> list[str]:
 def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int | None) -> None:
     from interlock.surface.cli.keys.sign_decision import prove
     from interlock.surface.cli.render.approval import Whole
-    from interlock.surface.cli.render.text import one_line
+    from interlock.surface.cli.terminal.text import one_line
     from interlock.surface.cli.verbs.approvals import draw_preview
 
     node, out = invocation.node, invocation.out

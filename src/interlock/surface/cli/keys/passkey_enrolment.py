@@ -5,7 +5,7 @@ import time
 import msgspec
 
 from interlock.surface.cli.command import Invocation
-from interlock.surface.cli.errors import Refused
+from interlock.surface.cli.terminal.errors import Refused
 
 EVERY_S = 1.0
 

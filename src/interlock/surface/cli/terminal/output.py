@@ -10,8 +10,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
-from interlock.surface.cli.errors import CommandFailed
-from interlock.surface.cli.render.text import one_line, printable
+from interlock.surface.cli.terminal.errors import CommandFailed
+from interlock.surface.cli.terminal.text import one_line, printable
 
 if TYPE_CHECKING:
     from rich.console import Console

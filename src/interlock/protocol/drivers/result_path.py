@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.protocol.drivers.files.frontmatter import shown
+from interlock.protocol.jsontext.pointer import quoted
 
 PATH_CHARS_MAX: Final = 1024
 STEPS_MAX: Final = 64  # deeper than results are; each [*] is one level of recursion
@@ -172,7 +172,7 @@ def _described(value: Any) -> str:
     if isinstance(value, Mapping):
         if not value:
             return "there is an object without members"
-        listed = ", ".join(shown(key) for key in list(value)[:KEYS_SHOWN_MAX])
+        listed = ", ".join(quoted(key) for key in list(value)[:KEYS_SHOWN_MAX])
         more = f" and {len(value) - KEYS_SHOWN_MAX} more" if len(value) > KEYS_SHOWN_MAX else ""
         return f"there are {listed}{more}"
     if _is_array(value):

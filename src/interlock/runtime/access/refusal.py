@@ -1,0 +1,12 @@
+"""The refusal of a request before any message of it was read."""
+
+import msgspec
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """An answer that says no before any message was read."""
+
+    status: int
+    error: str
+    message: str
+    extra: bytes = b""  # header lines

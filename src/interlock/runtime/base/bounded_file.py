@@ -1,0 +1,21 @@
+"""Reading a regular file up to a limit."""
+
+import stat
+from pathlib import Path
+
+
+def read_bounded(path: Path, limit: int) -> bytes | str | None:
+    """The bytes; why they cannot be had; None where there is no such file."""
+    try:
+        described = path.stat()
+        if not stat.S_ISREG(described.st_mode):
+            return "it is not a regular file"
+        if described.st_size > limit:
+            return f"it is larger than {limit // 1024} KiB"
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        return f"it cannot be read ({getattr(error, 'strerror', None) or 'bad path'})"
+    return data if len(data) <= limit else f"it is larger than {limit // 1024} KiB"
