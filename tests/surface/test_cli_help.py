@@ -176,7 +176,7 @@ def test_a_verb_imports_only_what_it_needs(interlock: Interlock, verb: str) -> N
     loaded = set(json.loads(done.stderr.splitlines()[-1]))
     heavy = {"rich", "rich.console", "starlette", "uvicorn", "asyncio", "http.client", "sqlite3", "ssl"}
     assert loaded & heavy == set()
-    assert {f"interlock.surface.cli.{other}" for other in VERBS if other != verb} & loaded == set()
+    assert {f"interlock.surface.cli.verbs.{other}" for other in VERBS if other != verb} & loaded == set()
 
 
 def completions(interlock: Interlock, line: str) -> list[str]:
