@@ -49,6 +49,24 @@ class Shelf:
             for path, text in files.items():
                 wheel.writestr(path, text)
 
+    def put_source(self, name: str, statement: str, version: str = "1.0") -> None:
+        """A source distribution; `statement` runs whenever something of it is built."""
+        # A backend of its own: a build in isolation can get nothing from an index that is not there.
+        backend = (
+            f"{statement}\n"
+            "def build_wheel(*_, **__): raise SystemExit(1)\n"
+            "def build_sdist(*_, **__): raise SystemExit(1)\n"
+        )
+        project = f'[project]\nname = "{name}"\nversion = "{version}"\n'
+        build = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+        about = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        base = f"{name}-{version}"
+        with tarfile.open(self.folder / f"{base}.tar.gz", "w:gz") as archive:
+            for path, text in {"backend.py": backend, "pyproject.toml": build + project, "PKG-INFO": about}.items():
+                entry = tarfile.TarInfo(f"{base}/{path}")
+                entry.size = len(text)
+                archive.addfile(entry, io.BytesIO(text.encode()))
+
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Shelf:

@@ -1,7 +1,9 @@
 """Packages, with the real installers; the registries are small ones of our own, except where a test says so."""
 
 import asyncio
+import contextlib
 import fcntl
+import hashlib
 import os
 import shutil
 import socket
@@ -16,8 +18,9 @@ import pytest
 from tests.contract.package_sources import Registry, Said, Shelf, needs_node, registry, shelf
 
 from interlock.config.plan import Package
-from interlock.packages import latest as packages
-from interlock.packages.latest import PackageUnavailable, ensure
+from interlock.packages import installer as packages
+from interlock.packages.installer import ensure
+from interlock.packages.references import PackageUnavailable, SourceBuildRefused, read_reference
 
 __all__ = ["registry", "shelf"]  # fixtures
 
@@ -52,7 +55,7 @@ async def test_a_pypi_package_is_installed_once_and_runs(shelf: Shelf, tmp_path:
     root = tmp_path / "a root"  # with a space, which a script's first line cannot hold
     command = await ensure(pypi("my-tool"), root, first, environment=shelf.env)
     assert output(command, "hello") == "my-tool 1.0 hello"
-    assert first == ["making an environment for my-tool", "installing my-tool from PyPI", "installed my-tool 1.0"]
+    assert first == ["asking PyPI for my-tool", "installing my-tool 1.0", "installed my-tool 1.0"]
     shutil.rmtree(shelf.folder)
     assert await ensure(pypi("My_Tool"), root, second, environment=shelf.env) == command
     assert second == []
@@ -124,6 +127,62 @@ async def test_a_half_made_installation_is_removed_and_made_again(shelf: Shelf, 
     assert not (half / f"{packages.MARKER}.half").exists()
 
 
+async def test_what_was_installed_is_recorded_with_its_hashes_and_nothing_newer_replaces_it(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    shelf.put("tool", "1.0", ("tool",))
+    command = await ensure(pypi("tool"), tmp_path, Said(), environment=shelf.env)
+    record = msgspec.json.decode((tmp_path / "pypi" / "tool" / packages.RECORD).read_bytes(), type=packages.Pins)
+    wheel = hashlib.sha256((shelf.folder / "tool-1.0-py3-none-any.whl").read_bytes()).hexdigest()
+    assert (record.version, record.integrity) == ("1.0", f"sha256:{wheel}")
+    assert record.text == f"tool==1.0 --hash=sha256:{wheel}\n"
+    shelf.put("tool", "2.0", ("tool",))
+    (tmp_path / "pypi" / "tool" / packages.MARKER).unlink()  # as after an installation that was interrupted
+    said = Said()
+    assert await ensure(pypi("tool"), tmp_path, said, environment=shelf.env) == command
+    assert output(command) == "tool 1.0"
+    assert said == ["installing tool 1.0", "installed tool 1.0"]
+
+
+async def test_other_bytes_than_the_recorded_ones_are_refused_with_advice(shelf: Shelf, tmp_path: Path) -> None:
+    shelf.put("tool", "1.0", ("tool",))
+    await ensure(pypi("tool"), tmp_path, Said(), environment=shelf.env)
+    folder = tmp_path / "pypi" / "tool"
+    (folder / packages.MARKER).unlink()
+    shelf.put("tool", "1.0", ("tool", "another"))
+    with pytest.raises(PackageUnavailable, match=rf"remove {folder} to take what the registry offers now"):
+        await ensure(pypi("tool"), tmp_path, Said(), environment=shelf.env)
+    shutil.rmtree(folder)
+    assert output(await ensure(pypi("tool"), tmp_path, Said(), environment=shelf.env)) == "tool 1.0"
+
+
+async def test_an_installation_made_before_pins_were_recorded_runs_without_the_registry(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    shelf.put("tool", scripts=("tool",))
+    command = await ensure(pypi("tool"), tmp_path, Said(), environment=shelf.env)
+    folder = tmp_path / "pypi" / "tool"
+    (folder / packages.RECORD).unlink()
+    marker = {"package": "tool", "version": "1.0", "python": packages.python_version()}
+    (folder / packages.MARKER).write_bytes(msgspec.json.encode(marker))
+    shutil.rmtree(shelf.folder)
+    assert await ensure(pypi("tool"), tmp_path, Said(), environment=shelf.env) == command
+
+
+async def test_a_package_that_exists_as_source_only_is_built_with_consent_alone(shelf: Shelf, tmp_path: Path) -> None:
+    proof = tmp_path / "it-ran"
+    shelf.put_source("source-tool", f"open({str(proof)!r}, 'w')")
+    with pytest.raises(SourceBuildRefused, match=r"no wheel of source-tool.*set drivers\.allow_unverified_install"):
+        await ensure(pypi("source-tool"), tmp_path / "root", Said(), environment=shelf.env)
+    with pytest.raises(PackageUnavailable, match=r"No matching distribution") as caught:
+        await ensure(pypi("source-tool==7"), tmp_path / "root", Said(), environment=shelf.env)
+    assert not isinstance(caught.value, SourceBuildRefused)
+    assert not proof.exists()
+    with contextlib.suppress(PackageUnavailable):  # the build itself may lack its tools here
+        await ensure(pypi("source-tool"), tmp_path / "root", Said(), environment=shelf.env, source_builds=True)
+    assert proof.exists()
+
+
 @pytest.mark.parametrize("harm", ["interpreter gone", "another python", "marker broken"])
 async def test_an_installation_that_broke_later_is_made_again(shelf: Shelf, tmp_path: Path, harm: str) -> None:
     shelf.put("tool", scripts=("tool",))
@@ -176,7 +235,7 @@ async def test_an_installer_that_hangs_is_ended_with_the_time_limit(
     said = Said()
     with pytest.raises(PackageUnavailable, match="longer than 4 s and was ended; check the network") as caught:
         await ensure(pypi("tool"), tmp_path, said, environment=env, limit_s=4)
-    assert "installing tool from PyPI" in said
+    assert "asking PyPI for tool" in said
     assert processes_naming(str(tmp_path)) == []
     assert "s3cret" not in "\n".join([*said, *caught.value.output, str(caught.value)])
 
@@ -187,7 +246,7 @@ async def test_a_cancelled_installation_leaves_no_installer(shelf: Shelf, tmp_pa
     asked = asyncio.Event()
 
     def progress(text: str) -> None:
-        if text.startswith("installing"):
+        if text.startswith("asking"):
             asked.set()
 
     installing = asyncio.create_task(ensure(pypi("tool"), tmp_path, progress, environment=env))
@@ -247,12 +306,10 @@ async def test_a_root_that_cannot_be_written_is_named(shelf: Shelf, tmp_path: Pa
 
 def test_no_two_packages_share_a_folder() -> None:
     names = ["a", "a==1", "a[1]", "a-1", "a[b,c]", "a[b]", "a-b"]
-    folders = [packages.read_reference(pypi(name)).folder for name in names]
-    folders += [
-        packages.read_reference(npm(name)).folder + "/npm" for name in ["a", "a@1", "@a/1", "@a/b", "@a/b@1", "a-b"]
-    ]
+    folders = [read_reference("pypi", name).folder for name in names]
+    folders += [read_reference("npm", name).folder + "/npm" for name in ["a", "a@1", "@a/1", "@a/b", "@a/b@1", "a-b"]]
     assert len(set(folders)) == len(folders)
-    assert packages.read_reference(pypi("A_b[D,c]")).folder == packages.read_reference(pypi("a.B[c,d]")).folder
+    assert read_reference("pypi", "A_b[D,c]").folder == read_reference("pypi", "a.B[c,d]").folder
 
 
 @needs_node
@@ -377,7 +434,7 @@ async def test_what_an_installer_said_is_safe_to_print(shelf: Shelf, tmp_path: P
     env = shelf.env | {"PATH": f"{fake}:{os.environ['PATH']}"}
     with pytest.raises(PackageUnavailable) as caught:
         await ensure(npm("tool"), tmp_path / "root", said, environment=env)
-    assert said == ["installing tool from npm"]
+    assert said == ["asking npm for tool"]
     assert caught.value.output == ("\\x1b[31mred error //***@host",)
     assert "\x1b" not in str(caught.value)
     assert "pw" not in str(caught.value)

@@ -1,11 +1,9 @@
 """Is what a driver names installed once, recorded, and run again as the same bytes? The registries are ours."""
 
 import asyncio
-import io
 import json
 import os
 import shutil
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -178,14 +176,10 @@ async def test_a_lock_for_something_else_is_not_used(shelf: Shelf, tmp_path: Pat
 async def test_nothing_of_a_package_runs_while_it_is_installed(shelf: Shelf, tmp_path: Path) -> None:
     """A source distribution would have to be built, which runs its code."""
     proof = tmp_path / "it-ran"
-    setup = f"open({str(proof)!r}, 'w'); from setuptools import setup; setup(name='tool', version='1.0')"
-    with tarfile.open(shelf.folder / "tool-1.0.tar.gz", "w:gz") as archive:
-        for name, text in {"setup.py": setup, "PKG-INFO": "Metadata-Version: 2.1\nName: tool\nVersion: 1.0\n"}.items():
-            entry = tarfile.TarInfo(f"tool-1.0/{name}")
-            entry.size = len(text)
-            archive.addfile(entry, io.BytesIO(text.encode()))
+    shelf.put_source("tool", f"open({str(proof)!r}, 'w')")
     failed = await Place(tmp_path, shelf.env).failed(pypi_driver())
     assert "No matching distribution" in " ".join(failed.attempts[0].output)
+    assert "let the operator set drivers.allow_unverified_install" in failed.reason
     assert not proof.exists()
 
 
@@ -323,7 +317,7 @@ async def test_uvx_fills_its_cache_when_installing_and_is_offline_when_run(shelf
     assert done.version == "1.0.0"
     assert done.lock.integrity is not None
     cache = done.env["UV_CACHE_DIR"]
-    assert seen.read_text() == f"{cache}|--from my-tool[extra]==1.0.0 python -c \n"
+    assert seen.read_text() == f"{cache}|--no-build --from my-tool[extra]==1.0.0 python -c \n"
     assert done.writes == (Path(cache),)
 
 

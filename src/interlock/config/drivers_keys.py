@@ -113,7 +113,7 @@ DRIVERS: Final = keyed(
         kind=Flag(),
         default=False,
         example=True,
-        help="Whether a download without a checksum may be installed.",
+        help="Whether a download without a checksum may be installed, and a Python package without a wheel be built.",
     ),
     Key(
         name="npx",

@@ -16,7 +16,8 @@ import msgspec
 
 from interlock.config.plan import Dial, Package, SandboxPlan, Spawn
 from interlock.net.http.client import header
-from interlock.packages.latest import PackageUnavailable, ensure
+from interlock.packages.installer import ensure
+from interlock.packages.references import PackageUnavailable
 from interlock.process.child import Child
 from interlock.process.launch import ChildStartFailed, child_environment
 from interlock.process.stderr import StderrRing
@@ -55,6 +56,7 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
     """What keepers need to launch and dial."""
 
     packages: Path
+    source_builds: bool = False  # whether a package may be built from source, which runs its code
     message_bytes: int
     warden: Warden | None
     eras: Eras
@@ -229,7 +231,13 @@ class Connector:
 
     async def _install(self, package: Package) -> tuple[str, ...]:
         workshop = self._workshop
-        return await ensure(package, workshop.packages, self._say_progress, warden=workshop.warden)
+        return await ensure(
+            package,
+            workshop.packages,
+            self._say_progress,
+            warden=workshop.warden,
+            source_builds=workshop.source_builds,
+        )
 
     def _say_progress(self, text: str) -> None:
         self._link.stand(self._link.standing.state, text)

@@ -161,6 +161,7 @@ class Node:
         self._eras = EraMemory()
         self._workshop = Workshop(
             packages=plan.data / "packages",
+            source_builds=plan.drivers.allow_unverified_install,
             message_bytes=plan.limits.message_bytes,
             warden=self._warden,
             eras=self._eras,

@@ -17,17 +17,16 @@ from typing import Protocol
 
 import msgspec
 
-from interlock.packages.latest import (
-    PackageUnavailable,
+from interlock.packages.programs import (
     node_program,
     node_tool,
-    normalised,
     npm_folder,
     npm_manifest,
     npm_program,
     pypi_command,
 )
-from interlock.packages.python_runners import keep_with_pipx, keep_with_uvx
+from interlock.packages.python_runners import PythonRunners
+from interlock.packages.references import PackageUnavailable, normalised
 from interlock.process.warden import Warden
 from interlock.protocol.drivers.model import Binary, Docker, Driver, Install, Npm, Pypi, Remote
 from interlock.runtime.drivers.install.commands import Caged
@@ -259,17 +258,15 @@ class _Installing:
         if pins is None or pins.registry != "pypi" or pins.name != normalised(server.package.partition("[")[0]):
             raise MethodFailed(f"this does not bring the Python package {server.package}")
         if server.runner in {"uvx", "pipx"}:
-            keep = keep_with_uvx if server.runner == "uvx" else keep_with_pipx
-            kept = await keep(
-                pins,
-                server.package,
-                server.entry,
+            runners = PythonRunners(
                 self._root,
                 self._environment,
                 self._progress,
                 self._warden,
-                brought.beside,
+                source_builds=self._settings.allow_unverified_install,
             )
+            keep = runners.keep_with_uvx if server.runner == "uvx" else runners.keep_with_pipx
+            kept = await keep(pins, server.package, server.entry, brought.beside)
             return Installed(
                 command=kept.command,
                 version=pins.version,

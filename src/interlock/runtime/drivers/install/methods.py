@@ -18,8 +18,8 @@ import msgspec
 
 from interlock.config.plan import SandboxPlan
 from interlock.net.download import DownloadFailed, download, take_program
-from interlock.packages.latest import INSTALL_LIMIT_S, PackageUnavailable
-from interlock.packages.pinned import PackageFolder, Pins
+from interlock.packages.installer import INSTALL_LIMIT_S, Installer, Pins
+from interlock.packages.references import PackageUnavailable
 from interlock.process.run import ChildStartFailed, Ran, run
 from interlock.process.stderr import terminal_safe
 from interlock.process.warden import Warden
@@ -51,6 +51,20 @@ class MethodFailed(Exception):
         self.code = code
 
 
+_EXPECTED: Final = (
+    PackageUnavailable,
+    ContainerRefused,
+    NoProgram,
+    SandboxFailed,
+    DownloadFailed,
+    ChildStartFailed,
+)
+
+
+def _method_failed(error: Exception) -> MethodFailed:
+    return MethodFailed(str(error), getattr(error, "output", ()), getattr(error, "code", INSTALL_FAILED))
+
+
 class Brought(msgspec.Struct, frozen=True, kw_only=True):
     lock: Locked
     pins: Pins | None = None  # packages: what to run,
@@ -76,7 +90,7 @@ class Methods:
         warden: Warden | None,
         caged: Caged | None = None,
     ) -> None:
-        self.packages = PackageFolder(root, environment, progress, warden)
+        self.packages = Installer(root, environment, progress, warden, source_builds=unverified)
         self.environment = environment
         self._driver = driver
         self._root = root.absolute()
@@ -122,14 +136,8 @@ class Methods:
                     return await self._script(options, _maybe_hash(options))
                 case "vendored":
                     return self._vendored(str(options["path"]))
-        except (PackageUnavailable, ContainerRefused) as error:
-            raise MethodFailed(str(error), error.output, getattr(error, "code", INSTALL_FAILED)) from error
-        except NoProgram as error:
-            raise MethodFailed(str(error), code=error.code) from error
-        except SandboxFailed as error:
-            raise MethodFailed(str(error), code=error.code) from error
-        except (DownloadFailed, ChildStartFailed) as error:
-            raise MethodFailed(str(error)) from error
+        except _EXPECTED as error:
+            raise _method_failed(error) from error
         except KeyError as error:
             raise MethodFailed(f"{error.args[0]} is missing in its entry of install") from error
         except OSError as error:
@@ -164,12 +172,8 @@ class Methods:
                     return await self._download(options, (lock.integrity or "").removeprefix("sha256:"))
                 case "curl":
                     return await self._script(options, (lock.integrity or "").removeprefix("sha256:"))
-        except (PackageUnavailable, ContainerRefused) as error:
-            raise MethodFailed(str(error), error.output, getattr(error, "code", INSTALL_FAILED)) from error
-        except SandboxFailed as error:
-            raise MethodFailed(str(error), code=error.code) from error
-        except (DownloadFailed, ChildStartFailed) as error:
-            raise MethodFailed(str(error)) from error
+        except _EXPECTED as error:
+            raise _method_failed(error) from error
         raise MethodFailed("the record of this installation is not understood; install the driver anew")
 
     async def _package(self, method: str, options: Mapping[str, Any]) -> Brought:

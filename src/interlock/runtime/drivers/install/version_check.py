@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.packages.latest import normalised
+from interlock.packages.references import normalised
 from interlock.protocol.drivers.files.versions import parse_version, satisfies, semantic
 from interlock.protocol.drivers.model import Driver, Npm, Pypi, VersionCheck
 from interlock.runtime.drivers.install.commands import (
