@@ -1,4 +1,4 @@
-"""Interlock: many MCP servers, one namespace, one guarded door."""
+"""Interlock: many MCP servers, one namespace, one guard."""
 
 from importlib import import_module
 from typing import Any

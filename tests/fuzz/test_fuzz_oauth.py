@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from json_texts import VALUES, damaged, written
 from tests.servers.minting import b64, key, mint
 
-from interlock.keys.verification import check_signature
+from interlock.keys.jwt_verification import check_signature
 from interlock.protocol.jose.claims import check, principal_name, role_principals
 from interlock.protocol.jose.errors import Invalid
 from interlock.protocol.jose.jwks import BadKeySet, read_jwks_untrusted, select

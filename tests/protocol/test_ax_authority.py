@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.servers.minting import confused, key, mint, tampered, unsigned
 
-from interlock.keys.verification import check_signature
+from interlock.keys.jwt_verification import check_signature
 from interlock.protocol.ax.messages import Proof
 from interlock.protocol.ax.registration.authority import (
     Anchor,

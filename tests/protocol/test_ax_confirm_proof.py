@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.servers.minting import b64, confused, key, mint, tampered, unsigned
 
-from interlock.keys.verification import check_signature
+from interlock.keys.jwt_verification import check_signature
 from interlock.protocol.ax.confirmation.held_call import Presented
 from interlock.protocol.ax.confirmation.jws_proof import (
     TOKEN_CHARS_MAX,

@@ -7,7 +7,7 @@ import pytest
 from tests.servers.authenticator import PRESENT, USUAL, VERIFIED, Authenticator, b64
 from tests.servers.minting import key, mint
 
-from interlock.keys.verification import check_assertion_signature, check_signature
+from interlock.keys.jwt_verification import check_assertion_signature, check_signature
 from interlock.protocol.ax.confirmation.held_call import Presented
 from interlock.protocol.ax.confirmation.jws_proof import TOKEN_CHARS_MAX, Asked, Verified, judge_confirmation
 from interlock.protocol.ax.confirmation.passkey_proof import challenge, judge_passkey, passkeys_for

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.servers.authenticator import ATTESTED, EXTENDED, PRESENT, USUAL, VERIFIED, Authenticator, Kind, b64, cbor
 from tests.servers.authenticator import unb64 as decoded
 
-from interlock.keys.verification import check_assertion_signature
+from interlock.keys.jwt_verification import check_assertion_signature
 from interlock.protocol.jose.public_key import BadKey
 from interlock.protocol.webauthn.cbor import BadCbor, read_untrusted
 from interlock.protocol.webauthn.ceremonies import (

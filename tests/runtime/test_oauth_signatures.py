@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.servers.minting import SigningKey, b64, key, mint, number, tampered, unb64
 
-from interlock.keys.verification import check_signature
+from interlock.keys.jwt_verification import check_signature
 from interlock.protocol.jose.errors import Invalid, Reason
 from interlock.protocol.jose.jwks import Jwk
 from interlock.protocol.jose.jwt import Jwt, read_jwt_untrusted

@@ -9,9 +9,9 @@ import pytest_asyncio
 from tests.runtime.parked import SECONDS, Asked, Place, filled, park, place, steps
 
 from interlock.runtime.credentials.token import Denied, Holder
-from interlock.runtime.links.credential_renewal import Renewal
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.pipes import Trouble, Undelivered
+from interlock.runtime.links.unauthorized_retry import Renewal
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 REFUSED = Undelivered(Trouble.UNAUTHORISED, "it answered 401", status=401)

@@ -13,7 +13,7 @@ from fake_approvals import CALL_ID, CHANGE_ID, DEFINITION_ID, OWN_ID, FakeApprov
 from fake_node import FakeOperations, FakePublicDoor, tool
 from program import PATIENCE_S, Inline, Interlock
 
-from interlock.keys.verification import check_signature
+from interlock.keys.jwt_verification import check_signature
 from interlock.protocol.approvals.approval import Approval, Kind, Source
 from interlock.protocol.approvals.digests import binding
 from interlock.protocol.ax.confirmation.held_call import CONFIRMATION

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from program import Inline, Interlock
 
 from interlock.keys import encrypted_pem as sealing
-from interlock.keys.verification import check_signature
+from interlock.keys.jwt_verification import check_signature
 from interlock.protocol.approvals.approval import Approval, Kind, Source
 from interlock.protocol.approvals.digests import binding, shown_digest
 from interlock.protocol.ax.confirmation.held_call import Presented, call_digest

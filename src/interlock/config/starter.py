@@ -15,7 +15,7 @@ EXAMPLES: Final[dict[str, tuple[str, dict[str, Any]]]] = {  # segment -> (what i
 }
 
 _HEAD: Final = """\
-# Interlock: many MCP servers, one namespace, one guarded door.
+# Interlock: many MCP servers, one namespace, one guard.
 #   interlock check    finds mistakes in this file
 #   interlock serve    starts the node, which takes up what changes here while it runs
 # Every key has a default; `interlock check --effective` prints them all.

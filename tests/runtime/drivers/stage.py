@@ -21,8 +21,8 @@ from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.calls.caller import Caller, Principal, ViewKey
 from interlock.runtime.drivers.install.outcome import Installed, InstallFailed, Locked
 from interlock.runtime.drivers.provider.environment import Shop
-from interlock.runtime.drivers.provider.instances import InstanceLease
 from interlock.runtime.drivers.provider.provider import DriverProvider
+from interlock.runtime.drivers.provider.tenant_processes import InstanceLease
 from interlock.runtime.drivers.secrets.vault import Vault
 from interlock.runtime.links.handshake import modern_head
 from interlock.runtime.node.node import Node

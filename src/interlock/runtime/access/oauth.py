@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from interlock.config.plan import AccessRule, IssuerPlan
-from interlock.keys.verification import check_signature
+from interlock.keys.jwt_verification import check_signature
 from interlock.net.fetch import Fetcher
 from interlock.protocol.jose.claims import SKEW_S, Claims, check, principal_name, role_principals
 from interlock.protocol.jose.errors import Invalid, Reason

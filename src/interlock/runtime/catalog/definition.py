@@ -17,10 +17,6 @@ _MEMBERS: Final = ("description", "inputSchema", "outputSchema", "annotations") 
 FINGERPRINT_BYTES: Final = 16
 SHOWN_BYTES_MAX: Final = 256 * 1024  # as much text as a book
 
-CHANGED: Final = "definition_changed"  # the code of a tool that is withheld for it
-PINNED: Final = "its definition changed, and [[tool]] pin withholds it until an operator accepts: interlock approvals"
-DENIED: Final = "an operator denied its definition as it now is"
-
 
 class Look(enum.Enum):
     SAME = "same"

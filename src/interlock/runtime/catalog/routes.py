@@ -25,7 +25,7 @@ from interlock.protocol.ax.capability import (
     safety,
 )
 from interlock.protocol.ax.confirmation.policy import Gate, Hold, gate_of, hold_of, says_its_effect
-from interlock.protocol.ax.errors import AUTHORITY_UNVERIFIED, NAMES, NAMESPACE_INVALID, SCOPE_DENIED
+from interlock.protocol.ax.errors import NAMES, NAMESPACE_INVALID
 from interlock.protocol.ax.hop_metadata import (
     ADOPTED,
     CAPABILITY,
@@ -57,13 +57,13 @@ from interlock.protocol.mcp.headers import Mirrored, encode_header, mirrored_arg
 from interlock.protocol.mcp.items import Item, maybe_value
 from interlock.protocol.mcp.methods import PROMPTS_GET, TOOLS_CALL
 from interlock.protocol.mcp.tasks import needs_task
-from interlock.runtime.catalog.definition import CHANGED, DENIED, PINNED, Look, Sight
+from interlock.runtime.catalog import unlisted_tools
+from interlock.runtime.catalog.definition import Look, Sight
 from interlock.runtime.catalog.names import Named, refuse_names, settle_names
 from interlock.runtime.links.handshake import modern_head
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Items, Listing
 
-HIDDEN: Final = "hidden by [[tool]]"
 SLICE: Final = 200  # items prepared before others get a turn
 
 
@@ -364,12 +364,11 @@ class _Stock:
             return Withheld(name=original, reason=qualified.reason)
         rule = _rule(self._plan.tools, qualified)
         if rule is not None and rule.hide:
-            return Withheld(name=original, reason=HIDDEN)
+            return unlisted_tools.hidden(original)
         meta = _meta(item)
         told = read_below(meta, self._offer)
         if told.hops > self._plan.ax.max_hops:
-            why = f"it is {told.hops} hops away; ax.max_hops is {self._plan.ax.max_hops}"
-            return Withheld(name=original, reason=why, code="hops_exceeded")
+            return unlisted_tools.too_many_hops(original, told.hops, self._plan.ax.max_hops)
         annotations = maybe_value(item, "annotations")
         sight = Sight(qualified, original, item, told.capability, told.declared)
         is_open = sight.is_open = self._is_open(original, told, annotations, rule)
@@ -379,15 +378,14 @@ class _Stock:
         is_open = is_open and ruling is None
         judged = self._judge(original, told, item, annotations, rule, ruling)
         if isinstance(judged, Invalid):
-            return Withheld(name=original, reason=judged.reason, code="capability_invalid")
+            return unlisted_tools.capability_invalid(original, judged.reason)
         capability = judged.capability
         if capability.mutable and not self._offer.proved and self._plan.ax.require_proof != "never":
-            return Withheld(name=original, reason=_UNPROVED, code=NAMES[AUTHORITY_UNVERIFIED])
+            return unlisted_tools.authority_unproved(original)
         scope = implied_scope(capability)
         if self._offer.scope < scope:
             self.out_of_scope.append(qualified)
-            why = f"it needs scope {scope.value}; this server is registered for {self._offer.scope.value}"
-            return Withheld(name=original, reason=why, code=NAMES[SCOPE_DENIED])
+            return unlisted_tools.out_of_scope(original, scope, self._offer.scope)
         mirrored = (
             mirrored_arguments(maybe_value(item, "inputSchema"))
             if _MIRROR_MARK in bytes(item.get("inputSchema", b""))
@@ -439,9 +437,9 @@ class _Stock:
         if look is not Look.SAME or sight.tool in self._waits:
             self.seen.append((sight, look))
         if look is Look.DENIED:
-            return Withheld(name=sight.original, reason=DENIED, code=CHANGED)
+            return unlisted_tools.definition_denied(sight.original)
         if look is Look.CHANGED and rule is not None and rule.pin:
-            return Withheld(name=sight.original, reason=PINNED, code=CHANGED)
+            return unlisted_tools.definition_pinned(sight.original)
         return None
 
     def _hold(self, qualified: str, told: Below, *, irreversible: bool, is_open: bool, asked: bool) -> Hold | None:
@@ -572,11 +570,6 @@ class _Stock:
 
 _MIRROR_MARK: Final = b'"x-mcp-header"'
 _BAD_URI: Final = "its URI in the tree must be mcpax://, segments joined by dots, / and the server's own URI"
-_UNPROVED: Final = (
-    "it changes something, and the authority of this registrant is not proved: "
-    "let it send a proof (authority_proof, authority_key), vouch for it with authority in its [[access]] entry,"
-    ' or set ax.require_proof = "never"'
-)
 
 
 def _meta(item: Item) -> dict[str, Raw]:

@@ -63,10 +63,10 @@ from interlock.runtime.dispatch.timeouts import SWEEP_S, next_sweep_s, timed_out
 from interlock.runtime.gate.confirm import ConfirmDesk
 from interlock.runtime.gate.gate import Gatekeeper
 from interlock.runtime.gate.responses import Back
-from interlock.runtime.links.credential_renewal import unauthorised
 from interlock.runtime.links.handshake import modern_head
 from interlock.runtime.links.keeper import Heard, Keeper
 from interlock.runtime.links.link import Crowded, Link, Personal
+from interlock.runtime.links.unauthorized_retry import unauthorised
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.dispatch")

@@ -34,13 +34,13 @@ from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.calls.call import Inquiry, Outcome
 from interlock.runtime.credentials.token import Denied, Holder
 from interlock.runtime.links.connector import ConnectFailed, Connector, Loss, Workshop
-from interlock.runtime.links.credential_renewal import Renewal
 from interlock.runtime.links.handshake import MODERN_META, PROBE_S, modern_head
 from interlock.runtime.links.link import Link, LostFault
 from interlock.runtime.links.listing import FIELD, LIST_S, Items, ListFailed, Listing, read_list
 from interlock.runtime.links.pipes import HttpPipe, Pipe, Undelivered
 from interlock.runtime.links.subscriptions import Subscriptions, has
 from interlock.runtime.links.task_subscription import TaskListening
+from interlock.runtime.links.unauthorized_retry import Renewal
 
 log = logging.getLogger("interlock.links")
 

@@ -24,9 +24,9 @@ from interlock.runtime.base.clock import rfc3339
 from interlock.runtime.base.link_state import USABLE
 from interlock.runtime.calls.caller import ViewKey
 from interlock.runtime.catalog.catalog import EVERYTHING
-from interlock.runtime.catalog.definition import CHANGED
 from interlock.runtime.catalog.routes import Route, era_of
 from interlock.runtime.catalog.subtree import below
+from interlock.runtime.catalog.unlisted_tools import CHANGED
 from interlock.runtime.credentials.errors import Unobtainable
 from interlock.runtime.credentials.service import BadSecretName, named_by
 from interlock.runtime.links.keeper import Keeper

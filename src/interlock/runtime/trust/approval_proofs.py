@@ -177,12 +177,12 @@ THUMBPRINT_CHARS: Final = 43  # SHA-256 in base64url
 
 
 def _verify(token: Jwt, key: Jwk) -> Invalid | None:
-    from interlock.keys.verification import check_signature  # here, because `cryptography` takes 10 MiB
+    from interlock.keys.jwt_verification import check_signature  # here, because `cryptography` takes 10 MiB
 
     return check_signature(token, key)
 
 
 def _verify_assertion(assertion: Assertion, key: Jwk) -> Invalid | None:
-    from interlock.keys.verification import check_assertion_signature
+    from interlock.keys.jwt_verification import check_assertion_signature
 
     return check_assertion_signature(assertion, key)

@@ -53,6 +53,6 @@ class Proofs:
 
 
 def _verify(token: Jwt, key: Jwk) -> Invalid | None:
-    from interlock.keys.verification import check_signature  # here, because `cryptography` takes 10 MiB
+    from interlock.keys.jwt_verification import check_signature  # here, because `cryptography` takes 10 MiB
 
     return check_signature(token, key)

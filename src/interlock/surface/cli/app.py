@@ -85,7 +85,7 @@ class Verbs(TyperGroup):
 app = typer.Typer(
     name="interlock",
     cls=Verbs,
-    help="Many MCP servers, one namespace, one guarded door.",
+    help="Many MCP servers, one namespace, one guard.",
     epilog=EXAMPLES,
     rich_markup_mode=None,
     no_args_is_help=True,

@@ -32,15 +32,15 @@ from interlock.runtime.drivers.provider.environment import Shop
 from interlock.runtime.drivers.provider.health_schedule import Checkup
 from interlock.runtime.drivers.provider.hook_process import HookFailed, HookPlan, HookProcess
 from interlock.runtime.drivers.provider.hooks import DriverHooks, load_hooks
-from interlock.runtime.drivers.provider.instances import Instance, InstanceLease, Instances
 from interlock.runtime.drivers.provider.keeper import DriverKeeper
 from interlock.runtime.drivers.provider.link import DriverLink
 from interlock.runtime.drivers.provider.link_events import Watching
 from interlock.runtime.drivers.provider.login_refresh import Refreshing, maybe_refreshing
 from interlock.runtime.drivers.provider.server_plan import HOMES, DeclaredEras, compiled, manner_of, may_be_oauth
 from interlock.runtime.drivers.provider.snapshots import Snapshot, Snapshots, about
+from interlock.runtime.drivers.provider.tenant_processes import Instance, InstanceLease, Instances
 from interlock.runtime.drivers.secrets.logins import Logins
-from interlock.runtime.drivers.secrets.missing import code_of, lacks_of, login_words
+from interlock.runtime.drivers.secrets.missing_credentials import code_of, lacks_of, login_words
 from interlock.runtime.drivers.secrets.vault import DriverRevealer
 from interlock.runtime.drivers.workspace.tamper_check import Seal
 from interlock.runtime.links.handshake import UNSUPPORTED

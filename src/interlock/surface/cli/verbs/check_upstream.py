@@ -14,7 +14,7 @@ from typing import Any
 from interlock.config.load import Loaded, Problem
 from interlock.config.problems import shown
 from interlock.protocol.ax.names import QUALIFIED_MAX, normalise
-from interlock.runtime.catalog.routes import HIDDEN
+from interlock.runtime.catalog.unlisted_tools import HIDDEN
 from interlock.runtime.node.upstream_survey import Survey, survey
 from interlock.store.ports import StoreError
 from interlock.surface.cli.terminal.errors import Refused

@@ -1,7 +1,7 @@
-"""A server that refuses our credential in the middle of its work: another is had, and what was refused goes out again.
+"""The retry after a 401 from a server: gets a new token and resends each refused call once.
 
-One attempt at a time per link, off the way of every call. A call is sent again once; where no credential can be had, it
-is told so, with the way out.
+One renewal at a time per link, outside the path of other calls. Where no token can be obtained, the refused calls fail
+with an error that says what the operator has to do.
 """
 
 import asyncio

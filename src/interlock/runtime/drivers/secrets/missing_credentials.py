@@ -1,4 +1,4 @@
-"""What a driver that cannot be used for want of a credential waits for, in words."""
+"""The text for a missing credential: what a driver in the state `unauthed` waits for, and what to do."""
 
 from typing import Final
 

@@ -1,7 +1,8 @@
-"""The processes, or connections, of one driver: one for all callers, or one for each tenant or user, within a bound.
+"""The choice of the process that serves a tenant: one for all callers, or one per tenant or user, up to a limit.
 
-A process is lent for one call at a time and to any number of calls at once. One that nobody has borrowed for the idle
-time ends: the one for all falls asleep, that of a tenant is gone. A tenant is never given another's.
+A process (or a connection) is leased for each call and may have any number of leases at once. After the idle time
+without a lease it ends: the shared process sleeps until the next call, a tenant's process is removed. A tenant never
+gets the process of another tenant.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""Signatures of tokens, by `cryptography`. Imported only where an authorization server is configured.
+"""Verification of JWT signatures and passkey assertions with `cryptography`. Imported only where one is verified.
 
-What the key says it may be used for was looked at before (`protocol.oauth.jwks`); here its numbers become a key.
+`protocol.jose.jwks` has checked what the key may be used for; this module builds the key from its numbers.
 """
 
 import functools
