@@ -61,7 +61,7 @@ check: $(VENV)/.dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest --quiet tests/test_architecture.py
+	@$(BIN)/python -m pytest --quiet tests/test_architecture.py tests/test_words.py tests/test_newcomer.py
 	@$(BIN)/python spec/conformance.py --check
 	@$(BIN)/python spec/ax_reference.py --check
 

@@ -1,7 +1,7 @@
 """What the guard costs a call that nothing holds: the same call through the same parts, with the guard and without it.
 
-One process, one event loop that never turns: from the desk's request to the client's answer, with a server that answers
-in the same breath. The ways take turns, a thousand calls each; what a way costs more than the one without a guard is
+One process, one event loop that never turns: from the dispatcher's request to the client's answer, with a server that
+answers at once. The ways take turns, a thousand calls each; what a way costs more than the one without a guard is
 the difference within a turn. CPU time of the process.
 """
 

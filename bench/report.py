@@ -352,8 +352,8 @@ def contract_rows(section: Section) -> Iterator[list[str]]:
 
 GUARD_COLUMNS = ("way", "CPU per call", "more than without a guard")
 ABOUT_GUARD = (
-    "From the desk's request to the client's answer, in one process and without a network: the route is found, the "
-    "request written, a server in memory answers in the same breath. Without a guard nothing is asked between the "
+    "From the dispatcher's request to the client's answer, in one process and without a network: the route is found, "
+    "the request written, a server in memory answers at once. Without a guard nothing is asked between the "
     "route and the link. The two budgets are the subserver's and the caller's, both with room. The ways take turns of "
     f"{CALLS:,} calls, and are compared within a turn; of the differences the median is given, with the middle half."
 )

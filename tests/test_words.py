@@ -1,0 +1,168 @@
+"""Do the words outside the code hold? Glossary, tree, folders and pages, checked against the sources.
+
+Each rule is also shown on a planted breach.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ROOT / "src" / "interlock"
+
+GLOSSARY = ROOT / "docs" / "glossary.md"
+GLOSSARY_WORDS_MAX = 40
+
+MODULES_MAX = 24
+MODULES_MAX_OF = {
+    "surface/cli/verbs": 31,  # one module per verb; 30 once the helpers of verbs have moved
+    "config": 31,  # lowered to 24 as its small value types merge
+}
+
+# Words of other things than software. Each has a plain word in the glossary; "room" is MCPx's own word.
+METAPHORS = re.compile(
+    r"\b(?:doors?|rungs?|floors?|desks?|drawers?|houses?|shelf|shelves|nurser(?:y|ies)|forests?|shops?|wardens?|"
+    r"attics?|lodges?|errands?|visitors?)\b",
+    re.IGNORECASE,
+)
+LEDGER_PAGE = "conformance.md"  # its words are those of the specifications
+CLEAN_PACKAGES: tuple[str, ...] = ()  # packages of src/interlock in which no metaphor is left, as "runtime/links"
+
+PAGES = [
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
+    *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.name != LEDGER_PAGE),
+]
+LINK = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
+SOURCE_PATH = re.compile(
+    r"`((?:src/interlock|tests|spec|bench|examples|protocol|runtime|config|store|net|process|keys|packages|surface)"
+    r"/[\w./-]*)`"
+)
+PLANNED = frozenset({f"protocol/{name}" for name in ("aql", "rooms", "names", "devices")} | {"store/nats"})
+
+
+def packages() -> list[str]:
+    return sorted(path.parent.relative_to(SOURCES).as_posix() for path in SOURCES.rglob("__init__.py"))
+
+
+def glossary() -> list[str]:
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", GLOSSARY.read_text(encoding="utf-8"), re.MULTILINE)
+    return [word for word, _ in rows[1:]]
+
+
+def tree(text: str) -> set[str]:
+    """The packages that the drawn tree names: two spaces for each level, a slash behind each package."""
+    drawn = text.split("src/interlock/\n", 1)[1].split("```", 1)[0]
+    found: set[str] = set()
+    above: list[str] = []
+    for indent, name in re.findall(r"^( +)([a-z_]+)/", drawn, re.MULTILINE):
+        above = [*above[: len(indent) // 2 - 1], name]
+        found.add("/".join(above))
+    return found
+
+
+def metaphors(text: str) -> Iterator[str]:
+    """Code in a page is an example of other people's words; a file's name in a link is not prose either."""
+    prose = re.sub(r"```.*?```|`[^`\n]*`|\]\([^)]*\)", lambda code: "\n" * code[0].count("\n"), text, flags=re.DOTALL)
+    for number, line in enumerate(prose.splitlines(), 1):
+        yield from (f"{number}: {word}" for word in METAPHORS.findall(line))
+
+
+def dead_links(page: Path, text: str) -> Iterator[str]:
+    for target, anchor in LINK.findall(text):
+        path = (page.parent / target).resolve() if target else page
+        if not path.exists():
+            yield target
+        elif anchor and path.suffix == ".md" and anchor not in _anchors(path.read_text(encoding="utf-8")):
+            yield f"{target}#{anchor}"
+
+
+def _anchors(text: str) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    made = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return made | set(re.findall(r'<a id="([^"]+)"', text))
+
+
+def dead_paths(text: str) -> Iterator[str]:
+    for path in SOURCE_PATH.findall(text):
+        if path.rstrip("/") in PLANNED:
+            continue
+        places = (ROOT / path, SOURCES / path, SOURCES / f"{path.rstrip('/')}.py")
+        if not any(place.exists() for place in places):
+            yield path
+
+
+def test_the_glossary_is_short_and_in_order() -> None:
+    words = glossary()
+    assert 0 < len(words) <= GLOSSARY_WORDS_MAX
+    assert words == sorted(set(words))
+
+
+def test_a_glossary_entry_is_one_sentence() -> None:
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", GLOSSARY.read_text(encoding="utf-8"), re.MULTILINE)[1:]
+    assert [word for word, meaning in rows if not re.fullmatch(r"[A-Z][^.]*(?:\.\w[^.]*)*\.", meaning)] == []
+
+
+@pytest.mark.parametrize("package", packages())
+def test_a_package_has_a_docstring(package: str) -> None:
+    assert ast.get_docstring(ast.parse((SOURCES / package / "__init__.py").read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("package", packages())
+def test_a_folder_is_small_enough_to_read(package: str) -> None:
+    assert len(list((SOURCES / package).glob("*.py"))) <= MODULES_MAX_OF.get(package, MODULES_MAX)
+
+
+def test_the_architecture_draws_every_package_and_no_other() -> None:
+    drawn = tree((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
+    assert drawn == set(packages()) - {"."}, "draw new packages in ARCHITECTURE.md, under Layers"
+
+
+def test_a_tree_is_read_level_by_level() -> None:
+    text = "src/interlock/\n  a/  1  first\n    b/    in a\n      c/  in b\n  d/ e/\n```\n  f/\n"
+    assert tree(text) == {"a", "a/b", "a/b/c", "d"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_has_no_metaphor(page: Path) -> None:
+    assert list(metaphors(page.read_text(encoding="utf-8"))) == []
+
+
+def test_a_clean_package_stays_clean() -> None:
+    found = [
+        f"{path.relative_to(SOURCES)}:{number}: {word}"
+        for package in CLEAN_PACKAGES
+        for path in sorted((SOURCES / package).rglob("*.py"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        for word in METAPHORS.findall(re.sub(r"_", " ", line))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_names_only_what_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert [*dead_links(page, text), *dead_paths(text)] == []
+
+
+@pytest.mark.parametrize("text", ["at the operator door", "Every Rung of it", "a\nfloor", "two\nshelves"])
+def test_a_planted_metaphor_is_found(text: str) -> None:
+    assert list(metaphors(text))
+
+
+@pytest.mark.parametrize("text", ["outdoors", "`door`", "```\ndesk = 1\n```", "[why](0017-the-door.md)", "a room"])
+def test_what_is_no_metaphor_is_not_found(text: str) -> None:
+    assert list(metaphors(text)) == []
+
+
+def test_a_planted_dead_link_and_path_are_found() -> None:
+    page = ROOT / "README.md"
+    assert list(dead_links(page, "[a](docs/none.md) [b](docs/glossary.md#none) [c](docs/glossary.md#glossary)")) == [
+        "docs/none.md",
+        "docs/glossary.md#none",
+    ]
+    assert list(dead_paths("`runtime/guards.py` `runtime/links` `protocol/aql` `tests/test_words.py`")) == [
+        "runtime/guards.py"
+    ]
