@@ -37,7 +37,7 @@ PAGES = [
 ]
 LINK = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
 SOURCE_PATH = re.compile(
-    r"`((?:src/interlock|tests|spec|bench|examples|protocol|runtime|config|store|net|process|keys|packages|surface)"
+    r"`((?:src/interlock|tests|spec|bench|examples|protocol|runtime|config|store|net|process|keys|surface)"
     r"/[\w./-]*)`"
 )
 PLANNED = frozenset({f"protocol/{name}" for name in ("aql", "rooms", "names", "devices")} | {"store/nats"})
