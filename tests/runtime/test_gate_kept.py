@@ -24,7 +24,7 @@ from tests.servers.minting import mint
 
 from interlock.config.load import load
 from interlock.protocol.approvals.state import Status
-from interlock.protocol.ax.confirmation.policy import Gate
+from interlock.protocol.ax.confirmation.policy import GateRule
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.calls.caller import Principal
 from interlock.runtime.calls.guard import HELD, Refuse, Rung
@@ -329,7 +329,7 @@ async def test_an_unknown_caller_asks_nobody_by_way_of_a_hop_below_either(tmp_pa
         await asked.result()
         route = here.node._find_tool("plant.fire")
         assert route is not None
-        below = msgspec.structs.replace(route, gate=Gate(hold=None, relays=True), gated=True)
+        below = msgspec.structs.replace(route, gate=GateRule(hold=None, relays=True), gated=True)
         refused = here.node.gate.enter(asked.running, below, None)
         assert refused is not None
         assert refused.message == "scope_denied"

@@ -79,20 +79,21 @@ class Pending(Protocol):
     def on_request(self, link: Asked, request: Request) -> None: ...
 
 
-class House(Protocol):
-    """Whoever sees to what a call cannot do by itself."""
+class CallHandler(Protocol):
+    """Callbacks that a call needs from the dispatcher."""
 
     timing: "Timing | None"
 
-    def ended(self, call: "Call", outcome: Outcome) -> None: ...
+    def finish(self, call: "Call", outcome: Outcome) -> None:
+        """Free what the call took up, and record how it ended."""
 
-    def asked(self, call: "Call", link: Asked, request: Request) -> None:
+    def ask_client(self, call: "Call", link: Asked, request: Request) -> None:
         """The legacy server of a modern client's call asks something."""
 
-    def withdrawn(self, call: "Call", upstream_id: bytes) -> None:
+    def withdraw_question(self, call: "Call", upstream_id: bytes) -> None:
         """... and no longer wants the answer."""
 
-    def returned(self, call: "Call") -> asyncio.Future[Any] | None:
+    def prepare_server(self, call: "Call") -> asyncio.Future[Any] | None:
         """A parked call's client came back, perhaps with other wishes. What its server must have heard first."""
 
     def set_aside(self, call: "Call") -> None:
@@ -101,13 +102,13 @@ class House(Protocol):
     def take_up(self, call: "Call") -> None:
         """... and goes on."""
 
-    def input_required(self, call: "Call", result: Raw) -> bool:
+    def interview_client(self, call: "Call", result: Raw) -> bool:
         """The modern server of a legacy client's call asks something. False when the result asks nothing."""
 
-    def consent_needed(self, call: "Call", segment: str, consent: Consent) -> None:
+    def ask_consent(self, call: "Call", segment: str, consent: Consent) -> None:
         """The caller has to agree on a page before this server takes calls of theirs: end the call with that."""
 
-    def refused(self, call: "Call", error: Raw) -> tuple[bytes, int] | None:
+    def translate_error(self, call: "Call", error: Raw) -> tuple[bytes, int] | None:
         """A legacy server's error that a modern client hears as something else: the whole message and its status."""
 
 
@@ -142,7 +143,7 @@ class Call(msgspec.Struct, eq=False):
     meta: dict[str, Raw]
     sink: Sink
     started: float
-    house: House
+    handler: CallHandler
     target: str = ""  # the qualified name, for people and the audit log
     timeout_s: float | None = None
     head: bytes = b""  # the routing headers of a 2026-07-28 server
@@ -183,7 +184,7 @@ class Call(msgspec.Struct, eq=False):
         if response.error:
             error = bytes(response.error)
             if era is not mine:
-                instead = self.house.refused(self, response.error) if mine is Era.MODERN else None
+                instead = self.handler.translate_error(self, response.error) if mine is Era.MODERN else None
                 if instead is not None:
                     self._end(instead[0], Outcome.ERROR, instead[1])
                     return
@@ -198,7 +199,7 @@ class Call(msgspec.Struct, eq=False):
             return
         result = bytes(response.result)
         if era is not mine or (mine is MODERN and b'"resultType"' not in result):
-            if mine is Era.LEGACY and self.house.input_required(self, response.result):
+            if mine is Era.LEGACY and self.handler.interview_client(self, response.result):
                 return
             brought = (
                 result_to_modern(response.result, self.method)
@@ -212,8 +213,8 @@ class Call(msgspec.Struct, eq=False):
         outcome = OK
         if b'"isError"' in result and not _is_plainly_none(result) and _is_error(result):
             outcome = Outcome.TOOL_ERROR
-        if self.house.timing is not None:
-            result = self.house.timing(self, result)
+        if self.handler.timing is not None:
+            result = self.handler.timing(self, result)
         self._end(encode_result(self.client_id, result), outcome, 200)
 
     def on_failed(self, fault: Fault, outcome: Outcome) -> None:
@@ -247,13 +248,13 @@ class Call(msgspec.Struct, eq=False):
             self.refund()
         self._let_go()
         self.sink.drop()
-        self.house.ended(self, Outcome.CANCELLED)
+        self.handler.finish(self, Outcome.CANCELLED)
 
     def _end(self, message: bytes, outcome: Outcome, status: int) -> None:
         self.done = True
         self._let_go()
         self.sink.answer(message, status)
-        self.house.ended(self, outcome)
+        self.handler.finish(self, outcome)
 
     def refund(self) -> None:
         """It never left (MCP-AX 11.4). One that asked for more did, in the round before."""
@@ -291,7 +292,7 @@ class Call(msgspec.Struct, eq=False):
             fault = Fault(METHOD_NOT_FOUND, f"the client of this call cannot be asked for {request.method}")
             link.respond(request.id, b'"error":' + error_body(fault))
         elif asker is None:
-            self.house.asked(self, link, request)
+            self.handler.ask_client(self, link, request)
         else:
             self.asking += 1
             asker.ask(link, request.id, request.method, request.params, self.sink)

@@ -148,7 +148,7 @@ class Parking:
         call.asking += 1
         self._count(space, size)
         if space.waiting:
-            call.house.set_aside(call)
+            call.handler.set_aside(call)
         elif not call.in_one_breath:
             call.in_one_breath = True
             self._later(GATHER_S, lambda: self._gathered(handle or "", space))
@@ -193,7 +193,7 @@ class Parking:
                     call.asking -= 1
                     self._count(space, -len(question.params))
             if not space.questions:
-                call.house.take_up(call)  # its server is at work again, and may ask anew
+                call.handler.take_up(call)  # its server is at work again, and may ask anew
 
     def _tell(self, handle: str, space: Space) -> None:
         """Answer the client: these questions, and come back with this."""
@@ -203,7 +203,7 @@ class Parking:
         space.expires_at = self._clock.now() + PARKED_S
         self._look_again = min(self._look_again, space.expires_at)
         sink, call.sink = call.sink, _Away(space)
-        call.house.set_aside(call)
+        call.handler.set_aside(call)
         _lighten(call)
         digest, until = call.request_digest, self._clock.wall() + PARKED_S
         state = seal(Ticket(handle, space.round, call.caller.principal.name, digest, until), self._key)
@@ -249,7 +249,7 @@ class Parking:
         call = space.call
         space.waiting = False
         call.return_to(client_id, meta, sink)
-        call.house.take_up(call)
+        call.handler.take_up(call)
         given = decode_object(params["inputResponses"]) if "inputResponses" in params else {}
         answers = []
         for key, answer in (given or {}).items():
@@ -258,7 +258,7 @@ class Parking:
                 call.asking -= 1
                 self._count(space, -len(question.params))
                 answers.append((link, upstream_id, b'"result":' + bytes(answer)))
-        _answer_after(call.house.returned(call), call, answers)
+        _answer_after(call.handler.prepare_server(call), call, answers)
         if call.done:
             self._deliver(handle, space, client_id, sink)
         elif space.questions:  # not all was answered: ask again

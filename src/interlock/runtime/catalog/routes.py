@@ -24,7 +24,7 @@ from interlock.protocol.ax.capability import (
     read_capability,
     safety,
 )
-from interlock.protocol.ax.confirmation.policy import Gate, Hold, gate_of, hold_of, says_its_effect
+from interlock.protocol.ax.confirmation.policy import GateRule, Hold, gate_of, hold_of, says_its_effect
 from interlock.protocol.ax.errors import NAMES, NAMESPACE_INVALID
 from interlock.protocol.ax.hop_metadata import (
     ADOPTED,
@@ -122,7 +122,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     hops: int = 1
     irreversible: bool = False  # flagged so here or below
     gated: bool = False  # as listed: here or by a hop below
-    gate: Gate | None = None  # what a call meets before it is sent, or instead of the tool's own answer
+    gate: GateRule | None = None  # what a call meets before it is sent, or instead of the tool's own answer
     is_open: bool = False  # nobody has said whether it changes anything
     timeout_s: float | None = None
     scope: str = "read"

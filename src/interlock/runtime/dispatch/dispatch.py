@@ -60,8 +60,8 @@ from interlock.runtime.credentials.errors import Unobtainable
 from interlock.runtime.dispatch.task_calls import TaskMaking
 from interlock.runtime.dispatch.task_table import Tasks
 from interlock.runtime.dispatch.timeouts import SWEEP_S, next_sweep_s, timed_out
-from interlock.runtime.gate.confirm import ConfirmDesk
-from interlock.runtime.gate.gate import Gatekeeper
+from interlock.runtime.gate.confirm import Confirmations
+from interlock.runtime.gate.gate import Gate
 from interlock.runtime.gate.responses import Back
 from interlock.runtime.links.handshake import modern_head
 from interlock.runtime.links.keeper import Heard, Keeper
@@ -94,8 +94,8 @@ class Dispatch:
         self._clock = clock
         self._calls_max = calls_max
         self.guard = Guard()
-        self.gate: Gatekeeper | None = None  # without one, what it would hold is refused
-        self.confirmations: ConfirmDesk | None = None
+        self.gate: Gate | None = None  # without one, what it would hold is refused
+        self.confirmations: Confirmations | None = None
         self.parking = Parking(clock)
         self.tasks = Tasks(clock)
         self._sweeping = False
@@ -140,7 +140,7 @@ class Dispatch:
             route = view.find_tool(text) if text is not None else None
             if route is None:
                 call = kind(caller, client_id, TOOLS_CALL, params, meta, sink, self._clock.now(), self)
-                return self._lead_nowhere(call, text)
+                return self._refuse_unknown_tool(call, text)
         call = kind(
             caller,
             client_id,
@@ -185,7 +185,7 @@ class Dispatch:
         params["name"] = route.wire_name
         return self.go(call, link)
 
-    def _lead_nowhere(self, call: Call, name: str | None) -> Call:
+    def _refuse_unknown_tool(self, call: Call, name: str | None) -> Call:
         if name is None:
             return self._invalid(call, "params.name must be a string")
         call.target = name[:255]
@@ -438,7 +438,7 @@ class Dispatch:
         if call.done:
             return
         if isinstance(found, Consent):
-            self.consent_needed(call, link.segment, found)
+            self.ask_consent(call, link.segment, found)
             return
         if found.booked >= self._calls_max:
             call.on_failed(BUSY, Outcome.REFUSED)
@@ -472,7 +472,7 @@ class Dispatch:
         call.refuse(fault, status)
         return call
 
-    # Across eras (`House`)
+    # Across eras (`CallHandler`)
 
     def _across(self, call: Call, link: Link, tool: Route | None = None) -> Fault | None:
         """A modern client's call to a legacy server: note what a retry must repeat, and the log level it wants."""
@@ -495,7 +495,7 @@ class Dispatch:
         keeper = self._keepers.get(link.segment) if level in LOG_RANK else None
         return keeper.want_log_level(level) if keeper is not None and level is not None else None
 
-    def returned(self, call: Call) -> Heard | None:
+    def prepare_server(self, call: Call) -> Heard | None:
         return None if call.link is None else self._tell_level(call, call.link)
 
     def _came_back(
@@ -518,10 +518,10 @@ class Dispatch:
             return self.refuse(self._new(caller, client_id, method, params, meta, sink), resumed)
         return resumed
 
-    def asked(self, call: Call, link: Asked, request: Request) -> None:
+    def ask_client(self, call: Call, link: Asked, request: Request) -> None:
         self.parking.asked(call, link, request)
 
-    def withdrawn(self, call: Call, upstream_id: bytes) -> None:
+    def withdraw_question(self, call: Call, upstream_id: bytes) -> None:
         self.parking.withdrawn(call, upstream_id)
 
     def set_aside(self, call: Call) -> None:
@@ -541,7 +541,7 @@ class Dispatch:
             if call.timeout_s is not None:  # the time its client took is not the server's
                 call.deadline = self._clock.now() + call.timeout_s
 
-    def input_required(self, call: Call, result: Raw) -> bool:
+    def interview_client(self, call: Call, result: Raw) -> bool:
         if b'"input_required"' not in bytes(result) or call.method not in RESUMABLE:
             return False
         wanted = read_input_required(result)
@@ -559,7 +559,7 @@ class Dispatch:
         budgets = self.guard.budgets
         return None if budgets is None or not isinstance(call.link, Link) else budgets.asked(call.link, call, questions)
 
-    def consent_needed(self, call: Call, segment: str, consent: Consent) -> None:
+    def ask_consent(self, call: Call, segment: str, consent: Consent) -> None:
         said = f"{segment} takes calls of yours once you have agreed on this page. Open it, then call again."
         asked = {"mode": "url", "url": consent.url, "message": said}
         caller = call.caller
@@ -576,7 +576,7 @@ class Dispatch:
         data = {"reason": "auth_required", "url": consent.url, "next": said, "mcpax_code": -32002}
         call.on_failed(Fault(TOOL_DEGRADED, "tool_degraded", data), Outcome.REFUSED)
 
-    def refused(self, call: Call, error: Raw) -> tuple[bytes, int] | None:
+    def translate_error(self, call: Call, error: Raw) -> tuple[bytes, int] | None:
         if call.lacked is not None:  # the server's error is what came of a question the client cannot answer
             said = maybe_string((decode_object(error) or {}).get("message")) or "no reason given"
             data = {"requiredCapabilities": call.lacked, "error": error}
@@ -590,7 +590,7 @@ class Dispatch:
         since = call.started if call.forwarded is None else call.forwarded
         return with_latency(result, int((self._clock.now() - since) * 1000))
 
-    def ended(self, call: Call, outcome: Outcome) -> None:
+    def finish(self, call: Call, outcome: Outcome) -> None:
         self.in_flight.discard(call)
         if call.asking or call.request_digest:
             self.parking.ended(call)

@@ -1,4 +1,4 @@
-"""A call's house with a witness: somebody who is told how the call ended, whatever else becomes of it."""
+"""A call's handler with a witness: somebody who is told how the call ended, whatever else becomes of it."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,45 +7,45 @@ from typing import Any
 from msgspec import Raw
 
 from interlock.protocol.jsonrpc.messages import Request
-from interlock.runtime.calls.call import Call, House, Outcome
+from interlock.runtime.calls.call import Call, CallHandler, Outcome
 from interlock.runtime.calls.caller import Asked
 from interlock.runtime.credentials.consents import Consent
 
 
 class Witnessed:
-    """A House that passes everything on."""
+    """A CallHandler that passes everything on."""
 
-    __slots__ = ("_house", "_witness", "timing")
+    __slots__ = ("_handler", "_witness", "timing")
 
-    def __init__(self, house: House, witness: Callable[[Call, Outcome], None]) -> None:
-        self._house = house
-        self.timing = house.timing
+    def __init__(self, handler: CallHandler, witness: Callable[[Call, Outcome], None]) -> None:
+        self._handler = handler
+        self.timing = handler.timing
         self._witness = witness
 
-    def ended(self, call: Call, outcome: Outcome) -> None:
-        self._house.ended(call, outcome)
+    def finish(self, call: Call, outcome: Outcome) -> None:
+        self._handler.finish(call, outcome)
         self._witness(call, outcome)
 
-    def asked(self, call: Call, link: Asked, request: Request) -> None:
-        self._house.asked(call, link, request)
+    def ask_client(self, call: Call, link: Asked, request: Request) -> None:
+        self._handler.ask_client(call, link, request)
 
-    def withdrawn(self, call: Call, upstream_id: bytes) -> None:
-        self._house.withdrawn(call, upstream_id)
+    def withdraw_question(self, call: Call, upstream_id: bytes) -> None:
+        self._handler.withdraw_question(call, upstream_id)
 
-    def returned(self, call: Call) -> asyncio.Future[Any] | None:
-        return self._house.returned(call)
+    def prepare_server(self, call: Call) -> asyncio.Future[Any] | None:
+        return self._handler.prepare_server(call)
 
     def set_aside(self, call: Call) -> None:
-        self._house.set_aside(call)
+        self._handler.set_aside(call)
 
     def take_up(self, call: Call) -> None:
-        self._house.take_up(call)
+        self._handler.take_up(call)
 
-    def input_required(self, call: Call, result: Raw) -> bool:
-        return self._house.input_required(call, result)
+    def interview_client(self, call: Call, result: Raw) -> bool:
+        return self._handler.interview_client(call, result)
 
-    def consent_needed(self, call: Call, segment: str, consent: Consent) -> None:
-        self._house.consent_needed(call, segment, consent)
+    def ask_consent(self, call: Call, segment: str, consent: Consent) -> None:
+        self._handler.ask_consent(call, segment, consent)
 
-    def refused(self, call: Call, error: Raw) -> tuple[bytes, int] | None:
-        return self._house.refused(call, error)
+    def translate_error(self, call: Call, error: Raw) -> tuple[bytes, int] | None:
+        return self._handler.translate_error(call, error)

@@ -25,7 +25,7 @@ from interlock.runtime.base.clock import Clock
 from interlock.runtime.calls.call import Call, Outcome
 from interlock.runtime.calls.caller import Caller, Sink
 from interlock.runtime.catalog.routes import Route
-from interlock.runtime.gate.gate import Gatekeeper, Heard, result_of
+from interlock.runtime.gate.gate import Gate, Heard, result_of
 from interlock.runtime.gate.responses import Waiting
 from interlock.runtime.gate.rounds import Relayed
 from interlock.runtime.links.handshake import modern_head
@@ -63,15 +63,15 @@ class Confirming(Call, eq=False, kw_only=True):
             super().cancel(reason)
 
 
-class ConfirmDesk:
+class Confirmations:
     def __init__(
-        self, gate: Gatekeeper, deciding: Deciding, ways: Any, clock: Clock, find: Callable[[str], Route | None]
+        self, gate: Gate, deciding: Deciding, ways: Any, clock: Clock, find: Callable[[str], Route | None]
     ) -> None:
-        """`ways` is the dispatch, also the house of calls; `find` gives the route of a qualified name as listed now."""
+        """`ways` is the dispatch, which also handles calls; `find` gives the route now listed for a qualified name."""
         self._gate = gate
         self._deciding = deciding
         self._ways: Ways = ways
-        self._house = ways
+        self._handler = ways
         self._clock = clock
         self._find = find
         self._work: set[asyncio.Task[None]] = set()
@@ -79,7 +79,7 @@ class ConfirmDesk:
     def confirm(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
     ) -> Call:
-        call = Confirming(caller, client_id, CONFIRM, params, meta, sink, self._clock.now(), self._house)
+        call = Confirming(caller, client_id, CONFIRM, params, meta, sink, self._clock.now(), self._handler)
         read = read_confirm_untrusted(Raw(encode_value(params)))
         if isinstance(read, Fault):
             return self._ways.refuse(call, read)
@@ -128,7 +128,7 @@ class ConfirmDesk:
         }
         if "_meta" in call.params:
             params["_meta"] = call.params["_meta"]
-        self._house.ended(call, Outcome.OK)
+        self._handler.finish(call, Outcome.OK)
         call.done = True
         call.made = self._ways.call_tool(call.caller, call.client_id, params, call.meta, call.sink)
 
@@ -152,7 +152,7 @@ class _MadeBelow(Heard):
 
     __slots__ = ("_relayed",)
 
-    def __init__(self, sink: Sink, gate: Gatekeeper, call: Call, relayed: Relayed, route: Route) -> None:
+    def __init__(self, sink: Sink, gate: Gate, call: Call, relayed: Relayed, route: Route) -> None:
         super().__init__(sink, gate, call, Waiting(route=route, digest=relayed.digest, arguments=RAW_EMPTY))
         self._relayed = relayed
 

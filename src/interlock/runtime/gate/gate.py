@@ -69,7 +69,7 @@ class Standing(Protocol):
         """Whether whoever approved it may still do so."""
 
 
-class Gatekeeper:
+class Gate:
     def __init__(
         self,
         inbox: Inbox,
@@ -262,7 +262,7 @@ class Gatekeeper:
             self.finish(approval_id, Move.FAIL, "its caller left before anything was sent")
             return None
         call.gate = None
-        call.house = Witnessed(call.house, lambda _, outcome: self._over(waiting, outcome))
+        call.handler = Witnessed(call.handler, lambda _, outcome: self._over(waiting, outcome))
         return admitted
 
     def sent(self, call: Call, link: Link) -> None:
@@ -357,7 +357,7 @@ class Heard:
 
     __slots__ = ("_call", "_gate", "_sink", "_waiting")
 
-    def __init__(self, sink: Sink, gate: Gatekeeper, call: Call, waiting: Waiting) -> None:
+    def __init__(self, sink: Sink, gate: Gate, call: Call, waiting: Waiting) -> None:
         self._sink = sink
         self._gate = gate
         self._call = call

@@ -624,7 +624,7 @@ class Link:
             call.asking -= 1
             call.caller.asker.withdraw(self, upstream_id, params)
         elif isinstance(call, Call):
-            call.house.withdrawn(call, upstream_id)
+            call.handler.withdraw_question(call, upstream_id)
 
     def _answered(self, upstream_id: bytes) -> Asking | None:
         """On whose behalf a question was asked that is open no more."""

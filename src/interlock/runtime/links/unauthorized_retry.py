@@ -95,7 +95,7 @@ class Renewal:
                 pass
             else:
                 if not call.done:
-                    call.house.consent_needed(call, self._link.segment, consent)
+                    call.handler.ask_consent(call, self._link.segment, consent)
                 return
         call.on_failed(unauthorised(self._link.segment, lasting=denied.standing), Outcome.ERROR)
 

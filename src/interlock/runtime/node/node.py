@@ -63,8 +63,8 @@ from interlock.runtime.fronts.public import PublicDoor
 from interlock.runtime.fronts.sessions import Session, Sessions
 from interlock.runtime.fronts.stdio import LineFront
 from interlock.runtime.fronts.stdio_bridge import SOCKET, BridgedClient
-from interlock.runtime.gate.confirm import ConfirmDesk
-from interlock.runtime.gate.gate import Gatekeeper
+from interlock.runtime.gate.confirm import Confirmations
+from interlock.runtime.gate.gate import Gate
 from interlock.runtime.links.connector import Workshop
 from interlock.runtime.links.era_memory import EraMemory
 from interlock.runtime.links.keeper import Keeper
@@ -352,8 +352,8 @@ class Node:
         """What somebody approved who may no longer do so, and nobody has used (MCP-AX 11.3)."""
         return await self.inbox.void_where(ANCHOR_GONE, lambda approval: not self.judge.stands(approval))
 
-    def _make_gate(self) -> Gatekeeper:
-        gate = Gatekeeper(
+    def _make_gate(self) -> Gate:
+        gate = Gate(
             self.inbox,
             self.anchors,
             self.judge,
@@ -365,7 +365,7 @@ class Node:
         gate.ruled = self.definitions.get
         self.deciding.is_current = self._is_current
         self.dispatch.gate = gate
-        self.confirmations = ConfirmDesk(gate, self.deciding, self.dispatch, self.clock, self._find_tool)
+        self.confirmations = Confirmations(gate, self.deciding, self.dispatch, self.clock, self._find_tool)
         self.dispatch.confirmations = self.confirmations
         self.catalog.on_redefined.append(gate.definitions_changed)
         return gate

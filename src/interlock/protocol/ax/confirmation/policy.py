@@ -23,8 +23,8 @@ class Hold(enum.Enum):
     DEFINITION = "definition"  # a person says once what the tool does
 
 
-class Gate(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call of a tool may meet besides its server. A tool that has none of it has no Gate."""
+class GateRule(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call of a tool may meet besides its server. A tool that has none of it has no GateRule."""
 
     hold: Hold | None
     relays: bool  # a hop below may answer confirmation_required, which is carried up
@@ -62,5 +62,5 @@ def hold_of(
     return Hold.CALL if irreversible else None
 
 
-def gate_of(hold: Hold | None, *, relays: bool, by_contract: bool = False) -> Gate | None:
-    return Gate(hold=hold, relays=relays, by_contract=by_contract) if hold is not None or relays else None
+def gate_of(hold: Hold | None, *, relays: bool, by_contract: bool = False) -> GateRule | None:
+    return GateRule(hold=hold, relays=relays, by_contract=by_contract) if hold is not None or relays else None

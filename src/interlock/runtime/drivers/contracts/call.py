@@ -277,7 +277,7 @@ class ContractCall(LentCall, eq=False, kw_only=True):
             self.fail(DriverError(code="upstream_error", message="the server's result is of a kind not known here"))
             return
         if self.caller.era is not MODERN:
-            if not self.house.input_required(self, response.result):
+            if not self.handler.interview_client(self, response.result):
                 self.fail(_UNANSWERABLE)
             return
         wanted = read_input_required(response.result)

@@ -126,7 +126,7 @@ class LentCall(Call, eq=False, kw_only=True):
             params.pop("requestState", None)
             self.link = link
             self.wished = self.asked.get(NAMED_BY[self.method])
-            first = self.house.returned(self)
+            first = self.handler.prepare_server(self)
             if first is not None:
                 self.begin(self._sent_after(first, link, verdict))
                 return None
@@ -175,8 +175,8 @@ class LentCall(Call, eq=False, kw_only=True):
         if self.caller.era is not Era.MODERN:
             brought = result_to_legacy(Raw(result))
             result = result if isinstance(brought, Fault) else brought
-        if self.house.timing is not None:
-            result = self.house.timing(self, result)
+        if self.handler.timing is not None:
+            result = self.handler.timing(self, result)
         self._end(encode_result(self.client_id, result), outcome, 200)
 
     def give_back(self) -> None:

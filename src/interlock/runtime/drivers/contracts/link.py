@@ -172,7 +172,7 @@ def _as_begun(call: Call) -> tuple[Any, ...]:
         call.meta,
         call.sink,
         call.started,
-        call.house,
+        call.handler,
         call.target,
         call.timeout_s,
         call.head,
