@@ -19,6 +19,7 @@ LAYERS = {
     "surface": 5,
     "subserver": 5,
     "runtime": 4,
+    "operator_api": 3,
     "uplink": 3,
     "packages": 3,
     "keys": 3,
@@ -49,7 +50,7 @@ ORDER = [
         "net.http",
         "net",
     ),
-    *("net.websocket", "process", "keys", "packages", "uplink"),
+    *("net.websocket", "process", "keys", "packages", "uplink", "operator_api"),
     *("runtime.base", "runtime.trust", "runtime.sandbox", "runtime.credentials", "runtime.calls", "runtime.links"),
     *("runtime.catalog", "runtime.access", "runtime.approvals", "runtime.gate", "runtime.dispatch"),
     *("runtime.audience", "runtime.ax", "runtime.fronts", "runtime.parents", "runtime.drivers"),
@@ -246,10 +247,20 @@ def hooks_need_python_alone(source: Source) -> Iterator[str]:
             yield f"{source.module} imports {name}"
 
 
+def operator_api_is_types_alone(source: Source) -> Iterator[str]:
+    """Every command reads answers with it, and should not wait for anything else to be imported."""
+    if source.package != "operator_api":
+        return
+    for name in _imports(source):
+        if name.split(".")[0] not in {"typing", "msgspec"} and not name.startswith("interlock.operator_api"):
+            yield f"{source.module} imports {name}"
+
+
 RULES: list[Rule] = [
     imports_go_downhill,
     packages_stand_in_order,
     hooks_need_python_alone,
+    operator_api_is_types_alone,
     a_leaf_needs_no_node,
     protocol_is_pure,
     only_the_guard_admits,
@@ -283,6 +294,8 @@ BREACHES: list[tuple[Rule, str, str]] = [
     (packages_stand_in_order, "interlock.attic.x", ""),
     (hooks_need_python_alone, "interlock.hooks.x", "import msgspec"),
     (hooks_need_python_alone, "interlock.hooks.x", "from interlock.protocol.drivers import errors"),
+    (operator_api_is_types_alone, "interlock.operator_api.x", "import asyncio"),
+    (operator_api_is_types_alone, "interlock.operator_api.x", "from interlock.protocol.drivers.model import Problem"),
     (a_leaf_needs_no_node, "interlock.subserver.x", "from interlock.runtime.node.node import Node"),
     (a_leaf_needs_no_node, "interlock.subserver.x", "from interlock.store.sqlite.store import SqliteStore"),
     (imports_go_downhill, "interlock.runtime.x", "from interlock.subserver import Subserver"),

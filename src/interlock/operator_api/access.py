@@ -1,0 +1,49 @@
+"""Access: the tokens of clients, subservers and operators, and the keys of people."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+TokenAudience = Literal["client", "subserver", "operator"]
+TokenScope = Literal["read", "write", "admin"]
+
+
+class Token(Struct, frozen=True, kw_only=True):
+    """A token without what makes it one."""
+
+    id: Annotated[str, Meta(description="Its id.")]
+    name: Annotated[str, Meta(description="The name it was given.")]
+    door: Annotated[TokenAudience, Meta(description="Who may use it: client, subserver or operator.")]
+    scope: Annotated[str | None, Meta(description="What it amounts to: read, write or admin.")]
+    created_at: Annotated[str, Meta(description="When it was made.")]
+    expires_at: Annotated[str | None, Meta(description="When it ends.")]
+    last_used_at: Annotated[str | None, Meta(description="When it was last used.")]
+
+
+class Tokens(Struct, frozen=True, kw_only=True):
+    """Every token that is not revoked."""
+
+    tokens: Annotated[tuple[Token, ...], Meta(description="Oldest first.")]
+
+
+class IssuedToken(Struct, frozen=True, kw_only=True):
+    """A new token; this is the only time it is shown."""
+
+    token: Annotated[str, Meta(description="The token itself.")]
+    id: Annotated[str, Meta(description="Its id.")]
+    name: Annotated[str, Meta(description="The name it was given.")]
+    door: Annotated[TokenAudience, Meta(description="Who may use it.")] = field(name="for")
+    expires_at: Annotated[str | None, Meta(description="When it ends.")]
+
+
+class RevokedTokens(Struct, frozen=True, kw_only=True):
+    """Tokens that are not taken any more."""
+
+    revoked: Annotated[tuple[str, ...], Meta(description="Their ids.")]
+
+
+class RevokedKeys(Struct, frozen=True, kw_only=True):
+    """Keys of a person that prove nothing any more."""
+
+    revoked: Annotated[tuple[str, ...], Meta(description="Their thumbprints.")]
+    voided: Annotated[tuple[str, ...], Meta(description="Approvals that they had given and that were not used.")]

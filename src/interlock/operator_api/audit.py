@@ -1,0 +1,31 @@
+"""Audit: pages of the tamper-evident log."""
+
+from typing import Annotated, Generic, TypeVar
+
+from msgspec import Meta, Struct
+
+Record = TypeVar("Record")
+
+
+class AuditRecord(Struct, frozen=True, kw_only=True):
+    """One record. Which members it has besides depends on what happened."""
+
+    seq: Annotated[int, Meta(description="Its place in the log.")]
+    hash: Annotated[str, Meta(description="Its link in the chain of hashes.")]
+    at: Annotated[str, Meta(description="When it happened.")] = ""
+    who: Annotated[str, Meta(description="The principal.")] = ""
+    via: Annotated[str, Meta(description="By which way: http, stdio, operator, ...")] = ""
+    method: Annotated[str, Meta(description="What was asked.")] = ""
+    tool: Annotated[str | None, Meta(description="Of which tool.")] = None
+    args_sha256: Annotated[str | None, Meta(description="The digest of the arguments.")] = None
+    verdict: Annotated[str, Meta(description="What was decided.")] = ""
+    outcome: Annotated[str, Meta(description="How it ended.")] = ""
+    reason: Annotated[str | None, Meta(description="Why.")] = None
+    ms: Annotated[float | None, Meta(description="How long it took.")] = None
+
+
+class AuditPage(Struct, Generic[Record], frozen=True, kw_only=True):
+    """Consecutive records. The node builds it of records as they were written, readers of `AuditRecord`."""
+
+    records: Annotated[tuple[Record, ...], Meta(description="Oldest first.")]
+    last: Annotated[int, Meta(description="The sequence of the newest record of the log.")]

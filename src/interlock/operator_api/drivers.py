@@ -1,0 +1,210 @@
+"""Drivers: servers declared as files, what each one declares, how it stands, and what is decided about it."""
+
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+
+class Problem(Struct, frozen=True, kw_only=True):
+    """What is wrong with a file, and what to do."""
+
+    file: Annotated[str, Meta(description="Which file.")]
+    line: Annotated[int | None, Meta(description="Where in it.")] = None
+    field: Annotated[str, Meta(description="A JSON pointer; empty: the whole file.")] = ""
+    code: Annotated[str, Meta(description="Its name, for programs.")]
+    message: Annotated[str, Meta(description="What is wrong.")]
+    hint: Annotated[str, Meta(description="What to do.")]
+    severity: Annotated[str, Meta(description="error, warning or note.")] = "error"
+    schema: Annotated[str | None, Meta(description="The specification that says so.")] = None
+
+
+class DriverSummary(Struct, frozen=True, kw_only=True):
+    """A driver as lists show it."""
+
+    id: Annotated[str, Meta(description="Its id.")]
+    key: Annotated[str, Meta(description="Its id and major version: ID@MAJOR.")]
+    version: Annotated[str | None, Meta(description="Its version.")]
+    name: Annotated[str | None, Meta(description="Its name for people.")]
+    state: Annotated[
+        str,
+        Meta(
+            description="ready, partial, untrusted, unauthed, unavailable, rejected, installing, checking, stopped",
+        ),
+    ]
+    reason: Annotated[str | None, Meta(description="Why it stands like this.")]
+    trusted: Annotated[bool, Meta(description="Whether its files are accepted as they are now.")]
+    server_kind: Annotated[
+        str | None, Meta(description="What its server is: npm, pypi, binary, container, remote, ...")
+    ]
+    transport: Annotated[str | None, Meta(description="How its server is reached.")]
+    sandboxed: Annotated[bool, Meta(description="Whether a sandbox is not switched off for it.")]
+    contracts: Annotated[tuple[str, ...], Meta(description="The contracts it is bound to.")]
+    root: Annotated[str, Meta(description="The kind of folder it was found in.")]
+    folder: Annotated[str, Meta(description="Its folder.")]
+    found: Annotated[tuple[Problem, ...], Meta(description="Problems that only its running server could show.")]
+    warnings: Annotated[int, Meta(description="How many warnings there are.")]
+
+
+class Draft(Struct, frozen=True, kw_only=True):
+    """A driver that `interlock add` has not finished."""
+
+    id: Annotated[str, Meta(description="Its id.")]
+    folder: Annotated[str, Meta(description="Its folder.")]
+
+
+class Drivers(Struct, frozen=True, kw_only=True):
+    """Every driver of the workspace."""
+
+    drivers: Annotated[tuple[DriverSummary, ...], Meta(description="The drivers.")]
+    drafts: Annotated[tuple[Draft, ...], Meta(description="Drivers that are not finished.")]
+    problems: Annotated[tuple[Problem, ...], Meta(description="Problems of no single driver.")]
+
+
+class Binding(Struct, frozen=True, kw_only=True):
+    """A tool of the server and the contract it implements."""
+
+    tool_name: Annotated[str, Meta(description="The tool at the server.")]
+    contract: Annotated[str, Meta(description="The contract.")]
+    version: Annotated[str | None, Meta(description="Its version; null: the contract was not found.")]
+    file: Annotated[str | None, Meta(description="The file of the contract.")]
+
+
+class Acceptance(Struct, frozen=True, kw_only=True):
+    """When a person accepted the files, and which state of them."""
+
+    digest: Annotated[str, Meta(description="The digest of the folder then.")]
+    by: Annotated[str, Meta(description="Who accepted it.")]
+    at: Annotated[str, Meta(description="When.")]
+    policy_tags: Annotated[tuple[str, ...], Meta(description="The policy tags it had.")]
+
+
+class RunningServer(Struct, frozen=True, kw_only=True):
+    """What the server of a driver is now, beside what its file says."""
+
+    protocol_version: Annotated[str | None, Meta(description="The version of MCP that is spoken.")]
+    transport: Annotated[str | None, Meta(description="The transport in use.")]
+    version: Annotated[str | None, Meta(description="The version that is installed.")]
+    link: Annotated[str | UnsetType, Meta(description="How its link stands; absent: it is not running.")] = UNSET
+    last_words: Annotated[tuple[str, ...], Meta(description="The last lines it wrote to stderr.")]
+
+
+class DriverDetail(DriverSummary, frozen=True, kw_only=True):
+    """A driver in full: everything that decides whether it is trusted, and what changed since it was.
+
+    Of a driver whose file cannot be read, the fields that the file would give are absent.
+    """
+
+    digest: Annotated[str, Meta(description="The digest of its folder; trusting it takes this.")]
+    accepted: Annotated[Acceptance | None, Meta(description="What was accepted; null: nothing yet.")]
+    changed: Annotated[tuple[str, ...], Meta(description="Files that changed since.")]
+    difference: Annotated[tuple[str, ...], Meta(description="The lines that changed, as a unified diff.")]
+    files: Annotated[tuple[str, ...], Meta(description="The files of its folder.")]
+    problems: Annotated[tuple[Problem, ...], Meta(description="Everything that is wrong with it.")]
+    running: Annotated[RunningServer | None, Meta(description="Its server; null: nothing is started for it.")]
+    description: Annotated[str, Meta(description="What it is for.")] = ""
+    server: Annotated[dict[str, Any], Meta(description="The server, as the file declares it.")] = {}
+    sandbox: Annotated[dict[str, Any] | None, Meta(description="The sandbox, as the file declares it.")] = None
+    egress: Annotated[tuple[str, ...], Meta(description="Hosts it may reach.")] = ()
+    install: Annotated[tuple[str, ...], Meta(description="Ways to install it.")] = ()
+    secrets: Annotated[
+        dict[str, str | None], Meta(description="Secrets it is given, and where each one is; null: described nowhere.")
+    ] = {}
+    policy_tags: Annotated[tuple[str, ...], Meta(description="Its policy tags.")] = ()
+    region: Annotated[tuple[str, ...], Meta(description="Where it may run.")] = ()
+    protocol_version: Annotated[str | None, Meta(description="The version of MCP it declares.")] = None
+    extension_keys: Annotated[tuple[str, ...], Meta(description="Extensions of its file.")] = ()
+    expose: Annotated[str, Meta(description="What of its server is listed: bound, all, ...")] = "bound"
+    isolation: Annotated[str, Meta(description="Who shares a process of it.")] = "driver"
+    bindings: Annotated[tuple[Binding, ...], Meta(description="Tools and the contracts they implement.")] = ()
+
+
+class UnreadableDriver(DriverDetail, frozen=True, kw_only=True, omit_defaults=True):
+    """A driver whose file cannot be read."""
+
+
+class RankedDriver(Struct, frozen=True, kw_only=True):
+    """A driver that could serve a contract."""
+
+    driver: Annotated[str, Meta(description="ID@MAJOR.")]
+    cost_units: Annotated[float, Meta(description="What a call would cost.")]
+
+
+class RejectedDriver(Struct, frozen=True, kw_only=True):
+    """A driver that could not, and why."""
+
+    driver: Annotated[str, Meta(description="ID@MAJOR.")]
+    phase: Annotated[int, Meta(description="The phase of the selection that it left in.")]
+    code: Annotated[str, Meta(description="Why, for programs.")]
+    reason: Annotated[str, Meta(description="Why, for people.")]
+
+
+class ServedContract(Struct, frozen=True, kw_only=True):
+    """A contract, which driver serves it, and why not another."""
+
+    contract: Annotated[str, Meta(description="Its id.")]
+    version: Annotated[str, Meta(description="Its version.")]
+    name: Annotated[str, Meta(description="The tool as which it is listed.")]
+    file: Annotated[str, Meta(description="Its file.")]
+    pinned: Annotated[str | None, Meta(description="The driver that drivers.pins names for it.")]
+    decided_by: Annotated[str, Meta(description="What decided between drivers: pin, only, cost, ...")]
+    ranked: Annotated[tuple[RankedDriver, ...], Meta(description="The drivers that could serve it, the first does.")]
+    rejected: Annotated[tuple[RejectedDriver, ...], Meta(description="Those that could not.")]
+    error: Annotated[str | None, Meta(description="Why no driver serves it.")]
+
+
+class ExampleOutcome(Struct, frozen=True, kw_only=True):
+    """How one example of a contract went."""
+
+    contract: Annotated[str, Meta(description="Of which contract.")]
+    example: Annotated[str, Meta(description="Its name.")]
+    driver: Annotated[str, Meta(description="Through which driver.")]
+    outcome: Annotated[str, Meta(description="passed, failed, held or skipped.")]
+    difference: Annotated[tuple[str, ...], Meta(description="What differs from the expected result, or why.")]
+
+
+class DriverExamples(Struct, frozen=True, kw_only=True):
+    """How the examples of a driver's contracts went."""
+
+    id: Annotated[str, Meta(description="Its id.")]
+    key: Annotated[str, Meta(description="ID@MAJOR.")]
+    ok: Annotated[bool, Meta(description="Whether nothing failed and nothing was held.")]
+    examples: Annotated[tuple[ExampleOutcome, ...], Meta(description="In the order of the contracts.")]
+
+
+class DriverUpdate(Struct, frozen=True, kw_only=True, rename={"before": "from"}):
+    """The newest release of a driver's server, beside the one in use."""
+
+    id: Annotated[str, Meta(description="The id of the driver.")]
+    key: Annotated[str, Meta(description="ID@MAJOR.")]
+    before: Annotated[str | None, Meta(description="The version in use.")]
+    to: Annotated[str | None, Meta(description="The newest version.")]
+    changes: Annotated[tuple[str, ...], Meta(description="What differs in what is installed.")]
+    state: Annotated[str, Meta(description="How the newest came up.")]
+    reason: Annotated[str | None, Meta(description="Why it did not.")]
+    added: Annotated[tuple[str, ...], Meta(description="New tools.")]
+    removed: Annotated[tuple[str, ...], Meta(description="Tools that are gone.")]
+    changed: Annotated[tuple[str, ...], Meta(description="Tools whose definition differs.")]
+    difference: Annotated[tuple[str, ...], Meta(description="How the definitions differ, as a unified diff.")]
+    candidate: Annotated[str | None, Meta(description="What switching to it takes; null: it is in use already.")]
+
+
+class SwitchedDriver(Struct, frozen=True, kw_only=True):
+    """A driver whose server is started from the newest release."""
+
+    id: Annotated[str, Meta(description="The id of the driver.")]
+    key: Annotated[str, Meta(description="ID@MAJOR.")]
+    to: Annotated[str | None, Meta(description="The version.")]
+
+
+class AllowedHosts(Struct, frozen=True, kw_only=True):
+    """Hosts that a driver may reach besides those of its file."""
+
+    id: Annotated[str, Meta(description="The id of the driver.")]
+    allowed: Annotated[tuple[str, ...], Meta(description="The hosts.")]
+
+
+class RemovedDriver(Struct, frozen=True, kw_only=True):
+    """A driver that was deleted, forgotten, or both."""
+
+    removed: Annotated[str | None, Meta(description="The path that was deleted.")]
+    forgotten: Annotated[tuple[str, ...], Meta(description="Keys of registered versions that were forgotten.")]

@@ -1,0 +1,151 @@
+"""Links: the servers, subservers and drivers below a node, and how each one stands."""
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from interlock.operator_api.budgets import Spent
+
+
+class Server(Struct, frozen=True, kw_only=True):
+    """What a server says of itself."""
+
+    name: Annotated[str, Meta(description="Its name.")]
+    version: Annotated[str, Meta(description="Its version.")]
+
+
+class Withheld(Struct, frozen=True, kw_only=True):
+    """A tool or prompt that the server offers and the node does not list."""
+
+    name: Annotated[str, Meta(description="As its server names it.")]
+    reason: Annotated[str, Meta(description="Why it is not listed.")]
+
+
+class Below(Struct, frozen=True, kw_only=True):
+    """A segment below a link that is an aggregator, with everything below it."""
+
+    path: Annotated[tuple[str, ...], Meta(description="The segments below the link, outermost first.")]
+    tools: Annotated[int, Meta(description="Tools of this segment and all segments below it.")]
+    hops: Annotated[int, Meta(description="Hops to the nearest of them.")]
+    latency_class: Annotated[str | None, Meta(description="That of the slowest tool.")]
+    degraded: Annotated[int, Meta(description="Tools that are degraded.")]
+    irreversible: Annotated[int, Meta(description="Tools whose effect cannot be undone.")]
+    gated: Annotated[int, Meta(description="Tools that are held for a decision further down.")]
+
+
+class Registration(Struct, frozen=True, kw_only=True):
+    """What MCP-AX adds for a link that registered by itself (MCP-AX 6)."""
+
+    subserver_id: Annotated[str, Meta(description="Who registered, by its own id.")]
+    principal: Annotated[str, Meta(description="Whom its credential names.")]
+    authority: Annotated[str | None, Meta(description="The domain it speaks for: dns:example.com.")]
+    verified: Annotated[bool, Meta(description="Whether it has proved that.")]
+    auth_scope: Annotated[str, Meta(description="What it may offer: read, write or admin.")]
+    transport_class: Annotated[str, Meta(description="The transport class it declares.")]
+    version: Annotated[str | None, Meta(description="The version of MCP-AX it speaks, if it says so.")]
+    heartbeat_interval_ms: Annotated[int, Meta(description="How often it says that it lives; 0: the link tells.")]
+    registered_at: Annotated[str, Meta(description="When it registered.")]
+    session: Annotated[str, Meta(description="Its session, masked.")]
+    liveness: Annotated[str | None, Meta(description="How its heartbeat stands.")]
+    aggregators: Annotated[int, Meta(description="Aggregators below it.")]
+    secure_by: Annotated[str | None, Meta(description="Why a link without TLS counts as secure.")]
+    unwanted_notifications: Annotated[int, Meta(description="Notifications it sent that it may not send.")]
+    dropped_notifications: Annotated[int, Meta(description="Notifications of it that were dropped.")]
+
+
+class HeldToken(Struct, frozen=True, kw_only=True):
+    """What may be seen of the token towards a server."""
+
+    expires_at: Annotated[str | None, Meta(description="When it ends; null: not known.")]
+
+
+class Link(Struct, frozen=True, kw_only=True):
+    """One link, and how it stands. A child that has not registered yet has only the fields without a default."""
+
+    segment: Annotated[str, Meta(description="Its place in the namespace.")]
+    kind: Annotated[str, Meta(description="How the node came to it: spawned, dialled, registered, child, driver.")]
+    transport: Annotated[str, Meta(description="stdio, http, sse, websocket, ...")]
+    era: Annotated[str | None, Meta(description="legacy or modern; null before the first contact.")] = None
+    protocol_version: Annotated[str | None, Meta(description="The version of MCP that is spoken.")] = None
+    state: Annotated[str, Meta(description="ready, connecting, slow, degraded, unauthorised, failed or stopped.")]
+    reason: Annotated[str | None, Meta(description="Why it stands like this.")]
+    since: Annotated[str, Meta(description="Since when.")]
+    server: Annotated[Server | None, Meta(description="What the server says of itself.")] = None
+    tools: Annotated[int, Meta(description="Tools that are listed.")] = 0
+    contracts: Annotated[int | None, Meta(description="Contracts that a driver serves; null for other links.")] = None
+    prompts: Annotated[int, Meta(description="Prompts that are listed.")] = 0
+    resources: Annotated[int, Meta(description="Resources that are listed.")] = 0
+    withheld: Annotated[tuple[Withheld, ...], Meta(description="What is offered and not listed.")] = ()
+    in_flight: Annotated[int, Meta(description="Calls of clients that are on their way.")] = 0
+    parked: Annotated[int, Meta(description="Calls that wait for their clients.")] = 0
+    calls: Annotated[int, Meta(description="Calls so far.")] = 0
+    errors: Annotated[int, Meta(description="Those that failed.")] = 0
+    restarts: Annotated[int, Meta(description="How often it was started or dialled again.")] = 0
+    stray: Annotated[int, Meta(description="Answers that no request waited for.")] = 0
+    stdout_noise: Annotated[int, Meta(description="Lines it sent that are no message.")] = 0
+    unsent: Annotated[int, Meta(description="Our answers, cancellations and notices that did not arrive.")] = 0
+    pid: Annotated[int | None, Meta(description="Its process, if this node started it.")] = None
+    sandbox: Annotated[bool | None, Meta(description="Whether it runs in a sandbox; null: not started here.")] = None
+    stderr_lines: Annotated[int, Meta(description="Lines it wrote to stderr.")] = 0
+    hops: Annotated[int, Meta(description="Hops to its farthest tool.")] = 1
+    below: Annotated[tuple[Below, ...], Meta(description="What is below it, if it is an aggregator.")] = ()
+    budget: Annotated[dict[str, Spent] | None, Meta(description="What it may use, by the name of the limit.")] = None
+    registration: Annotated[Registration | UnsetType, Meta(description="Only of a link that registered by itself.")] = (
+        UNSET
+    )
+    latency_ms: Annotated[float | None, Meta(description="The median of its last calls.")] = None
+    token: Annotated[HeldToken | None, Meta(description="The token the node has for it.")] = None
+    consent: Annotated[bool, Meta(description="Whether it waits for a person to agree to a token.")] = False
+    users: Annotated[int | None, Meta(description="Users with a connection of their own; null: all share one.")] = None
+
+
+class WaitingChild(Link, frozen=True, kw_only=True, omit_defaults=True):
+    """A child process of the node that has not registered yet."""
+
+
+class Links(Struct, frozen=True, kw_only=True):
+    """Every link of the node."""
+
+    links: Annotated[tuple[Link, ...], Meta(description="Configured ones in the order of the configuration.")]
+
+
+class LogLine(Struct, frozen=True, kw_only=True):
+    """A line that a program wrote to stderr."""
+
+    at: Annotated[str, Meta(description="When it was read.")]
+    text: Annotated[str, Meta(description="The line.")]
+
+
+class LinkLog(Struct, frozen=True, kw_only=True):
+    """The newest lines that the program of a link wrote to stderr."""
+
+    segment: Annotated[str, Meta(description="Of which link.")]
+    lines: Annotated[tuple[LogLine, ...], Meta(description="Oldest first.")]
+
+
+class RestartedLink(Struct, frozen=True, kw_only=True):
+    """A link whose old connection or process is gone."""
+
+    segment: Annotated[str, Meta(description="Which link.")]
+    state: Annotated[str, Meta(description="How it stands now.")]
+    disconnected: Annotated[
+        bool | UnsetType,
+        Meta(description="Only of a subserver that dialled in: whether it was connected. It returns by itself."),
+    ] = UNSET
+
+
+class ReleasedSegment(Struct, frozen=True, kw_only=True):
+    """A segment that has no owner any more."""
+
+    segment: Annotated[str, Meta(description="Which segment.")]
+    held: Annotated[bool, Meta(description="Whether a subserver is still connected at it.")]
+
+
+class Consent(Struct, frozen=True, kw_only=True):
+    """The page on which a person agrees to a token for a server."""
+
+    segment: Annotated[str, Meta(description="For which link.")]
+    url: Annotated[str, Meta(description="The page.")]
+    issuer: Annotated[str, Meta(description="Whose page it is.")]
+    scopes: Annotated[tuple[str, ...], Meta(description="What is asked for.")]
+    expires_at: Annotated[str, Meta(description="Until when the page can be used.")]

@@ -1,0 +1,105 @@
+"""Request bodies. Every one refuses members that it does not know; what is left out has its default."""
+
+from typing import Annotated, Final, Literal
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
+
+from interlock.operator_api.access import TokenAudience, TokenScope
+
+REASON_CHARS_MAX: Final = 1000
+DAYS_MAX: Final = 3650
+SECRET_NAME_CHARS_MAX: Final = 80
+HOST_CHARS_MAX: Final = 253  # RFC 1035 2.3.4, as text
+
+_SHA256: Final = "^[0-9a-f]{64}$"
+_ANCHOR_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"  # as an [[anchor]] may be called
+
+
+class RequestBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What every request body has in common."""
+
+
+class IssueToken(RequestBody, frozen=True, kw_only=True):
+    """A token to be made."""
+
+    name: Annotated[str, Meta(description="What to call it. A name may be used again.")]
+    door: Annotated[TokenAudience, Meta(description="Who is to use it.")] = field(name="for")
+    scope: Annotated[TokenScope | None, Meta(description="What it may do; null: the default for its kind.")] = None
+    days: Annotated[
+        Annotated[int, Meta(ge=1, le=DAYS_MAX)] | None, Meta(description="For how long; null: as configured.")
+    ] = None
+
+
+class SetSecret(RequestBody, frozen=True, kw_only=True):
+    """A secret to be kept."""
+
+    name: Annotated[str, Meta(description="Its name.", min_length=1, max_length=SECRET_NAME_CHARS_MAX)]
+    value: Annotated[str, Meta(description="Its value, which is never shown again.", min_length=1)]
+    unless_kept: Annotated[bool, Meta(description="Leave what is kept already as it is.")] = False
+
+
+class Decide(RequestBody, frozen=True, kw_only=True):
+    """A decision on an approval."""
+
+    decision: Annotated[Literal["approve", "deny"], Meta(description="What is decided.")]
+    reason: Annotated[
+        Annotated[str, Meta(max_length=REASON_CHARS_MAX)] | None, Meta(description="Told to the caller.")
+    ] = None
+    tool_class: Annotated[
+        Literal["read_only", "reversible", "irreversible"] | None,
+        Meta(description="The answer, where it is asked what a tool does."),
+    ] = field(name="class", default=None)
+
+
+class DecideApproval(Decide, frozen=True, kw_only=True):
+    """A decision on an approval, as JSON."""
+
+    proof: Annotated[
+        Raw | UnsetType, Meta(description="The proof that approving takes: {type, token}, or the token alone.")
+    ] = UNSET
+
+
+class DecideApprovalForm(Decide, frozen=True, kw_only=True):
+    """A decision on an approval, as the page sends it."""
+
+    proof: Annotated[str | None, Meta(description="The proof as text.")] = None
+
+
+class TrustDriver(RequestBody, frozen=True, kw_only=True):
+    """The acceptance of a driver's files."""
+
+    digest: Annotated[str, Meta(description="The digest of the folder as it was shown.", pattern=_SHA256)]
+
+
+class AllowHost(RequestBody, frozen=True, kw_only=True):
+    """A host that a driver may reach besides those of its file."""
+
+    host: Annotated[str, Meta(description="api.example.com or *.example.com", min_length=1, max_length=HOST_CHARS_MAX)]
+    revoke: Annotated[bool, Meta(description="Take it back.")] = False
+
+
+class RunExamples(RequestBody, frozen=True, kw_only=True):
+    """A run of the examples of a driver's contracts."""
+
+    allow_mutation: Annotated[bool, Meta(description="Also examples that change something.")] = False
+
+
+class UpdateDriver(RequestBody, frozen=True, kw_only=True):
+    """A look at the newest release of a driver's server, or the switch to it."""
+
+    candidate: Annotated[
+        Annotated[str, Meta(pattern=_SHA256)] | None, Meta(description="What the look named; null: only look.")
+    ] = None
+
+
+class InvitePasskey(RequestBody, frozen=True, kw_only=True):
+    """An invitation to make a passkey."""
+
+    name: Annotated[str, Meta(description="Whose passkey it will be.", pattern=_ANCHOR_NAME)]
+
+
+class EnrolPasskey(RequestBody, frozen=True, kw_only=True):
+    """A passkey that a browser has made; bytes in base64url."""
+
+    client_data: Annotated[str, Meta(description="clientDataJSON of the answer.")]
+    attestation: Annotated[str, Meta(description="attestationObject of the answer.")]

@@ -1,0 +1,111 @@
+"""Status: the node as a whole."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from interlock.operator_api.budgets import Budget, Spent
+from interlock.operator_api.links import Link
+
+
+class NodeFacts(Struct, frozen=True, kw_only=True):
+    """The node itself."""
+
+    name: Annotated[str, Meta(description="Its name.")]
+    version: Annotated[str, Meta(description="The version of Interlock.")]
+    pid: Annotated[int, Meta(description="Its process.")]
+    url: Annotated[str, Meta(description="Its public URL.")]
+    mcp_url: Annotated[str, Meta(description="Where MCP clients connect.")]
+    operator_url: Annotated[str, Meta(description="Where operators connect.")]
+    started_at: Annotated[str, Meta(description="When it started.")]
+    uptime_s: Annotated[float, Meta(description="For how long it has been running.")]
+    data: Annotated[str, Meta(description="Its data folder.")]
+    aggregator_id: Annotated[str, Meta(description="Who it is in a tree of aggregators.")]
+    tree: Annotated[str, Meta(description="The name of its tree.")]
+    audit_trouble: Annotated[str | None, Meta(description="Why the audit log cannot be written.")]
+    require_proof: Annotated[str, Meta(description="When a subserver has to prove who it is: ax.require_proof.")]
+
+
+class ConfigurationState(Struct, frozen=True, kw_only=True):
+    """What became of the last change to the configuration files."""
+
+    files: Annotated[tuple[str, ...], Meta(description="The files that were read.")]
+    read_at: Annotated[str, Meta(description="When they were last read without a problem.")]
+    problem: Annotated[str | None, Meta(description="Why the newest state of the files is not in effect.")]
+    restart_for: Annotated[tuple[str, ...], Meta(description="Changed keys that take effect with the next start.")]
+
+
+class Parent(Struct, frozen=True, kw_only=True):
+    """An aggregator that this node registers with."""
+
+    url: Annotated[str, Meta(description="Where it is.")]
+    segment: Annotated[str, Meta(description="The segment that is asked for.")]
+    tree: Annotated[str, Meta(description="In which tree.")]
+    state: Annotated[str, Meta(description="registered, connecting, waiting, standby or stopped.")]
+    since: Annotated[str, Meta(description="Since when.")]
+    assigned_segment: Annotated[str | None, Meta(description="The segment it has assigned.")]
+    aggregator_id: Annotated[str | None, Meta(description="Who it is.")]
+    scope: Annotated[str | None, Meta(description="What this node may offer there.")]
+    secure_by: Annotated[str | None, Meta(description="Why a link without TLS counts as secure.")]
+    not_listed: Annotated[int, Meta(description="Tools of this node that it does not list.")]
+    reason: Annotated[str | None, Meta(description="Why it stands like this.")]
+    next_step: Annotated[str | None, Meta(description="What an operator can do about it.")]
+    budget: Annotated[dict[str, Spent] | None, Meta(description="What it lets this node use.")]
+
+
+class CatalogCounts(Struct, frozen=True, kw_only=True):
+    """How much is listed."""
+
+    version: Annotated[int, Meta(description="Rises with every change.")]
+    tools: Annotated[int, Meta(description="Tools.")]
+    prompts: Annotated[int, Meta(description="Prompts.")]
+    resources: Annotated[int, Meta(description="Resources.")]
+    templates: Annotated[int, Meta(description="Templates of resources.")]
+
+
+class ClientCounts(Struct, frozen=True, kw_only=True):
+    """Who is connected."""
+
+    sessions: Annotated[int, Meta(description="Sessions of MCP clients.")]
+    unplaced_logs: Annotated[int, Meta(description="Log messages of servers that belong to no session.")]
+    streams: Annotated[int, Meta(description="Open streams.")]
+
+
+class CallCounts(Struct, frozen=True, kw_only=True):
+    """What was called."""
+
+    total: Annotated[int, Meta(description="Calls so far.")]
+    failed: Annotated[int, Meta(description="Those that failed.")]
+    in_flight: Annotated[int, Meta(description="Those on their way.")]
+    parked: Annotated[int, Meta(description="Those that wait for their clients.")]
+
+
+class GateCounts(Struct, frozen=True, kw_only=True):
+    """What the gate holds."""
+
+    mode: Annotated[str, Meta(description="gate.mode of the configuration.")]
+    tools: Annotated[int, Meta(description="Tools whose calls it holds.")]
+    unclassified: Annotated[int, Meta(description="Those of which it is not known what they do.")]
+    without_approver: Annotated[int, Meta(description="Those whose calls no configured key can approve.")]
+
+
+class ApprovalCounts(Struct, frozen=True, kw_only=True):
+    """What waits for a decision."""
+
+    waiting: Annotated[int, Meta(description="Approvals that wait.")]
+    channels: Annotated[dict[str, str], Meta(description="What is wrong with channels that notify operators.")]
+
+
+class Status(Struct, frozen=True, kw_only=True):
+    """The node as a whole."""
+
+    node: Annotated[NodeFacts, Meta(description="The node itself.")]
+    configuration: Annotated[ConfigurationState | None, Meta(description="null: it is not read from files.")]
+    parents: Annotated[tuple[Parent, ...], Meta(description="In the order of the configuration.")]
+    budgets: Annotated[tuple[Budget, ...], Meta(description="Of callers and tools; the last used first.")]
+    links: Annotated[tuple[Link, ...], Meta(description="Every link.")]
+    catalog: Annotated[CatalogCounts, Meta(description="How much is listed.")]
+    clients: Annotated[ClientCounts, Meta(description="Who is connected.")]
+    calls: Annotated[CallCounts, Meta(description="What was called.")]
+    gate: Annotated[GateCounts, Meta(description="What the gate holds.")]
+    approvals: Annotated[ApprovalCounts, Meta(description="What waits for a decision.")]

@@ -1,0 +1,96 @@
+"""Tools: what is listed, where each tool leads, what a call of it would meet, and the skills of drivers."""
+
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+
+class Tool(Struct, frozen=True, kw_only=True):
+    """A tool as it is listed, or withheld."""
+
+    name: Annotated[str, Meta(description="Its qualified name.")]
+    alias: Annotated[str | None, Meta(description="Its name for clients that take no dots.")]
+    segment: Annotated[str, Meta(description="The link it belongs to.")]
+    original: Annotated[str, Meta(description="Its name at its server.")]
+    title: Annotated[str | None, Meta(description="Its title.")]
+    description: Annotated[str | None, Meta(description="What it does, in the words of its server.")]
+    state: Annotated[str, Meta(description="How its link stands.")]
+    capability: Annotated[dict[str, Any], Meta(description="What a call may change (MCP-AX 10); empty: not known.")]
+    unclassified: Annotated[
+        bool | UnsetType, Meta(description="Whether its effect is not known; absent for what its link withholds.")
+    ] = UNSET
+    hops: Annotated[int, Meta(description="Hops to its server.")]
+    withheld: Annotated[str | None, Meta(description="Why it is not listed; null: it is.")]
+
+
+class Tools(Struct, frozen=True, kw_only=True):
+    """Every tool."""
+
+    tools: Annotated[tuple[Tool, ...], Meta(description="By link; what links withhold comes last.")]
+
+
+class Owner(Struct, frozen=True, kw_only=True):
+    """Who answers for a tool: the operator for what is configured, else the registrant."""
+
+    kind: Annotated[str, Meta(description="configuration, or the kind of link that registered.")]
+    principal: Annotated[str | UnsetType, Meta(description="Of a registrant: whom its credential names.")] = UNSET
+    subserver_id: Annotated[str | UnsetType, Meta(description="Of a registrant: its own id.")] = UNSET
+    authority: Annotated[str | UnsetType | None, Meta(description="Of a registrant: the domain it speaks for.")] = UNSET
+    verified: Annotated[bool, Meta(description="Whether that is proved.")]
+
+
+class CheckVerdict(Struct, frozen=True, kw_only=True):
+    """What one check of the guard would say to a call."""
+
+    rung: Annotated[int, Meta(description="The place of the check in the guard's order.")]
+    name: Annotated[str, Meta(description="The name of the check.")]
+    verdict: Annotated[
+        str, Meta(description="pass, refuse, hold (a person decides) or later (only the call can tell).")
+    ]
+    reason: Annotated[str, Meta(description="Why.")]
+
+
+class ToolDetail(Tool, frozen=True, kw_only=True):
+    """A tool in full, and what a call of it by a given caller would meet."""
+
+    definition: Annotated[dict[str, Any], Meta(description="As clients see it.")]
+    route: Annotated[tuple[str, ...], Meta(description="The segments that lead to it, and its local name.")]
+    era: Annotated[str, Meta(description="The era of its link: legacy or modern.")]
+    owner: Annotated[Owner, Meta(description="Who answers for it.")]
+    caller: Annotated[str, Meta(description="The principal whose call the checks are told for.")]
+    rungs: Annotated[tuple[CheckVerdict, ...], Meta(description="Every check that a call meets, in order.")]
+
+
+class ToolRoute(Struct, frozen=True, kw_only=True):
+    """Where a tool leads (MCP-AX 7.1)."""
+
+    downstream_session: Annotated[str, Meta(description="The session of its link, masked.")]
+    downstream_name: Annotated[str, Meta(description="Its name there.")]
+    capability: Annotated[dict[str, Any], Meta(description="What a call may change; empty: not known.")]
+    registered_at: Annotated[str, Meta(description="Since when.")]
+
+
+ToolRoutes = dict[str, ToolRoute]  # by qualified name
+
+
+class SkillBlock(Struct, frozen=True, kw_only=True):
+    """A prompt of a driver that is a part of a skill."""
+
+    block: Annotated[str, Meta(description="Its name in the skill.")]
+    prompt: Annotated[str, Meta(description="The prompt as it is listed.")]
+    driver: Annotated[str, Meta(description="Who serves it.")]
+    server_prompt: Annotated[str, Meta(description="Its name at the server.")]
+    description: Annotated[str, Meta(description="What it is for.")]
+
+
+class Skill(Struct, frozen=True, kw_only=True):
+    """A skill that drivers bring."""
+
+    name: Annotated[str, Meta(description="Its name.")]
+    blocks: Annotated[tuple[SkillBlock, ...], Meta(description="What it consists of.")]
+
+
+class Skills(Struct, frozen=True, kw_only=True):
+    """Every skill that has blocks."""
+
+    skills: Annotated[tuple[Skill, ...], Meta(description="By name.")]
