@@ -203,7 +203,7 @@ class House:
 
     def used(self, segment: str = "leaf") -> dict[str, int]:
         """What the operator sees of a link's budget."""
-        shown = self.node.operations.link(segment)["budget"]
+        shown = self.node.operations.links.get(segment)["budget"]
         return {name: limit["used"] for name, limit in shown.items()}
 
 

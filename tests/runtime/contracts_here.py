@@ -107,7 +107,7 @@ class ContractPlace(Place):
     async def offer(self, contracts: Iterable[Contract], *providers: Lending) -> None:
         known = {each.id: each for each in contracts}
         serving = {ident: tuple(one for one in providers if ident in one.bindings) for ident in known}
-        await self.node.contracts.take(ContractTable(contracts=known, providers=serving, drivers=providers))
+        await self.node.contracts.get().take(ContractTable(contracts=known, providers=serving, drivers=providers))
 
     async def serve(self, segment: str, made: Contract, tool_name: str, **changed: Any) -> Lending:
         """One contract, one driver."""

@@ -69,7 +69,7 @@ class House:
 
     def link(self, segment: str) -> dict[str, Any]:
         """As `interlock status` shows it."""
-        return self.node.operations.link(segment)
+        return self.node.operations.links.get(segment)
 
     def state(self, segment: str) -> str | None:
         keeper = self.node.keepers.get(segment)

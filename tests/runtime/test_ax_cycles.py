@@ -33,7 +33,7 @@ def url(port: int) -> str:
 
 def standing(place: Level, number: int = 0) -> dict[str, Any]:
     """How a parent of this node stands."""
-    found: dict[str, Any] = place.node.operations.status()["parents"][number]
+    found: dict[str, Any] = place.node.operations.node.status()["parents"][number]
     return found
 
 

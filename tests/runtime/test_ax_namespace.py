@@ -105,7 +105,7 @@ async def test_registered_at_is_the_time_of_the_registration_in_utc(tmp_path: Pa
     async with levels(tmp_path, 1, clock=clock) as (node,):
 
         def registered_at() -> str:
-            said: str = node.node.operations.routes()["leaf.read"]["registered_at"]
+            said: str = node.node.operations.tools.routes()["leaf.read"]["registered_at"]
             return said
 
         async with bare(node, "leaf", tools=[tool("read")], heartbeat_interval_ms=0) as leaf:
@@ -129,7 +129,9 @@ async def test_registered_at_is_the_time_of_the_registration_in_utc(tmp_path: Pa
                 async with await HttpPeer.modern_(f"{node.url}/mcp") as peer:
                     refused = await peer.call("leaf.read")
                 operations = node.node.operations
-                shown = json.dumps([operations.status(), operations.link("leaf"), operations.routes(), refused.message])
+                shown = json.dumps(
+                    [operations.node.status(), operations.links.get("leaf"), operations.tools.routes(), refused.message]
+                )
                 stamps = LIKE_A_STAMP.findall(shown)
                 assert len(stamps) > 5
                 assert [one for one in stamps if not STAMP.fullmatch(one)] == []
@@ -255,7 +257,7 @@ async def test_each_hop_lists_its_own_subtree_keeps_its_own_table_and_has_its_ow
                 held = await peer.call(f"{way}leaf.erase")
                 assert ("confirmation_required" in held.text) is (at < 2)
             assert ran().count("erase") == (at == 2)
-            table = tree[at].node.operations.routes()
+            table = tree[at].node.operations.tools.routes()
             assert {name for name in table if "leaf" in name} == expected
             row = table[f"{way}leaf.read"]
             below = tree[at].node.keepers[("l2", "l3", "leaf")[at]].link

@@ -150,7 +150,7 @@ async def test_one_that_asks_for_a_taken_segment_again_and_again_is_on_record_tw
             assert (await node.leaf("plant").register())["error"]["message"] == "namespace_conflict"
         await move(60.0)
         node.node.refusals.settle()
-        records = (await node.node.operations.audit(0, 100))["records"]
+        records = (await node.node.operations.audit.page(0, 100))["records"]
         refused = [(one["method"], one["tool"], one["reason"]) for one in records if one["outcome"] == "refused"]
         assert refused == [
             ("mcpax/register", "plant", "namespace_conflict"),

@@ -25,7 +25,7 @@ def parent(above: Level, segment: str, name: str | None = None) -> str:
 
 
 def states(node: Level) -> list[tuple[str, str]]:
-    return [(one["tree"], one["state"]) for one in node.node.operations.status()["parents"]]
+    return [(one["tree"], one["state"]) for one in node.node.operations.node.status()["parents"]]
 
 
 @pytest.mark.req("AX-3.1-1")
@@ -39,7 +39,7 @@ async def test_a_node_registers_with_the_roots_of_two_trees_and_serves_both(tmp_
         shared = await stack.enter_async_context(level(tmp_path / "shared", said + ACCESS))
         await until(lambda: states(shared) == [("north", "registered"), ("south", "registered"), ("north", "standby")])
         drawn = parent_lines(
-            msgspec.convert(shared.node.operations.status()["parents"], tuple[Parent, ...]),
+            msgspec.convert(shared.node.operations.node.status()["parents"], tuple[Parent, ...]),
             width=80,
             now=datetime.now(UTC),
             ascii_only=True,
@@ -73,7 +73,7 @@ async def test_a_parent_of_another_tree_than_was_said_refuses_and_says_which_it_
         level(tmp_path / "child", parent(north, "child", "south") + ACCESS) as child,
     ):
         await until(lambda: states(child) == [("south", "waiting")])
-        (shown,) = child.node.operations.status()["parents"]
+        (shown,) = child.node.operations.node.status()["parents"]
         assert "tree" in shown["reason"]
         assert "child" not in north.node.keepers
 

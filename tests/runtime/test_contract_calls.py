@@ -212,7 +212,7 @@ async def test_a_contract_in_a_segment_of_a_server_is_not_offered_and_said_to_be
     made = contract("new.thing")
     await here.serve("old", made, "keep")
     assert "new.thing" not in await listed(here)
-    assert [each.code for each in here.node.contracts.problems] == ["name_collision"]
+    assert [each.code for each in here.node.contracts.get().problems] == ["name_collision"]
 
 
 @pytest.mark.req("AIP-tools-15")
@@ -315,7 +315,7 @@ async def test_nobody_registers_the_segment_of_a_contract_and_a_contract_takes_n
     leaf = Leaf(here.node.registrar, "sound")
     assert "result" in await leaf.register()
     await here.serve("new", contract("sound.create"), "keep")
-    assert [each.code for each in here.node.contracts.problems] == ["name_collision"]
+    assert [each.code for each in here.node.contracts.get().problems] == ["name_collision"]
     assert "sound.create" not in await listed(here)
 
 
@@ -324,10 +324,10 @@ async def test_a_segment_that_the_configuration_gives_to_a_server_is_the_contrac
 ) -> None:
     await here.serve("new", contract("image.create"), "keep")
     here.node.keepers["image"] = here.node.keepers["old"]
-    await here.node.contracts.retake()
+    await here.node.contracts.get().retake()
     assert "image.create" not in await listed(here)
     del here.node.keepers["image"]
-    await here.node.contracts.retake()
+    await here.node.contracts.get().retake()
     assert (await here.call("image__create").result())["structuredContent"] == {"got": {}}
 
 
@@ -335,7 +335,7 @@ async def test_an_operator_is_told_who_would_serve_a_call_and_what_it_meets(here
     lending = await here.serve("new", contract("fs.read", inputs=PATH, timeout_ms=1500, approval="always"), "keep")
 
     def told() -> dict[int, tuple[str, str]]:
-        shown = here.node.operations.tool("fs.read")
+        shown = here.node.operations.tools.get("fs.read")
         return {each["rung"]: (each["verdict"], each["reason"]) for each in shown["rungs"]}
 
     assert told()[7][0] == "later"
@@ -345,7 +345,7 @@ async def test_an_operator_is_told_who_would_serve_a_call_and_what_it_meets(here
     assert told()[12][1] == "timeout 1.5 s"
     lending.state, lending.reason = DriverState.UNAVAILABLE, "it does not start"
     assert told()[8] == ("refuse", "no_route; only-mcp@1: it does not start")
-    resolution = here.node.contracts.maybe_resolution("fs.read")
+    resolution = here.node.contracts.get().maybe_resolution("fs.read")
     assert resolution is not None
     assert [each.reason for each in resolution.rejected] == ["it does not start"]
-    assert here.node.contracts.maybe_resolution("nothing") is None
+    assert here.node.contracts.get().maybe_resolution("nothing") is None

@@ -16,8 +16,8 @@ async def listed(folder: Path, pages: int, junk: int = 0) -> tuple[list[str], st
     """The tools, how the link stands, and what is withheld of it."""
     config = f"[servers.many]\ncommand = {json.dumps(command(pages, PAD, junk))}\n"
     async with running(folder, config) as (node, _):
-        link = node.operations.link("many")
-        return [tool["original"] for tool in node.operations.tools()["tools"]], link["state"], link["withheld"]
+        link = node.operations.links.get("many")
+        return [tool["original"] for tool in node.operations.tools.list_all()["tools"]], link["state"], link["withheld"]
 
 
 async def test_a_list_beyond_the_limit_is_cut_at_a_page_and_the_reason_is_shown(

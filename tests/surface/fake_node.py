@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from interlock.surface.operator.operations import NotFound, Refused
+from interlock.runtime.base.operator_errors import NotFound, Refused
 
 STARTED = "2026-11-15T10:00:00Z"
 
@@ -60,6 +60,211 @@ def tool(name: str, **more: Any) -> dict[str, Any]:
         "hops": 1,
         "withheld": None,
     } | more
+
+
+class FakeNode:
+    def __init__(self, data: "FakeOperations") -> None:
+        self._data = data
+
+    def status(self) -> dict[str, Any]:
+        if self._data.broken:
+            raise RuntimeError("/secret/path: the fake is broken")
+        return {
+            "node": {
+                "name": "default",
+                "version": "0.1.0",
+                "pid": 4000,
+                "url": self._data.url,
+                "operator_url": "http://127.0.0.1:7412",
+                "started_at": STARTED,
+                "uptime_s": 3725.0,
+                "data": "/data",
+            },
+            "links": self._data.link_list,
+            "catalog": {"version": 3, "tools": 145, "prompts": 1, "resources": 0, "templates": 0},
+            "clients": {"sessions": 2, "streams": 1},
+            "calls": {"total": 120, "failed": 3, "in_flight": 1, "parked": 7},
+        }
+
+    def configuration(self) -> dict[str, Any]:
+        return {"node": {"name": "default"}}
+
+
+class FakeLinks:
+    def __init__(self, data: "FakeOperations") -> None:
+        self._data = data
+
+    def list_all(self) -> dict[str, Any]:
+        return {"links": self._data.link_list}
+
+    def get(self, segment: str) -> dict[str, Any]:
+        for one in self._data.link_list:
+            if one["segment"] == segment:
+                return one
+        raise NotFound("link", segment, [str(one["segment"]) for one in self._data.link_list], few=True)
+
+    def logs(self, segment: str, lines: int) -> dict[str, Any]:
+        self.get(segment)
+        return {"segment": segment, "lines": self._data.log_lines[-lines:]}
+
+    async def restart(self, segment: str) -> dict[str, Any]:
+        self.get(segment)
+        if segment == "git":
+            raise Refused("draining", "the node is shutting down")
+        self._data.restarted.append(segment)
+        return {"segment": segment, "state": "connecting"}
+
+    async def release(self, segment: str) -> dict[str, Any]:
+        if segment != "greenhouse":
+            raise NotFound("owner", segment, ["greenhouse"], few=True)
+        return {"segment": segment, "held": False}
+
+
+class FakeConsents:
+    def __init__(self, data: "FakeOperations") -> None:
+        self._data = data
+
+    async def authorize(self, segment: str) -> dict[str, Any]:
+        self._data.links.get(segment)
+        if segment != "notes":
+            raise Refused("no_oauth", f"{segment} is reached without OAuth", {"segment": segment})
+        return {
+            "segment": segment,
+            "url": "https://login.example.com/authorize?state=x",
+            "issuer": "https://login.example.com",
+            "scopes": ["a", "b"],
+            "expires_at": "2026-11-15T10:10:00Z",
+        }
+
+    async def take_return(self, parameters: list[tuple[str, str]]) -> dict[str, Any]:
+        self._data.returned.append(parameters)
+        return {"status": 400, "title": "<i>No</i>", "text": "a & b <script>"}
+
+
+class FakeSecrets:
+    def __init__(self, data: "FakeOperations") -> None:
+        self._data = data
+
+    async def list_all(self) -> dict[str, Any]:
+        return {"secrets": [{"kind": kind, "name": name} for kind, name in self._data.kept]}
+
+    async def set(self, name: str, value: str) -> dict[str, Any]:
+        if name == "bad":
+            raise Refused("bad_secret_name", "no")
+        self._data.kept[("secret", name)] = value
+        return {"name": name, "restarted": ["notes"]}
+
+    async def keep(self, name: str, value: str) -> dict[str, Any]:
+        new = ("secret", name) not in self._data.kept
+        same = self._data.kept.setdefault(("secret", name), value) == value
+        return {"name": name, "state": "new" if new else "same" if same else "differs", "restarted": []}
+
+    async def remove(self, kind: str, name: str) -> dict[str, Any]:
+        if self._data.kept.pop((kind, name), None) is None:
+            raise NotFound("secret", name, [known for _, known in self._data.kept])
+        return {"removed": {"kind": kind, "name": name}}
+
+
+class FakeTools:
+    def __init__(self, data: "FakeOperations") -> None:
+        self._data = data
+
+    def list_all(self) -> dict[str, Any]:
+        return {"tools": self._data.tool_list}
+
+    def get(self, name: str, caller: str = "local") -> dict[str, Any]:
+        for one in self._data.tool_list:
+            if name in (one["name"], one["alias"]):
+                schema = {
+                    "type": "object",
+                    "properties": {
+                        "timezone": {"type": "string", "description": "IANA name, for instance Europe/Berlin"},
+                        "precision": {"type": "integer", "default": 0},
+                    },
+                    "required": ["timezone"],
+                }
+                return one | {
+                    "definition": {"name": one["alias"], "inputSchema": schema},
+                    "route": [one["segment"], one["original"]],
+                    "era": "modern",
+                    "caller": caller,
+                    "rungs": [
+                        {"rung": 4, "name": "route", "verdict": "pass", "reason": "in scope"},
+                        {"rung": 8, "name": "availability", "verdict": "pass", "reason": "ready"},
+                        {"rung": 10, "name": "gate", "verdict": "hold", "reason": "it cannot be undone"},
+                    ],
+                }
+        raise NotFound("tool", name, [str(one["name"]) for one in self._data.tool_list])
+
+    async def classify(self, name: str) -> dict[str, Any]:
+        raise Refused("classified", "it is known what it does")
+
+    def routes(self) -> dict[str, Any]:
+        return {
+            one["name"]: {
+                "downstream_session": f"spawned:{one['segment']}",
+                "downstream_name": one["original"],
+                "capability": one["capability"],
+                "registered_at": STARTED,
+            }
+            for one in self._data.tool_list
+        }
+
+
+class FakeAudit:
+    def __init__(self, data: "FakeOperations") -> None:
+        self._data = data
+
+    async def page(self, after: int, limit: int) -> dict[str, Any]:
+        page = [record for record in self._data.records if record["seq"] > after][:limit]
+        return {"records": page, "last": self._data.records[-1]["seq"] if self._data.records else 0}
+
+
+class FakeTokens:
+    def __init__(self, data: "FakeOperations") -> None:
+        self._data = data
+
+    async def list_all(self) -> dict[str, Any]:
+        return {"tokens": self._data.token_list}
+
+    async def issue(self, name: str, door: str, scope: str | None, days: int | None) -> dict[str, Any]:
+        made = {
+            "id": "00000000000000aa",
+            "name": name,
+            "door": door,
+            "scope": scope or "write",
+            "created_at": STARTED,
+            "expires_at": "2026-12-15T10:00:00Z",
+            "last_used_at": None,
+            "days": days,
+        }
+        self._data.token_list.append(made)
+        prefix = "ilc_" if door == "client" else "ilo_"
+        return {
+            "token": prefix + "x" * 43,
+            "id": made["id"],
+            "name": name,
+            "for": door,
+            "expires_at": made["expires_at"],
+        }
+
+    async def revoke(self, ref: str) -> dict[str, Any]:
+        gone = [one["id"] for one in self._data.token_list if ref in (one["id"], one["name"])]
+        if not gone:
+            raise NotFound("token", ref, [str(one["name"]) for one in self._data.token_list])
+        self._data.token_list = [one for one in self._data.token_list if one["id"] not in gone]
+        return {"revoked": gone}
+
+
+class FakeKeys:
+    def __init__(self, data: "FakeOperations") -> None:
+        self._data = data
+
+    async def revoke(self, ref: str, by: str) -> dict[str, Any]:
+        if ref == "nobody":
+            raise NotFound("anchor", ref, ["ada"], few=True)
+        self._data.revoked_keys.append((ref, by))
+        return {"revoked": [ref], "voided": []}
 
 
 class FakeOperations:
@@ -147,171 +352,14 @@ class FakeOperations:
         ]
         self.restarted: list[str] = []
         self.broken = False
-
-    def status(self) -> dict[str, Any]:
-        if self.broken:
-            raise RuntimeError("/secret/path: the fake is broken")
-        return {
-            "node": {
-                "name": "default",
-                "version": "0.1.0",
-                "pid": 4000,
-                "url": self.url,
-                "operator_url": "http://127.0.0.1:7412",
-                "started_at": STARTED,
-                "uptime_s": 3725.0,
-                "data": "/data",
-            },
-            "links": self.link_list,
-            "catalog": {"version": 3, "tools": 145, "prompts": 1, "resources": 0, "templates": 0},
-            "clients": {"sessions": 2, "streams": 1},
-            "calls": {"total": 120, "failed": 3, "in_flight": 1, "parked": 7},
-        }
-
-    def links(self) -> dict[str, Any]:
-        return {"links": self.link_list}
-
-    def link(self, segment: str) -> dict[str, Any]:
-        for one in self.link_list:
-            if one["segment"] == segment:
-                return one
-        raise NotFound("link", segment, [str(one["segment"]) for one in self.link_list], few=True)
-
-    def link_logs(self, segment: str, lines: int) -> dict[str, Any]:
-        self.link(segment)
-        return {"segment": segment, "lines": self.log_lines[-lines:]}
-
-    async def restart_link(self, segment: str) -> dict[str, Any]:
-        self.link(segment)
-        if segment == "git":
-            raise Refused("draining", "the node is shutting down")
-        self.restarted.append(segment)
-        return {"segment": segment, "state": "connecting"}
-
-    async def authorize_link(self, segment: str) -> dict[str, Any]:
-        self.link(segment)
-        if segment != "notes":
-            raise Refused("no_oauth", f"{segment} is reached without OAuth", {"segment": segment})
-        return {
-            "segment": segment,
-            "url": "https://login.example.com/authorize?state=x",
-            "issuer": "https://login.example.com",
-            "scopes": ["a", "b"],
-            "expires_at": "2026-11-15T10:10:00Z",
-        }
-
-    async def oauth_returned(self, parameters: list[tuple[str, str]]) -> dict[str, Any]:
-        self.returned.append(parameters)
-        return {"status": 400, "title": "<i>No</i>", "text": "a & b <script>"}
-
-    async def secrets(self) -> dict[str, Any]:
-        return {"secrets": [{"kind": kind, "name": name} for kind, name in self.kept]}
-
-    async def set_secret(self, name: str, value: str) -> dict[str, Any]:
-        if name == "bad":
-            raise Refused("bad_secret_name", "no")
-        self.kept[("secret", name)] = value
-        return {"name": name, "restarted": ["notes"]}
-
-    async def keep_secret(self, name: str, value: str) -> dict[str, Any]:
-        new = ("secret", name) not in self.kept
-        same = self.kept.setdefault(("secret", name), value) == value
-        return {"name": name, "state": "new" if new else "same" if same else "differs", "restarted": []}
-
-    async def remove_secret(self, kind: str, name: str) -> dict[str, Any]:
-        if self.kept.pop((kind, name), None) is None:
-            raise NotFound("secret", name, [known for _, known in self.kept])
-        return {"removed": {"kind": kind, "name": name}}
-
-    def tools(self) -> dict[str, Any]:
-        return {"tools": self.tool_list}
-
-    def tool(self, name: str, caller: str = "local") -> dict[str, Any]:
-        for one in self.tool_list:
-            if name in (one["name"], one["alias"]):
-                schema = {
-                    "type": "object",
-                    "properties": {
-                        "timezone": {"type": "string", "description": "IANA name, for instance Europe/Berlin"},
-                        "precision": {"type": "integer", "default": 0},
-                    },
-                    "required": ["timezone"],
-                }
-                return one | {
-                    "definition": {"name": one["alias"], "inputSchema": schema},
-                    "route": [one["segment"], one["original"]],
-                    "era": "modern",
-                    "caller": caller,
-                    "rungs": [
-                        {"rung": 4, "name": "route", "verdict": "pass", "reason": "in scope"},
-                        {"rung": 8, "name": "availability", "verdict": "pass", "reason": "ready"},
-                        {"rung": 10, "name": "gate", "verdict": "hold", "reason": "it cannot be undone"},
-                    ],
-                }
-        raise NotFound("tool", name, [str(one["name"]) for one in self.tool_list])
-
-    async def classify_tool(self, name: str) -> dict[str, Any]:
-        raise Refused("classified", "it is known what it does")
-
-    def routes(self) -> dict[str, Any]:
-        return {
-            one["name"]: {
-                "downstream_session": f"spawned:{one['segment']}",
-                "downstream_name": one["original"],
-                "capability": one["capability"],
-                "registered_at": STARTED,
-            }
-            for one in self.tool_list
-        }
-
-    async def audit(self, after: int, limit: int) -> dict[str, Any]:
-        page = [record for record in self.records if record["seq"] > after][:limit]
-        return {"records": page, "last": self.records[-1]["seq"] if self.records else 0}
-
-    def config(self) -> dict[str, Any]:
-        return {"node": {"name": "default"}}
-
-    async def tokens(self) -> dict[str, Any]:
-        return {"tokens": self.token_list}
-
-    async def issue_token(self, name: str, door: str, scope: str | None, days: int | None) -> dict[str, Any]:
-        made = {
-            "id": "00000000000000aa",
-            "name": name,
-            "door": door,
-            "scope": scope or "write",
-            "created_at": STARTED,
-            "expires_at": "2026-12-15T10:00:00Z",
-            "last_used_at": None,
-            "days": days,
-        }
-        self.token_list.append(made)
-        prefix = "ilc_" if door == "client" else "ilo_"
-        return {
-            "token": prefix + "x" * 43,
-            "id": made["id"],
-            "name": name,
-            "for": door,
-            "expires_at": made["expires_at"],
-        }
-
-    async def release_link(self, segment: str) -> dict[str, Any]:
-        if segment != "greenhouse":
-            raise NotFound("owner", segment, ["greenhouse"], few=True)
-        return {"segment": segment, "held": False}
-
-    async def revoke_token(self, ref: str) -> dict[str, Any]:
-        gone = [one["id"] for one in self.token_list if ref in (one["id"], one["name"])]
-        if not gone:
-            raise NotFound("token", ref, [str(one["name"]) for one in self.token_list])
-        self.token_list = [one for one in self.token_list if one["id"] not in gone]
-        return {"revoked": gone}
-
-    async def revoke_key(self, ref: str, by: str) -> dict[str, Any]:
-        if ref == "nobody":
-            raise NotFound("anchor", ref, ["ada"], few=True)
-        self.revoked_keys.append((ref, by))
-        return {"revoked": [ref], "voided": []}
+        self.node = FakeNode(self)
+        self.links = FakeLinks(self)
+        self.consents = FakeConsents(self)
+        self.secrets = FakeSecrets(self)
+        self.tools = FakeTools(self)
+        self.audit = FakeAudit(self)
+        self.tokens = FakeTokens(self)
+        self.keys = FakeKeys(self)
 
 
 class FakePublicDoor:

@@ -274,7 +274,7 @@ def unclassified(node: FakeOperations, inbox: FakeApprovals, monkeypatch: pytest
     async def classify_tool(name: str) -> dict[str, Any]:
         return next(one for one in inbox.all if one["tool"] == name)
 
-    monkeypatch.setattr(node, "classify_tool", classify_tool)
+    monkeypatch.setattr(node.tools, "classify", classify_tool)
     return inbox
 
 

@@ -30,14 +30,14 @@ TOKEN = "ilo_" + "k" * 43
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("status",), lambda ops: ops.status()),
-        (("status", "git"), lambda ops: ops.link("git")),
-        (("tools", "list"), lambda ops: ops.tools()),
-        (("tools", "show", "time.convert_time"), lambda ops: ops.tool("time.convert_time")),
-        (("tool", "show", "time__convert_time"), lambda ops: ops.tool("time.convert_time")),
-        (("tools", "routes"), lambda ops: ops.routes()),
-        (("links", "list"), lambda ops: ops.links()),
-        (("link", "logs", "time"), lambda ops: ops.link_logs("time", 200)),
+        (("status",), lambda ops: ops.node.status()),
+        (("status", "git"), lambda ops: ops.links.get("git")),
+        (("tools", "list"), lambda ops: ops.tools.list_all()),
+        (("tools", "show", "time.convert_time"), lambda ops: ops.tools.get("time.convert_time")),
+        (("tool", "show", "time__convert_time"), lambda ops: ops.tools.get("time.convert_time")),
+        (("tools", "routes"), lambda ops: ops.tools.routes()),
+        (("links", "list"), lambda ops: ops.links.list_all()),
+        (("link", "logs", "time"), lambda ops: ops.links.logs("time", 200)),
         (("links", "restart", "time"), lambda ops: {"segment": "time", "state": "connecting"}),
         (("access", "list"), lambda ops: {"tokens": ops.token_list}),
         (("secrets", "list"), lambda ops: {"secrets": [{"kind": "client", "name": "https://login.example.com/x"}]}),
@@ -343,9 +343,9 @@ def remote(operations: FakeOperations) -> Iterator[str]:
 def test_another_node_is_reached_by_url_and_token(
     interlock: Interlock, remote: str, operations: FakeOperations
 ) -> None:
-    assert interlock("status", "--url", remote, "--json", INTERLOCK_TOKEN=TOKEN).json == operations.status()
+    assert interlock("status", "--url", remote, "--json", INTERLOCK_TOKEN=TOKEN).json == operations.node.status()
     environment = {"INTERLOCK_URL": remote, "INTERLOCK_TOKEN": TOKEN}
-    assert interlock("links", "list", "--json", **environment).json == operations.links()
+    assert interlock("links", "list", "--json", **environment).json == operations.links.list_all()
 
 
 def test_a_wrong_token_is_refused_with_the_way_to_get_one(inline: Inline, remote: str) -> None:

@@ -99,16 +99,16 @@ def json_body(**fields: Any) -> bytes:
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("/admin/status", lambda ops: ops.status()),
-        ("/admin/links", lambda ops: ops.links()),
-        ("/admin/links/git", lambda ops: ops.link("git")),
-        ("/admin/links/time/logs", lambda ops: ops.link_logs("time", 200)),
-        ("/admin/links/time/logs?lines=1", lambda ops: ops.link_logs("time", 1)),
-        ("/admin/tools", lambda ops: ops.tools()),
-        ("/admin/tools/routes", lambda ops: ops.routes()),
-        ("/admin/tools/time.convert_time", lambda ops: ops.tool("time.convert_time")),
-        ("/admin/tools/time__convert_time", lambda ops: ops.tool("time.convert_time")),
-        ("/admin/config", lambda ops: ops.config()),
+        ("/admin/status", lambda ops: ops.node.status()),
+        ("/admin/links", lambda ops: ops.links.list_all()),
+        ("/admin/links/git", lambda ops: ops.links.get("git")),
+        ("/admin/links/time/logs", lambda ops: ops.links.logs("time", 200)),
+        ("/admin/links/time/logs?lines=1", lambda ops: ops.links.logs("time", 1)),
+        ("/admin/tools", lambda ops: ops.tools.list_all()),
+        ("/admin/tools/routes", lambda ops: ops.tools.routes()),
+        ("/admin/tools/time.convert_time", lambda ops: ops.tools.get("time.convert_time")),
+        ("/admin/tools/time__convert_time", lambda ops: ops.tools.get("time.convert_time")),
+        ("/admin/config", lambda ops: ops.node.configuration()),
         ("/admin/tokens", lambda ops: {"tokens": ops.token_list}),
         ("/admin/secrets", lambda ops: {"secrets": [{"kind": kind, "name": name} for kind, name in ops.kept]}),
     ],
@@ -379,7 +379,7 @@ def test_a_store_that_is_away_is_503(door: Door, operations: FakeOperations) -> 
     async def away() -> Any:
         raise Unavailable("/data/store.db is locked")
 
-    operations.tokens = away  # type: ignore[method-assign]
+    operations.tokens.list_all = away  # type: ignore[method-assign]
     reply = door("GET", "/admin/tokens")
     assert (reply.status, reply.body["error"]) == (503, "unavailable")
     assert b"store.db" not in reply.raw

@@ -135,7 +135,7 @@ async def test_what_cannot_be_installed_is_unavailable_with_every_reason_and_tri
 async def test_an_operator_who_restarts_it_is_not_held_up_by_anything(stage: Stage) -> None:
     provider = await settled(stage.provider("--exit", "3", connection_options={"max_retries": 10}))
     assert provider.state is DriverState.UNAVAILABLE
-    await stage.node.operations.restart_link("driven-mcp@1")
+    await stage.node.operations.links.restart("driven-mcp@1")
     await until(lambda: len(stage.log.starts) > 5)
 
 

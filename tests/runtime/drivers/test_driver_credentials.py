@@ -130,7 +130,7 @@ async def test_neither_log_nor_reason_holds_a_credential(
         lease.release()
         assert there.requests[-1][0].endswith("?key=the-key-of-acme") or there.calls == 1
     assert "the-key-of-acme" not in caplog.text
-    assert "the-key-of-acme" not in f"{provider.reason} {stage.node.operations.links()}"
+    assert "the-key-of-acme" not in f"{provider.reason} {stage.node.operations.links.list_all()}"
 
 
 def context(folder: Path, address: str, days: int) -> tuple[ssl.SSLContext, Path]:

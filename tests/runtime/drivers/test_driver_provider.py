@@ -9,8 +9,8 @@ from tests.runtime.drivers.stage import Stage, alive, asked, caller, lent, settl
 
 from interlock.protocol.drivers.errors import DriverError
 from interlock.runtime.base.link_state import LinkState
+from interlock.runtime.base.operator_errors import NotFound
 from interlock.runtime.drivers.interfaces import DriverState
-from interlock.runtime.node.operations import NotFound
 
 
 @pytest_asyncio.fixture
@@ -34,16 +34,16 @@ async def test_a_driver_whose_server_keeps_its_contract_is_ready_and_lends_its_l
 
 async def test_it_stands_among_the_links_under_its_id_and_major_version(stage: Stage) -> None:
     await settled(stage.provider())
-    shown = stage.node.operations.links()["links"]
+    shown = stage.node.operations.links.list_all()["links"]
     assert [(link["segment"], link["state"]) for link in shown] == [("driven-mcp@1", "ready")]
 
 
 async def test_an_operator_may_leave_the_major_version_away(stage: Stage) -> None:
     await settled(stage.provider(metadata={"isolation": "tenant"}))
-    assert stage.node.operations.link("driven-mcp")["segment"] == "driven-mcp@1"
+    assert stage.node.operations.links.get("driven-mcp")["segment"] == "driven-mcp@1"
     await settled(stage.provider(version="2.0.0"))
     with pytest.raises(NotFound):
-        stage.node.operations.link("driven-mcp")
+        stage.node.operations.links.get("driven-mcp")
 
 
 @pytest.mark.req("AIP-transport-3")

@@ -153,7 +153,7 @@ async def test_a_query_with_a_secret_is_part_of_the_url_on_the_wire_alone(stage:
             kept = [{"slug": "api-key", "name": "Key", "description": "Its key."}]
             provider = await settled(stage.provider(server=server, transport="http", secrets=kept, **ONCE))
             assert b"POST /mcp?key=s3cret%26more HTTP/1.1" in bytes(wire.sent)
-            assert "s3cret" not in str(stage.node.operations.links())
+            assert "s3cret" not in str(stage.node.operations.links.list_all())
             assert "s3cret" not in (provider.reason or "")
 
 

@@ -97,8 +97,8 @@ async def _announce(node: Node, on_ready: Callable[[dict[str, Any]], None]) -> N
     """Say how the node stands soon, and once more when the last server had its first chance."""
     await node.settle(READY_S)
     late = not node.settled
-    on_ready(node.operations.status())
+    on_ready(node.operations.node.status())
     if late:
         await node.settle(None)
-        on_ready(node.operations.status())
+        on_ready(node.operations.node.status())
     _tune_collector()

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +27,7 @@ from interlock.runtime.approvals.audit import Record
 from interlock.runtime.approvals.decisions import Deciding
 from interlock.runtime.approvals.inbox import Inbox, rules_of
 from interlock.runtime.approvals.notifier import Notifier, make_channels
+from interlock.runtime.approvals.revocation import KeyRevocation
 from interlock.runtime.approvals.storage import Drawer
 from interlock.runtime.approvals.tool_definitions import Definitions
 from interlock.runtime.approvals.views import Window
@@ -35,7 +36,9 @@ from interlock.runtime.ax.children import Nursery
 from interlock.runtime.ax.memberships import Fittings
 from interlock.runtime.ax.ownership import Leases, Owners
 from interlock.runtime.ax.registrar import Registrar
+from interlock.runtime.base.addresses import Addresses
 from interlock.runtime.base.clock import Clock, SystemClock
+from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.base.extras import require_cryptography
 from interlock.runtime.base.link_state import AWAY
 from interlock.runtime.base.node_identity import NODE_KEY, own_identity
@@ -46,12 +49,12 @@ from interlock.runtime.calls.budgets import Budgets, is_limited
 from interlock.runtime.calls.caller import principal_for
 from interlock.runtime.catalog.catalog import EVERYTHING, Catalog
 from interlock.runtime.catalog.routes import Route, Shelf
-from interlock.runtime.credentials.consents import Pending
 from interlock.runtime.credentials.service import GrantDesk
 from interlock.runtime.dispatch.client_tasks import AskedTasks
 from interlock.runtime.dispatch.dispatch import Dispatch
 from interlock.runtime.dispatch.task_methods import TaskDesk
 from interlock.runtime.dispatch.task_updates import TaskNews
+from interlock.runtime.drivers.contracts.lazy import LazyContracts
 from interlock.runtime.drivers.registry.service import Drivers
 from interlock.runtime.fronts.ax import AxDoor
 from interlock.runtime.fronts.health import public_app
@@ -73,15 +76,25 @@ from interlock.runtime.links.per_user import PersonalLinks
 from interlock.runtime.links.pipes import Undelivered
 from interlock.runtime.links.task_events import Asking
 from interlock.runtime.node.configured_servers import Servers
+from interlock.runtime.node.explain_call import rungs
 from interlock.runtime.node.listen import DoorServer, answers, bind, reachable
 from interlock.runtime.node.loopback import Taken, maybe_twin
-from interlock.runtime.node.operations import NodeOperations
 from interlock.runtime.node.reload import Read, Reload
 from interlock.runtime.node.reload_parts import takes
 from interlock.runtime.node.retention import Retention
+from interlock.runtime.operations.audit import AuditOperations
+from interlock.runtime.operations.consents import ConsentOperations
+from interlock.runtime.operations.drivers import DriverOperations
+from interlock.runtime.operations.keys import KeyOperations
+from interlock.runtime.operations.links import LinkOperations
+from interlock.runtime.operations.node import NodeOperations
+from interlock.runtime.operations.operations import Operations
+from interlock.runtime.operations.secrets import SecretOperations
+from interlock.runtime.operations.tokens import TokenOperations
+from interlock.runtime.operations.tools import ToolOperations
 from interlock.runtime.sandbox.sandbox import Sandboxes, outer_rules
 from interlock.runtime.trust.anchors import Anchors
-from interlock.runtime.trust.approval_proofs import ANCHOR_GONE, Judge
+from interlock.runtime.trust.approval_proofs import Judge
 from interlock.runtime.trust.authority_proofs import Proofs
 from interlock.runtime.trust.passkeys import PasskeyDesk
 from interlock.runtime.trust.registrant import Guest
@@ -90,7 +103,6 @@ from interlock.store.tokens import TokenTable
 
 if TYPE_CHECKING:
     from interlock.keys.signing import SigningKey
-    from interlock.runtime.drivers.contracts.service import Contracts
     from interlock.runtime.drivers.registry.operations import DriverDesk
     from interlock.runtime.drivers.registry.registry import Registry
     from interlock.runtime.parents.trees import Forest
@@ -105,7 +117,7 @@ DRAIN_TICK_S: Final = 0.02
 PAGES: Final = "/approvals"  # what a person looks at with a browser
 
 Authenticate = Callable[[Any], Awaitable[str | None]]
-OperatorApp = Callable[[NodeOperations, Authenticate | None], Any]
+OperatorApp = Callable[[Operations, Authenticate | None], Any]
 
 
 class NodeRunning(Exception):
@@ -117,12 +129,10 @@ class Node:
         self, plan: Plan, operator_app: OperatorApp, clock: Clock | None = None, files: tuple[Path, ...] = ()
     ) -> None:
         """`files`: what the plan was read from, which no sandboxed server may write."""
-        self.plan = plan
+        self.current = CurrentPlan(plan)
+        self.addresses = Addresses(plan.node)
         self.clock = clock or SystemClock()
-        self.started = self.clock.now()
-        self.started_wall = self.clock.wall()
-        self.url = plan.node.public_url or f"http://{plan.node.listen}"
-        self.operator_url = plan.node.operator_url or f"http://{plan.node.operator_listen}"
+        self._started = self.clock.now()
         self.identity = own_identity(plan.data)
         self.store = build_store(plan.store.backend, plan.data)
         self.shared = build_store(plan.store.backend, plan.store.shared) if plan.store.shared is not None else None
@@ -155,7 +165,6 @@ class Node:
         self.door = PublicDoor(plan, self.tokens, self.legacy, self.modern, self.refusals)
         self.desk = GrantDesk(plan.data, self.clock, plan.node.name)
         self.personal: dict[str, PersonalLinks] = {}
-        self.operations = NodeOperations(self)
         self._operator_app = operator_app
         self._warden = Warden()
         self._eras = EraMemory()
@@ -186,7 +195,7 @@ class Node:
         self.definitions.on_ruled.append(self.restock)
         self.catalog.on_seen.append(self._definitions_seen)
         self.anchors = Anchors(plan.anchors, self.clock)
-        self.passkeys = PasskeyDesk(self.anchors, self.recorder, self.clock, lambda: self.operator_url)
+        self.passkeys = PasskeyDesk(self.anchors, self.recorder, self.clock, lambda: self.addresses.operator)
         self.notifier = Notifier(
             self.inbox, make_channels(plan.approvals, self.clock), url=self.passkeys.url, node=plan.node.name
         )
@@ -211,21 +220,47 @@ class Node:
             refusals=self.refusals,
             leases=self._leases(),
         )
-        proofs = Proofs(self.store.kv, self.clock, self.anchors, audiences=lambda: (f"{self.url}/ax", self.url, own_id))
+        addresses = self.addresses
+        proofs = Proofs(
+            self.store.kv,
+            self.clock,
+            self.anchors,
+            audiences=lambda: (f"{addresses.public}/ax", addresses.public, own_id),
+        )
         self.judge = self.deciding.judge = Judge(self.store.kv, self.clock, self.anchors, self.passkeys.maybe_party)
+        self.revocation = KeyRevocation(self.inbox, self.judge, self.recorder, self.clock)
         self.gate = self._make_gate()
         self.registrar = Registrar(plan, own_id, fittings, Owners(self.store.kv, self.clock), proofs)
         self.children = Nursery(plan, self.registrar, self._workshop)
         self.door.also_dismiss = lambda: self.registrar.dismiss_unwelcome(self._stands)
         self.parents = self.make_parents()
         self.configured = Servers(self, self.keepers, self.personal, self.catalog, self._workshop, self.desk)
+        self.contracts = LazyContracts(
+            self.current,
+            catalog=self.catalog,
+            taken=self.keepers,
+            watcher=self,
+            clock=self.clock,
+            guard=self.dispatch.guard,
+            recorder=self.recorder,
+            keep=self.registrar.keep_contracts,
+        )
         self.drivers = Drivers(plan, self._open_drivers)
         self.reload: Reload | None = None
         self.subservers: AxDoor | None = None
+        self.operations = self._make_operations()
         self._servers: list[DoorServer] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._bridged: set[BridgedClient] = set()
         self._stack = contextlib.AsyncExitStack()
+
+    @property
+    def plan(self) -> Plan:
+        return self.current.plan
+
+    @property
+    def url(self) -> str:
+        return self.addresses.public
 
     # Life
 
@@ -244,7 +279,7 @@ class Node:
         self.recorder.start()
         self._stack.push_async_callback(self.recorder.stop)
         await self.inbox.open()
-        await self.void_unfounded()
+        await self.revocation.void_unfounded()
         await self.definitions.open()
         self.inbox.start()
         self._stack.push_async_callback(self.inbox.close)
@@ -282,30 +317,8 @@ class Node:
         self.reload.start()
         self._stack.push_async_callback(self.reload.stop)
 
-    @cached_property
-    def contracts(self) -> "Contracts":
-        """What the contracts of drivers are to everybody else; made when there is a driver."""
-        from interlock.runtime.drivers.contracts.service import Contracts
-
-        return Contracts(
-            self.plan,
-            catalog=self.catalog,
-            taken=self.keepers,
-            watcher=self,
-            clock=self.clock,
-            guard=self.dispatch.guard,
-            recorder=self.recorder,
-            keep=self.registrar.keep_contracts,
-        )
-
-    @property
-    def has_contracts(self) -> bool:
-        return "contracts" in vars(self)
-
     def _open_drivers(self, plan: Plan) -> "tuple[Registry, DriverDesk]":
-        from interlock.runtime.drivers.registry.wiring import (
-            open_drivers,  # here, because reading their files takes 20 MiB
-        )
+        from interlock.runtime.node.driver_parts import open_drivers  # here, because it takes 20 MiB
 
         return open_drivers(self, plan)
 
@@ -348,9 +361,50 @@ class Node:
             return None
         return Leases(self.shared.kv, self.clock, self.identity.aggregator_id, self.plan.ax.tree)
 
-    async def void_unfounded(self) -> list[Approval]:
-        """What somebody approved who may no longer do so, and nobody has used (MCP-AX 11.3)."""
-        return await self.inbox.void_where(ANCHOR_GONE, lambda approval: not self.judge.stands(approval))
+    def _make_operations(self) -> Operations:
+        links = LinkOperations(self.keepers, self.catalog, self.registrar, self.children, self.budgets)
+        return Operations(
+            approvals=self.window,
+            audit=AuditOperations(self.audit, self.recorder),
+            consents=ConsentOperations(self.keepers, self.desk, self.audience, self.recorder, self.clock),
+            drivers=DriverOperations(self.drivers),
+            keys=KeyOperations(self.revocation, self.anchors),
+            links=links,
+            node=NodeOperations(
+                current=self.current,
+                addresses=self.addresses,
+                clock=self.clock,
+                aggregator_id=self.identity.aggregator_id,
+                recorder=self.recorder,
+                links=links,
+                budgets=self.budgets,
+                catalog=self.catalog,
+                sessions=self.sessions,
+                audience=self.audience,
+                modern=self.modern,
+                dispatch=self.dispatch,
+                anchors=self.anchors,
+                inbox=self.inbox,
+                notifier=self.notifier,
+                parents=lambda: self.parents.status() if self.parents is not None else [],
+                reload=lambda: self.reload.status() if self.reload is not None else None,
+            ),
+            passkeys=self.passkeys,
+            secrets=SecretOperations(self.desk, self.keepers, self.personal, self.drivers),
+            tokens=TokenOperations(self.tokens, self.door.dismiss_unwelcome),
+            tools=ToolOperations(self.catalog, self.definitions, self.window, self.contracts, self._explain_call),
+        )
+
+    def _explain_call(self, route: Route, caller: str) -> list[dict[str, Any]]:
+        return rungs(
+            route,
+            self.tokens.as_it_would_be(caller),
+            plan=self.plan,
+            namespace=self.catalog.namespace,
+            inbox=self.inbox,
+            approvers=self.anchors,
+            budgets=self.budgets,
+        )
 
     def _make_gate(self) -> Gate:
         gate = Gate(
@@ -396,7 +450,7 @@ class Node:
 
     def _is_ready(self) -> bool:
         """Every server had its first chance; one that hangs does not hold the rest back."""
-        return self.settled or self.clock.now() - self.started > READY_S
+        return self.settled or self.clock.now() - self._started > READY_S
 
     # Doors
 
@@ -419,13 +473,13 @@ class Node:
         admin.bind(str(admin_path))
         admin_path.chmod(0o600)
         scheme = "https" if node.tls_cert is not None else "http"
-        if node.public_url is None:
-            self.url = f"{scheme}://{reachable(public, node.listen)}"
-        if node.operator_url is None:
-            self.operator_url = f"{scheme}://{reachable(operator, node.operator_listen)}"
+        self.addresses.take_bound(
+            public=f"{scheme}://{reachable(public, node.listen)}",
+            operator=f"{scheme}://{reachable(operator, node.operator_listen)}",
+        )
         protocol = type("PublicProtocol", (McpProtocol,), {"door": self.door})
         tls = listener_options(node, public=True)
-        documents = self._open_to_oauth() | self.desk.settle(self.url, self.operator_url)
+        documents = self._open_to_oauth() | self.desk.settle(self.addresses.public, self.addresses.operator)
         certificates = self._certificates()
         subservers = self.subservers = AxDoor(self.plan, self.tokens, self.registrar, self.refusals, certificates)
         sockets = {
@@ -475,7 +529,7 @@ class Node:
         plan = self.plan
         if not plan.auth.issuers:
             return {}
-        resource = resource_of(self.url)
+        resource = resource_of(self.addresses.public)
         require_cryptography("auth.issuers", "oauth")
         from interlock.runtime.access.oauth import Bearers  # here, because `cryptography` takes 10 MiB
 
@@ -586,8 +640,8 @@ class Node:
         if keeper is not None and keeper.is_offered and keeper.listing is not None:
             self.catalog.reconsider(segment)
             await self.catalog.stock_again(keeper.link, keeper.listing)
-        if self.has_contracts:
-            await self.contracts.restock(segment)
+        if self.contracts.maybe is not None:
+            await self.contracts.maybe.restock(segment)
 
     def _definitions_seen(self, shelf: Shelf) -> None:
         self.definitions.took(shelf.link.segment, shelf.seen, {route.qualified: route for route in shelf.tools})
@@ -641,28 +695,6 @@ class Node:
         """None for the last words of a link that another has replaced."""
         keeper = self.keepers.get(link.segment)
         return keeper if keeper is not None and keeper.link is link else None
-
-    def on_consented(self, pending: Pending) -> None:
-        """Somebody agreed: it goes on record, and a client that sent them to the page is told."""
-        holder = pending.asker
-        who = holder.principal or "operator"
-        at = self.clock.wall()
-        self.recorder.add((at, who, "oauth", "oauth/consent", holder.segment, None, "admitted", "ok", 0.0, None))
-        if holder.principal:
-            self.audience.page_visited(holder.principal, pending.consent.id)
-
-    async def forget_token(self, name: str) -> None:
-        """A stored token was removed: it is not used from memory either."""
-        segment, _, principal = name.partition(" ")
-        keeper = self.keepers.get(segment)
-        if keeper is None or keeper.holder is None:
-            return
-        if principal:
-            if segment in self.personal:
-                await self.personal[segment].forget(principal)
-            return
-        await keeper.holder.forget()
-        await keeper.restart()
 
     def _session_ended(self, session: Session) -> None:
         self.audience.leave(session)

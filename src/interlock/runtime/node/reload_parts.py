@@ -37,18 +37,18 @@ class _Takes:
 
     async def servers(self, old: Plan, new: Plan) -> None:
         node = self._node
-        node.plan = new
+        node.current.replace(new)
         node.registrar.keep_segments(new)
         node.door.replan(new)
         await node.configured.take(old, new)
-        if node.has_contracts:
-            await node.contracts.retake()
+        if (contracts := node.contracts.maybe) is not None:
+            await contracts.retake()
 
     async def drivers(self, old: Plan, new: Plan) -> None:
         node = self._node
-        node.plan = new
-        if node.has_contracts:
-            node.contracts.replan(new)
+        node.current.replace(new)
+        if (contracts := node.contracts.maybe) is not None:
+            contracts.replan(new)
         await node.drivers.replan(new)
 
     async def budget(self, old: Plan, new: Plan) -> None:
@@ -59,7 +59,7 @@ class _Takes:
 
     def _limit(self, new: Plan) -> None:
         node = self._node
-        node.plan = new
+        node.current.replace(new)
         node.budgets.declared = new.budget.limits
         if is_limited(new):
             node.dispatch.enforce(node.budgets)
@@ -69,14 +69,14 @@ class _Takes:
         self._limit(new)
         node.catalog.replan(new)
         await node.configured.restock()
-        if node.has_contracts:
-            node.contracts.replan(new)
-            await node.contracts.restock_all()
+        if (contracts := node.contracts.maybe) is not None:
+            contracts.replan(new)
+            await contracts.restock_all()
 
     async def approvals(self, old: Plan, new: Plan) -> None:
         """For what is raised from now on; what waits keeps its time."""
         node = self._node
-        node.plan = new
+        node.current.replace(new)
         node.inbox.rules = rules_of(new.approvals)
         await node.notifier.replan(make_channels(new.approvals, node.clock))
 
@@ -92,8 +92,8 @@ class _Takes:
     async def anchors(self, old: Plan, new: Plan) -> None:
         """For what is signed from now on; who proved its authority before stays until its link ends."""
         await self._node.anchors.replan(new.anchors)
-        self._node.plan = new
-        await self._node.void_unfounded()
+        self._node.current.replace(new)
+        await self._node.revocation.void_unfounded()
 
     async def parents(self, old: Plan, new: Plan) -> None:
         node = self._node
@@ -111,6 +111,6 @@ class _Takes:
 
     async def children(self, old: Plan, new: Plan) -> None:
         node = self._node
-        node.plan = new
+        node.current.replace(new)
         node.registrar.keep_segments(new)
         await node.children.take(new)

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from interlock.config.plan import Plan
+from interlock.runtime.base.operator_errors import JsonObject
 from interlock.runtime.node.node import Node
-from interlock.runtime.node.operations import JsonObject
 
 LAST_WORDS = 3  # lines of stderr: the reason of most programs that end is in the last
 
@@ -30,13 +30,13 @@ async def survey(plan: Plan, *, patience_s: float) -> Survey:
         await node.settle(patience_s)
         await node.drivers.settle(patience_s)
         seen = node.operations
-        desk = await seen.drivers() if node.drivers.registry is not None else None
+        desk = await seen.drivers.open() if node.drivers.registry is not None else None
         return Survey(
-            links=tuple(seen.links()["links"]),
-            tools=tuple(seen.tools()["tools"]),
+            links=tuple(seen.links.list_all()["links"]),
+            tools=tuple(seen.tools.list_all()["tools"]),
             drivers=tuple((await desk.listed())["drivers"]) if desk is not None else (),
             last_words={
-                segment: tuple(line["text"] for line in seen.link_logs(segment, LAST_WORDS)["lines"])
+                segment: tuple(line["text"] for line in seen.links.logs(segment, LAST_WORDS)["lines"])
                 for segment in node.keepers
             },
         )

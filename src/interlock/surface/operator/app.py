@@ -8,7 +8,7 @@ failure leaves an id that the log repeats.
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from starlette.applications import Starlette
@@ -21,13 +21,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from interlock.protocol.oauth.client import CALLBACK_PATH
 from interlock.runtime.access.tokens import credential_of
+from interlock.runtime.base.operator_errors import NotFound, Refused
+from interlock.runtime.operations.operations import Operations
 from interlock.store.ports import StoreError
-from interlock.store.sqlite.secrets import SealMissing
+from interlock.store.sqlite.secrets import Kind, SealMissing
+from interlock.store.tokens import Scope as TokenScope
 from interlock.store.tokens import maybe_door, token_name_fault
 from interlock.surface.operator.approvals import ADMIN, PATH, SOCKET_ROLES, approval_routes
 from interlock.surface.operator.drivers import driver_routes
 from interlock.surface.operator.oauth_callback import FOREIGN, callback_page, is_foreign
-from interlock.surface.operator.operations import NotFound, Operations, Refused, SecretKind, TokenDoor, TokenScope
 from interlock.surface.operator.passkeys import is_invitation, passkey_routes
 from interlock.surface.operator.requests import (
     Rejected,
@@ -40,6 +42,7 @@ from interlock.surface.operator.requests import (
     wants_page,
 )
 
+TokenDoor = Literal["client", "subserver", "operator"]  # a room has no tokens of its own yet
 Authenticate = Callable[[Request], Awaitable[str | None]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -81,77 +84,77 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
     async def link_logs(request: Request) -> Response:
         refuse_unknown_parameters(request, ("lines",))
         lines = integer(request, "lines", default=LOG_LINES_DEFAULT, minimum=1, maximum=LOG_LINES_MAX)
-        return json_answer(operations.link_logs(request.path_params["segment"], lines))
+        return json_answer(operations.links.logs(request.path_params["segment"], lines))
 
     async def restart_link(request: Request) -> Response:
-        return json_answer(await operations.restart_link(request.path_params["segment"]))
+        return json_answer(await operations.links.restart(request.path_params["segment"]))
 
     async def release_link(request: Request) -> Response:
-        return json_answer(await operations.release_link(request.path_params["segment"]))
+        return json_answer(await operations.links.release(request.path_params["segment"]))
 
     async def authorize_link(request: Request) -> Response:
-        return json_answer(await operations.authorize_link(request.path_params["segment"]))
+        return json_answer(await operations.consents.authorize(request.path_params["segment"]))
 
     async def oauth_callback(request: Request) -> Response:
         if request.method == "HEAD":  # a look must not use the state up
             raise HTTPException(405, headers={"Allow": "GET"})
         if is_foreign(request.headers):
             return callback_page(FOREIGN)
-        return callback_page(await operations.oauth_returned(request.query_params.multi_items()))
+        return callback_page(await operations.consents.take_return(request.query_params.multi_items()))
 
     async def classify_tool(request: Request) -> Response:
-        return json_answer(await operations.classify_tool(request.path_params["name"]), status=201)
+        return json_answer(await operations.tools.classify(request.path_params["name"]), status=201)
 
     async def secrets_kept(request: Request) -> Response:
         refuse_unknown_parameters(request, ())
-        return json_answer(await operations.secrets())
+        return json_answer(await operations.secrets.list_all())
 
     async def set_secret(request: Request) -> Response:
         wanted = await json_body(request, SetSecret)
         if wanted.unless_kept:
-            return json_answer(await operations.keep_secret(wanted.name, wanted.value), status=201)
-        return json_answer(await operations.set_secret(wanted.name, wanted.value), status=201)
+            return json_answer(await operations.secrets.keep(wanted.name, wanted.value), status=201)
+        return json_answer(await operations.secrets.set(wanted.name, wanted.value), status=201)
 
     async def remove_secret(request: Request) -> Response:
-        kind = next((known for known in get_args(SecretKind) if known == request.path_params["kind"]), None)
+        kind = next((known for known in get_args(Kind) if known == request.path_params["kind"]), None)
         if kind is None:
             raise HTTPException(404)
-        return json_answer(await operations.remove_secret(kind, request.path_params["name"]))
+        return json_answer(await operations.secrets.remove(kind, request.path_params["name"]))
 
     async def tool(request: Request) -> Response:
         refuse_unknown_parameters(request, ("as",))
         caller = request.query_params.get("as", "local")
-        return json_answer(operations.tool(request.path_params["name"], caller))
+        return json_answer(operations.tools.get(request.path_params["name"], caller))
 
     async def audit(request: Request) -> Response:
         refuse_unknown_parameters(request, ("after", "limit"))
         after = integer(request, "after", default=0, minimum=0, maximum=SEQUENCE_MAX)
         limit = integer(request, "limit", default=AUDIT_RECORDS_DEFAULT, minimum=1, maximum=AUDIT_RECORDS_MAX)
-        return json_answer(await operations.audit(after, limit))
+        return json_answer(await operations.audit.page(after, limit))
 
     async def tokens(request: Request) -> Response:
         refuse_unknown_parameters(request, ())
-        return json_answer(await operations.tokens())
+        return json_answer(await operations.tokens.list_all())
 
     async def issue_token(request: Request) -> Response:
         wanted = await json_body(request, IssueToken)
         if (fault := token_name_fault(wanted.name)) is not None:
             raise Rejected(400, "invalid_body", fault, {"member": "name"})
         return json_answer(
-            await operations.issue_token(wanted.name, wanted.door, wanted.scope, wanted.days), status=201
+            await operations.tokens.issue(wanted.name, wanted.door, wanted.scope, wanted.days), status=201
         )
 
     async def revoke_token(request: Request) -> Response:
-        return json_answer(await operations.revoke_token(request.path_params["ref"]))
+        return json_answer(await operations.tokens.revoke(request.path_params["ref"]))
 
     async def revoke_key(request: Request) -> Response:
         by = request.scope.get("state", {}).get("principal", "local")
-        return json_answer(await operations.revoke_key(request.path_params["ref"], by))
+        return json_answer(await operations.keys.revoke(request.path_params["ref"], by))
 
     routes = [
-        get("/admin/status", lambda _: operations.status()),
-        get("/admin/links", lambda _: operations.links()),
-        get("/admin/links/{segment}", lambda request: operations.link(request.path_params["segment"])),
+        get("/admin/status", lambda _: operations.node.status()),
+        get("/admin/links", lambda _: operations.links.list_all()),
+        get("/admin/links/{segment}", lambda request: operations.links.get(request.path_params["segment"])),
         Route("/admin/links/{segment}/logs", link_logs, methods=["GET"]),
         Route("/admin/links/{segment}/restart", restart_link, methods=["POST"]),
         Route("/admin/links/{segment}/release", release_link, methods=["POST"]),
@@ -159,13 +162,13 @@ def operator_app(operations: Operations, *, authenticate: Authenticate | None) -
         Route(CALLBACK_PATH, oauth_callback, methods=["GET"]),
         Route("/admin/secrets", _by_method({"GET": secrets_kept, "POST": set_secret}), methods=["GET", "POST"]),
         Route("/admin/secrets/{kind}/{name:path}", remove_secret, methods=["DELETE"]),
-        get("/admin/tools", lambda _: operations.tools()),
-        get("/admin/tools/routes", lambda _: operations.routes()),
-        get("/admin/skills", lambda _: operations.skills()),
+        get("/admin/tools", lambda _: operations.tools.list_all()),
+        get("/admin/tools/routes", lambda _: operations.tools.routes()),
+        get("/admin/skills", lambda _: operations.tools.skills()),
         Route("/admin/tools/{name}", tool, methods=["GET"]),
         Route("/admin/tools/{name}/classify", classify_tool, methods=["POST"]),
         Route("/admin/audit", audit, methods=["GET"]),
-        get("/admin/config", lambda _: operations.config()),
+        get("/admin/config", lambda _: operations.node.configuration()),
         Route("/admin/tokens", _by_method({"GET": tokens, "POST": issue_token}), methods=["GET", "POST"]),
         Route("/admin/tokens/{ref}", revoke_token, methods=["DELETE"]),
         Route("/admin/keys/{ref}", revoke_key, methods=["DELETE"]),

@@ -23,8 +23,9 @@ from interlock.protocol.ax.confirmation.held_call import read_proof_untrusted
 from interlock.protocol.ax.errors import CONFIRMATION_UNKNOWN, PROOF_INVALID
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
 from interlock.runtime.approvals.views import Ambiguous, Window
+from interlock.runtime.base.operator_errors import NotFound
+from interlock.runtime.operations.operations import Operations
 from interlock.surface.operator.approvals_page import approval_page, approvals_page, missing_page
-from interlock.surface.operator.operations import NotFound, Operations
 from interlock.surface.operator.requests import (
     Rejected,
     form_body,

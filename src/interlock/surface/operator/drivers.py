@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from interlock.surface.operator.operations import Operations
+from interlock.runtime.operations.operations import Operations
 from interlock.surface.operator.requests import Rejected, json_answer, json_body, refuse_unknown_parameters
 
 _FLAGS = {"true": True, "false": False}
@@ -33,32 +33,32 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def driver_routes(operations: Operations) -> list[Route]:
     async def drivers(request: Request) -> Response:
         refuse_unknown_parameters(request, ())
-        return json_answer(await (await operations.drivers()).listed())
+        return json_answer(await (await operations.drivers.open()).listed())
 
     async def driver(request: Request) -> Response:
         refuse_unknown_parameters(request, ())
-        return json_answer(await (await operations.drivers()).shown(request.path_params["name"]))
+        return json_answer(await (await operations.drivers.open()).shown(request.path_params["name"]))
 
     async def trust(request: Request) -> Response:
         wanted = await json_body(request, Trust)
-        desk = await operations.drivers()
+        desk = await operations.drivers.open()
         return json_answer(await desk.trust(request.path_params["name"], wanted.digest, _by(request)))
 
     async def allow(request: Request) -> Response:
         wanted = await json_body(request, Allow)
-        desk = await operations.drivers()
+        desk = await operations.drivers.open()
         name = request.path_params["name"]
         return json_answer(await desk.allow(name, wanted.host, _by(request), revoke=wanted.revoke))
 
     async def test(request: Request) -> Response:
         wanted = await json_body(request, Test)
-        desk = await operations.drivers()
+        desk = await operations.drivers.open()
         name = request.path_params["name"]
         return json_answer(await desk.test(name, _by(request), allow_mutation=wanted.allow_mutation))
 
     async def update(request: Request) -> Response:
         wanted = await json_body(request, Update)
-        desk = await operations.drivers()
+        desk = await operations.drivers.open()
         return json_answer(await desk.update(request.path_params["name"], _by(request), wanted.candidate))
 
     async def remove(request: Request) -> Response:
@@ -66,7 +66,7 @@ def driver_routes(operations: Operations) -> list[Route]:
         forget = _FLAGS.get(request.query_params.get("forget", "false"))
         if forget is None:
             raise Rejected(400, "invalid_parameter", "forget is true or false", {"parameter": "forget"})
-        desk = await operations.drivers()
+        desk = await operations.drivers.open()
         return json_answer(await desk.remove(request.path_params["name"], _by(request), forget=forget))
 
     async def one(request: Request) -> Response:

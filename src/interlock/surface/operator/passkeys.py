@@ -14,9 +14,10 @@ from starlette.routing import Route
 
 from interlock.protocol.jose.base64url import maybe_decode
 from interlock.protocol.webauthn.ceremonies import Wrong
+from interlock.runtime.base.operator_errors import NotFound
+from interlock.runtime.operations.operations import Operations
 from interlock.runtime.trust.passkeys import GONE, NO_PARTY, PATH, Invitation, shown
 from interlock.surface.operator.approvals import SOCKET_ROLES
-from interlock.surface.operator.operations import NotFound, Operations
 from interlock.surface.operator.pages import page, text
 from interlock.surface.operator.requests import Rejected, json_answer, json_body, refuse_unknown_parameters
 

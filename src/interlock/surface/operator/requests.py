@@ -7,7 +7,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from interlock.surface.operator.operations import JsonObject
+from interlock.runtime.base.operator_errors import JsonObject
 
 Shape = TypeVar("Shape")
 

@@ -7,7 +7,7 @@ An example of a contract that changes something is left alone unless the operato
 import asyncio
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
@@ -20,11 +20,11 @@ from interlock.protocol.jsonrpc.codec import decode_value, encode_value
 from interlock.protocol.jsontext.pointer import pointer_step
 from interlock.protocol.mcp.meta import stamp_modern
 from interlock.runtime.calls.caller import Principal
-from interlock.runtime.catalog.catalog import EVERYTHING
+from interlock.runtime.catalog.catalog import EVERYTHING, Catalog
+from interlock.runtime.dispatch.dispatch import Dispatch
+from interlock.runtime.drivers.contracts.lazy import LazyContracts
 from interlock.runtime.drivers.workspace.declaration import Declared
-
-if TYPE_CHECKING:
-    from interlock.runtime.node.node import Node
+from interlock.runtime.fronts.modern import ModernDesk
 
 JsonObject = dict[str, Any]
 
@@ -53,8 +53,11 @@ class _Answer:
 
 
 class Examples:
-    def __init__(self, node: "Node") -> None:
-        self._node = node
+    def __init__(self, modern: ModernDesk, dispatch: Dispatch, catalog: Catalog, contracts: LazyContracts) -> None:
+        self._modern = modern
+        self._dispatch = dispatch
+        self._catalog = catalog
+        self._contracts = contracts
 
     async def run(self, declared: Declared, by: str, *, allow_mutation: bool) -> JsonObject:
         outcomes: list[JsonObject] = []
@@ -77,7 +80,7 @@ class Examples:
         if name is None:
             return _failed("the contract is not offered: interlock drivers show says why")
         principal = Principal(by if by == "local" else f"operator:{by.removeprefix('operator:')}", "admin")
-        caller = self._node.modern.caller(principal, "operator", None, "qualified")
+        caller = self._modern.caller(principal, "operator", None, "qualified")
         meta: dict[str, Raw] = {}
         stamp_modern(meta, capabilities=Raw(b"{}"), client=None, log_level=None)
         params = {
@@ -86,7 +89,7 @@ class Examples:
             "requestState": Raw(encode_value(pinned_to(key))),
         }
         answer = _Answer()
-        self._node.dispatch.call_tool(caller, str(next(_ids)).encode(), params, meta, answer)
+        self._dispatch.call_tool(caller, str(next(_ids)).encode(), params, meta, answer)
         try:
             async with asyncio.timeout(contract.timeout_ms / 1000 + START_S):
                 said = decode_value(await answer.message)
@@ -102,8 +105,8 @@ class Examples:
         if not isinstance(named, tuple):
             return None
         segment, local = named
-        link = self._node.contracts.links.get(segment)
-        for route in self._node.catalog.namespace.view(EVERYTHING).tool_routes:
+        link = self._contracts.get().links.get(segment)
+        for route in self._catalog.namespace.view(EVERYTHING).tool_routes:
             if route.link is link and route.original == local:
                 return route.qualified
         return None

@@ -16,6 +16,7 @@ from interlock.protocol.drivers.binding.listed_tool import qualified_name
 from interlock.protocol.drivers.files.driver_checks import is_egress
 from interlock.protocol.drivers.model import Contract, Problem
 from interlock.runtime.base.clock import Clock, rfc3339
+from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.drivers.install.install import remove_packages
 from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.registry.registry import Registry
@@ -34,7 +35,6 @@ from interlock.runtime.drivers.registry.views import (
 from interlock.runtime.drivers.workspace.declaration import Declared
 from interlock.runtime.drivers.workspace.scan import DRIVER_FILE
 from interlock.runtime.drivers.workspace.trust_store import HOSTS_MAX, Trusted
-from interlock.runtime.node.operations import NotFound, Refused
 
 JsonObject = dict[str, Any]
 Record = Callable[[bytes], Awaitable[None]]  # on disk when it returns; raises StoreError

@@ -16,8 +16,8 @@ from interlock.protocol.approvals.digests import UNTRUSTED
 from interlock.protocol.approvals.state import Move, Status
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.drivers.workspace.declaration import Declaration, Declared
-from interlock.runtime.node.operations import NotFound, Refused
 from interlock.store.ports import StoreError
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ import msgspec
 
 from interlock.config.plan import Plan
 from interlock.protocol.jsonrpc.codec import decode_value
+from interlock.runtime.base.operator_errors import Refused
 from interlock.runtime.drivers.add.trial import Bench, Stood
 from interlock.runtime.drivers.install.install import difference
 from interlock.runtime.drivers.install.locks import Locks
 from interlock.runtime.drivers.install.outcome import Locked
 from interlock.runtime.drivers.registry.registry import Registry
 from interlock.runtime.drivers.workspace.declaration import Declared
-from interlock.runtime.node.operations import Refused
 from interlock.store.ports import Damaged
 
 JsonObject = dict[str, Any]

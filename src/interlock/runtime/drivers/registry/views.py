@@ -11,11 +11,11 @@ from interlock.protocol.approvals.digests import DRIVER
 from interlock.protocol.approvals.folder_digest import folder_digest
 from interlock.protocol.drivers.model import Contract, Driver, Problem, Secret
 from interlock.runtime.base.clock import rfc3339
+from interlock.runtime.base.operator_errors import Refused
 from interlock.runtime.drivers.workspace.declaration import Declared
 from interlock.runtime.drivers.workspace.folder import read_folder
 from interlock.runtime.drivers.workspace.scan import Found, mark_of
 from interlock.runtime.drivers.workspace.trust_store import Trusted
-from interlock.runtime.node.operations import Refused
 
 JsonObject = dict[str, Any]
 

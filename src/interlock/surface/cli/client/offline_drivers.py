@@ -8,12 +8,12 @@ import msgspec
 
 from interlock.config.plan import Plan
 from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.base.operator_errors import NotFound
+from interlock.runtime.base.operator_errors import Refused as NodeRefused
 from interlock.runtime.drivers.registry.operations import DriverDesk
 from interlock.runtime.drivers.registry.registry import Registry
 from interlock.runtime.drivers.workspace.host_facts import this_machine
 from interlock.runtime.drivers.workspace.trust_store import Memory
-from interlock.runtime.node.operations import NotFound
-from interlock.runtime.node.operations import Refused as NodeRefused
 from interlock.store.backends import build_audit, build_store
 from interlock.surface.cli.client.offline import run_stored
 from interlock.surface.cli.client.operator import Answer

@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 
 def open_drivers(node: "Node", plan: Plan) -> tuple[Registry, DriverDesk]:
+    contracts = node.contracts.get()
     memory = Memory(node.store.kv, node.clock)
     registry = Registry(plan, memory, this_machine(plan.data / "packages"))
     registry.factory = Providing(node, node._workshop, lambda: registry.plan)
-    registry.take = node.contracts.take
-    registry.offered_problems = lambda: node.contracts.problems
+    registry.take = contracts.take
+    registry.offered_problems = lambda: contracts.problems
     desk = DriverDesk(registry, node.clock, node.recorder.append_now)
-    desk.explain = node.contracts.explained
-    desk.tester = Examples(node)
+    desk.explain = contracts.explained
+    desk.tester = Examples(node.modern, node.dispatch, node.catalog, node.contracts)
     desk.updater = Updating(registry, Locks(node.store.kv, node.clock))
     asking = Asking(node.inbox, desk, node.deciding.is_current)
     node.deciding.drivers = asking

@@ -1,0 +1,31 @@
+"""The two ways in which an operation for an operator says no."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+JsonObject = dict[str, Any]
+
+
+class NotFound(KeyError):
+    """There is no `what` of that name; `known` names what there is, so that the answer can name the nearest.
+
+    `few`: they are few enough to be named all.
+    """
+
+    def __init__(self, what: str, name: str, known: Iterable[str] = (), *, few: bool = False) -> None:
+        super().__init__(name)
+        self.what = what
+        self.name = name
+        self.known = list(known) if few else []
+        self.nearest = get_close_matches(name, self.known or list(known), n=3)
+
+
+class Refused(Exception):
+    """The node understood and says no; `error` is the name a program can act on."""
+
+    def __init__(self, error: str, message: str, details: JsonObject | None = None) -> None:
+        super().__init__(message)
+        self.error = error
+        self.message = message
+        self.details = details or {}

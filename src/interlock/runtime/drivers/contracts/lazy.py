@@ -1,0 +1,55 @@
+"""The contracts of drivers, made when there is the first driver: their modules are not imported before."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.base.current_plan import CurrentPlan
+from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.calls.guard import Guard
+from interlock.runtime.catalog.catalog import Catalog
+from interlock.runtime.links.link import LinkWatcher
+
+if TYPE_CHECKING:
+    from interlock.runtime.drivers.contracts.service import Contracts
+
+
+class LazyContracts:
+    def __init__(
+        self,
+        current: CurrentPlan,
+        *,
+        catalog: Catalog,
+        taken: Mapping[str, object],
+        watcher: LinkWatcher,
+        clock: Clock,
+        guard: Guard,
+        recorder: Recorder,
+        keep: Callable[[Iterable[str]], None],
+    ) -> None:
+        """`taken`: the segments that servers and registrants have. `keep` is told those that nobody may register."""
+        self._current = current
+        self._catalog = catalog
+        self._taken = taken
+        self._watcher = watcher
+        self._clock = clock
+        self._guard = guard
+        self._recorder = recorder
+        self._keep = keep
+        self.maybe: Contracts | None = None
+
+    def get(self) -> "Contracts":
+        if self.maybe is None:
+            from interlock.runtime.drivers.contracts.service import Contracts
+
+            self.maybe = Contracts(
+                self._current.plan,
+                catalog=self._catalog,
+                taken=self._taken,
+                watcher=self._watcher,
+                clock=self._clock,
+                guard=self._guard,
+                recorder=self._recorder,
+                keep=self._keep,
+            )
+        return self.maybe

@@ -1,0 +1,22 @@
+"""The drivers of a node for an operator; the modules behind them are imported when the first is asked for."""
+
+from typing import TYPE_CHECKING
+
+from interlock.runtime.base.operator_errors import Refused
+from interlock.runtime.drivers.registry.service import Drivers
+
+if TYPE_CHECKING:
+    from interlock.runtime.drivers.registry.operations import DriverDesk
+
+
+class DriverOperations:
+    def __init__(self, drivers: Drivers) -> None:
+        self._drivers = drivers
+
+    async def open(self) -> "DriverDesk":
+        """Where drivers are looked at and decided on. Raises Refused, StoreError."""
+        try:
+            return await self._drivers.desk()
+        except ModuleNotFoundError as missing:
+            message = f"driver files need the package {missing.name}: install Interlock anew"
+            raise Refused("extra_missing", message) from None

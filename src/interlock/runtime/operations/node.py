@@ -1,0 +1,126 @@
+"""The state of a whole node, and the configuration it runs with."""
+
+import os
+from collections.abc import Callable
+
+from interlock import __version__
+from interlock.config.effective import effective
+from interlock.protocol.oauth.resource import resource_of
+from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.approvals.notifier import Notifier
+from interlock.runtime.audience import Audience
+from interlock.runtime.base.addresses import Addresses
+from interlock.runtime.base.clock import Clock, rfc3339
+from interlock.runtime.base.current_plan import CurrentPlan
+from interlock.runtime.base.operator_errors import JsonObject
+from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.calls.budgets import Budgets
+from interlock.runtime.catalog.catalog import Catalog
+from interlock.runtime.dispatch.dispatch import Dispatch
+from interlock.runtime.fronts.modern import ModernDesk
+from interlock.runtime.fronts.sessions import Sessions
+from interlock.runtime.operations.links import LinkOperations
+from interlock.runtime.trust.anchors import Anchors
+
+
+class NodeOperations:
+    def __init__(
+        self,
+        *,
+        current: CurrentPlan,
+        addresses: Addresses,
+        clock: Clock,
+        aggregator_id: str,
+        recorder: Recorder,
+        links: LinkOperations,
+        budgets: Budgets,
+        catalog: Catalog,
+        sessions: Sessions,
+        audience: Audience,
+        modern: ModernDesk,
+        dispatch: Dispatch,
+        anchors: Anchors,
+        inbox: Inbox,
+        notifier: Notifier,
+        parents: Callable[[], list[JsonObject]],
+        reload: Callable[[], JsonObject | None],
+    ) -> None:
+        """`parents` and `reload` give what there is to say of the parents and of the configuration's files."""
+        self._current = current
+        self._addresses = addresses
+        self._clock = clock
+        self._started = clock.now()
+        self._started_wall = clock.wall()
+        self._aggregator_id = aggregator_id
+        self._recorder = recorder
+        self._links = links
+        self._budgets = budgets
+        self._catalog = catalog
+        self._sessions = sessions
+        self._audience = audience
+        self._modern = modern
+        self._dispatch = dispatch
+        self._anchors = anchors
+        self._inbox = inbox
+        self._notifier = notifier
+        self._parents = parents
+        self._reload = reload
+
+    def status(self) -> JsonObject:
+        plan, namespace = self._current.plan, self._catalog.namespace
+        sessions = self._sessions.by_id
+        return {
+            "node": {
+                "name": plan.node.name,
+                "version": __version__,
+                "pid": os.getpid(),
+                "url": self._addresses.public,
+                "mcp_url": resource_of(self._addresses.public),
+                "operator_url": self._addresses.operator,
+                "started_at": rfc3339(self._started_wall),
+                "uptime_s": round(self._clock.now() - self._started, 1),
+                "data": str(plan.data),
+                "aggregator_id": self._aggregator_id,
+                "tree": plan.ax.tree,
+                "audit_trouble": self._recorder.trouble,
+                "require_proof": plan.ax.require_proof,
+            },
+            "configuration": self._reload(),
+            "parents": self._parents(),
+            "budgets": self._budgets.shown(),
+            **self._links.list_all(),
+            "catalog": {
+                "version": namespace.version,
+                "tools": sum(len(namespace.listed(shelf.tools)) for shelf in namespace.shelves),
+                "prompts": sum(len(namespace.listed(shelf.prompts)) for shelf in namespace.shelves),
+                "resources": sum(len(shelf.resources) for shelf in namespace.shelves),
+                "templates": sum(len(shelf.templates) for shelf in namespace.shelves),
+            },
+            "clients": {
+                "sessions": len(sessions),
+                "unplaced_logs": self._audience.unplaced_logs,
+                "streams": sum(len(one.streams) for one in sessions.values()) + len(self._modern.listeners),
+            },
+            "calls": {
+                "total": self._dispatch.total,
+                "failed": self._dispatch.failed,
+                "in_flight": len(self._dispatch.in_flight),
+                "parked": self._dispatch.parking.waiting,
+            },
+            "gate": self._gate(),
+            "approvals": {"waiting": self._inbox.waiting_count, "channels": dict(self._notifier.trouble)},
+        }
+
+    def configuration(self) -> JsonObject:
+        return effective(self._current.plan)
+
+    def _gate(self) -> JsonObject:
+        """How many tools the gate holds, and of how many of them nobody could release a call."""
+        namespace = self._catalog.namespace
+        held = [route for shelf in namespace.shelves for route in namespace.listed(shelf.tools) if route.is_held]
+        return {
+            "mode": self._current.plan.gate.mode,
+            "tools": len(held),
+            "unclassified": sum(route.is_open for route in held),
+            "without_approver": sum(not self._anchors.approving(route.qualified) for route in held),
+        }

@@ -1,0 +1,30 @@
+"""Every operation of a node in one value, by noun."""
+
+from dataclasses import dataclass
+
+from interlock.runtime.approvals.views import Window
+from interlock.runtime.operations.audit import AuditOperations
+from interlock.runtime.operations.consents import ConsentOperations
+from interlock.runtime.operations.drivers import DriverOperations
+from interlock.runtime.operations.keys import KeyOperations
+from interlock.runtime.operations.links import LinkOperations
+from interlock.runtime.operations.node import NodeOperations
+from interlock.runtime.operations.secrets import SecretOperations
+from interlock.runtime.operations.tokens import TokenOperations
+from interlock.runtime.operations.tools import ToolOperations
+from interlock.runtime.trust.passkeys import PasskeyDesk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operations:
+    approvals: Window
+    audit: AuditOperations
+    consents: ConsentOperations
+    drivers: DriverOperations
+    keys: KeyOperations
+    links: LinkOperations
+    node: NodeOperations
+    passkeys: PasskeyDesk
+    secrets: SecretOperations
+    tokens: TokenOperations
+    tools: ToolOperations

@@ -1,0 +1,170 @@
+"""The tools of a node: what an operator sees of each, and the question what a tool does."""
+
+from collections.abc import Callable
+from typing import Any
+
+from interlock.protocol.ax.capability import as_object
+from interlock.protocol.jsonrpc.codec import decode_value
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.items import maybe_value
+from interlock.runtime.approvals.tool_definitions import Definitions
+from interlock.runtime.approvals.views import Window
+from interlock.runtime.base.clock import rfc3339
+from interlock.runtime.base.operator_errors import JsonObject, NotFound, Refused
+from interlock.runtime.calls.caller import ViewKey
+from interlock.runtime.catalog.catalog import EVERYTHING, Catalog
+from interlock.runtime.catalog.routes import Route, era_of
+from interlock.runtime.catalog.unlisted_tools import CHANGED
+from interlock.runtime.drivers.contracts.lazy import LazyContracts
+from interlock.runtime.links.link import Link
+from interlock.runtime.links.registered import RegisteredLink
+from interlock.runtime.operations.links import masked_session
+
+Explain = Callable[[Route, str], list[JsonObject]]  # what a call of the tool by that principal would meet
+
+
+class ToolOperations:
+    def __init__(
+        self,
+        catalog: Catalog,
+        definitions: Definitions,
+        approvals: Window,
+        contracts: LazyContracts,
+        explain: Explain,
+    ) -> None:
+        self._catalog = catalog
+        self._definitions = definitions
+        self._approvals = approvals
+        self._contracts = contracts
+        self._explain = explain
+
+    def list_all(self) -> JsonObject:
+        listed = [self._tool(route) for shelf in self._catalog.namespace.shelves for route in shelf.tools]
+        for shelf in self._catalog.namespace.shelves:
+            listed.extend(
+                {
+                    "name": f"{shelf.link.segment}.?",
+                    "alias": None,
+                    "segment": shelf.link.segment,
+                    "original": one.name,
+                    "title": None,
+                    "description": None,
+                    "state": shelf.link.standing.state.value,
+                    "capability": {},
+                    "hops": 1,
+                    "withheld": one.reason,
+                }
+                for one in shelf.withheld
+            )
+        return {"tools": listed}
+
+    def get(self, name: str, caller: str = "local") -> JsonObject:
+        """`caller`: the principal whose call the rungs are told for."""
+        namespace = self._catalog.namespace
+        view = namespace.view(EVERYTHING)
+        route = view.find_tool(name)
+        if route is None:
+            if (why := self._maybe_withheld(name)) is not None:
+                raise Refused("withheld", f"{name} is withheld: {why}", {"tool": name})
+            known = [r.qualified for r in view.tool_routes] + [r.alias for r in view.tool_routes]
+            raise NotFound("tool", name, known)
+        shown = namespace.view(ViewKey())
+        return {
+            **self._tool(route),
+            "definition": decode_value(shown.tool_definition(route, Era.MODERN)),
+            "route": [*route.segments, route.local],
+            "era": era_of(route.link).value,
+            "owner": self._owner(route.link),
+            "caller": caller,
+            "rungs": self._explain(route, caller),
+        }
+
+    async def classify(self, name: str) -> JsonObject:
+        """Ask what a tool is, without waiting for somebody to call it: the approval that then waits."""
+        route = self._catalog.namespace.view(EVERYTHING).find_tool(name)
+        if route is not None and not route.is_open:
+            raise Refused("classified", f"it is known what {name} does; [[tool]] says otherwise", {"tool": name})
+        segment = route.link.segment if route is not None else self._segment_of_withheld(name)
+        raised = await self._definitions.ask_again(segment, route.qualified if route is not None else name)
+        if raised is None:
+            raise NotFound("tool", name)
+        if isinstance(raised, Fault):
+            raise Refused(raised.message, (raised.data or {}).get("detail", raised.message), raised.data)
+        return self._approvals.maybe_one(raised.id) or {}
+
+    def _maybe_withheld(self, name: str) -> str | None:
+        for shelf in self._catalog.namespace.shelves:
+            for one in shelf.withheld:
+                if name.endswith(f".{one.name}") and f".{shelf.link.segment}." in f".{name}":
+                    return one.reason
+        return None
+
+    def _segment_of_withheld(self, name: str) -> str:
+        """Of a tool that is withheld because of its definition; its name is written out, as it would be listed."""
+        for shelf in self._catalog.namespace.shelves:
+            names = {one.name for one in shelf.withheld if one.code == CHANGED}
+            if any(name.endswith(f".{one}") for one in names) and f".{shelf.link.segment}." in f".{name}":
+                return shelf.link.segment
+        known = [route.qualified for route in self._catalog.namespace.view(EVERYTHING).tool_routes]
+        raise NotFound("tool", name, known)
+
+    def skills(self) -> JsonObject:
+        contracts = self._contracts.maybe
+        known = contracts.skills() if contracts is not None else {}
+        return {"skills": [{"name": name, "blocks": blocks} for name, blocks in known.items()]}
+
+    def routes(self) -> JsonObject:
+        """MCP-AX 7.1."""
+        return {
+            route.qualified: {
+                "downstream_session": _session_of(route.link),
+                "downstream_name": route.original,
+                "capability": as_object(route.capability) if route.capability else {},
+                "registered_at": rfc3339(_registered_at(route.link)),
+            }
+            for shelf in self._catalog.namespace.shelves
+            for route in self._catalog.namespace.listed(shelf.tools)
+        }
+
+    def _tool(self, route: Route) -> JsonObject:
+        clash = self._catalog.namespace.clashing.get(route.qualified)
+        return {
+            "name": route.qualified,
+            "alias": route.alias,
+            "segment": route.link.segment,
+            "original": route.original,
+            "title": _text(maybe_value(route.item, "title")),
+            "description": _text(maybe_value(route.item, "description")),
+            "state": route.link.standing.state.value,
+            "capability": as_object(route.capability) if route.capability else {},
+            "unclassified": route.is_open,
+            "hops": route.hops,
+            "withheld": clash.reason if clash is not None else None,
+        }
+
+    def _owner(self, link: Link) -> JsonObject:
+        """Who answers for a tool: the operator for what is configured, else the registrant."""
+        if not isinstance(link, RegisteredLink):
+            return {"kind": "configuration", "verified": True}
+        session = link.registration
+        authority = session.register.authority
+        return {
+            "kind": link.kind,
+            "principal": session.peer.principal,
+            "subserver_id": session.register.subserver_id,
+            "authority": f"dns:{authority}" if authority is not None else None,
+            "verified": session.peer.proved,
+        }
+
+
+def _session_of(link: Link) -> str:
+    return masked_session(link.registration.session_id) if isinstance(link, RegisteredLink) else f"{link.segment}:***"
+
+
+def _registered_at(link: Link) -> float:
+    return link.registered_wall if isinstance(link, RegisteredLink) else link.standing.since_wall
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
