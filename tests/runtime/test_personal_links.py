@@ -41,7 +41,7 @@ async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]
 @pytest_asyncio.fixture(loop_scope="module")
 async def own(here: Place) -> AsyncIterator[PersonalLinks]:
     link = here.node.keepers["web"].link
-    links = PersonalLinks(link.plan, here.node._workshop, here.node, Granted, vendor_meta=False)
+    links = PersonalLinks(link.plan, here.node._workshop, here.node.link_events, Granted, vendor_meta=False)
     link.personal = links
     yield links
     link.personal = None

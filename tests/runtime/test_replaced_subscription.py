@@ -12,6 +12,7 @@ from interlock.protocol.mcp.eras import Era
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.links import subscriptions
 from interlock.runtime.links.link import Link, ServerFacts
+from interlock.runtime.links.link_events import LinkEvents
 
 TAG = "io.modelcontextprotocol/subscriptionId"
 CAPABILITIES = {"resources": Raw(b'{"subscribe":true,"listChanged":true}'), "tools": Raw(b'{"listChanged":true}')}
@@ -33,7 +34,7 @@ class Pipe:
         return [one["id"] for one in self.sent if one["method"] == "subscriptions/listen"]
 
 
-class Watcher:
+class Heard(LinkEvents):
     def __init__(self) -> None:
         self.heard: list[str] = []
 
@@ -43,14 +44,12 @@ class Watcher:
     def on_resource_updated(self, link: Link, params: Raw) -> None:
         self.heard.append(json.loads(bytes(params))["uri"])
 
-    def on_standing(self, link: Link) -> None: ...
-
 
 class Stage:
     def __init__(self) -> None:
-        self.watcher, self.pipe = Watcher(), Pipe()
+        self.events, self.pipe = Heard(), Pipe()
         plan = ServerPlan(segment="s", reach=Dial(url="http://127.0.0.1:1/mcp"))
-        self.link = Link(plan, self.watcher, SystemClock(), vendor_meta=True)  # type: ignore[arg-type]
+        self.link = Link(plan, self.events, SystemClock(), vendor_meta=True)
         self.link.pipe = self.pipe  # type: ignore[assignment]
         self.link.greeted(ServerFacts(era=Era.MODERN, version="2026-07-28", capabilities=CAPABILITIES))
         self.subscriptions = subscriptions.Subscriptions(self.link, lambda: None)
@@ -79,7 +78,7 @@ async def test_news_that_was_under_way_on_the_older_one_is_heard() -> None:
     old, _ = await stage.replaced()
     stage.says(old, "notifications/tools/list_changed")
     stage.says(old, "notifications/resources/updated", uri="b:1")
-    assert stage.watcher.heard == ["tools", "b:1"]
+    assert stage.events.heard == ["tools", "b:1"]
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -89,9 +88,9 @@ async def test_an_update_that_both_tell_is_heard_once_whoever_is_first(first: in
     for told in range(1, 4):
         stage.says(both[first], "notifications/resources/updated", uri="a:1")
         stage.says(both[1 - first], "notifications/resources/updated", uri="a:1")
-        assert stage.watcher.heard == ["a:1"] * told
+        assert stage.events.heard == ["a:1"] * told
     stage.says(both[1], "notifications/resources/updated", uri="a:2")
-    assert stage.watcher.heard[-1] == "a:2"
+    assert stage.events.heard[-1] == "a:2"
 
 
 async def test_the_older_one_ends_after_a_while_and_the_newer_one_is_heard_alone(
@@ -105,9 +104,9 @@ async def test_the_older_one_ends_after_a_while_and_the_newer_one_is_heard_alone
         while old in stage.link.in_flight:  # noqa: ASYNC110  (what is waited for is the link's own state)
             await asyncio.sleep(0.01)
     stage.says(old, "notifications/resources/updated", uri="a:1")
-    assert stage.watcher.heard == ["a:1"], "told on one that has ended"
+    assert stage.events.heard == ["a:1"], "told on one that has ended"
     stage.says(new, "notifications/resources/updated", uri="a:1")
-    assert stage.watcher.heard == ["a:1", "a:1"]
+    assert stage.events.heard == ["a:1", "a:1"]
 
 
 async def test_one_that_ended_does_not_silence_those_that_are_left() -> None:
@@ -117,4 +116,4 @@ async def test_one_that_ended_does_not_silence_those_that_are_left() -> None:
     stage.says(old, "notifications/resources/updated", uri="a:1")
     stage.subscriptions._let_go(stage.link.in_flight[old])  # type: ignore[arg-type]
     stage.says(new, "notifications/resources/updated", uri="a:1")
-    assert stage.watcher.heard == ["a:1", "a:1"]
+    assert stage.events.heard == ["a:1", "a:1"]

@@ -23,6 +23,7 @@ from interlock.runtime.calls.caller import ViewKey
 from interlock.runtime.catalog.catalog import Catalog
 from interlock.runtime.catalog.routes import Route, Shelf, _NoRulings
 from interlock.runtime.links.link import Link
+from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listing import Items, Listing
 
 SOURCE = Path(__file__).resolve().parents[2] / "src/interlock"
@@ -31,13 +32,6 @@ AGGREGATOR = Offer(kind="aggregator", scope=AuthScope.ADMIN)
 EVERYTHING = ViewKey(scope="admin", dotted=True)
 READ_ONLY = {"annotations": {"readOnlyHint": True}}
 Tool = dict[str, Any]
-
-
-class Nobody:
-    """A watcher that is told nothing: these links carry no message."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise AssertionError(name)
 
 
 class House:
@@ -55,7 +49,7 @@ class House:
 
     def link(self, segment: str, offer: Offer = ADOPTED, **classes: Any) -> Link:
         plan = ServerPlan(segment=segment, reach=Spawn(command=("true",)), classes=classes)
-        return Link(plan, Nobody(), SystemClock(), vendor_meta=True, offer=offer)
+        return Link(plan, LinkEvents(), SystemClock(), vendor_meta=True, offer=offer)
 
     def shelf(self, segment: str) -> Shelf:
         return next(shelf for shelf in self.catalog.namespace.shelves if shelf.link.segment == segment)

@@ -105,7 +105,7 @@ class Stage:
             plan=node.plan.drivers,
             data=node.plan.data,
             workshop=node._workshop,
-            watcher=node,
+            link_events=node.link_events,
             keepers=node.keepers,
             kv=node.store.kv,
             install=self._install,

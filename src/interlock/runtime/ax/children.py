@@ -25,7 +25,7 @@ from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.credentials.errors import Unobtainable
 from interlock.runtime.links.connector import LAUNCH_S, Workshop
 from interlock.runtime.links.keeper import STEADY_S, STOP_S, backoff_s
-from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, StockCatalog
+from interlock.runtime.links.registered import RegisteredKeeper, RegistrationParts
 from interlock.runtime.trust.registrant import Guest
 from interlock.store.ports import StoreError
 
@@ -78,10 +78,10 @@ class _Life(Visitor):
         if self.child is not None:
             self.child.resume_reading()
 
-    def keeper_for(self, link: RegisteredLink, workshop: Workshop, stock: StockCatalog) -> RegisteredKeeper:
-        keeper = super().keeper_for(link, workshop, stock)
+    def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
+        keeper = super().keeper_for(parts)
         keeper.stderr = self.stderr
-        link.pid = self.child.pid if self.child is not None else None
+        keeper.link.pid = self.child.pid if self.child is not None else None
         self.on_registered()
         return keeper
 

@@ -32,8 +32,7 @@ from interlock.protocol.jsonrpc.errors import (
 from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.calls.call import internal
-from interlock.runtime.links.connector import Workshop
-from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, SocketPipe, StockCatalog
+from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts, SocketPipe
 from interlock.runtime.trust.registrant import Guest
 
 log = logging.getLogger("interlock.ax")
@@ -174,12 +173,13 @@ class Visitor:
             raise
         return None if answer.error else read_parent_untrusted(answer.result)
 
-    def keeper_for(self, link: RegisteredLink, workshop: Workshop, stock: StockCatalog) -> RegisteredKeeper:
+    def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
         if self._pipe is None:
             raise RuntimeError("a visitor registers only after it began")
-        self._link = link
+        keeper = RegisteredKeeper(parts)
+        link = self._link = keeper.link
         link.pipe = SocketPipe(link, self._pipe)
-        return RegisteredKeeper(link, workshop, stock)
+        return keeper
 
     def close(self, code: int, reason: str) -> None:
         if self._pipe is not None:

@@ -26,7 +26,7 @@ from interlock.runtime.links.handshake import MODERN_META, modern_head
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import LostFault
 from interlock.runtime.links.pipes import Pipe
-from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, StockCatalog
+from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts
 from interlock.runtime.trust.registrant import Guest
 
 PROBE_EVERY_S: Final = 30.0  # MCP-AX 6.3, ours: where no heartbeats are promised
@@ -101,8 +101,8 @@ class DialBack:
     async def ask_parent(self) -> Parent | Fault | None:
         return None  # there is no link yet to ask on; what it says in the registration counts
 
-    def keeper_for(self, link: RegisteredLink, workshop: Workshop, stock: StockCatalog) -> RegisteredKeeper:
-        return DialledBackKeeper(link, workshop, stock, self._allowed, self.guest)
+    def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
+        return DialledBackKeeper(parts, self._allowed, self.guest)
 
     def close(self, code: int, reason: str) -> None:
         """Nothing of the subserver's is open here; the keeper hangs up."""
@@ -141,16 +141,9 @@ class _Judging(Connector):
 
 
 class DialledBackKeeper(RegisteredKeeper):
-    def __init__(
-        self,
-        link: RegisteredLink,
-        workshop: Workshop,
-        stock: StockCatalog,
-        allowed: tuple[str, ...],
-        guest: Guest,
-    ) -> None:
-        super().__init__(link, workshop, stock)
-        self._connector = _Judging(link, workshop, self.stderr, self._loss, allowed, guest)
+    def __init__(self, parts: RegistrationParts, allowed: tuple[str, ...], guest: Guest) -> None:
+        super().__init__(parts)
+        self._connector = _Judging(self.link, parts.workshop, self.stderr, self._loss, allowed, guest)
         self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, Protocol, assert_never
 
 import msgspec
-from msgspec import Raw
 
 from interlock.config.plan import AccessRule, Plan
 from interlock.net.message_pipe import GOING_AWAY, NORMAL, POLICY
@@ -47,7 +46,6 @@ from interlock.protocol.jsonrpc.codec import encode_notification
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request
 from interlock.runtime.audience import Audience
-from interlock.runtime.ax.link_events import InTheHouse
 from interlock.runtime.ax.own_tools import own_shelf
 from interlock.runtime.ax.ownership import Leases
 from interlock.runtime.base.clock import Clock, rfc3339
@@ -58,9 +56,10 @@ from interlock.runtime.calls.budgets import Account, Budgets
 from interlock.runtime.catalog.catalog import Catalog
 from interlock.runtime.links.connector import Workshop
 from interlock.runtime.links.keeper import STOP_S, Keeper
-from interlock.runtime.links.link import Link, LinkWatcher
+from interlock.runtime.links.link import Link
+from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listing import Listing
-from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, StockCatalog
+from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts
 from interlock.runtime.trust.registrant import Guest
 from interlock.store.ports import StoreError
 
@@ -81,8 +80,8 @@ class Way(Protocol):
     async def ask_parent(self) -> Parent | Fault | None:
         """None: it has none, or knows no such question."""
 
-    def keeper_for(self, link: RegisteredLink, workshop: Workshop, stock: StockCatalog) -> RegisteredKeeper:
-        """The keeper of the link, which has its pipe."""
+    def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
+        """The keeper, and with it the link, which has its pipe."""
 
     def close(self, code: int, reason: str) -> None: ...
 
@@ -105,18 +104,18 @@ class Fittings(msgspec.Struct, frozen=True, kw_only=True):
     catalog: Catalog
     keepers: dict[str, Keeper]
     audience: Audience
-    house: LinkWatcher
+    link_events: LinkEvents
     recorder: Recorder
     budgets: Budgets
     refusals: Refusals
     leases: Leases | None = None  # only in a store that aggregators share (13.4)
 
 
-class Members(InTheHouse, ABC):
-    """Also the watcher of the links it makes."""
+class Members(ABC):
+    """Also told what its links say of MCP-AX (RegistrationEvents)."""
 
     def __init__(self, plan: Plan, aggregator_id: str, fittings: Fittings) -> None:
-        super().__init__(fittings.house)
+        self._link_events = fittings.link_events
         policy = Policy(
             require_proof=plan.ax.require_proof, degraded=plan.degraded.enabled, grace_s=plan.degraded.grace_s
         )
@@ -190,8 +189,25 @@ class Members(InTheHouse, ABC):
         if isinstance(former, RegisteredKeeper):  # what it listed is refused until the new one has listed (13.2)
             self._members.pop(former.link.registration.session_id, None)
             former.link.stand(LinkState.CONNECTING, "its subserver is back and lists its tools")
+        if not self._members:
+            self._show_own_tool()
+        keeper = way.keeper_for(
+            RegistrationParts(
+                make_link=lambda events: self._make_link(session, way, events),
+                workshop=self._workshop,
+                stock=self._stock,
+                events=self._link_events,
+                registrar=self,
+            )
+        )
+        self._members[session.session_id] = _Member(keeper, way)
+        self._keepers[session.segment] = keeper
+        log.info("link %s: registered by %s", session.segment, session.peer.principal)
+
+    def _make_link(self, session: Session, way: Way, events: LinkEvents) -> RegisteredLink:
         link = RegisteredLink(
             session,
+            events,
             self,
             self._clock,
             transport=way.transport,
@@ -204,18 +220,13 @@ class Members(InTheHouse, ABC):
         declared = Limits(**session.peer.budget)
         if not declared.is_unlimited:
             link.account = Account("subserver", declared, self._clock.now())
-        if not self._members:
-            self._show_own_tool()
-        keeper = way.keeper_for(link, self._workshop, self._stock)
-        self._members[session.session_id] = _Member(keeper, way)
-        self._keepers[session.segment] = keeper
-        log.info("link %s: registered by %s", session.segment, session.peer.principal)
+        return link
 
     def _show_own_tool(self) -> None:
         """From the first subserver on: without one there is nothing to count."""
         if not self._own_tool_shown:
             self._own_tool_shown = True
-            self._catalog.place(own_shelf(self.drops, self._plan.ax.root_segment, self._house, self._clock))
+            self._catalog.place(own_shelf(self.drops, self._plan.ax.root_segment, self._link_events, self._clock))
 
     def _offer(self, session: Session, way: Way) -> Offer:
         return Offer(
@@ -355,29 +366,13 @@ class Members(InTheHouse, ABC):
             return None
         return self._members.get(keeper.link.registration.session_id)
 
-    # What the links say (LinkWatcher), as far as it matters whose link it is
+    # What the links say (RegistrationEvents)
 
-    def on_changed(self, link: Link, kind: str) -> None:
-        if (member := self._maybe_member(link)) is not None:
-            member.keeper.refresh(kind)
-
-    def on_acknowledged(self, link: Link, params: Raw) -> None:
-        if (member := self._maybe_member(link)) is not None:
-            member.keeper.task_listening.on_acknowledged(params)
-
-    def on_pipe_lost(self, link: Link, reason: str) -> None:
-        member = self._maybe_member(link)
+    def on_link_lost(self, link: RegisteredLink, reason: str) -> None:
+        member = self._members.get(link.registration.session_id)
         if member is not None:
             member.way.close(POLICY, reason)
-            self.closed(member.keeper.link.registration.session_id, reason)
-
-    def on_session_lost(self, link: Link) -> None:
-        if (member := self._maybe_member(link)) is not None:
-            member.keeper.regreet()
-
-    def on_unreachable(self, link: Link) -> None:
-        if (member := self._maybe_member(link)) is not None:
-            member.keeper.probe()
+            self.closed(link.registration.session_id, reason)
 
     def on_notice(self, link: RegisteredLink, notice: Notice) -> None:
         self._tell(notice)

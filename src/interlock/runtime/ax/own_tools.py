@@ -23,7 +23,8 @@ from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.calls.call import Pending
 from interlock.runtime.catalog.routes import Route, Shelf
 from interlock.runtime.links.handshake import modern_head
-from interlock.runtime.links.link import Link, LinkWatcher, ServerFacts
+from interlock.runtime.links.link import Link, ServerFacts
+from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.pipes import PipeOwner
 
 NAME: Final = "notifications_dropped"
@@ -50,8 +51,8 @@ _ITEM: Final = {
 }
 
 
-def own_shelf(drops: Drops, root_segment: str | None, watcher: LinkWatcher, clock: Clock) -> Shelf:
-    link = Link(ServerPlan(segment=NAME, reach=Dial(url="")), watcher, clock, vendor_meta=False)
+def own_shelf(drops: Drops, root_segment: str | None, events: LinkEvents, clock: Clock) -> Shelf:
+    link = Link(ServerPlan(segment=NAME, reach=Dial(url="")), events, clock, vendor_meta=False)
     link.kind, link.transport = "own", "memory"
     link.pipe = _OwnPipe(link, drops)
     link.greeted(ServerFacts(era=Era.MODERN, version=LATEST_MODERN))

@@ -16,9 +16,8 @@ from interlock.runtime.base.clock import Clock
 
 if TYPE_CHECKING:
     from interlock.runtime.calls.call import Call
-    from interlock.runtime.calls.caller import Principal
+    from interlock.runtime.calls.caller import Asking, Principal
     from interlock.runtime.links.link import Link
-    from interlock.runtime.links.task_events import Asking
 
 IDLE_S: Final = 1800.0  # MCP-AX 11.4, ours: without a call for so long, a caller or a tool begins anew
 ACCOUNTS_MAX: Final = 100_000  # of callers, of tools; whoever has called least recently gives way

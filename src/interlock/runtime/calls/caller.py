@@ -9,6 +9,7 @@ from msgspec import Raw
 from interlock.config.plan import AccessRule, NameForm, Scope
 from interlock.protocol.ax.budget import Limits
 from interlock.protocol.jsonrpc.codec import encode_value
+from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.meta import stamp_modern
 from interlock.runtime.calls.incoming_route import Hop
@@ -80,6 +81,18 @@ class Asked(Protocol):
     """A link that waits for a client's answer."""
 
     def respond(self, upstream_id: bytes, payload: bytes) -> None: ...
+
+
+class Asking(Protocol):
+    """On whose behalf a server asks: a call under way, or a task that goes on without one."""
+
+    asking: int
+    progressed: bool
+
+    @property
+    def caller(self) -> "Caller": ...
+
+    def on_request(self, link: Asked, request: Request) -> None: ...
 
 
 class Caller:

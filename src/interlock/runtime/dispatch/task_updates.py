@@ -23,12 +23,12 @@ from interlock.protocol.mcp.tasks import (
     renamed_related,
 )
 from interlock.runtime.calls.call import Call, Pending, passes_level
-from interlock.runtime.calls.caller import Asked, Caller, Sink
+from interlock.runtime.calls.caller import Asked, Asking, Caller, Sink
 from interlock.runtime.dispatch.client_tasks import AskedTasks, Background
 from interlock.runtime.dispatch.task_calls import TaskAsking
 from interlock.runtime.dispatch.task_table import Task, Tasks
 from interlock.runtime.links.link import Link
-from interlock.runtime.links.task_events import Asking
+from interlock.runtime.links.link_events import TaskEvents
 
 HELD_MAX: Final = 32  # questions of one task that wait for their client
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024  # of all of them
@@ -44,9 +44,7 @@ class TaskListener(Protocol):
     def on_task(self, members: dict[str, Any]) -> None: ...
 
 
-class TaskNews:
-    """The links' TaskWatcher."""
-
+class TaskNews(TaskEvents):
     def __init__(self, tasks: Tasks, asked: AskedTasks) -> None:
         self._tasks = tasks
         self._asked = asked

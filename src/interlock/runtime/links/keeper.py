@@ -1,7 +1,21 @@
 """The life of one link: connect, list, stay, come back.
 
-One task per link, so a server that hangs or crashes in a loop costs nobody else anything. Everything the link was asked
-to remember (subscriptions, log level) is said again after each return.
+Theory of operation. A keeper makes its link and owns it. The link carries messages; the keeper has one task, `_live`,
+that does everything else, so that a server that hangs or crashes in a loop costs nobody else anything:
+
+    connect (spawn or dial, handshake) -> read and publish the lists -> wait for a loss -> hang up -> back off -> again
+
+What the others see of it is `link.standing`: CONNECTING until the first attempt ends, READY or SLOW (a list could not
+be read) while it is usable, DEGRADED after a loss while what was listed stays listed, FAILED when it never listed or
+was away for GRACE_S, UNAUTHORISED when it waits for another credential, ASLEEP when it was idle and is started on
+demand, STOPPED at the end. Only the keeper sets it.
+
+The link tells its keeper what happens to the connection (`LinkEvents`): a lost pipe ends the wait for a loss; a lost
+session is greeted again beside the calls under way; a refused credential is renewed, and calls that it held up are sent
+again; a changed list is read again. What is meant for clients the keeper passes on to the node's `LinkEvents`. When it
+has stopped, the link no longer refers to it: each would otherwise keep the other until the garbage collector runs.
+
+Everything the server was asked to remember (subscriptions, log level) is said again after each return.
 """
 
 import asyncio
@@ -14,10 +28,11 @@ from math import isfinite
 from typing import Final
 
 import msgspec
+from msgspec import Raw
 
 from interlock.process.stderr import StderrRing
 from interlock.protocol.jsonrpc.errors import CALL_TIMEOUT, Fault
-from interlock.protocol.jsonrpc.messages import Response
+from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import (
     DISCOVER,
@@ -32,10 +47,12 @@ from interlock.protocol.mcp.methods import (
 from interlock.protocol.oauth.www_authenticate import read_challenge_untrusted
 from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.calls.call import Inquiry, Outcome
+from interlock.runtime.calls.caller import Asking
 from interlock.runtime.credentials.token import Denied, Holder
 from interlock.runtime.links.connector import ConnectFailed, Connector, Loss, Workshop
 from interlock.runtime.links.handshake import MODERN_META, PROBE_S, modern_head
 from interlock.runtime.links.link import Link, LostFault
+from interlock.runtime.links.link_events import LinkEvents, TaskEvents
 from interlock.runtime.links.listing import FIELD, LIST_S, Items, ListFailed, Listing, read_list
 from interlock.runtime.links.pipes import HttpPipe, Pipe, Undelivered
 from interlock.runtime.links.subscriptions import Subscriptions, has
@@ -59,6 +76,7 @@ IDLE: Final = "it was idle"
 LOG_LEVEL_S: Final = 2.0  # a log line is worth no longer wait
 
 Heard = asyncio.Future[Response | Fault]
+StockCatalog = Callable[[Link, Listing | None], Awaitable[None]]
 
 LISTS_OF: Final = {
     "tools": (TOOLS_LIST,),
@@ -67,19 +85,22 @@ LISTS_OF: Final = {
 }
 
 
-class Keeper:
+class Keeper(LinkEvents):
     is_offered = True  # what its server lists is offered to clients as it is
     reads: tuple[str, ...] = (TOOLS_LIST, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST)  # which of its lists
 
     def __init__(
         self,
-        link: Link,
+        make_link: Callable[[LinkEvents], Link],
         workshop: Workshop,
-        stock: Callable[[Link, Listing | None], Awaitable[None]],
+        stock: StockCatalog,
+        events: LinkEvents,
         holder: Holder | None = None,
     ) -> None:
-        """`holder`: whoever has the token for a server that may want one."""
-        self.link = link
+        """`events`: the node's, which hear what is not for the keeper. `holder`: has the token for a server that may
+        want one."""
+        self._events = events
+        link = self.link = make_link(self)
         self.holder = holder
         self.listing: Listing | None = None
         self.listed_at = dict.fromkeys(LISTS_OF, 0.0)  # when each kind of list was last read, or could not be
@@ -138,6 +159,11 @@ class Keeper:
         if self.holder is not None:
             await self.holder.close()
         self.link.stand(LinkState.STOPPED, None)
+        self._let_go_of_link()
+
+    def _let_go_of_link(self) -> None:
+        """It is over: the last words of the link are not for this keeper."""
+        self.link.events = self._events
 
     async def restart(self) -> None:
         """Now, whatever the backoff says."""
@@ -211,6 +237,49 @@ class Keeper:
         """At least this much: each client hears only what it asked for, whatever the server says."""
         known = self.log_level
         return self.set_log_level(level if known is None or LOG_RANK[level] < LOG_RANK[known] else known)
+
+    # What the link says (LinkEvents)
+
+    @property
+    def tasks(self) -> TaskEvents:
+        return self._events.tasks
+
+    def on_standing(self, link: Link) -> None:
+        self._events.on_standing(link)
+
+    def on_resource_updated(self, link: Link, params: Raw) -> None:
+        self._events.on_resource_updated(link, params)
+
+    def on_log(self, link: Link, params: Raw) -> None:
+        self._events.on_log(link, params)
+
+    def on_question(self, link: Link, asking: Asking) -> Fault | None:
+        return self._events.on_question(link, asking)
+
+    def on_orphan_request(self, link: Link, request: Request) -> bool:
+        return self._events.on_orphan_request(link, request)
+
+    def on_elicitation_complete(self, link: Link, params: Raw) -> None:
+        self._events.on_elicitation_complete(link, params)
+
+    def on_changed(self, link: Link, kind: str) -> None:
+        self.refresh(kind)
+
+    def on_acknowledged(self, link: Link, params: Raw) -> None:
+        self.task_listening.on_acknowledged(params)
+
+    def on_pipe_lost(self, link: Link, reason: str) -> None:
+        self.lose(reason)
+
+    def on_session_lost(self, link: Link) -> None:
+        self.regreet()
+
+    def on_unauthorised(self, link: Link, what: Undelivered) -> None:
+        log.warning("link %s: %s", link.segment, what.detail)
+        self.refused(what)
+
+    def on_unreachable(self, link: Link) -> None:
+        self.probe()
 
     # Life
 

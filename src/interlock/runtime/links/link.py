@@ -1,7 +1,7 @@
 """One server, seen from the node: messages out under our own ids, answers back to whoever waits.
 
 A link is shared by all clients. It takes only what the guard admitted, renames nothing itself (the route did), stamps
-the era its server speaks, and tells its watcher about everything nobody asked for. Its life (connecting, listing,
+the era its server speaks, and tells its keeper about everything nobody asked for. Its life (connecting, listing,
 coming back) is the keeper's.
 """
 
@@ -59,11 +59,12 @@ from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.link_state import RETRY_AFTER_MS, LinkState, Outlook, Standing
 from interlock.runtime.calls.budgets import Account
 from interlock.runtime.calls.call import Call, Inquiry, Outcome, Pending
+from interlock.runtime.calls.caller import Asking
 from interlock.runtime.calls.guard import BUSY, Admitted
 from interlock.runtime.credentials.consents import Consent
+from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listen_request import Listener, subscription_id
 from interlock.runtime.links.pipes import Pipe, Trouble, Undelivered
-from interlock.runtime.links.task_events import Asking, TaskWatcher
 
 log = logging.getLogger("interlock.links")
 
@@ -86,44 +87,6 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     server_version: str = ""
     capabilities: dict[str, Raw] = {}
     instructions: str | None = None
-
-
-class LinkWatcher(Protocol):
-    """Whoever is told what a link says of its own accord."""
-
-    @property
-    def tasks(self) -> TaskWatcher: ...
-
-    def on_standing(self, link: "Link") -> None: ...
-
-    def on_changed(self, link: "Link", kind: str) -> None:
-        """The server says its list of `kind` changed."""
-
-    def on_resource_updated(self, link: "Link", params: Raw) -> None: ...
-
-    def on_log(self, link: "Link", params: Raw) -> None:
-        """A log message that belongs to no call we can name."""
-
-    def on_asking(self, link: "Link", asking: Asking) -> Fault | None:
-        """A server's request that a client is about to be asked; the refusal, if it may not be."""
-
-    def on_orphan_request(self, link: "Link", request: Request) -> bool:
-        """A server's request that belongs to no call. True when somebody will answer it."""
-
-    def on_pipe_lost(self, link: "Link", reason: str) -> None: ...
-
-    def on_session_lost(self, link: "Link") -> None: ...
-
-    def on_unauthorised(self, link: "Link", what: Undelivered) -> None:
-        """The server refuses the credential. Calls that could be sent again with another wait in `link.refused`."""
-
-    def on_unreachable(self, link: "Link") -> None:
-        """A request could not be sent at all."""
-
-    def on_elicitation_complete(self, link: "Link", params: Raw) -> None: ...
-
-    def on_acknowledged(self, link: "Link", params: Raw) -> None:
-        """A modern server says what it will tell us."""
 
 
 class Crowded(Exception):
@@ -151,7 +114,7 @@ Enters = Callable[[Call, Any], Call]  # with its route (`shelves.Route`); a call
 
 class Link:
     def __init__(
-        self, plan: ServerPlan, watcher: LinkWatcher, clock: Clock, *, vendor_meta: bool, offer: Offer = ADOPTED
+        self, plan: ServerPlan, events: LinkEvents, clock: Clock, *, vendor_meta: bool, offer: Offer = ADOPTED
     ) -> None:
         self.plan = plan
         self.offer = offer
@@ -171,7 +134,7 @@ class Link:
         self._unsent_told = 0  # of them when the link was last greeted
         self.latencies: deque[float] = deque(maxlen=100)
         self.pid: int | None = None
-        self._watcher = watcher
+        self.events = events  # its keeper, for as long as there is one
         self._clock = clock
         self._vendor_meta = vendor_meta
         self.modern = False
@@ -257,7 +220,7 @@ class Link:
             call.params.pop("_meta", None)
 
     def _name_task(self, call: Call, meta: dict[str, Raw]) -> None:
-        named = self._watcher.tasks.named_for(self, call.caller, call.meta[META_TASK])
+        named = self.events.tasks.named_for(self, call.caller, call.meta[META_TASK])
         if named is not None:
             meta[META_TASK] = Raw(encode_value(named))
 
@@ -314,7 +277,7 @@ class Link:
             call.asking -= 1
             call.progressed = True
         if self.pipe is not None:
-            payload = self._watcher.tasks.on_task_answer(self, upstream_id, payload)
+            payload = self.events.tasks.on_task_answer(self, upstream_id, payload)
             self.pipe.send(b'{"jsonrpc":"2.0","id":%b,%b}' % (upstream_id, payload), b"", None)
 
     def cancel(self, pending: Pending, reason: str) -> None:
@@ -421,35 +384,35 @@ class Link:
             if pending is not None and params is not None:
                 pending.on_progress(params)
             elif params is not None and self.tasks:
-                self._watcher.tasks.on_task_progress(self, token, params)
+                self.events.tasks.on_task_progress(self, token, params)
         elif method == LOG_MESSAGE:
-            if self.tasks and self._watcher.tasks.on_task_log(self, message.params):
+            if self.tasks and self.events.tasks.on_task_log(self, message.params):
                 return
             pending = self.whose(origin)
             if pending is not None:
                 pending.on_log(message.params)
             else:
-                self._watcher.on_log(self, message.params)
+                self.events.on_log(self, message.params)
         elif method in CHANGES:
             if not self._is_old_news(message.params):
-                self._watcher.on_changed(self, CHANGES[method])
+                self.events.on_changed(self, CHANGES[method])
         elif method == RESOURCE_UPDATED:
             doubled = self.doubled
             if not self._is_old_news(message.params) and (doubled is None or _is_new(message.params, origin, doubled)):
-                self._watcher.on_resource_updated(self, message.params)
+                self.events.on_resource_updated(self, message.params)
         elif method == ELICITATION_COMPLETE:
-            self._watcher.on_elicitation_complete(self, message.params)
+            self.events.on_elicitation_complete(self, message.params)
         elif method == CANCELLED:
             params = decode_object(message.params) or {}
             self._withdraw(bytes(params.get("requestId", b"")), message.params)
         elif method == (TASK_NEWS if self.modern else TASK_STATUS):
-            self._watcher.tasks.on_task_status(self, message.params)
+            self.events.tasks.on_task_status(self, message.params)
         elif method == ACKNOWLEDGED:
             listener = self._listener(message.params, origin)
             if listener is not None:
                 listener.on_acknowledged(message.params)
             else:
-                self._watcher.on_acknowledged(self, message.params)
+                self.events.on_acknowledged(self, message.params)
 
     def _listener(self, params: Raw, origin: Pending | None) -> Listener | None:
         """Which of ours is acknowledged: by its stream, else by its id, else the one that waits for it."""
@@ -476,17 +439,17 @@ class Link:
         if self.modern:
             self._refuse(request, "a 2026-07-28 server sends no requests")
             return
-        if self._watcher.tasks.on_task_request(self, request, origin):
+        if self.events.tasks.on_task_request(self, request, origin):
             return
         pending = self.whose(origin)
         if isinstance(pending, Call):
             self.entrust(request, pending)
-        elif not self._watcher.on_orphan_request(self, request):
+        elif not self.events.on_orphan_request(self, request):
             self._refuse(request, "the client this is for cannot be told from others with calls under way")
 
     def entrust(self, request: Request, asking: Asking) -> None:
         """Let a client be asked; its answer comes back as `respond`."""
-        fault = self._watcher.on_asking(self, asking)
+        fault = self.events.on_question(self, asking)
         if fault is not None:
             self.respond(request.id, b'"error":' + error_body(for_legacy(fault)))
             return
@@ -512,7 +475,7 @@ class Link:
         if isinstance(origin, Call):
             return origin
         calls = [pending for pending in self.in_flight.values() if isinstance(pending, Call)]
-        if self.tasks and self._watcher.tasks.of_others(self, self.principals()):
+        if self.tasks and self.events.tasks.of_others(self, self.principals()):
             return None  # a task of theirs may be speaking
         clients = {id(call.caller) if call.caller.asker is not None else id(call): call for call in calls}
         if len(clients) + len(self.aside) <= 1:
@@ -551,11 +514,11 @@ class Link:
                 origin.renewed = True
                 self.refused.append((origin, what))  # not looked at by the server: it may be sent again
                 origin = None
-            self._watcher.on_unauthorised(self, what)
+            self.events.on_unauthorised(self, what)
         elif what.trouble is Trouble.SESSION_LOST:
-            self._watcher.on_session_lost(self)
+            self.events.on_session_lost(self)
         elif what.trouble is Trouble.UNREACHABLE:
-            self._watcher.on_unreachable(self)
+            self.events.on_unreachable(self)
         if origin is None:
             self._note_unsent(what)
             return
@@ -597,7 +560,7 @@ class Link:
         self.unsent += 1
 
     def on_pipe_lost(self, reason: str) -> None:
-        self._watcher.on_pipe_lost(self, reason)
+        self.events.on_pipe_lost(self, reason)
 
     def fail_all(self, reason: str) -> None:
         """The connection is gone: everybody waiting is told, and every question to a client is taken back."""
@@ -671,7 +634,7 @@ class Link:
         if self.standing.state is not state or self.standing.reason != reason:
             since = self._clock.wall() if self.standing.state is not state else self.standing.since_wall
             self.standing = Standing(state, reason, since, self.retry_after_ms)
-            self._watcher.on_standing(self)
+            self.events.on_standing(self)
 
 
 def _is_new(params: Raw, origin: Pending | None, doubled: dict[bytes, dict[int, int]]) -> bool:

@@ -12,17 +12,16 @@ from typing import Final
 from msgspec import Raw
 
 from interlock.config.plan import ServerPlan
-from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.jsonrpc.messages import Request
 from interlock.runtime.base.link_state import USABLE, LinkState
 from interlock.runtime.credentials.consents import Consent
 from interlock.runtime.credentials.token import Holder
 from interlock.runtime.links.connector import Workshop
 from interlock.runtime.links.keeper import Keeper
-from interlock.runtime.links.link import Crowded, Link, LinkWatcher
+from interlock.runtime.links.link import Crowded, Link
+from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listing import Listing
 from interlock.runtime.links.pipes import Undelivered
-from interlock.runtime.links.task_events import Asking, TaskWatcher
 
 IDLE_S: Final = 1800.0
 SWEEP_S: Final = 60.0
@@ -35,14 +34,14 @@ class PersonalLinks:
         self,
         plan: ServerPlan,
         workshop: Workshop,
-        watcher: LinkWatcher,
+        events: LinkEvents,
         holder_for: Callable[[str], Holder],
         *,
         vendor_meta: bool,
     ) -> None:
         self._plan = plan
         self._workshop = workshop
-        self._watcher = watcher
+        self._events = events
         self._holder_for = holder_for
         self._vendor_meta = vendor_meta
         self._keepers: dict[str, _PersonalKeeper] = {}  # by principal, the one used last at the end
@@ -87,13 +86,14 @@ class PersonalLinks:
 
     def _make(self, principal: str) -> "_PersonalKeeper":
         self._make_room()
-        watching = _Watching(self._watcher)
-        link = Link(self._plan, watching, self._workshop.clock, vendor_meta=self._vendor_meta)
-        keeper = watching.keeper = _PersonalKeeper(link, self._workshop, self._holder_for(principal))
+        keeper = _PersonalKeeper(self._make_link, self._workshop, self._events, self._holder_for(principal))
         self._keepers[principal] = keeper
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
         return keeper
+
+    def _make_link(self, events: LinkEvents) -> Link:
+        return Link(self._plan, events, self._workshop.clock, vendor_meta=self._vendor_meta)
 
     def _make_room(self) -> None:
         if len(self._keepers) < USERS_MAX:
@@ -117,10 +117,15 @@ class PersonalLinks:
 
 
 class _PersonalKeeper(Keeper):
-    """Keeps one user's link. It lists nothing and listens to nothing: that is done with the node's own token."""
+    """Keeps one user's link. It lists nothing and listens to nothing: that is done with the node's own token.
 
-    def __init__(self, link: Link, workshop: Workshop, own: Holder) -> None:
-        super().__init__(link, workshop, _no_catalog, own)
+    What the server says and belongs to no call of the user reaches nobody.
+    """
+
+    def __init__(
+        self, make_link: Callable[[LinkEvents], Link], workshop: Workshop, events: LinkEvents, own: Holder
+    ) -> None:
+        super().__init__(make_link, workshop, _no_catalog, events, own)
         self.own = own
         self.used_at = workshop.clock.now()
         self.fell = asyncio.Event()
@@ -142,37 +147,10 @@ class _PersonalKeeper(Keeper):
         for wait in waits:
             wait.cancel()
 
-    async def _stock(self) -> None:
-        self.listing = Listing()
-        self.link.stand(LinkState.READY, None)
-
-    def _say_everything(self) -> None:
-        # Progress of tasks is told by our ids, and those of one user's link say nothing about another's.
-        self.link.tasks = False
-        self.task_listening.say()
-        self._say_log_level()
-
-
-async def _no_catalog(link: Link, listing: Listing | None) -> None:
-    pass
-
-
-class _Watching:
-    """What a user's link says of its own accord. What belongs to no call of theirs reaches nobody."""
-
-    keeper: _PersonalKeeper
-
-    def __init__(self, watcher: LinkWatcher) -> None:
-        self._watcher = watcher
-
-    @property
-    def tasks(self) -> TaskWatcher:
-        return self._watcher.tasks
-
     def on_standing(self, link: Link) -> None:
-        self._watcher.on_standing(link)
+        super().on_standing(link)
         if link.standing.state not in USABLE and link.standing.state is not LinkState.CONNECTING:
-            self.keeper.fell.set()
+            self.fell.set()
 
     def on_changed(self, link: Link, kind: str) -> None:
         pass
@@ -186,23 +164,19 @@ class _Watching:
     def on_orphan_request(self, link: Link, request: Request) -> bool:
         return False
 
-    def on_pipe_lost(self, link: Link, reason: str) -> None:
-        self.keeper.lose(reason)
-
-    def on_session_lost(self, link: Link) -> None:
-        self.keeper.regreet()
-
     def on_unauthorised(self, link: Link, what: Undelivered) -> None:
-        self.keeper.refused(what)
+        self.refused(what)
 
-    def on_unreachable(self, link: Link) -> None:
-        self.keeper.probe()
+    async def _stock(self) -> None:
+        self.listing = Listing()
+        self.link.stand(LinkState.READY, None)
 
-    def on_asking(self, link: Link, asking: Asking) -> Fault | None:
-        return self._watcher.on_asking(link, asking)
+    def _say_everything(self) -> None:
+        # Progress of tasks is told by our ids, and those of one user's link say nothing about another's.
+        self.link.tasks = False
+        self.task_listening.say()
+        self._say_log_level()
 
-    def on_elicitation_complete(self, link: Link, params: Raw) -> None:
-        self._watcher.on_elicitation_complete(link, params)
 
-    def on_acknowledged(self, link: Link, params: Raw) -> None:
-        self.keeper.task_listening.on_acknowledged(params)
+async def _no_catalog(link: Link, listing: Listing | None) -> None:
+    pass

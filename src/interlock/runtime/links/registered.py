@@ -1,13 +1,14 @@
 """A subserver that came to us: a link with a registration behind it (MCP-AX 3.1, 6, 12).
 
-It differs from the link of a configured server in what it says beside MCP. Requests of MCP-AX go to the watcher, its
+It differs from the link of a configured server in what it says beside MCP. Requests of MCP-AX go to the registrar, its
 notifications pass a gate, and the route of a call is written into what goes down. It does not come back by itself: a
 subserver that returns registers anew and is another link.
 """
 
 import asyncio
+import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -41,10 +42,13 @@ from interlock.runtime.calls.call import Call, Pending
 from interlock.runtime.calls.guard import Admitted
 from interlock.runtime.links.connector import ConnectFailed, Connector, Workshop
 from interlock.runtime.links.handshake import GreetingFailed
-from interlock.runtime.links.keeper import Keeper
-from interlock.runtime.links.link import CHANGES, Link, LinkWatcher, ServerFacts
+from interlock.runtime.links.keeper import Keeper, StockCatalog
+from interlock.runtime.links.link import CHANGES, Link, ServerFacts
+from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listing import Listing
 from interlock.runtime.links.pipes import PipeOwner, Trouble, Undelivered
+
+log = logging.getLogger("interlock.ax")
 
 AX_PREFIX: Final = "mcpax/"
 # For one caller, or about one question: nobody else's business.
@@ -56,16 +60,18 @@ _PASSING: Final = UNCHANGED_KEYS | {ROUTE, CURSOR}  # the two are ours, laid ove
 _CAPABILITIES: Final = ("tools", "resources", "prompts", "completions")
 
 
-StockCatalog = Callable[[Link, Listing | None], Awaitable[None]]
+class RegistrationEvents(Protocol):
+    """What a registered link and its keeper tell the registrar."""
 
-
-class RegisteredWatcher(LinkWatcher, Protocol):
     def on_ax_request(self, link: "RegisteredLink", request: Request) -> None: ...
 
     def on_ax_notification(self, link: "RegisteredLink", message: Notification) -> None: ...
 
     def on_notice(self, link: "RegisteredLink", notice: Notice) -> None:
         """A notification that plain MCP does not know, marked with where it comes from."""
+
+    def on_link_lost(self, link: "RegisteredLink", reason: str) -> None:
+        """Its connection is gone, or cannot be used any more."""
 
 
 class _Laid(msgspec.Struct, frozen=True):
@@ -81,7 +87,8 @@ class RegisteredLink(Link):
     def __init__(
         self,
         session: Session,
-        watcher: RegisteredWatcher,
+        events: LinkEvents,
+        registrar: RegistrationEvents,
         clock: Clock,
         *,
         transport: str,
@@ -90,14 +97,14 @@ class RegisteredLink(Link):
         vendor_meta: bool,
     ) -> None:
         plan = ServerPlan(segment=session.segment, reach=Dial(url=session.register.endpoint or ""))
-        super().__init__(plan, watcher, clock, vendor_meta=vendor_meta, offer=offer)
+        super().__init__(plan, events, clock, vendor_meta=vendor_meta, offer=offer)
         self.kind = offer.kind
         self.transport = transport
         self.registration = session
         self.registered_wall = clock.wall()
         self.retry_after_ms = Liveness(session.register.heartbeat_interval_ms, 0.0).retry_after_ms
         self.unwanted = 0  # notifications of one that said it sends none
-        self._ax_watcher = watcher
+        self._registrar = registrar
         self._laid: dict[tuple[int, int], _Laid] = {}
         self._gate = gate
         self._gate_timer: asyncio.TimerHandle | None = None
@@ -142,7 +149,7 @@ class RegisteredLink(Link):
 
     def _on_request(self, request: Request, origin: Pending | None) -> None:
         if request.method.startswith(AX_PREFIX):
-            self._ax_watcher.on_ax_request(self, request)
+            self._registrar.on_ax_request(self, request)
         else:
             super()._on_request(request, origin)
 
@@ -151,7 +158,7 @@ class RegisteredLink(Link):
             super()._on_notification(message, origin)
             return
         if message.method in (HEARTBEAT, DEREGISTER):
-            self._ax_watcher.on_ax_notification(self, message)
+            self._registrar.on_ax_notification(self, message)
             return
         self._count_chatter()
         if not self.registration.register.notifications and message.method not in CHANGES:
@@ -165,7 +172,7 @@ class RegisteredLink(Link):
             if isinstance(one, Overflow):
                 since = rfc3339(self._clock.wall() - (self._clock.now() - one.since))
                 notice = overflow(self.segment, one.dropped, since, str(uuid.uuid4()))
-                self._ax_watcher.on_notice(self, notice)
+                self._registrar.on_notice(self, notice)
             elif one.method in _PLAIN:
                 super()._on_notification(Notification(one.method, one.params), None)
             else:
@@ -175,7 +182,7 @@ class RegisteredLink(Link):
                 elif marked.method == LOG_MESSAGE:
                     super()._on_notification(Notification(marked.method, marked.params), None)
                 else:
-                    self._ax_watcher.on_notice(self, marked)
+                    self._registrar.on_notice(self, marked)
 
     def _arm(self) -> None:
         due = self._gate.next_deadline()
@@ -228,14 +235,25 @@ class _Accepted(Connector):
             raise ConnectFailed(failed.reason) from failed
 
 
+class RegistrationParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the keeper of a registered link is made of."""
+
+    make_link: Callable[[LinkEvents], RegisteredLink]
+    workshop: Workshop
+    stock: StockCatalog
+    events: LinkEvents
+    registrar: RegistrationEvents
+
+
 class RegisteredKeeper(Keeper):
     """Of a link that the other side opened. It lists what is there; the registration decides how long it is."""
 
     link: RegisteredLink
 
-    def __init__(self, link: RegisteredLink, workshop: Workshop, stock: StockCatalog) -> None:
-        super().__init__(link, workshop, stock)
-        self._connector: Any = _Accepted(link, workshop, self.stderr, self._loss)
+    def __init__(self, parts: RegistrationParts) -> None:
+        super().__init__(parts.make_link, parts.workshop, parts.stock, parts.events)
+        self._registrar = parts.registrar
+        self._connector: Any = _Accepted(self.link, parts.workshop, self.stderr, self._loss)
         self.hanging_up: asyncio.Task[None] | None = None  # after `cut`, where the node has something to close
 
     @property
@@ -245,6 +263,13 @@ class RegisteredKeeper(Keeper):
     async def restart(self) -> None:
         """It is told to go, and comes back by itself if it wants to."""
         self.link.on_pipe_lost("restarted by the operator")
+
+    def on_pipe_lost(self, link: Link, reason: str) -> None:
+        self._registrar.on_link_lost(self.link, reason)
+
+    def on_unauthorised(self, link: Link, what: Undelivered) -> None:
+        """The node has no credential for a subserver: it is the subserver that shows one."""
+        log.warning("link %s: %s", link.segment, what.detail)
 
     def recover(self) -> None:
         """It was suspected of being gone, and is not."""
@@ -265,6 +290,7 @@ class RegisteredKeeper(Keeper):
         self.link.pipe = None
         self.link.fail_all(reason)
         self.link.stand(state, reason)
+        self._let_go_of_link()
 
     async def _live(self) -> None:
         try:

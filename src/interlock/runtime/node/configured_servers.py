@@ -13,7 +13,8 @@ from interlock.runtime.credentials.service import GrantDesk
 from interlock.runtime.dispatch.task_calls import taskless
 from interlock.runtime.links.connector import Workshop
 from interlock.runtime.links.keeper import Keeper
-from interlock.runtime.links.link import Link, LinkWatcher
+from interlock.runtime.links.link import Link
+from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listing import Listing
 from interlock.runtime.links.per_user import PersonalLinks
 
@@ -21,14 +22,14 @@ from interlock.runtime.links.per_user import PersonalLinks
 class Servers:
     def __init__(
         self,
-        watcher: LinkWatcher,
+        link_events: LinkEvents,
         keepers: dict[str, Keeper],
         personal: dict[str, PersonalLinks],
         catalog: Catalog,
         workshop: Workshop,
         desk: GrantDesk,
     ) -> None:
-        self._watcher = watcher
+        self._link_events = link_events
         self._keepers = keepers
         self._personal = personal
         self._catalog = catalog
@@ -67,15 +68,21 @@ class Servers:
 
     def _keeper(self, plan: Plan, server: ServerPlan) -> Keeper:
         vendor_meta = plan.mcp.meta_pass == "vendor"  # noqa: S105  (a choice, not a password)
-        link = Link(server, self._watcher, self._workshop.clock, vendor_meta=vendor_meta)
+        events, clock = self._link_events, self._workshop.clock
         reach = server.reach
         holder = self._desk.holder(server.segment, reach) if isinstance(reach, Dial) else None
-        keeper = self._keepers[server.segment] = Keeper(link, self._workshop, self.stock, holder)
+        keeper = self._keepers[server.segment] = Keeper(
+            lambda keeper: Link(server, keeper, clock, vendor_meta=vendor_meta),
+            self._workshop,
+            self.stock,
+            events,
+            holder,
+        )
         if isinstance(reach, Dial) and holder is not None and reach.auth is not None and reach.auth.per == "user":
             holder_for = functools.partial(self._desk.holder_for, holder, reach)
-            personal = PersonalLinks(server, self._workshop, self._watcher, holder_for, vendor_meta=vendor_meta)
-            link.personal = self._personal[server.segment] = personal
-            link.enters = taskless
+            personal = PersonalLinks(server, self._workshop, events, holder_for, vendor_meta=vendor_meta)
+            keeper.link.personal = self._personal[server.segment] = personal
+            keeper.link.enters = taskless
         return keeper
 
     async def _remove(self, segment: str) -> None:

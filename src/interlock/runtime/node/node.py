@@ -1,6 +1,6 @@
 """The composition root: a Plan becomes a running node, and stops in the reverse order.
 
-Here, and only here, the parts meet. The node watches its links and passes on what they say of their own accord.
+Here, and only here, the parts meet.
 """
 
 import asyncio
@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
-from msgspec import Raw
 
 from interlock.config.plan import Plan
 from interlock.process import fd_limit as descriptors
 from interlock.process.warden import Warden
 from interlock.protocol.approvals.approval import Approval, Kind
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
-from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.oauth.resource import metadata_paths, resource_of
 from interlock.runtime.access.tokens import TokenBook, credential_of
 from interlock.runtime.approvals.audit import Record
@@ -40,7 +38,6 @@ from interlock.runtime.base.addresses import Addresses
 from interlock.runtime.base.clock import Clock, SystemClock
 from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.base.extras import require_cryptography
-from interlock.runtime.base.link_state import AWAY
 from interlock.runtime.base.node_identity import NODE_KEY, own_identity
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.base.refusal_log import Refusals
@@ -71,12 +68,10 @@ from interlock.runtime.gate.gate import Gate
 from interlock.runtime.links.connector import Workshop
 from interlock.runtime.links.era_memory import EraMemory
 from interlock.runtime.links.keeper import Keeper
-from interlock.runtime.links.link import Link
 from interlock.runtime.links.per_user import PersonalLinks
-from interlock.runtime.links.pipes import Undelivered
-from interlock.runtime.links.task_events import Asking
 from interlock.runtime.node.configured_servers import Servers
 from interlock.runtime.node.explain_call import rungs
+from interlock.runtime.node.link_events import NodeLinkEvents
 from interlock.runtime.node.listen import DoorServer, answers, bind, reachable
 from interlock.runtime.node.loopback import Taken, maybe_twin
 from interlock.runtime.node.reload import Read, Reload
@@ -158,6 +153,14 @@ class Node:
         self.sessions = Sessions(self.clock, plan.mcp.session_idle_s, self._session_ended)
         self._asked_tasks = AskedTasks()
         self.tasks = TaskNews(self.dispatch.tasks, self._asked_tasks)
+        self.link_events = NodeLinkEvents(
+            self.catalog,
+            self.audience,
+            self.budgets,
+            self.dispatch.tasks,
+            self.tasks,
+            keeps_degraded=plan.degraded.enabled,
+        )
         task_desk = TaskDesk(self.dispatch, self.tasks, self.keepers, self.clock)
         self.legacy = LegacyDesk(self.dispatch, self.stock, self.sessions, self.audience, task_desk, self._asked_tasks)
         self.modern = ModernDesk(self.dispatch, self.stock, self.audience, task_desk)
@@ -214,7 +217,7 @@ class Node:
             catalog=self.catalog,
             keepers=self.keepers,
             audience=self.audience,
-            house=self,
+            link_events=self.link_events,
             recorder=self.recorder,
             budgets=self.budgets,
             refusals=self.refusals,
@@ -234,12 +237,14 @@ class Node:
         self.children = Nursery(plan, self.registrar, self._workshop)
         self.door.also_dismiss = lambda: self.registrar.dismiss_unwelcome(self._stands)
         self.parents = self.make_parents()
-        self.configured = Servers(self, self.keepers, self.personal, self.catalog, self._workshop, self.desk)
+        self.configured = Servers(
+            self.link_events, self.keepers, self.personal, self.catalog, self._workshop, self.desk
+        )
         self.contracts = LazyContracts(
             self.current,
             catalog=self.catalog,
             taken=self.keepers,
-            watcher=self,
+            link_events=self.link_events,
             clock=self.clock,
             guard=self.dispatch.guard,
             recorder=self.recorder,
@@ -632,7 +637,7 @@ class Node:
         request.state.roles = who.roles
         return who.principal
 
-    # What the links say (LinkWatcher)
+    # What tools are
 
     async def restock(self, segment: str) -> None:
         """An operator said something new of its tools: they are listed anew."""
@@ -646,60 +651,6 @@ class Node:
     def _definitions_seen(self, shelf: Shelf) -> None:
         self.definitions.took(shelf.link.segment, shelf.seen, {route.qualified: route for route in shelf.tools})
 
-    def on_standing(self, link: Link) -> None:
-        log.info("link %s: %s%s", link.segment, link.standing.state.value, _because(link.standing.reason))
-        if link.standing.state in AWAY and self.plan.degraded.enabled:
-            self.catalog.degrade(link)
-
-    def on_changed(self, link: Link, kind: str) -> None:
-        if (keeper := self._keeper_of(link)) is not None:
-            keeper.refresh(kind)
-
-    def on_resource_updated(self, link: Link, params: Raw) -> None:
-        self.audience.resource_updated(link, params, self.catalog.namespace.show_uri)
-
-    def on_log(self, link: Link, params: Raw) -> None:
-        self.audience.log(link, params, self.dispatch.tasks.principals(link))
-
-    def on_asking(self, link: Link, asking: Asking) -> Fault | None:
-        return self.budgets.asked(link, asking)
-
-    def on_orphan_request(self, link: Link, request: Request) -> bool:
-        return self.audience.roots(link, request)
-
-    def on_pipe_lost(self, link: Link, reason: str) -> None:
-        if (keeper := self._keeper_of(link)) is not None:
-            keeper.lose(reason)
-
-    def on_session_lost(self, link: Link) -> None:
-        if (keeper := self._keeper_of(link)) is not None:
-            keeper.regreet()
-
-    def on_unauthorised(self, link: Link, what: Undelivered) -> None:
-        log.warning("link %s: %s", link.segment, what.detail)
-        if (keeper := self._keeper_of(link)) is not None:
-            keeper.refused(what)
-
-    def on_unreachable(self, link: Link) -> None:
-        if (keeper := self._keeper_of(link)) is not None:
-            keeper.probe()
-
-    def on_elicitation_complete(self, link: Link, params: Raw) -> None:
-        self.audience.elicitation_complete(link, params)
-
-    def on_acknowledged(self, link: Link, params: Raw) -> None:
-        if (keeper := self._keeper_of(link)) is not None:
-            keeper.task_listening.on_acknowledged(params)
-
-    def _keeper_of(self, link: Link) -> Keeper | None:
-        """None for the last words of a link that another has replaced."""
-        keeper = self.keepers.get(link.segment)
-        return keeper if keeper is not None and keeper.link is link else None
-
     def _session_ended(self, session: Session) -> None:
         self.audience.leave(session)
         self._asked_tasks.forget(session.caller)
-
-
-def _because(reason: str | None) -> str:
-    return f" ({reason})" if reason else ""

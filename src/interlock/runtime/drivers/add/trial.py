@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import msgspec
-from msgspec import Raw
 
 from interlock.config.plan import Plan
 from interlock.process.stderr_summary import words_of
@@ -20,13 +19,10 @@ from interlock.process.warden import Warden
 from interlock.protocol.drivers.model import Problem
 from interlock.protocol.jsonrpc.codec import decode_value
 from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, Fault
-from interlock.protocol.jsonrpc.messages import Request
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.base.recorder import Entry, Recorder
+from interlock.runtime.calls.caller import Asking
 from interlock.runtime.credentials.service import GrantDesk
-from interlock.runtime.dispatch.client_tasks import AskedTasks
-from interlock.runtime.dispatch.task_table import Tasks
-from interlock.runtime.dispatch.task_updates import TaskNews
 from interlock.runtime.drivers.install.outcome import Installed
 from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.provider.factory import Providing
@@ -35,8 +31,7 @@ from interlock.runtime.links.connector import Workshop
 from interlock.runtime.links.era_memory import EraMemory
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link, ServerFacts
-from interlock.runtime.links.pipes import Undelivered
-from interlock.runtime.links.task_events import Asking
+from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.sandbox.sandbox import Sandboxes, outer_rules
 from interlock.store.backends import build_audit, build_store
 
@@ -77,7 +72,7 @@ class Bench:
         self._audit = build_audit(plan.store.backend, plan.data)
         self.recorder = Recorder(self._audit)
         self.keepers: dict[str, Keeper] = {}
-        self.tasks = TaskNews(Tasks(self.clock), AskedTasks())
+        self.link_events = _TrialEvents()
         self._denied: list[str] = []
         self._eras = EraMemory()
         self._warden = Warden()
@@ -162,43 +157,12 @@ class Bench:
         if isinstance(text, str):
             self._denied.append(text)
 
-    # What links say of their own accord (LinkWatcher); a driver's keeper hears what matters
 
-    def on_standing(self, link: Link) -> None:
-        pass
+class _TrialEvents(LinkEvents):
+    """No client is there: nothing can be asked, and nobody is told anything."""
 
-    def on_changed(self, link: Link, kind: str) -> None:
-        pass
-
-    def on_resource_updated(self, link: Link, params: Raw) -> None:
-        pass
-
-    def on_log(self, link: Link, params: Raw) -> None:
-        pass
-
-    def on_asking(self, link: Link, asking: Asking) -> Fault | None:
-        return Fault(METHOD_NOT_FOUND, "nobody is here to be asked")
-
-    def on_orphan_request(self, link: Link, request: Request) -> bool:
-        return False
-
-    def on_pipe_lost(self, link: Link, reason: str) -> None:
-        pass
-
-    def on_session_lost(self, link: Link) -> None:
-        pass
-
-    def on_unauthorised(self, link: Link, what: Undelivered) -> None:
-        pass
-
-    def on_unreachable(self, link: Link) -> None:
-        pass
-
-    def on_elicitation_complete(self, link: Link, params: Raw) -> None:
-        pass
-
-    def on_acknowledged(self, link: Link, params: Raw) -> None:
-        pass
+    def on_question(self, link: Link, asking: Asking) -> Fault | None:
+        return Fault(METHOD_NOT_FOUND, "no client can be asked during a trial run")
 
 
 def _step(state: DriverState, reason: str | None) -> str | None:

@@ -8,7 +8,7 @@ from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.calls.guard import Guard
 from interlock.runtime.catalog.catalog import Catalog
-from interlock.runtime.links.link import LinkWatcher
+from interlock.runtime.links.link_events import LinkEvents
 
 if TYPE_CHECKING:
     from interlock.runtime.drivers.contracts.service import Contracts
@@ -21,7 +21,7 @@ class LazyContracts:
         *,
         catalog: Catalog,
         taken: Mapping[str, object],
-        watcher: LinkWatcher,
+        link_events: LinkEvents,
         clock: Clock,
         guard: Guard,
         recorder: Recorder,
@@ -31,7 +31,7 @@ class LazyContracts:
         self._current = current
         self._catalog = catalog
         self._taken = taken
-        self._watcher = watcher
+        self._link_events = link_events
         self._clock = clock
         self._guard = guard
         self._recorder = recorder
@@ -46,7 +46,7 @@ class LazyContracts:
                 self._current.plan,
                 catalog=self._catalog,
                 taken=self._taken,
-                watcher=self._watcher,
+                link_events=self._link_events,
                 clock=self._clock,
                 guard=self._guard,
                 recorder=self._recorder,

@@ -34,7 +34,8 @@ from interlock.runtime.drivers.contracts.passthrough_call import RawCall
 from interlock.runtime.drivers.contracts.unbound_items import Exposed, Shown
 from interlock.runtime.drivers.interfaces import Provider
 from interlock.runtime.links.handshake import modern_head
-from interlock.runtime.links.link import Link, LinkWatcher, ServerFacts
+from interlock.runtime.links.link import Link, ServerFacts
+from interlock.runtime.links.link_events import LinkEvents
 
 _STATE_INVALID: Final = Fault(
     INVALID_PARAMS, "this requestState was not made here, or was changed", {"reason": "state_invalid"}
@@ -44,8 +45,8 @@ _UNREADABLE: Final = Fault(INVALID_PARAMS, "params.arguments cannot be read")
 
 
 class ContractLink(Link):
-    def __init__(self, segment: str, watcher: LinkWatcher, clock: Clock, guard: Guard, recorder: Recorder) -> None:
-        super().__init__(ServerPlan(segment=segment, reach=Dial(url="")), watcher, clock, vendor_meta=False)
+    def __init__(self, segment: str, events: LinkEvents, clock: Clock, guard: Guard, recorder: Recorder) -> None:
+        super().__init__(ServerPlan(segment=segment, reach=Dial(url="")), events, clock, vendor_meta=False)
         self.kind, self.transport = "contracts", "none"
         self.guard = guard
         self.clock = clock

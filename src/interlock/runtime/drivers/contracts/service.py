@@ -26,7 +26,7 @@ from interlock.runtime.drivers.contracts.contract import Served
 from interlock.runtime.drivers.contracts.link import ContractLink
 from interlock.runtime.drivers.contracts.table import ContractTable
 from interlock.runtime.drivers.contracts.unbound_items import Exposure, Shown, expose
-from interlock.runtime.links.link import LinkWatcher
+from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listing import Items, Listing
 
 log = logging.getLogger("interlock.drivers")
@@ -39,7 +39,7 @@ class Contracts:
         *,
         catalog: Catalog,
         taken: Mapping[str, object],
-        watcher: LinkWatcher,
+        link_events: LinkEvents,
         clock: Clock,
         guard: Guard,
         recorder: Recorder,
@@ -49,7 +49,7 @@ class Contracts:
         self._plan = plan
         self._catalog = catalog
         self._taken = taken
-        self._watcher = watcher
+        self._link_events = link_events
         self._clock = clock
         self._guard = guard
         self._recorder = recorder
@@ -154,7 +154,7 @@ class Contracts:
     ) -> None:
         link = self._links.get(segment)
         if link is None:
-            link = ContractLink(segment, self._watcher, self._clock, self._guard, self._recorder)
+            link = ContractLink(segment, self._link_events, self._clock, self._guard, self._recorder)
         served = {each.local: self._served(each, table) for each in offers}
         link.contracts = {**link.contracts, **served}  # what is about to leave is still listed
         link.shown = shown

@@ -17,7 +17,7 @@ from interlock.runtime.drivers.provider.context import tenant_of, user_of
 from interlock.runtime.drivers.secrets.vault import Vault
 from interlock.runtime.links.connector import Workshop
 from interlock.runtime.links.keeper import Keeper
-from interlock.runtime.links.link import LinkWatcher
+from interlock.runtime.links.link_events import LinkEvents
 from interlock.store.ports import KeyValue
 
 INSTALLS_MAX: Final = 4  # at one time: each is a download and a build
@@ -30,7 +30,7 @@ class Shop(msgspec.Struct, frozen=True, kw_only=True):
     plan: DriversPlan
     data: Path
     workshop: Workshop
-    watcher: LinkWatcher
+    link_events: LinkEvents
     keepers: dict[str, Keeper]
     kv: KeyValue
     install: Installer

@@ -23,12 +23,15 @@ from interlock.runtime.drivers.workspace.declaration import Declared
 from interlock.runtime.drivers.workspace.tamper_check import Seal
 from interlock.runtime.links.connector import Workshop
 from interlock.runtime.links.keeper import Keeper
-from interlock.runtime.links.link import LinkWatcher
+from interlock.runtime.links.link_events import LinkEvents
 from interlock.store.ports import Store
 
 
-class House(LinkWatcher, Protocol):
+class House(Protocol):
     """Where drivers live: a node, or the bench beside it."""
+
+    @property
+    def link_events(self) -> LinkEvents: ...
 
     @property
     def store(self) -> Store: ...
@@ -60,7 +63,7 @@ class Providing:
             plan=first.drivers,
             data=first.data,
             workshop=workshop,
-            watcher=node,
+            link_events=node.link_events,
             keepers=node.keepers,
             kv=node.store.kv,
             install=self._install,

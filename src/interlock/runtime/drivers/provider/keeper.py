@@ -7,21 +7,28 @@ not there at all, because nothing could be said of its contracts.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from math import inf
 from typing import Final
 
+from msgspec import Raw
+
 from interlock.protocol.drivers.model import Driver
+from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, Fault
+from interlock.protocol.jsonrpc.messages import Request
 from interlock.protocol.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
 from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.calls.call import Call
+from interlock.runtime.calls.caller import Asking
 from interlock.runtime.credentials.token import Holder
 from interlock.runtime.drivers.workspace.tamper_check import BROKEN, WORDS, Seal
 from interlock.runtime.links.connector import ConnectFailed, Workshop
 from interlock.runtime.links.handshake import UNSUPPORTED
-from interlock.runtime.links.keeper import LISTS_OF, Keeper, backoff_s
+from interlock.runtime.links.keeper import LISTS_OF, Keeper, StockCatalog, backoff_s
 from interlock.runtime.links.link import Link
+from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listing import FIELD, LIST_S, Items, Listing
+from interlock.runtime.links.pipes import Undelivered
 
 FIRST_S: Final = 0.25  # AIP-transport-12
 EXITS_MAX: Final = 5
@@ -29,8 +36,7 @@ EXITS_WITHIN_S: Final = 60.0
 BARRED_S: Final = 60.0
 AGAIN_S: Final = 60.0  # after a series of attempts in vain, unless somebody wants it sooner
 LEAST_TTL_S: Final = 1.0  # a list that is stale at once is not read more often than this
-
-Stock = Callable[[Link, Listing | None], Awaitable[None]]
+_MAY_NOT_ASK: Final = Fault(METHOD_NOT_FOUND, "the client offers no such thing")
 
 
 def lists_of(driver: Driver) -> tuple[str, ...]:
@@ -44,9 +50,10 @@ class DriverKeeper(Keeper):
 
     def __init__(
         self,
-        link: Link,
+        make_link: Callable[[LinkEvents], Link],
         workshop: Workshop,
-        stock: Stock,
+        stock: StockCatalog,
+        events: LinkEvents,
         holder: Holder | None,
         *,
         driver: Driver,
@@ -60,7 +67,8 @@ class DriverKeeper(Keeper):
         """`starts`: how many servers may be starting at one time. `on_up`: it is there, and its lists were looked at.
         `on_fallen`: a series of attempts was in vain. `on_restarted`: somebody wants it started anew. `serves`: how
         many contracts."""
-        super().__init__(link, workshop, stock, holder)
+        super().__init__(make_link, workshop, stock, events, holder)
+        self._may_ask = bool(driver.interlock.client_capabilities)  # the server was offered to ask the client of a call
         self.reads = lists_of(driver)
         self.fell = asyncio.Event()
         self._starts = starts
@@ -137,6 +145,21 @@ class DriverKeeper(Keeper):
         self._failed = 0
         self.fell.clear()
         await super().restart()
+
+    # What the link says (LinkEvents). A server behind contracts is shared, and knows no client: AIP-proto-6
+
+    def on_question(self, link: Link, asking: Asking) -> Fault | None:
+        return super().on_question(link, asking) if self._may_ask else _MAY_NOT_ASK
+
+    def on_orphan_request(self, link: Link, request: Request) -> bool:
+        return False
+
+    def on_elicitation_complete(self, link: Link, params: Raw) -> None:
+        if self._may_ask:
+            super().on_elicitation_complete(link, params)
+
+    def on_unauthorised(self, link: Link, what: Undelivered) -> None:
+        self.refused(what)
 
     # Attempts
 

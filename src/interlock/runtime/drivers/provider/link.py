@@ -13,7 +13,8 @@ from interlock.protocol.jsonrpc.messages import Response
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.calls.call import Pending
 from interlock.runtime.drivers.secrets.vault import DriverRevealer
-from interlock.runtime.links.link import Link, LinkWatcher
+from interlock.runtime.links.link import Link
+from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.pipes import StdioPipe, Trouble, Undelivered
 
 _NAMES = {
@@ -31,7 +32,7 @@ class DriverLink(Link):
     def __init__(
         self,
         plan: ServerPlan,
-        watcher: LinkWatcher,
+        events: LinkEvents,
         clock: Clock,
         *,
         vendor_meta: bool,
@@ -40,7 +41,7 @@ class DriverLink(Link):
         detector: Detector | None,
         on_expired: Callable[[str], None],
     ) -> None:
-        super().__init__(plan, watcher, clock, vendor_meta=vendor_meta)
+        super().__init__(plan, events, clock, vendor_meta=vendor_meta)
         self._revealer = revealer
         self._redacts_results = redacts_results
         self._detector = detector

@@ -34,7 +34,6 @@ from interlock.runtime.drivers.provider.hook_process import HookFailed, HookPlan
 from interlock.runtime.drivers.provider.hooks import DriverHooks, load_hooks
 from interlock.runtime.drivers.provider.keeper import DriverKeeper
 from interlock.runtime.drivers.provider.link import DriverLink
-from interlock.runtime.drivers.provider.link_events import Watching
 from interlock.runtime.drivers.provider.login_refresh import Refreshing, maybe_refreshing
 from interlock.runtime.drivers.provider.server_plan import HOMES, DeclaredEras, compiled, manner_of, may_be_oauth
 from interlock.runtime.drivers.provider.snapshots import Snapshot, Snapshots, about
@@ -272,26 +271,25 @@ class DriverProvider:
             who=who,
             is_sandboxed=shop.plan.sandbox.get(driver.id) != "off",
         )
-        watching = Watching(shop.watcher, may_ask=bool(driver.interlock.client_capabilities))
         contracts = tuple(self.bindings)
         revealer = DriverRevealer(shop.vault, driver, self._inventory, self._own_secrets, contracts, who)
-        link = DriverLink(
-            plan,
-            watching,
-            shop.workshop.clock,
-            vendor_meta=shop.vendor_meta,
-            revealer=revealer,
-            redacts_results=driver.interlock.redact_results,
-            detector=maybe_detector(driver),
-            on_expired=lambda reason: self._expire(who, reason),
-        )
         holder = None
         if isinstance(plan.reach, Dial) and may_be_oauth(driver):
             holder = shop.holder_for(plan.segment, plan.reach, revealer)
-        keeper = watching.keeper = DriverKeeper(
-            link,
+        keeper = DriverKeeper(
+            lambda events: DriverLink(
+                plan,
+                events,
+                shop.workshop.clock,
+                vendor_meta=shop.vendor_meta,
+                revealer=revealer,
+                redacts_results=driver.interlock.redact_results,
+                detector=maybe_detector(driver),
+                on_expired=lambda reason: self._expire(who, reason),
+            ),
             msgspec.structs.replace(self._workshop, revealer=revealer),
             lambda link, listing: self._take(link, who, listing),
+            shop.link_events,
             holder,
             driver=driver,
             starts=shop.starts,

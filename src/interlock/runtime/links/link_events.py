@@ -1,0 +1,94 @@
+"""What links say of their own accord: one base class, whose methods do nothing.
+
+A link speaks to its keeper. The keeper acts on what concerns its connection and passes the rest on to the node, whose
+`LinkEvents` tells the audience, the catalog and the budgets. Whoever implements it overrides what it needs.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Raw
+
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.jsonrpc.messages import Request
+from interlock.runtime.calls.call import Pending
+from interlock.runtime.calls.caller import Asking, Caller
+from interlock.runtime.links.pipes import Undelivered
+
+if TYPE_CHECKING:
+    from interlock.runtime.links.link import Link
+
+
+class TaskEvents:
+    """What a link says of tasks; the methods answer for a node that knows of none."""
+
+    def on_task_status(self, link: "Link", params: Raw) -> None: ...
+
+    def on_task_progress(self, link: "Link", progress_id: int, params: dict[str, Raw]) -> None:
+        """Progress that belongs to no call under way."""
+
+    def on_task_log(self, link: "Link", params: Raw) -> bool:
+        """True when the message is about a task, and was passed on."""
+        return False
+
+    def on_task_request(self, link: "Link", request: Request, origin: Pending | None) -> bool:
+        """True when the request is about a task, and will be answered."""
+        return False
+
+    def on_task_answer(self, link: "Link", upstream_id: bytes, payload: bytes) -> bytes:
+        """A client's answer to a server's request, as the server is to read it."""
+        return payload
+
+    def named_for(self, link: "Link", caller: Caller, related: Raw) -> Any:
+        """The task a client's request says it belongs to, as the server knows it; None if it does not."""
+        return None
+
+    def of_others(self, link: "Link", principals: set[str]) -> bool:
+        """Whether tasks of anybody else may still run at this server."""
+        return False
+
+
+NO_TASKS = TaskEvents()
+
+
+class LinkEvents:
+    # What the node passes on to clients
+
+    @property
+    def tasks(self) -> TaskEvents:
+        return NO_TASKS
+
+    def on_standing(self, link: "Link") -> None:
+        """`link.standing` changed."""
+
+    def on_resource_updated(self, link: "Link", params: Raw) -> None: ...
+
+    def on_log(self, link: "Link", params: Raw) -> None:
+        """A log message that belongs to no call we can name."""
+
+    def on_question(self, link: "Link", asking: Asking) -> Fault | None:
+        """The server asks the client of a call or task something. The refusal, if it may not."""
+        return None
+
+    def on_orphan_request(self, link: "Link", request: Request) -> bool:
+        """A server's request that belongs to no call. True when it will be answered."""
+        return False
+
+    def on_elicitation_complete(self, link: "Link", params: Raw) -> None: ...
+
+    # What the keeper acts on
+
+    def on_changed(self, link: "Link", kind: str) -> None:
+        """The server says its list of `kind` changed."""
+
+    def on_acknowledged(self, link: "Link", params: Raw) -> None:
+        """A modern server says what it will tell us."""
+
+    def on_pipe_lost(self, link: "Link", reason: str) -> None: ...
+
+    def on_session_lost(self, link: "Link") -> None: ...
+
+    def on_unauthorised(self, link: "Link", what: Undelivered) -> None:
+        """The server refuses the credential. Calls that could be sent again with another wait in `link.refused`."""
+
+    def on_unreachable(self, link: "Link") -> None:
+        """A request could not be sent at all."""

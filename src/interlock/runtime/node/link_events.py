@@ -1,0 +1,63 @@
+"""What links say and clients are to hear: the node's LinkEvents, which keepers pass on to."""
+
+import logging
+
+from msgspec import Raw
+
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.jsonrpc.messages import Request
+from interlock.runtime.audience import Audience
+from interlock.runtime.base.link_state import AWAY
+from interlock.runtime.calls.budgets import Budgets
+from interlock.runtime.calls.caller import Asking
+from interlock.runtime.catalog.catalog import Catalog
+from interlock.runtime.dispatch.task_table import Tasks
+from interlock.runtime.links.link import Link
+from interlock.runtime.links.link_events import LinkEvents, TaskEvents
+
+log = logging.getLogger("interlock.node")
+
+
+class NodeLinkEvents(LinkEvents):
+    def __init__(
+        self,
+        catalog: Catalog,
+        audience: Audience,
+        budgets: Budgets,
+        tasks: Tasks,
+        task_events: TaskEvents,
+        *,
+        keeps_degraded: bool,
+    ) -> None:
+        """`keeps_degraded`: what a lost server listed stays listed for a while (degraded.enabled)."""
+        self._catalog = catalog
+        self._audience = audience
+        self._budgets = budgets
+        self._tasks = tasks
+        self._task_events = task_events
+        self._keeps_degraded = keeps_degraded
+
+    @property
+    def tasks(self) -> TaskEvents:
+        return self._task_events
+
+    def on_standing(self, link: Link) -> None:
+        because = f" ({link.standing.reason})" if link.standing.reason else ""
+        log.info("link %s: %s%s", link.segment, link.standing.state.value, because)
+        if link.standing.state in AWAY and self._keeps_degraded:
+            self._catalog.degrade(link)
+
+    def on_resource_updated(self, link: Link, params: Raw) -> None:
+        self._audience.resource_updated(link, params, self._catalog.namespace.show_uri)
+
+    def on_log(self, link: Link, params: Raw) -> None:
+        self._audience.log(link, params, self._tasks.principals(link))
+
+    def on_question(self, link: Link, asking: Asking) -> Fault | None:
+        return self._budgets.asked(link, asking)
+
+    def on_orphan_request(self, link: Link, request: Request) -> bool:
+        return self._audience.roots(link, request)
+
+    def on_elicitation_complete(self, link: Link, params: Raw) -> None:
+        self._audience.elicitation_complete(link, params)
