@@ -683,10 +683,10 @@ CUTS = re.compile(r"""\.(?:r?split|r?partition)\(\s*["']\.["']""")
 @pytest.mark.req("AX-2-3", "AX-7.2-2")
 async def test_no_route_is_got_by_cutting_up_a_name() -> None:
     """Dots are cut where a server's list is read (`names.read_dotted`), never on the way of a call."""
-    rooms = [path for room in ("runtime", "protocol/mcp", "transport") for path in (SOURCE / room).rglob("*.py")]
-    rooms += [SOURCE / f"protocol/ax/{room}.py" for room in ("route", "hop", "notices", "uris")]
+    rooms = [path for room in ("runtime", "protocol/mcp", "net") for path in (SOURCE / room).rglob("*.py")]
+    rooms += [SOURCE / f"protocol/ax/{room}.py" for room in ("route", "hop_metadata", "notifications", "uris")]
     assert [path.name for path in rooms if CUTS.search(path.read_text("utf-8"))] == []
-    for room in ("dispatch", "fronts/modern", "fronts/legacy", "fronts/door", "links/link"):
+    for room in ("dispatch/dispatch", "fronts/modern", "fronts/legacy", "fronts/public", "links/link"):
         assert "read_dotted" not in (SOURCE / f"runtime/{room}.py").read_text("utf-8")
 
 
