@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from interlock.protocol.net.address_scope import Place, maybe_place, place_of
 from interlock.protocol.oauth.discovery import (
     covers,
     is_issuer,
@@ -136,39 +135,3 @@ def test_metadata_that_names_another_or_an_unsafe_place_is_refused(changes: dict
 )
 def test_which_issuers_are_asked_at_all(issuer: str, is_one: bool) -> None:
     assert is_issuer(issuer) is is_one
-
-
-@pytest.mark.parametrize(
-    ("address", "place"),
-    [
-        ("93.184.215.14", Place.WORLD),
-        ("2606:2800:21f:cb07::1", Place.WORLD),
-        ("10.1.2.3", Place.SITE),
-        ("172.16.0.1", Place.SITE),
-        ("192.168.1.1", Place.SITE),
-        ("100.64.0.1", Place.SITE),
-        ("fd00::1", Place.SITE),
-        ("224.0.0.1", Place.SITE),
-        ("255.255.255.255", Place.SITE),
-        ("127.0.0.1", Place.MACHINE),
-        ("127.8.8.8", Place.MACHINE),
-        ("::1", Place.MACHINE),
-        ("0.0.0.0", Place.MACHINE),
-        ("::", Place.MACHINE),
-        ("169.254.169.254", Place.MACHINE),
-        ("fe80::1%eth0", Place.MACHINE),
-        ("::ffff:127.0.0.1", Place.MACHINE),
-        ("::ffff:10.0.0.1", Place.SITE),
-        ("64:ff9b::7f00:1", Place.MACHINE),
-        ("64:ff9b::a00:1", Place.SITE),
-        ("2002:7f00:1::", Place.MACHINE),
-    ],
-)
-def test_how_near_an_address_is(address: str, place: Place) -> None:
-    assert place_of(address) is place
-
-
-def test_a_name_says_nothing_before_it_is_looked_up() -> None:
-    assert maybe_place("mcp.example.com") is None
-    assert maybe_place("2130706433") is None
-    assert (maybe_place("localhost"), maybe_place("a.localhost"), maybe_place("::1")) == (Place.MACHINE,) * 3

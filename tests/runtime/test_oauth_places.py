@@ -9,8 +9,8 @@ import pytest
 from tests.protocol import driver_texts
 
 from interlock.config.plan import Dial
-from interlock.net.fetch import Fetcher, FetchFailed, place_of_url
-from interlock.protocol.net.address_scope import Place
+from interlock.net.fetch import Fetcher, FetchFailed, scope_of_url
+from interlock.protocol.net.address_scope import Scope
 from interlock.protocol.oauth.www_authenticate import Challenge
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.credentials.authorization_server import Authority
@@ -54,20 +54,20 @@ def names_lead_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo, raising=False)
 
 
-@pytest.mark.parametrize("within", [Place.WORLD, Place.SITE])
+@pytest.mark.parametrize("within", [Scope.PUBLIC, Scope.PRIVATE])
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
-async def test_nothing_on_this_machine_is_knocked_at_for_a_server_elsewhere(within: Place, host: str) -> None:
+async def test_nothing_on_this_machine_is_knocked_at_for_a_server_elsewhere(within: Scope, host: str) -> None:
     async with Knocked() as knocked:
         fetcher = Fetcher(within)
         for fetch in (fetcher.get, lambda url: fetcher.exchange(url, b"", b"x")):
-            with pytest.raises(FetchFailed, match="no business"):
+            with pytest.raises(FetchFailed, match="private address"):
                 await fetch(f"http://{host}:{knocked.port}/")  # type: ignore[operator]
         await fetcher.close()
     assert knocked.hosts == []
 
 
-@pytest.mark.parametrize("within", [None, Place.MACHINE])
-async def test_a_server_on_this_machine_may_send_us_anywhere_on_it(within: Place | None) -> None:
+@pytest.mark.parametrize("within", [None, Scope.MACHINE])
+async def test_a_server_on_this_machine_may_send_us_anywhere_on_it(within: Scope | None) -> None:
     async with Knocked() as knocked:
         fetcher = Fetcher(within)
         assert await fetcher.get(f"http://localhost:{knocked.port}/") == b"{}"
@@ -78,19 +78,19 @@ async def test_a_server_on_this_machine_may_send_us_anywhere_on_it(within: Place
 @pytest.mark.parametrize(
     ("addresses", "within"),
     [
-        (["10.0.0.1"], Place.WORLD),
-        (["93.184.215.14", "10.0.0.1"], Place.WORLD),
-        (["127.0.0.1"], Place.SITE),
-        (["169.254.169.254"], Place.SITE),
-        (["10.0.0.1", "::ffff:127.0.0.1"], Place.SITE),
+        (["10.0.0.1"], Scope.PUBLIC),
+        (["93.184.215.14", "10.0.0.1"], Scope.PUBLIC),
+        (["127.0.0.1"], Scope.PRIVATE),
+        (["169.254.169.254"], Scope.PRIVATE),
+        (["10.0.0.1", "::ffff:127.0.0.1"], Scope.PRIVATE),
     ],
 )
 async def test_a_name_that_leads_nearer_by_any_of_its_addresses_is_refused(
-    monkeypatch: pytest.MonkeyPatch, addresses: list[str], within: Place
+    monkeypatch: pytest.MonkeyPatch, addresses: list[str], within: Scope
 ) -> None:
     names_lead_to(monkeypatch, *addresses)
     fetcher = Fetcher(within)
-    with pytest.raises(FetchFailed, match="no business"):
+    with pytest.raises(FetchFailed, match="private address"):
         await fetcher.get("https://login.example.com/x")
     await fetcher.close()
 
@@ -98,21 +98,21 @@ async def test_a_name_that_leads_nearer_by_any_of_its_addresses_is_refused(
 @pytest.mark.parametrize(
     ("url", "addresses", "place"),
     [
-        ("https://mcp.example.com/mcp", ["93.184.215.14"], Place.WORLD),
-        ("https://mcp.example.com/mcp", ["10.0.0.1"], Place.SITE),
-        ("https://mcp.example.com/mcp", ["10.0.0.1", "93.184.215.14"], Place.WORLD),
-        ("https://mcp.example.com/mcp", ["127.0.0.1"], Place.SITE),  # its owner says so, not we
-        ("https://mcp.example.com/mcp", [], Place.WORLD),
-        ("http://127.0.0.1:1/mcp", [], Place.MACHINE),
-        ("http://localhost:1/mcp", [], Place.MACHINE),
-        ("https://10.0.0.1/mcp", [], Place.SITE),
+        ("https://mcp.example.com/mcp", ["93.184.215.14"], Scope.PUBLIC),
+        ("https://mcp.example.com/mcp", ["10.0.0.1"], Scope.PRIVATE),
+        ("https://mcp.example.com/mcp", ["10.0.0.1", "93.184.215.14"], Scope.PUBLIC),
+        ("https://mcp.example.com/mcp", ["127.0.0.1"], Scope.PRIVATE),  # its owner says so, not we
+        ("https://mcp.example.com/mcp", [], Scope.PUBLIC),
+        ("http://127.0.0.1:1/mcp", [], Scope.MACHINE),
+        ("http://localhost:1/mcp", [], Scope.MACHINE),
+        ("https://10.0.0.1/mcp", [], Scope.PRIVATE),
     ],
 )
 async def test_where_a_server_stands(
-    monkeypatch: pytest.MonkeyPatch, url: str, addresses: list[str], place: Place
+    monkeypatch: pytest.MonkeyPatch, url: str, addresses: list[str], place: Scope
 ) -> None:
     names_lead_to(monkeypatch, *addresses)
-    assert await place_of_url(url) is place
+    assert await scope_of_url(url) is place
 
 
 async def test_a_server_in_the_world_cannot_have_this_machine_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ async def test_a_server_in_the_world_cannot_have_this_machine_asked(monkeypatch:
         await authority._fetching("https://mcp.example.com/mcp")
         names_lead_to(monkeypatch, "127.0.0.1")  # from now on the name leads here
         for named in (f"http://127.0.0.1:{knocked.port}/", f"https://mcp.example.com:{knocked.port}/"):
-            with pytest.raises(Unobtainable, match="no business"):
+            with pytest.raises(Unobtainable, match="private address"):
                 await authority.find(Challenge(resource_metadata=named))
         with pytest.raises(NoOAuth):
             await authority.find(Challenge())

@@ -10,6 +10,7 @@ from interlock.config.plan import Address
 from interlock.config.problems import shown
 from interlock.config.references import expand
 from interlock.config.value_types import Kind, read_text
+from interlock.protocol.net.address_scope import UNSPECIFIED_HOSTS, is_loopback
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Za-z:.%_-]+)\]|([^\s:/\[\]]+)):([0-9]{1,5})", re.ASCII)
 _HOST_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9_-]{1,63}(?<!-))*", re.ASCII | re.IGNORECASE)
@@ -20,20 +21,12 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _EXAMPLE: Final = 'write "127.0.0.1:7411"'
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the host. A name other than localhost is taken to be reached from outside."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def collide(one: Address, other: Address) -> bool:
     """Whether two listeners would ask for the same port. Port 0 lets the system choose, so it never does."""
     if one.port != other.port or one.port == 0:
         return False
     hosts = {one.host, other.host}
-    return len(hosts) == 1 or bool(hosts & {"0.0.0.0", "::"}) or all(map(is_loopback, hosts))  # noqa: S104
+    return len(hosts) == 1 or bool(hosts & UNSPECIFIED_HOSTS) or all(map(is_loopback, hosts))
 
 
 class Listen(Kind, frozen=True, kw_only=True):

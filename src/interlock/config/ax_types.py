@@ -4,11 +4,11 @@ import re
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from interlock.config.addresses import is_loopback
 from interlock.config.location import WRONG, At, Wrong
 from interlock.config.plan import ChildPlan, ParentPlan
 from interlock.config.table_type import Record
 from interlock.config.value_types import Command, FilePath, Kind, Many, Segment, Table, Text, read_text
+from interlock.protocol.net.address_scope import is_loopback
 
 TREE: Final = Text(pattern=r"[a-z0-9][a-z0-9._-]{0,62}", what="1 to 63 of the characters a-z 0-9 . _ -")
 _SOCKET_URL: Final = r"wss?://[!-~]+"

@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from interlock.config.addresses import collide, is_loopback
+from interlock.config.addresses import collide
 from interlock.config.location import At
 from interlock.config.plan import AuthPlan, NodePlan
 from interlock.config.problems import Findings, Problem, shown
 from interlock.config.reader import Settings
+from interlock.protocol.net.address_scope import is_loopback
 from interlock.protocol.webauthn.party import maybe_party
 
 

@@ -8,7 +8,6 @@ never from https to http. What an archive holds beside the wanted program is not
 import asyncio
 import contextlib
 import hashlib
-import ipaddress
 import os
 import stat
 import tarfile
@@ -20,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
 from urllib.parse import urlsplit
+
+from interlock.protocol.net.address_scope import is_loopback
 
 FILE_BYTES_MAX: Final = 512 * 1024 * 1024
 MEMBERS_MAX: Final = 100_000  # of an archive
@@ -54,14 +55,8 @@ def check_address(url: str) -> None:
         host = parts.hostname or ""
     except ValueError as error:
         raise DownloadFailed("this is not the address of a file; write https://host/path") from error
-    if not (host and (parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host)))):
+    if not (host and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))):
         raise DownloadFailed("files are only fetched over https; write https://host/path")
-
-
-def _is_loopback(host: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):

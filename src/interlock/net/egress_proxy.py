@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
-from interlock.protocol.net.address_scope import Place, place_of
+from interlock.protocol.net.address_scope import Scope, scope_of
 from interlock.protocol.net.egress import (
     HEAD_BYTES_MAX,
     Asked,
@@ -120,12 +120,12 @@ class Egress:
         except (OSError, UnicodeError):
             await _answer(writer, "502 Bad Gateway", f"{asked.host} cannot be resolved")
             return ()
-        if permit is not Permit.NAMED and not all(place_of(each) is Place.WORLD for each in addresses):
+        if permit is not Permit.NAMED and not all(scope_of(each) is Scope.PUBLIC for each in addresses):
             await self._refuse(
                 writer, asked, "it leads to a private address, and egress does not name it to the letter"
             )
             return ()
-        if not names_this_machine(asked.host) and any(place_of(each) is Place.MACHINE for each in addresses):
+        if not names_this_machine(asked.host) and any(scope_of(each) is Scope.MACHINE for each in addresses):
             # Whoever holds the name would hold the way to every door of this machine, the node's own among them.
             await self._refuse(writer, asked, "it leads to this machine, which egress names as localhost or by address")
             return ()

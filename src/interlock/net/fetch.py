@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from interlock.net.http.client import Failure, Headers, HttpClient
-from interlock.protocol.net.address_scope import Place, maybe_place, place_of
+from interlock.protocol.net.address_scope import Scope, maybe_scope, scope_of
 from interlock.protocol.oauth.resource import is_protected
 
 FETCH_S: Final = 5.0  # from the request to the whole answer
@@ -43,7 +43,7 @@ class Answered(msgspec.Struct, frozen=True):
 class Fetcher:
     """Keeps one client per origin, made when first used."""
 
-    def __init__(self, within: Place | None = None) -> None:
+    def __init__(self, within: Scope | None = None) -> None:
         self._within = within
         self._clients: dict[tuple[str, str | None], HttpClient] = {}
         self._tls: ssl.SSLContext | None = None
@@ -68,7 +68,7 @@ class Fetcher:
             raise FetchFailed("the URL is not https")
         try:
             async with asyncio.timeout(FETCH_S):
-                if self._within in (None, Place.MACHINE):
+                if self._within in (None, Scope.MACHINE):
                     return await self._ask_at(None, method, url, headers, body)
                 *others, last = await _judged(url, self._within)
                 for address in others:
@@ -113,25 +113,25 @@ class Fetcher:
         return client
 
 
-async def place_of_url(url: str) -> Place:
+async def scope_of_url(url: str) -> Scope:
     """Where a server stands. A name leads into a private network at most: only an address says that it is this machine,
     for a name can be made to lead anywhere by whoever owns it."""
     host = urlsplit(url).hostname or ""
-    written = maybe_place(host)
+    written = maybe_scope(host)
     if written is not None:
         return written
     try:
-        found = [place_of(address) for address in await _addresses(url)]
+        found = [scope_of(address) for address in await _addresses(url)]
     except FetchFailed:
-        return Place.WORLD
-    return min(Place.SITE, *found)
+        return Scope.PUBLIC
+    return min(Scope.PRIVATE, *found)
 
 
-async def _judged(url: str, within: Place | None) -> list[str]:
+async def _judged(url: str, within: Scope | None) -> list[str]:
     """The addresses to connect to, none of which may be nearer than `within`."""
     addresses = await _addresses(url)
-    if within is not None and any(place_of(address) > within for address in addresses):
-        raise FetchFailed("the URL leads into a network that its server has no business in")
+    if within is not None and any(scope_of(address) > within for address in addresses):
+        raise FetchFailed("the URL resolves to a private address, which is refused")
     return addresses[:ADDRESSES_MAX]
 
 

@@ -1,7 +1,6 @@
 """`Subserver`: what a person writes a leaf with. Checks what it is given, then hands over to the uplink."""
 
 import asyncio
-import ipaddress
 import logging
 import os
 import signal
@@ -19,6 +18,7 @@ import msgspec
 from interlock.protocol.ax.capability import AuthScope
 from interlock.protocol.ax.messages import HEARTBEAT_MS, SUBPROTOCOL, VERSION, Proof, Register
 from interlock.protocol.ax.names import check_segment
+from interlock.protocol.net.address_scope import is_loopback
 from interlock.subserver.errors import RegistrationRefused, SubserverInvalid, ToolInvalid
 from interlock.subserver.identity import identity_file, subserver_id
 from interlock.subserver.tools import Tool, make_tool
@@ -289,7 +289,7 @@ def _checked(parent: Parent) -> Parent:
         raise SubserverInvalid(f"a parent is an address such as wss://HOST/ax, not {_place(parent.url)!r}")
     if parts.username is not None or parts.password is not None:
         raise SubserverInvalid("a credential does not belong into the address; give token=")
-    if parts.scheme == "ws" and not _is_loopback(parts.hostname) and not parent.secure_by:
+    if parts.scheme == "ws" and not is_loopback(parts.hostname) and not parent.secure_by:
         raise SubserverInvalid(
             f"{_place(parent.url)} is not on this host and not wss://; use TLS,"
             ' or Parent(url=..., secure_by="REASON") where the network itself is safe'
@@ -297,13 +297,6 @@ def _checked(parent: Parent) -> Parent:
     if parent.token is not None and (not parent.token.isascii() or not parent.token.isprintable()):
         raise SubserverInvalid("a token is printable ASCII; was a line break copied along?")
     return parent
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _place(url: str) -> str:

@@ -1,46 +1,100 @@
-"""How far an address is from this machine. A server may send us no nearer than it stands itself.
+"""How far an address is from this machine: the one place that says loopback, private or public.
 
-Whoever answers 401 chooses the URLs that are fetched next. Without this rule a server somewhere in the world could have
-this node knock on doors of the machine or network it runs in.
+In: an address, or a host as it is written in a URL. Out: a `Scope`, or whether it is loopback. The ranges are written
+here and not asked of `ipaddress`, whose judgement differs between versions of Python. A server may send us no nearer
+than it stands itself: whoever answers 401 chooses the URLs that are fetched next, and without this rule a server
+somewhere in the world could make this node connect to services of its own machine or network.
 """
 
 import enum
 import ipaddress
 from typing import Final
 
-_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: the last 32 bits are an IPv4 address
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+LOCALHOST: Final = "localhost"
+LOOPBACK_ADDRESSES: Final = frozenset(("127.0.0.1", "::1"))  # what `localhost` means
+LOOPBACK_HOSTS: Final = LOOPBACK_ADDRESSES | {LOCALHOST}
+UNSPECIFIED_HOSTS: Final = frozenset(("0.0.0.0", "::"))  # noqa: S104  (to listen on all addresses)
 
 
-class Place(enum.IntEnum):
+class Scope(enum.IntEnum):
     """The larger, the nearer."""
 
-    WORLD = 0
-    SITE = 1  # a private network
+    PUBLIC = 0
+    PRIVATE = 1  # a private network, or an address that leads nowhere
     MACHINE = 2  # this machine, and what only its own link reaches
 
 
-def place_of(address: str) -> Place:
-    """Of an IP address. Raises ValueError for anything else."""
-    ip = _plain(ipaddress.ip_address(address.partition("%")[0]))
-    if ip.is_loopback or ip.is_link_local or ip.is_unspecified:
-        return Place.MACHINE
-    return Place.WORLD if ip.is_global and not ip.is_multicast else Place.SITE
+_LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
+_MACHINE: Final = (
+    *_LOOPBACK,
+    *("0.0.0.0/8", "::/128"),  # unspecified: many systems connect to themselves
+    *("169.254.0.0/16", "fe80::/10"),  # link-local; among them the metadata service of a cloud
+)
+# The registries of special-purpose addresses of IANA (RFC 6890), and multicast. Of IPv6 only 2000::/3 is given out.
+_PRIVATE: Final = (
+    *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"),
+    *("192.0.0.0/24", "192.0.2.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24"),
+    *("224.0.0.0/4", "240.0.0.0/4"),
+    *("::/3", "4000::/2", "8000::/1"),
+    *("2001::/23", "2001:db8::/32", "3fff::/20"),
+)
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: the last 32 bits are an IPv4 address
 
 
-def maybe_place(host: str) -> Place | None:
-    """Of a host as it is written in a URL; None for a name, which says nothing before it is looked up."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return Place.MACHINE
+def _networks(texts: tuple[str, ...]) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    return tuple(map(ipaddress.ip_network, texts))
+
+
+# The first range that holds an address decides; what is in none is public.
+_RANGES: Final = ((_networks(_MACHINE), Scope.MACHINE), (_networks(_PRIVATE), Scope.PRIVATE))
+_LOOPBACK_RANGES: Final = _networks(_LOOPBACK)
+
+
+def scope_of(address: str | IpAddress) -> Scope:
+    """Raises ValueError for what is not an IP address."""
+    ip = _embedded(_read(address))
+    return next((scope for networks, scope in _RANGES if any(ip in network for network in networks)), Scope.PUBLIC)
+
+
+def maybe_scope(host: str) -> Scope | None:
+    """None for a name, which says nothing before it is looked up."""
+    if is_localhost(host):
+        return Scope.MACHINE
     try:
-        return place_of(host)
+        return scope_of(host)
     except ValueError:
         return None
 
 
-def _plain(ip: Address) -> Address:
-    """The IPv4 address that an IPv6 one stands for."""
+def is_localhost(name: str) -> bool:
+    return name == LOCALHOST or name.endswith("." + LOCALHOST)  # RFC 6761 6.3
+
+
+def is_loopback(host: str | IpAddress) -> bool:
+    """Whether only this machine reaches the host. A name other than localhost is taken to be reached from outside:
+    what grants something to this machine must not depend on a resolver."""
+    if host == LOCALHOST:
+        return True
+    try:
+        ip = unmapped(_read(host))
+    except ValueError:
+        return False
+    return any(ip in network for network in _LOOPBACK_RANGES)
+
+
+def unmapped(ip: IpAddress) -> IpAddress:
+    """The IPv4 address of a connection that came in over an IPv6 socket."""
+    return (ip.ipv4_mapped or ip) if isinstance(ip, ipaddress.IPv6Address) else ip
+
+
+def _read(address: str | IpAddress) -> IpAddress:
+    return ipaddress.ip_address(address.partition("%")[0]) if isinstance(address, str) else address
+
+
+def _embedded(ip: IpAddress) -> IpAddress:
+    """The IPv4 address that an IPv6 one leads to."""
     if isinstance(ip, ipaddress.IPv6Address):
         if ip in _NAT64:
             return ipaddress.IPv4Address(int(ip) & 0xFFFF_FFFF)

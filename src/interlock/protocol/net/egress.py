@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from interlock.protocol.net.address_scope import is_localhost
+
 HEAD_BYTES_MAX: Final = 32 * 1024  # cookies and tokens of one request; servers take 8 to 16 KiB
 
 ENTRY: Final = re.compile(
@@ -58,7 +60,7 @@ def permits(host: str, entries: Iterable[str]) -> Permit | None:
 
 def names_this_machine(host: str) -> bool:
     """Whether an entry to the letter means this machine itself: as localhost, or by an address."""
-    return is_address(host) or host.rstrip(".").lower().rpartition(".")[2] == "localhost"
+    return is_address(host) or is_localhost(host.rstrip(".").lower())
 
 
 def is_address(host: str) -> bool:

@@ -3,7 +3,6 @@
 URLs and documents only; nothing is fetched.
 """
 
-import ipaddress
 import re
 from collections.abc import Sequence
 from typing import Any, Final
@@ -11,6 +10,7 @@ from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import msgspec
 
+from interlock.protocol.net.address_scope import is_loopback
 from interlock.protocol.net.resource_uri import canonical_uri
 
 ENDPOINT: Final = "/mcp"
@@ -82,19 +82,12 @@ def is_protected(url: str) -> bool:
     host = (parts.hostname if parts is not None else None) or ""
     if parts is None or not _HOST.fullmatch(host) or parts.username is not None or "#" in url:
         return False
-    return parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host))
+    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))
 
 
 def is_loopback_url(url: str) -> bool:
     parts = _maybe_split(url)
-    return parts is not None and _is_loopback(parts.hostname or "")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return parts is not None and is_loopback(parts.hostname or "")
 
 
 def _maybe_split(url: str) -> SplitResult | None:

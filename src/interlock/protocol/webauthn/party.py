@@ -11,10 +11,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from interlock.protocol.net.address_scope import LOCALHOST, LOOPBACK_ADDRESSES, is_localhost
 from interlock.protocol.net.dns_name import maybe_dns_name
 
-LOCALHOST: Final = "localhost"
-_OWN_ADDRESSES: Final = frozenset(("127.0.0.1", "::1"))
 _PORTS: Final = {"https": 443, "http": 80}
 
 
@@ -39,10 +38,10 @@ def maybe_party(url: str) -> Party | None:
         scheme, host, port = parts.scheme.lower(), (parts.hostname or "").lower(), parts.port
     except ValueError:
         return None
-    name = LOCALHOST if host in _OWN_ADDRESSES else maybe_dns_name(host)
+    name = LOCALHOST if host in LOOPBACK_ADDRESSES else maybe_dns_name(host)
     if name is None or scheme not in _PORTS:
         return None
-    if scheme == "http" and name != LOCALHOST and not name.endswith("." + LOCALHOST):
+    if scheme == "http" and not is_localhost(name):
         return None
     where = name if port in (None, _PORTS[scheme]) else f"{name}:{port}"
     return Party(id=name, origin=f"{scheme}://{where}")

@@ -20,6 +20,7 @@ from interlock.protocol.ax.messages import Parent, Register
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import DISCOVER, PING
+from interlock.protocol.net.address_scope import IpAddress, Scope, is_loopback, scope_of
 from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.links.connector import ConnectFailed, Connector, Loss, Workshop
 from interlock.runtime.links.handshake import MODERN_META, modern_head
@@ -58,9 +59,9 @@ async def judge(endpoint: str, allowed: Iterable[str], guest: Guest) -> tuple[st
     if not addresses:
         return _refuse("an address that can be resolved")
     named = any(entry.hostname == asked.hostname for entry in matching)
-    if not named and not all(address.is_global for address in addresses):
+    if not named and any(scope_of(address) > Scope.PUBLIC for address in addresses):
         return _refuse("on no private network, unless ax.dial_back names its host")
-    on_this_machine = all(address.is_loopback for address in addresses)
+    on_this_machine = all(map(is_loopback, addresses))
     protected = asked.scheme == "https" or (guest.rule is not None and guest.rule.secure_by is not None)
     if not protected and not on_this_machine:
         return refusal(LINK_INSECURE, "an endpoint beyond this machine is dialled over TLS", member="endpoint")
@@ -76,7 +77,7 @@ def _matches(asked: SplitResult, entry: SplitResult) -> bool:
     return port == allowed_port and fnmatchcase(asked.hostname, entry.hostname) and fnmatchcase(path, allowed_path)
 
 
-async def _addresses(url: SplitResult) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+async def _addresses(url: SplitResult) -> list[IpAddress]:
     loop = asyncio.get_running_loop()
     try:
         found = await asyncio.wait_for(loop.getaddrinfo(url.hostname, url.port, type=socket.SOCK_STREAM), RESOLVE_S)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from interlock.net.fetch import Fetcher, FetchFailed, place_of_url
+from interlock.net.fetch import Fetcher, FetchFailed, scope_of_url
 from interlock.protocol.net.egress import permits
 from interlock.protocol.oauth.client import (
     BadRegistration,
@@ -182,7 +182,7 @@ class Authority:
         if self._egress is not None and permits(host, self._egress) is None:
             raise Unobtainable(f"egress_denied: {printable(host)} is not in network.egress of its driver")
         if self._fetcher is None:
-            self._fetcher = Fetcher(within=await place_of_url(self._url))
+            self._fetcher = Fetcher(within=await scope_of_url(self._url))
         return self._fetcher
 
 

@@ -21,6 +21,7 @@ from interlock.protocol.ax.registration.sessions import Peer
 from interlock.protocol.jsonrpc.codec import decode_untrusted, encode_fault, encode_result
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Request, Response
+from interlock.protocol.net.address_scope import is_loopback
 from interlock.runtime.access.refusal import Refusal
 from interlock.runtime.access.tokens import TokenBook
 from interlock.runtime.ax.connection import Visitor
@@ -206,10 +207,10 @@ class AxDoor:
         peer = address_of(scope["client"][0] if scope["client"] else None)
         if self._proxies.trusts(peer):
             client = self._proxies.client(head.raw_headers)
-            local = client is not None and client.is_loopback and peer is not None and peer.is_loopback
+            local = client is not None and is_loopback(client) and peer is not None and is_loopback(peer)
             # Which version the proxy spoke is not said: enough for a leaf, not for an aggregator (10.4).
             return local, "TLS" if head.headers.get(b"x-forwarded-proto") == b"https" else None
-        local = peer is not None and peer.is_loopback and PROXY_HEADERS.isdisjoint(head.headers)
+        local = peer is not None and is_loopback(peer) and PROXY_HEADERS.isdisjoint(head.headers)
         return local, scope.get("state", {}).get("tls")
 
 

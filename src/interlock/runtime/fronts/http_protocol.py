@@ -16,8 +16,9 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from interlock.protocol.net.address_scope import IpAddress, is_loopback
 from interlock.runtime.fronts.exchange import Exchange, Head
-from interlock.runtime.fronts.trusted_proxies import IpAddress, Proxies, address_of
+from interlock.runtime.fronts.trusted_proxies import Proxies, address_of
 
 HEAD_BYTES_MAX: Final = 64 * 1024
 HEADERS_MAX: Final = 200
@@ -73,7 +74,7 @@ class McpProtocol(HttpToolsProtocol):
         self.busy_since = self.idle_since = self.loop.time()
         self.peer = address_of(self.client[0] if self.client else None)
         self.is_proxy = self.door.proxies.trusts(self.peer)
-        self.is_loopback = self.peer is not None and self.peer.is_loopback and not self.is_proxy
+        self.is_loopback = self.peer is not None and is_loopback(self.peer) and not self.is_proxy
         tls = transport.get_extra_info("ssl_object")
         if tls is not None:
             self.app_state = {**self.app_state, "tls": tls.version(), "certificate": tls.getpeercert(True)}

@@ -20,6 +20,7 @@ from interlock.protocol.mcp.eras import MODERN_VERSIONS
 from interlock.protocol.mcp.ladder import H_VERSION, HTTP_STATUS, Climbed, climb, climb_plain, unsupported
 from interlock.protocol.mcp.methods import INITIALIZE
 from interlock.protocol.mcp.sse import encode_event
+from interlock.protocol.net.address_scope import is_loopback
 from interlock.runtime.access.refusal import Refusal
 from interlock.runtime.base.refusal_log import Refusals
 from interlock.runtime.calls.call import Call, internal
@@ -184,7 +185,7 @@ class PublicDoor:
     def _speaks_for_us(self, proxy: McpProtocol, head: Head) -> bool:
         """A trusted proxy on this machine passes on a program of this machine. What it does not say is not so."""
         client = self.proxies.client(head.raw_headers)
-        return proxy.peer is not None and proxy.peer.is_loopback and client is not None and client.is_loopback
+        return proxy.peer is not None and is_loopback(proxy.peer) and client is not None and is_loopback(client)
 
     # Refusals
 

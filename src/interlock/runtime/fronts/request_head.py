@@ -10,10 +10,9 @@ import msgspec
 from interlock.config.plan import NameForm, Plan
 from interlock.protocol.mcp.eras import Era, era_of_header
 from interlock.protocol.mcp.ladder import H_VERSION
+from interlock.protocol.net.address_scope import LOOPBACK_HOSTS, UNSPECIFIED_HOSTS
 from interlock.runtime.access.refusal import Refusal
 from interlock.runtime.fronts.exchange import Head
-
-_LOOPBACK_NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -98,7 +97,7 @@ class Inspector:
             hostname = parts.hostname
         except ValueError:
             return False
-        own = _LOOPBACK_NAMES if self._own_hosts is None else self._own_hosts
+        own = LOOPBACK_HOSTS if self._own_hosts is None else self._own_hosts
         return parts.scheme in ("http", "https") and hostname is not None and hostname in own
 
 
@@ -120,11 +119,11 @@ def _host_name(host: str) -> str:
 
 def _own_hosts(plan: Plan) -> frozenset[str] | None:
     """The names this node answers to; None for any (a node on all addresses without a public URL)."""
-    hosts = set(_LOOPBACK_NAMES)
+    hosts = set(LOOPBACK_HOSTS)
     listen = plan.node.listen.host
     if plan.node.public_url is not None:
         hosts.add(urlsplit(plan.node.public_url).hostname or "")
-    elif listen in ("0.0.0.0", "::"):  # noqa: S104  (compared, not bound)
+    elif listen in UNSPECIFIED_HOSTS:
         return None
     hosts.add(listen.lower())
     return frozenset(hosts)

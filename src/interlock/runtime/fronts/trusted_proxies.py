@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+from interlock.protocol.net.address_scope import IpAddress, unmapped
 
 HOPS_MAX: Final = 32  # proxies one behind the other; more is somebody playing
 # RFC 7239 4, but that addresses need no quotes. Whole pairs only: what a stranger left open must swallow nothing.
@@ -51,11 +51,9 @@ def address_of(text: str | None) -> IpAddress | None:
     found = _WITH_PORT.fullmatch(text)
     bare = (found[1] if found[1] is not None else found[2]) if found is not None else text
     try:
-        address = ipaddress.ip_address(bare.partition("%")[0])
+        return unmapped(ipaddress.ip_address(bare.partition("%")[0]))
     except ValueError:
         return None
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address
 
 
 def _chain(wanted: bytes, headers: Iterable[tuple[bytes, bytes]]) -> list[str]:

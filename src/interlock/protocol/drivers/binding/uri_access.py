@@ -7,7 +7,6 @@ its egress. Any other scheme is one that the driver's resources declare. Whateve
 is a path, and paths are left to the sandbox.
 """
 
-import ipaddress
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -16,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from interlock.protocol.drivers.errors import DriverError
+from interlock.protocol.net.address_scope import Scope, maybe_scope
 from interlock.protocol.net.egress import Permit, permits
 
 URI_CHARS_MAX: Final = 8192
@@ -180,15 +180,10 @@ def _host_reason(uri: str, reach: Reach) -> str | None:
 
 def _is_private(host: str) -> bool:
     """As far as the name itself shows it; what it resolves to is the egress proxy's question."""
-    last = host.rpartition(".")[2]
-    if last == "localhost":
-        return True
-    if ":" not in host and not _NUMBER.fullmatch(last):
-        return False
-    try:
-        return not ipaddress.ip_address(host).is_global
-    except ValueError:
-        return True  # one of the older spellings of an address
+    scope = maybe_scope(host)
+    if scope is not None:
+        return scope > Scope.PUBLIC
+    return _NUMBER.fullmatch(host.rpartition(".")[2]) is not None  # one of the older spellings of an address
 
 
 def _begins_with_file(text: str) -> bool:

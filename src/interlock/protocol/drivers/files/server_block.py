@@ -4,7 +4,6 @@ The block has passed its schema. Comes out as one of the five kinds, pins taken 
 found wrong goes to `Found`, with the name of a field and never its value.
 """
 
-import ipaddress
 import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -28,6 +27,7 @@ from interlock.protocol.drivers.model import (
     Severity,
 )
 from interlock.protocol.jsontext.pointer import pointer_step, quoted
+from interlock.protocol.net.address_scope import is_loopback
 
 TRANSPORTS: Final[dict[str, tuple[str, ...]]] = {  # AIP-server-12
     "binary": ("stdio",),
@@ -302,12 +302,3 @@ def _remote(block: Mapping[str, Any], found: Found, insecure_hosts: Collection[s
             "warning" if listed else "error",
         )
     return msgspec.convert(block, Remote)
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -3,15 +3,14 @@
 `Machine` is what the host found out about itself; nothing is asked of the system here.
 """
 
-import ipaddress
 from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
 
-from interlock.protocol.drivers.files.server_block import is_loopback
 from interlock.protocol.drivers.model import Driver, Problem, Remote
+from interlock.protocol.net.address_scope import Scope, maybe_scope
 
 UNMET: Final = "requirement_unmet"
 UNVERIFIED: Final = "policy_tag_unverified"
@@ -74,9 +73,7 @@ def unverified_tags(driver: Driver) -> tuple[Problem, ...]:
 def is_near(host: str) -> bool:
     """Judged by the name alone: this machine, a private address, or a name that only a local network knows."""
     host = host.lower().rstrip(".")
-    if is_loopback(host):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_private
-    except ValueError:
-        return bool(host) and ("." not in host or host.endswith(_NEAR))
+    scope = maybe_scope(host)
+    if scope is not None:
+        return scope > Scope.PUBLIC
+    return bool(host) and ("." not in host or host.endswith(_NEAR))

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 from interlock.protocol.interop.model import Entry
 from interlock.protocol.interop.read.launchers import classified, program_name
 from interlock.protocol.interop.read.remote_bridges import Unwrapped, unwrapped
+from interlock.protocol.net.address_scope import LOCALHOST, LOOPBACK_ADDRESSES
 
 PROGRAM = "interlock"
 
@@ -43,4 +44,4 @@ def _same(url: str, addresses: Collection[str]) -> bool:
 
 
 def _host(name: str | None) -> str | None:
-    return "localhost" if name in {"127.0.0.1", "::1"} else name
+    return LOCALHOST if name in LOOPBACK_ADDRESSES else name

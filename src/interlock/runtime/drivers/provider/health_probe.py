@@ -13,9 +13,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from interlock.net.http.client import Failure, Headers, HttpClient
-from interlock.protocol.drivers.files.server_block import is_loopback
 from interlock.protocol.drivers.model import Driver, HealthCheck, HttpProbe, Remote
-from interlock.protocol.net.address_scope import Place, place_of
+from interlock.protocol.net.address_scope import Scope, is_loopback, scope_of
 from interlock.protocol.net.egress import permits
 from interlock.runtime.drivers.install.commands import CommandFailed, Running, own_program, run_command, words_of
 from interlock.runtime.drivers.install.outcome import Installed
@@ -64,7 +63,7 @@ async def _probe(driver: Driver, probe: HttpProbe, insecure_hosts: Collection[st
     if entry != host.lower():  # a private address is reached only by its own name in the list (AIP-security-3)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         found = [str(where[0]) for *_, where in await asyncio.get_running_loop().getaddrinfo(host, port)]
-        if not found or any(place_of(each) > Place.WORLD for each in found):
+        if not found or any(scope_of(each) > Scope.PUBLIC for each in found):
             return f"{host} leads into a private network; name it in network.egress if it may be reached"
         address = found[0]
     tls = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
