@@ -42,7 +42,9 @@ def token(
     door: Annotated[
         Literal["client", "subserver", "operator"],
         typer.Option(
-            "--for", help="Which door it opens: a program's, a subserver's or a person's.", show_default=False
+            "--for",
+            help="Who uses it: a program, a subserver, or a person at the operator endpoint.",
+            show_default=False,
         ),
     ],
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="Who gets it.", show_default=False)],
@@ -96,7 +98,7 @@ def _use(issued: "IssuedToken") -> list[str]:
     """,
 )
 def list_tokens(invocation: Invocation) -> None:
-    """List who has a token, for which door and until when."""
+    """List who has a token, for which endpoint and until when."""
     try:
         answer = invocation.node.get("tokens")
     except Unreachable as away:

@@ -48,8 +48,8 @@ def certificate(
 ) -> None:
     """Make a certificate for a node, and a CA on first use.
 
-    It serves a node's door and its links to parents, and prints the lines to paste. The CA is for development and for
-    trees without a PKI of their own: keep ca.key where it is.
+    It serves a node's endpoints and its links to parents, and prints the lines to paste. The CA is for development
+    and for trees without a PKI of their own: keep ca.key where it is.
     """
     from interlock.keys.certificate_authority import HouseAuthority
 

@@ -129,7 +129,7 @@ def show(
 ) -> None:
     """Show one tool in full.
 
-    Its definition, capability and route, and every rung that a call of it meets, with the verdict of each.
+    Its definition, capability and route, and every check that a call of it meets, with the verdict of each.
     """
     query: dict[str, Any] = {} if caller == "local" else {"as": caller}
     answer = invocation.node.get("tools", name, **query)

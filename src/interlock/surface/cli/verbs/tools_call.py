@@ -51,7 +51,7 @@ def call(
 ) -> None:
     """Call a tool and print its result.
 
-    It is called as any MCP client calls it, at the public door; here --url is a node's public URL.
+    It is called as any MCP client calls it, at the public endpoint; here --url is a node's public URL.
     """
     given = _given(arg or [])
     whole = _whole(args_json)
