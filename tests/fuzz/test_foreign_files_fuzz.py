@@ -11,7 +11,7 @@ from interlock.protocol.drivers.files.frontmatter import read_frontmatter
 from interlock.protocol.drivers.files.frontmatter_writer import frontmatter_text
 from interlock.protocol.interop.clients import CLIENTS
 from interlock.protocol.interop.convert.batch import Sourced, batch
-from interlock.protocol.interop.convert.draft import Wishes, drafted
+from interlock.protocol.interop.convert.draft import Wishes, draft_entry
 from interlock.protocol.interop.convert.entry import Surroundings
 from interlock.protocol.interop.convert.inventory_text import PENDING
 from interlock.protocol.interop.model import Draft
@@ -118,5 +118,5 @@ def test_any_description_is_drafted_or_refused(package: Any, remote: Any) -> Non
         "packages": [package, {"registryType": "npm", "identifier": "x", "packageArguments": package}],
     }
     for entry in read_registry(json.dumps({**whole, "remotes": [remote]}).encode()).entries:
-        made = drafted(entry, AROUND, Wishes())
+        made = draft_entry(entry, AROUND, Wishes())
         assert not isinstance(made, Draft) or made.data["server"]["kind"]

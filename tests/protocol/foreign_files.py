@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from interlock.protocol.interop.clients import BY_NAME
-from interlock.protocol.interop.convert.draft import Wishes, drafted
+from interlock.protocol.interop.convert.draft import Wishes, draft_entry
 from interlock.protocol.interop.convert.entry import Surroundings
 from interlock.protocol.interop.model import Draft, Entry, FileReading, Note
 from interlock.protocol.interop.read.client_files import read_client_file
@@ -30,13 +30,13 @@ def entry(client: str, raw: dict[str, Any], **file: Any) -> Entry:
 
 
 def drafted_from(client: str, raw: dict[str, Any], *, wishes: Wishes | None = None, **surroundings: Any) -> Draft:
-    made = drafted(entry(client, raw), around(**surroundings), wishes or Wishes())
+    made = draft_entry(entry(client, raw), around(**surroundings), wishes or Wishes())
     assert isinstance(made, Draft), made
     return made
 
 
 def refused_from(client: str, raw: dict[str, Any], **surroundings: Any) -> Note:
-    made = drafted(entry(client, raw), around(**surroundings), Wishes())
+    made = draft_entry(entry(client, raw), around(**surroundings), Wishes())
     assert isinstance(made, Note), made
     return made
 

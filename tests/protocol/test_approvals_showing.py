@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.protocol.approvals.digests import shown_digest
-from interlock.protocol.jsontext.display import COMPARED_MAX, bounded, differences, laid_out, plain
+from interlock.protocol.jsontext.display import COMPARED_MAX, cut_lines, differences, layout_lines, plain
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -18,7 +18,7 @@ JSON = st.recursive(
 
 def test_json_is_laid_out_without_changing_its_words() -> None:
     raw = b'{ "a":1.10,"b":[ ],"c":{"d":[1,{"e":"x, y: {z}"}]},"f":{},"g":123456789012345678901,"h":"\\"\\\\" }'
-    assert laid_out(raw) == [
+    assert layout_lines(raw) == [
         "{",
         '  "a": 1.10,',
         '  "b": [],',
@@ -40,7 +40,7 @@ def test_json_is_laid_out_without_changing_its_words() -> None:
 @given(JSON)
 def test_what_is_laid_out_means_the_same(value: object) -> None:
     raw = json.dumps(value).encode()
-    assert json.loads("\n".join(laid_out(raw))) == value
+    assert json.loads("\n".join(layout_lines(raw))) == value
 
 
 @given(st.text())
@@ -67,14 +67,14 @@ def test_nothing_that_hides_or_moves_is_left_and_nothing_is_lost(text: str) -> N
     ],
 )
 def test_what_hides_or_turns_text_around_stands_as_its_escape(hiding: str) -> None:
-    (line,) = laid_out(json.dumps(f"a{hiding}b", ensure_ascii=False).encode())
+    (line,) = layout_lines(json.dumps(f"a{hiding}b", ensure_ascii=False).encode())
     assert hiding not in line
     assert f"{ord(hiding):04x}" in line
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[[[[", b'"', b'{"a":', b"}}}]", b"\xff\xfe", b'"\\', b"[" * 5000])
 def test_what_is_not_json_is_shown_as_it_stands(raw: bytes) -> None:
-    shown = "".join(laid_out(raw)).replace(" ", "")
+    shown = "".join(layout_lines(raw)).replace(" ", "")
     assert len(shown) >= len(raw.strip())
 
 
@@ -95,13 +95,13 @@ def test_no_line_is_hidden_because_it_looks_like_the_frame_of_a_diff(sly: str) -
 def test_very_long_texts_are_shown_one_after_the_other() -> None:
     before = json.dumps(list(range(COMPARED_MAX + 1))).encode()
     shown = differences(before, b"[1]")
-    assert sum(line.startswith("- ") for line in shown) == len(laid_out(before))
+    assert sum(line.startswith("- ") for line in shown) == len(layout_lines(before))
     assert shown[-3:] == ["+ [", "+   1", "+ ]"]
 
 
 def test_what_is_left_out_is_counted() -> None:
-    assert bounded(["a", "b", "c"], 2) == ["a", "b", "... and 1 more lines"]
-    assert bounded(["a", "b"], 2) == ["a", "b"]
+    assert cut_lines(["a", "b", "c"], 2) == ["a", "b", "... and 1 more lines"]
+    assert cut_lines(["a", "b"], 2) == ["a", "b"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from interlock.protocol.ax.registration.authority import (
     check_certificate,
     judge_proof,
     maybe_authority,
-    replayed,
+    replay_fault,
 )
 from interlock.protocol.jose.jwks import read_jwks_untrusted
 from interlock.protocol.jsonrpc.errors import Fault
@@ -189,7 +189,7 @@ def test_one_key_in_two_anchors_is_one_key() -> None:
 
 
 def test_a_proof_used_before_is_refused_the_same_way() -> None:
-    assert reason(replayed()) == "replayed"
+    assert reason(replay_fault()) == "replayed"
 
 
 @given(st.dictionaries(st.sampled_from([*GOOD, "nbf"]), st.none() | st.integers() | st.floats() | st.text(max_size=6)))

@@ -17,7 +17,7 @@ from interlock.protocol.ax.confirmation.jws_proof import (
     Verified,
     approvers,
     judge_confirmation,
-    replayed,
+    replay_fault,
 )
 from interlock.protocol.ax.registration.authority import Anchor
 from interlock.protocol.jose.jwks import read_jwks_untrusted, thumbprint
@@ -287,7 +287,7 @@ def test_approvers_are_those_whose_patterns_match_the_qualified_name() -> None:
 
 
 def test_a_used_proof_has_a_refusal_of_its_own() -> None:
-    assert (replayed().code, replayed().message) == (32122, "confirmation_used")
+    assert (replay_fault().code, replay_fault().message) == (32122, "confirmation_used")
 
 
 @given(st.text(max_size=60) | st.lists(st.binary(max_size=20), min_size=3, max_size=3))

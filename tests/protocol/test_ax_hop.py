@@ -11,11 +11,11 @@ from interlock.protocol.ax.hop_metadata import (
     Offer,
     as_declared,
     at_its_strictest,
-    changed_from,
-    degraded,
+    declared_values,
+    degraded_meta,
     least_latency_class,
-    published,
-    raised,
+    published_annotation,
+    raise_to_hop,
     read_below,
     timeout_s,
 )
@@ -93,7 +93,7 @@ def test_the_least_class_covers_the_way(link_ms: float, times: list[float], leas
 def test_a_class_is_raised_and_never_lowered() -> None:
     for declared in LatencyClass:
         for least in LatencyClass:
-            found = raised(capability(latency_class=declared.value), least).latency_class
+            found = raise_to_hop(capability(latency_class=declared.value), least).latency_class
             assert found is max(declared, least)
 
 
@@ -112,14 +112,14 @@ def test_a_full_annotation_passes_as_its_bytes() -> None:
     said = Raw(ODD.encode())
     read = read_capability(json.loads(ODD))
     assert isinstance(read, Capability)
-    assert published(said, read) is said
+    assert published_annotation(said, read) is said
 
 
 def test_only_the_changed_key_is_written_anew() -> None:
     said = Raw(ODD.encode())
     read = read_capability(json.loads(ODD))
     assert isinstance(read, Capability)
-    shown = bytes(published(said, raised(read, LatencyClass.SLOW)))
+    shown = bytes(published_annotation(said, raise_to_hop(read, LatencyClass.SLOW)))
     assert json.loads(shown) == {**json.loads(ODD), "latency_class": "slow"}
     assert b'"vendor":1.50' in shown
 
@@ -127,30 +127,30 @@ def test_only_the_changed_key_is_written_anew() -> None:
 def test_missing_keys_are_filled_in_behind_the_declared_ones() -> None:
     read = read_capability({"idempotent": True, "x": None})
     assert isinstance(read, Capability)
-    shown = json.loads(bytes(published(raw({"idempotent": True, "x": None}), read)))
+    shown = json.loads(bytes(published_annotation(raw({"idempotent": True, "x": None}), read)))
     assert list(shown)[:2] == ["idempotent", "x"]
     assert shown == as_object(read)
-    assert json.loads(bytes(published(None, Capability()))) == as_object(Capability())
+    assert json.loads(bytes(published_annotation(None, Capability()))) == as_object(Capability())
 
 
 def test_the_owners_word_is_kept_over_several_changes() -> None:
     leaf = capability(latency_class="realtime")
-    first = changed_from({}, leaf, raised(leaf, LatencyClass.FAST))
+    first = declared_values({}, leaf, raise_to_hop(leaf, LatencyClass.FAST))
     assert first == {"latency_class": "realtime"}
     middle = capability(latency_class="fast")
-    assert changed_from(first, middle, raised(middle, LatencyClass.SLOW)) == {"latency_class": "realtime"}
-    assert changed_from({}, leaf, leaf) == {}
+    assert declared_values(first, middle, raise_to_hop(middle, LatencyClass.SLOW)) == {"latency_class": "realtime"}
+    assert declared_values({}, leaf, leaf) == {}
 
 
 def test_a_degraded_tool_says_so_and_keeps_what_was_declared() -> None:
     said = capability(latency_class="fast", availability="scheduled")
     meta = {"x-mcpax-capability": raw(as_object(said)), "x-mcpax-declared": {"latency_class": "realtime"}, "x": 1}
-    shown = degraded(meta, said)
+    shown = degraded_meta(meta, said)
     assert json.loads(bytes(shown["x-mcpax-capability"])) == {**as_object(said), "availability": "degraded"}
     assert shown["x-mcpax-declared"] == {"latency_class": "realtime", "availability": "scheduled"}
     assert shown["x"] == 1
     already = capability(availability="degraded")
-    shown = degraded({"x-mcpax-capability": raw(as_object(already))}, already)
+    shown = degraded_meta({"x-mcpax-capability": raw(as_object(already))}, already)
     assert "x-mcpax-declared" not in shown
     assert already.availability is Availability.DEGRADED
 

@@ -22,10 +22,10 @@ from interlock.protocol.ax.notifications import (
     Overflow,
     Release,
     as_log,
-    lost,
+    lost_notice,
     overflow,
-    prefixed,
-    refused,
+    prefix,
+    refused_notice,
 )
 
 EVENT = "notifications/vendor/event"
@@ -229,7 +229,7 @@ def test_the_counter_has_a_limit_of_segments() -> None:
 def up(method: str, params: bytes, *hops: tuple[str, bool]) -> dict[str, object]:
     notice = Notice(method, Raw(params))
     for segment, aggregator in hops:
-        found = prefixed(notice, segment, aggregator=aggregator)
+        found = prefix(notice, segment, aggregator=aggregator)
         assert found is not None
         notice = found
     assert notice.method == method
@@ -288,7 +288,7 @@ def test_delivery_keeps_nothing_about_events() -> None:
             sizes.add(tuple(sys.getsizeof(value) for value in vars(gate).values() if not isinstance(value, int)))
             assert not gate._waiting
     assert len(sizes) == 1
-    assert not hasattr(prefixed, "cache_info")
+    assert not hasattr(prefix, "cache_info")
 
 
 @pytest.mark.req("AX-12-7")
@@ -299,7 +299,7 @@ def test_event_ids_pass_byte_for_byte(place: str, value: bytes) -> None:
     params = b'{"_meta":{%b}}' % keys if place == "_meta" else b"{%b}" % keys
     notice = Notice(EVENT, Raw(params))
     for segment, aggregator in THREE:
-        found = prefixed(notice, segment, aggregator=aggregator)
+        found = prefix(notice, segment, aggregator=aggregator)
         assert found is not None
         notice = found
     assert keys in bytes(notice.params)
@@ -307,12 +307,12 @@ def test_event_ids_pass_byte_for_byte(place: str, value: bytes) -> None:
 
 @pytest.mark.req("AX-12-7")
 def test_ids_that_are_absent_are_not_invented() -> None:
-    assert b"event-id" not in bytes(prefixed(Notice(EVENT, Raw(b'{"a":1}')), "s", aggregator=True).params)  # type: ignore[union-attr]
+    assert b"event-id" not in bytes(prefix(Notice(EVENT, Raw(b'{"a":1}')), "s", aggregator=True).params)  # type: ignore[union-attr]
 
 
 def test_all_else_stays_the_bytes_it_was_in_its_order() -> None:
     params = b'{"z":1.50,"a":{"y" : [ 1 ]},"_meta":{"v":1e2,"u":null},"big":123456789012345678901234567890}'
-    found = prefixed(Notice(EVENT, Raw(params)), "s", aggregator=False)
+    found = prefix(Notice(EVENT, Raw(params)), "s", aggregator=False)
     assert found is not None
     assert bytes(found.params) == params.replace(b'"u":null', b'"u":null,"x-mcpax-origin":"s"')
 
@@ -330,12 +330,12 @@ def test_all_else_stays_the_bytes_it_was_in_its_order() -> None:
     ],
 )
 def test_a_malformed_notification_goes_nowhere(method: str, params: bytes) -> None:
-    assert prefixed(Notice(method, Raw(params)), "leaf", aggregator=False) is None
+    assert prefix(Notice(method, Raw(params)), "leaf", aggregator=False) is None
 
 
 @given(st.sampled_from([EVENT, "notifications/message", SUBSERVER_LOST]), st.binary(max_size=80), st.booleans())
 def test_any_bytes_are_prefixed_or_refused(method: str, params: bytes, aggregator: bool) -> None:
-    found = prefixed(Notice(method, Raw(params)), "s", aggregator=aggregator)
+    found = prefix(Notice(method, Raw(params)), "s", aggregator=aggregator)
     assert found is None or json.loads(bytes(found.params))["_meta"]["x-mcpax-origin"].startswith("s")
 
 
@@ -343,7 +343,7 @@ def test_any_bytes_are_prefixed_or_refused(method: str, params: bytes, aggregato
 
 
 def test_a_loss_is_told_with_its_path_which_grows() -> None:
-    notice = lost("stm32h7", "heartbeat_timeout", "2026-05-01T12:05:00Z", UUID)
+    notice = lost_notice("stm32h7", "heartbeat_timeout", "2026-05-01T12:05:00Z", UUID)
     assert notice.method == "notifications/mcpax/subserver_lost"
     assert json.loads(bytes(notice.params)) == {
         "segment": "stm32h7",
@@ -358,7 +358,7 @@ def test_a_loss_is_told_with_its_path_which_grows() -> None:
 
 def test_plain_clients_see_a_warning() -> None:
     for notice, event in (
-        (lost("gw", "connection_lost", "2026-05-01T12:05:00Z", UUID), "subserver_lost"),
+        (lost_notice("gw", "connection_lost", "2026-05-01T12:05:00Z", UUID), "subserver_lost"),
         (overflow("gw", 100, "2026-05-01T12:05:00Z", UUID), "notification_overflow"),
     ):
         log = as_log(notice)
@@ -377,7 +377,7 @@ def test_plain_clients_see_a_warning() -> None:
 def test_refused_tools_are_named_with_a_reason_up_to_a_limit() -> None:
     withheld = [Withheld(name="n" * 500, reason="why", code="authority_unverified")]
     withheld += [Withheld(name=f"t{n}", reason="two tools would be listed as t") for n in range(500)]
-    notice = refused(withheld)
+    notice = refused_notice(withheld)
     assert notice.method == TOOLS_REFUSED
     body = json.loads(bytes(notice.params))
     assert body["total"] == 501
@@ -391,4 +391,4 @@ def test_refused_tools_are_named_with_a_reason_up_to_a_limit() -> None:
     ['x","id":9,"method":"elicitation/create","y":"', "a\\b", "a b", "", "x" * 129, "größe", "a\n"],
 )
 def test_a_method_that_could_write_members_of_its_own_is_malformed(method: str) -> None:
-    assert prefixed(Notice(method, Raw(b"{}")), "s", aggregator=False) is None
+    assert prefix(Notice(method, Raw(b"{}")), "s", aggregator=False) is None

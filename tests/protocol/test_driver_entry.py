@@ -130,7 +130,7 @@ def test_what_a_hook_makes_is_not_compared_ahead_and_checked_at_the_call() -> No
     }
     both = bound(entry("$.t"), promise, tool, entry=Entry(builds=True, parses=True))
     assert {each.code for each in both.warnings} == {"contract_unverified"}
-    assert isinstance(both.accepting({"a": "1"}), DriverError)
+    assert isinstance(both.check_arguments({"a": "1"}), DriverError)
     assert isinstance(both.satisfying({"x": "no"}), DriverError)
     assert both.satisfying({"x": 1}) == {"x": 1}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from interlock.protocol.drivers.schema.inclusion import Outcome, Verdict, includes
 from interlock.protocol.drivers.schema.overlap import exclusions
 from interlock.protocol.drivers.schema.shapes import Side
-from interlock.protocol.drivers.schema.validators import compiled
+from interlock.protocol.drivers.schema.validators import compile_schema
 
 YES, UNKNOWN, NO = Verdict.YES, Verdict.UNKNOWN, Verdict.NO
 STRING, INTEGER, NUMBER, NULL = ({"type": name} for name in ("string", "integer", "number", "null"))
@@ -305,11 +305,11 @@ def doubled(count: int) -> dict[str, Any]:
     ids=lambda value: str(value)[:40],
 )
 def test_a_schema_that_is_none_or_costs_too_much_is_not_compiled(schema: Any) -> None:
-    assert compiled(schema) is None
+    assert compile_schema(schema) is None
 
 
 def test_schemas_as_large_as_people_write_them_are_compiled() -> None:
     large = record(**{f"field_{number}": {"anyOf": [STRING, NULL, {"$ref": "#/$defs/t"}]} for number in range(300)})
-    made = compiled({**large, **{"$defs": TREE["$defs"]}})
+    made = compile_schema({**large, **{"$defs": TREE["$defs"]}})
     assert made is not None and made.is_whole
     assert made.accepts({"field_1": {"name": "x", "children": [{"name": "y"}]}})

@@ -25,7 +25,7 @@ from driver_texts import contract
 
 from interlock.protocol.drivers.binding.match import Bound, digest_of, match
 from interlock.protocol.drivers.errors import DriverError
-from interlock.protocol.drivers.schema.validators import compiled
+from interlock.protocol.drivers.schema.validators import compile_schema
 
 PATH = takes("path", path=STRING)
 READS_A_FILE = contract(outputs={"type": "object"})
@@ -499,6 +499,6 @@ def test_problems_say_the_line_of_the_binding() -> None:
     ids=["many", "long", "many names"],
 )
 def test_a_schema_with_more_patterns_than_can_be_compiled_in_time_counts_as_none(properties: dict[str, Any]) -> None:
-    assert compiled({"type": "object", "properties": properties}) is None
+    assert compile_schema({"type": "object", "properties": properties}) is None
     kept = {"p": {"pattern": "^a{1,64}$"}, "q": {"patternProperties": {"^x": {"type": "string"}}}}
-    assert compiled({"type": "object", "properties": kept}) is not None
+    assert compile_schema({"type": "object", "properties": kept}) is not None

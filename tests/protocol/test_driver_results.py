@@ -316,8 +316,8 @@ def test_what_driver_py_makes_is_checked_as_everything_else_is() -> None:
     found = bound(entry(), promising(takes("a", a=STRING), PATH), giving({}, PATH))
     assert found.satisfying({"a": "x"}) == {"a": "x"}
     assert isinstance(found.satisfying({"a": 1}), DriverError)
-    assert found.accepting({"path": "/a"}) == {"path": "/a"}
-    refused = found.accepting({"path": 1})
+    assert found.check_arguments({"path": "/a"}) == {"path": "/a"}
+    refused = found.check_arguments({"path": 1})
     assert isinstance(refused, DriverError) and refused.code == "contract_mismatch"
 
 

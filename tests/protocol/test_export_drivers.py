@@ -14,7 +14,7 @@ from interlock.protocol.drivers.files.frontmatter_writer import frontmatter_text
 from interlock.protocol.drivers.files.inventory import read_secrets
 from interlock.protocol.drivers.model import Driver, Secrets
 from interlock.protocol.interop.clients import BY_NAME, CLIENTS
-from interlock.protocol.interop.convert.draft import Wishes, drafted
+from interlock.protocol.interop.convert.draft import Wishes, draft_entry
 from interlock.protocol.interop.model import Draft
 from interlock.protocol.interop.read.client_files import read_client_file
 from interlock.protocol.interop.read.driver_files import read_driver_entry
@@ -74,7 +74,7 @@ def test_a_client_that_expands_variables_gets_their_names(client: str, kind: str
     assert (known.expands or "").replace("VAR", "API_KEY") in text
     assert "secrets." not in text
     (entry,) = read_client_file(text.encode(), known).entries
-    again = drafted(entry, around(), Wishes())
+    again = draft_entry(entry, around(), Wishes())
     assert isinstance(again, Draft), again
     assert again.data["server"]["kind"] == kind
     assert {each.backend for each in again.secrets} == {"env://API_KEY", "env://MY_LEVEL"}
@@ -184,7 +184,7 @@ def test_a_registry_s_description_is_valid_and_comes_back_as_the_same_driver(kin
     assert text.count('"isSecret": true') >= 2
     assert "secrets." not in text
     (entry,) = read_registry(text.encode()).entries
-    again = drafted(entry, around(), Wishes())
+    again = draft_entry(entry, around(), Wishes())
     assert isinstance(again, Draft), again
     back = read_driver(frontmatter_text({**again.data, "implements": data["implements"]}).encode(), "DRIVER.md").value
     assert back is not None
@@ -212,7 +212,7 @@ def test_a_driver_without_our_extensions_passes_the_published_schemas_and_comes_
     assert check_published(text.encode(), "DRIVER.md") == ()
     assert set(found.lost) >= {"sandbox", "metadata.interlock.expose"}
     (entry,) = read_driver_entry(text.encode()).entries
-    again = drafted(entry, around(), Wishes())
+    again = draft_entry(entry, around(), Wishes())
     assert isinstance(again, Draft), again
     back = read_driver(frontmatter_text({**again.data, "implements": data["implements"]}).encode(), "DRIVER.md").value
     assert back is not None

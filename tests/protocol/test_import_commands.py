@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from foreign_files import drafted_from, refused_from
 
-from interlock.protocol.interop.read.launchers import classified
-from interlock.protocol.interop.read.remote_bridges import Unwrapped, unwrapped
+from interlock.protocol.interop.read.launchers import classify_command
+from interlock.protocol.interop.read.remote_bridges import Unwrapped, unwrap_bridge
 
 
 def npm(package: str, *args: str, entry: str | None = None) -> dict[str, Any]:
@@ -105,7 +105,7 @@ LINES: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.req("AIP-import-4")
 @pytest.mark.parametrize(("line", "block"), LINES, ids=[line for line, _ in LINES])
 def test_a_command_line_becomes_the_block_it_means(line: str, block: dict[str, Any]) -> None:
-    assert classified(tuple(line.split(" "))).server == block
+    assert classify_command(tuple(line.split(" "))).server == block
 
 
 @pytest.mark.req("AIP-import-4")
@@ -116,16 +116,16 @@ def test_there_are_sixty_lines() -> None:
 @pytest.mark.req("AIP-import-4")
 @pytest.mark.parametrize("shell", ["bash", "/bin/sh", "zsh", "pwsh"])
 def test_a_shell_stays_a_program_and_is_warned_of(shell: str) -> None:
-    found = classified((shell, "-Command" if shell == "pwsh" else "-c", "npx -y pkg"))
+    found = classify_command((shell, "-Command" if shell == "pwsh" else "-c", "npx -y pkg"))
     assert found.server["kind"] == "binary"
     assert [note.code for note in found.notes] == ["shell_wrapper"]
-    assert classified((shell, "run.sh")).notes == ()
+    assert classify_command((shell, "run.sh")).notes == ()
 
 
 @pytest.mark.req("AIP-import-4")
 def test_options_of_docker_without_a_place_are_listed_and_not_carried_over() -> None:
     line = "docker run -i --privileged --network host --cap-add ALL -p 1:1 --user 0 image:1"
-    found = classified(tuple(line.split()))
+    found = classify_command(tuple(line.split()))
     assert found.server == docker("image:1")
     assert [note.code for note in found.notes] == ["docker_flag_dropped"]
     for option in ("--privileged", "--network host", "--cap-add", "-p", "--user"):
@@ -136,8 +136,8 @@ def test_options_of_docker_without_a_place_are_listed_and_not_carried_over() -> 
 
 
 def test_a_whole_line_in_the_place_of_the_program_is_cut() -> None:
-    assert classified(("npx -y pkg", "a")).server == npm("pkg", "a")
-    assert classified(("/srv/my programs/server",)).server == binary("/srv/my programs/server")
+    assert classify_command(("npx -y pkg", "a")).server == npm("pkg", "a")
+    assert classify_command(("/srv/my programs/server",)).server == binary("/srv/my programs/server")
 
 
 def test_what_docker_hands_in_reaches_the_container_and_nothing_else() -> None:
@@ -208,7 +208,7 @@ CARRIERS: list[tuple[tuple[str, ...], dict[str, str], str, str, dict[str, str]]]
 def test_a_carrier_is_seen_through(
     command: tuple[str, ...], env: dict[str, str], url: str, transport: str, headers: dict[str, str]
 ) -> None:
-    found = unwrapped(classified(command).server, env)
+    found = unwrap_bridge(classify_command(command).server, env)
     assert isinstance(found, Unwrapped)
     assert (found.url, found.transport, dict(found.headers)) == (url, transport, headers)
 
@@ -250,7 +250,7 @@ def test_an_unknown_option_leaves_the_carrier_with_a_note(command: tuple[str, ..
     "command", [("npx", "supergateway", "--stdio", "x"), ("uvx", "mcp-proxy", "server", "--x"), ("npx", "mcp-remote")]
 )
 def test_a_carrier_that_serves_is_a_program(command: tuple[str, ...]) -> None:
-    assert not isinstance(unwrapped(classified(command).server, {}), Unwrapped)
+    assert not isinstance(unwrap_bridge(classify_command(command).server, {}), Unwrapped)
 
 
 def test_an_address_that_is_not_encrypted_is_refused_as_a_driver_would_be() -> None:

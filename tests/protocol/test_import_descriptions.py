@@ -9,7 +9,7 @@ from foreign_files import around
 from interlock.protocol.drivers.files.driver import read_driver
 from interlock.protocol.drivers.files.frontmatter_writer import frontmatter_text
 from interlock.protocol.drivers.model import Driver
-from interlock.protocol.interop.convert.draft import Wishes, drafted
+from interlock.protocol.interop.convert.draft import Wishes, draft_entry
 from interlock.protocol.interop.convert.inventory_text import PENDING
 from interlock.protocol.interop.model import Draft, FileReading, Note
 from interlock.protocol.interop.read.bundle_manifest import read_manifest
@@ -22,7 +22,7 @@ SHA = "ab" * 32
 def only(reading: FileReading, **surroundings: Any) -> Draft | Note:
     assert reading.problem is None
     (entry,) = reading.entries
-    return drafted(entry, around(**surroundings), Wishes())
+    return draft_entry(entry, around(**surroundings), Wishes())
 
 
 def described(**parts: Any) -> FileReading:
@@ -268,7 +268,7 @@ registry:
 @pytest.mark.req("AIP-import-12")
 def test_a_catalog_of_docker_s_gateway_gives_each_of_its_servers() -> None:
     reading = read_docker(CATALOG.encode())
-    weather, far, odd = (drafted(each, around(), Wishes()) for each in reading.entries)
+    weather, far, odd = (draft_entry(each, around(), Wishes()) for each in reading.entries)
     assert isinstance(weather, Draft)
     assert weather.data["network"] == {"egress": []}
     assert weather.data["server"]["env"] == {"MODE": "fast", "WEATHER_KEY": "${secrets.WEATHER_KEY}"}
@@ -374,5 +374,5 @@ def test_a_bundle_says_where_it_runs() -> None:
 def test_nonsense_is_a_problem_or_nothing_and_never_raised(data: bytes) -> None:
     for reading in (read_registry(data), read_docker(data), read_manifest(data, "linux")):
         for entry in reading.entries:
-            assert isinstance(drafted(entry, around(), Wishes()), Draft | Note)
+            assert isinstance(draft_entry(entry, around(), Wishes()), Draft | Note)
     assert not is_docker_data(7)

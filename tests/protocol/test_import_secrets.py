@@ -11,7 +11,7 @@ from interlock.protocol.drivers.files.credential_scan import looks_random, may_b
 from interlock.protocol.drivers.files.driver import read_driver
 from interlock.protocol.drivers.files.frontmatter_writer import frontmatter_text
 from interlock.protocol.drivers.files.inventory import read_secrets
-from interlock.protocol.interop.convert.draft import Wishes, drafted, driver_id
+from interlock.protocol.interop.convert.draft import Wishes, draft_entry, driver_id
 from interlock.protocol.interop.convert.inventory_text import PENDING, secrets_text
 from interlock.protocol.interop.model import Draft
 
@@ -81,7 +81,7 @@ def test_keys_of_a_query_become_server_query_and_the_rest_stays() -> None:
 def test_what_the_source_declares_secret_is_one_whatever_it_looks_like() -> None:
     raw = {"command": "x", "env": {"COLOUR": "${input:colour}"}}
     file = {"inputs": [{"type": "promptString", "id": "colour", "description": "Which one", "password": True}]}
-    draft = drafted(entry("vscode", raw, **file), around(), Wishes())
+    draft = draft_entry(entry("vscode", raw, **file), around(), Wishes())
     assert isinstance(draft, Draft)
     assert draft.data["server"]["env"] == {"COLOUR": "${secrets.COLOUR}"}
     assert [(each.slug, each.description, each.value, each.backend) for each in draft.secrets] == [
@@ -334,7 +334,7 @@ def test_an_env_file_is_read_like_env() -> None:
 def test_codex_names_variables_for_headers() -> None:
     raw = '[mcp_servers.it]\nurl = "https://a.example/mcp"\nbearer_token_env_var = "MY_TOKEN"\n'
     raw += 'http_headers = { X-Plain = "1" }\nenv_http_headers = { X-Key = "MY_KEY" }\n'
-    draft = drafted(read("codex", raw).entries[0], around(), Wishes())
+    draft = draft_entry(read("codex", raw).entries[0], around(), Wishes())
     assert isinstance(draft, Draft)
     assert draft.data["server"]["headers"] == {
         "X-Plain": "1",
@@ -346,19 +346,19 @@ def test_codex_names_variables_for_headers() -> None:
 
 def test_codex_and_goose_name_variables_without_values() -> None:
     codex = read("codex", '[mcp_servers.it]\ncommand = "x"\nenv_vars = ["LEVEL", { name = "API_KEY" }]\n').entries[0]
-    draft = drafted(codex, around(), Wishes())
+    draft = draft_entry(codex, around(), Wishes())
     assert isinstance(draft, Draft)
     assert draft.data["sandbox"] == {"env": {"pass": ["LEVEL"]}}
     assert [each.backend for each in draft.secrets] == ["env://API_KEY"]
     goose = read("goose", "extensions:\n  it:\n    type: stdio\n    cmd: x\n    env_keys: [API_KEY]\n").entries[0]
-    draft = drafted(goose, around(), Wishes())
+    draft = draft_entry(goose, around(), Wishes())
     assert isinstance(draft, Draft)
     assert [(each.slug, each.backend, each.value) for each in draft.secrets] == [("it-mcp/api-key", None, None)]
 
 
 def test_continue_asks_for_secrets_in_double_braces() -> None:
     text = "mcpServers:\n  - name: it\n    command: x\n    env:\n      K: ${{ secrets.MY_KEY }}\n"
-    draft = drafted(read("continue", text).entries[0], around(), Wishes())
+    draft = draft_entry(read("continue", text).entries[0], around(), Wishes())
     assert isinstance(draft, Draft)
     assert draft.data["server"]["env"] == {"K": "${secrets.MY_KEY}"}
 

@@ -8,7 +8,7 @@ from mcp_schema import LEGACY, MODERN, complaints
 from msgspec import Raw
 
 from interlock.protocol.jsonrpc.codec import decode_object
-from interlock.protocol.mcp.capabilities import capabilities_to_modern, declares, may_be_asked, needed_to_be_asked
+from interlock.protocol.mcp.capabilities import capabilities_to_modern, declares, may_be_asked, question_capability
 
 FULL = {
     "sampling": {"tools": {}, "context": {}},
@@ -119,5 +119,5 @@ def test_a_mode_is_only_asked_of_elicitation() -> None:
     ],
 )
 def test_what_a_question_needs_is_named_and_enough(method: str, params: bytes, needed: dict[str, Any] | None) -> None:
-    assert needed_to_be_asked(method, Raw(params)) == needed
+    assert question_capability(method, Raw(params)) == needed
     assert may_be_asked(Raw(json.dumps(needed).encode()), method, Raw(params)) is (needed is not None)

@@ -19,7 +19,7 @@ from interlock.protocol.mcp.ladder import (
     climb_alone,
     climb_plain,
     plain_routing,
-    unsupported,
+    unsupported_fault,
 )
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
@@ -162,14 +162,14 @@ def test_a_client_that_disagrees_with_itself_is_told_so_before_its_version_is_ju
     assert code(climb(ahead, HEADERS)) == HEADER_MISMATCH
     fault = climb(ahead, HEADERS | {b"mcp-protocol-version": b"2099-01-01"})
     assert isinstance(fault, Fault)
-    assert fault == unsupported("2099-01-01")
+    assert fault == unsupported_fault("2099-01-01")
     assert (fault.code, fault.data) == (UNSUPPORTED_VERSION, {"supported": [MODERN], "requested": "2099-01-01"})
 
 
 @pytest.mark.parametrize(
     ("fault", "definition"),
     [
-        (unsupported("x" * 1000), "UnsupportedProtocolVersionError"),
+        (unsupported_fault("x" * 1000), "UnsupportedProtocolVersionError"),
         (climb(request(named(b'"echo"')), {}), "HeaderMismatchError"),
         (climb(request(b"{}"), None), "JSONRPCErrorResponse"),
     ],

@@ -6,7 +6,7 @@ from msgspec import Raw
 
 from interlock.protocol.jsonrpc.codec import decode_object, encode_value
 from interlock.protocol.mcp import meta
-from interlock.protocol.mcp.meta import RAW_EMPTY, UNCHANGED_KEYS, Fate, crossing, fate, stamp_modern
+from interlock.protocol.mcp.meta import RAW_EMPTY, UNCHANGED_KEYS, Fate, crossing_keys, fate, stamp_modern
 
 NAMES = "protocolVersion clientCapabilities clientInfo logLevel subscriptionId"
 ERA = [f"io.modelcontextprotocol/{name}" for name in NAMES.split()]
@@ -28,32 +28,33 @@ VENDORS = """
 
 @pytest.mark.parametrize("key", [*CREDENTIALS.split(), *OURS])
 def test_what_names_a_credential_or_belongs_to_the_tree_stays_here(key: str) -> None:
-    assert crossing({key: Raw(b'"hunter2"')}, vendor=True) == {}
+    assert crossing_keys({key: Raw(b'"hunter2"')}, vendor=True) == {}
 
 
 @pytest.mark.parametrize("key", ERA)
 def test_an_era_key_is_not_carried_over_but_written_afresh(key: str) -> None:
     assert fate(key) is Fate.ERA
-    assert crossing({key: RAW_EMPTY}, vendor=True) == {}
+    assert crossing_keys({key: RAW_EMPTY}, vendor=True) == {}
 
 
 @pytest.mark.parametrize("key", [*VENDORS.split(), ""])
 def test_a_vendor_key_passes_unless_the_operator_closed_that_too(key: str) -> None:
     value = Raw(b'{ "b":1.0,"a":null }')
-    assert crossing({key: value}, vendor=True) == {key: value}
-    assert crossing({key: value}, vendor=False) == {}
+    assert crossing_keys({key: value}, vendor=True) == {key: value}
+    assert crossing_keys({key: value}, vendor=False) == {}
 
 
 @pytest.mark.parametrize("key", ["traceparent", "tracestate"])
 def test_a_trace_crosses_always(key: str) -> None:
-    assert crossing({key: RAW_EMPTY}, vendor=False) == {key: RAW_EMPTY}
+    assert crossing_keys({key: RAW_EMPTY}, vendor=False) == {key: RAW_EMPTY}
 
 
 def test_what_crosses_keeps_its_bytes_and_its_order() -> None:
     members = decode_object(rb'{"z":1.0,"token":"t","a":{ "k" : 1e400 },"tracestate":"x","":["\u00e9"]}')
     assert members is not None
     assert (
-        encode_value(crossing(members, vendor=True)) == rb'{"z":1.0,"a":{ "k" : 1e400 },"tracestate":"x","":["\u00e9"]}'
+        encode_value(crossing_keys(members, vendor=True))
+        == rb'{"z":1.0,"a":{ "k" : 1e400 },"tracestate":"x","":["\u00e9"]}'
     )
 
 
@@ -64,7 +65,7 @@ def test_a_key_is_judged_the_same_whatever_its_length() -> None:
 
 def test_keys_of_any_length_and_number_are_not_kept() -> None:
     before = meta._remembered.cache_info().currsize
-    crossing({"k" * 1_000 + str(n): RAW_EMPTY for n in range(100)}, vendor=True)
+    crossing_keys({"k" * 1_000 + str(n): RAW_EMPTY for n in range(100)}, vendor=True)
     assert meta._remembered.cache_info().currsize == before
     assert meta._remembered.cache_info().maxsize == 4096
 

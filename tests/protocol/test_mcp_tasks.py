@@ -80,13 +80,13 @@ def test_a_legacy_task_keeps_everything_but_its_id() -> None:
     assert isinstance(made, Made)
     related = RELATED.replace(b"th\\u00e9irs", b"ours").replace(b"{ ", b"{").replace(b" }", b"}")
     expected = b'{"a":{ },"task":{%b},"_meta":{"k":1,"%b":%b}}' % (OURS, META_TASK.encode(), related)
-    assert made.renamed("ours", ours) == expected
+    assert made.rename_task("ours", ours) == expected
 
 
 def test_a_modern_task_keeps_everything_but_its_id() -> None:
     made = read_made(Raw(b'{"resultType":"task",%b}' % TASK), Era.MODERN)
     assert isinstance(made, Made)
-    assert made.renamed("ours", ours) == b'{"resultType":"task",%b}' % OURS
+    assert made.rename_task("ours", ours) == b'{"resultType":"task",%b}' % OURS
 
 
 @pytest.mark.parametrize("method", [TASKS_GET, TASKS_CANCEL])
@@ -153,7 +153,7 @@ def test_no_message_breaks_it_and_no_id_of_the_other_side_is_left(value: Any, er
     raw = Raw(json.dumps(value).encode())
     made = read_made(raw, era)
     if isinstance(made, Made):
-        assert json.loads(made.renamed("ours", ours))
+        assert json.loads(made.rename_task("ours", ours))
     related_task(raw)
     answer = renamed_answer(raw, method, THEIRS, ours)
     if not isinstance(answer, str):

@@ -27,7 +27,7 @@ from interlock.protocol.oauth.resource import (
     read_metadata_untrusted,
     resource_of,
 )
-from interlock.protocol.oauth.scopes import DEFAULT_SCOPES, asked_for, basic, granted
+from interlock.protocol.oauth.scopes import DEFAULT_SCOPES, basic, granted_scope, scope_to_ask
 
 ISSUER = "https://login.example.com"
 
@@ -265,13 +265,13 @@ def test_what_is_no_introspection_answer_raises_exactly_that(data: bytes) -> Non
     ],
 )
 def test_the_widest_scope_counts(scopes: list[str], ours: str | None) -> None:
-    assert granted(scopes, DEFAULT_SCOPES) == ours
+    assert granted_scope(scopes, DEFAULT_SCOPES) == ours
 
 
 def test_the_scope_to_ask_for_is_the_first_that_is_wide_enough() -> None:
-    assert [asked_for(ours, DEFAULT_SCOPES) for ours in ("read", "write", "admin")] == ["read", "write", "admin"]
-    assert asked_for("read", {"all": "admin", "use": "write"}) == "use"
-    assert asked_for("admin", {"use": "write"}) is None
+    assert [scope_to_ask(ours, DEFAULT_SCOPES) for ours in ("read", "write", "admin")] == ["read", "write", "admin"]
+    assert scope_to_ask("read", {"all": "admin", "use": "write"}) == "use"
+    assert scope_to_ask("admin", {"use": "write"}) is None
     assert basic(DEFAULT_SCOPES) == ("read", "write")
     assert basic({"use": "write"}) == ("use",)
     assert basic({}) == ()

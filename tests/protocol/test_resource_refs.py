@@ -14,8 +14,8 @@ from interlock.protocol.drivers.binding.resource_refs import (
     kind_name,
     matches,
     parse,
-    printed,
     register,
+    uri_text,
 )
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.model import Driver
@@ -42,7 +42,7 @@ def test_the_first_colon_ends_the_kind_and_the_rest_is_the_uri() -> None:
     text = "mcp_filesystem:file:///a/b.txt"
     ref = parse(text, FILES)
     assert ref == Ref(kind="mcp_filesystem", uri="file:///a/b.txt")
-    assert printed(ref) == text
+    assert uri_text(ref) == text
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_check_of_the_content_is_no_part_of_the_uri() -> None:
     text = f"mcp_filesystem:file:///a#sha256={DIGEST}"
     ref = parse(text, FILES)
     assert ref == Ref(kind="mcp_filesystem", uri="file:///a", sha256=DIGEST)
-    assert printed(ref) == text
+    assert uri_text(ref) == text
     assert parse(
         text.upper().replace("MCP_FILESYSTEM:FILE", "mcp_filesystem:file").replace("#SHA", "#sha"), FILES
     ) == Ref(kind="mcp_filesystem", uri="file:///A", sha256=DIGEST)
@@ -97,7 +97,7 @@ def test_another_fragment_stays_in_the_uri(tail: str) -> None:
 )
 def test_what_is_printed_is_parsed_again(body: str, tail: str, sha256: str | None) -> None:
     ref = Ref(kind="mcp_any", uri=f"x:{body}{tail}", sha256=sha256)
-    assert parse(printed(ref), ANY) == ref
+    assert parse(uri_text(ref), ANY) == ref
 
 
 @given(st.text(max_size=60))

@@ -7,8 +7,8 @@ import pytest
 from driver_texts import MISSING, as_secrets, secret, text, told
 
 from interlock.protocol.drivers.files.credential_scan import is_plaintext, plaintext_arguments
-from interlock.protocol.drivers.files.inventory import default_slug, merged, read_secrets, secret_for
-from interlock.protocol.drivers.files.placeholders import filled, secret_names
+from interlock.protocol.drivers.files.inventory import default_slug, merge_inventories, read_secrets, secret_for
+from interlock.protocol.drivers.files.placeholders import fill_secrets, secret_names
 from interlock.protocol.drivers.model import Grant, Secrets
 
 
@@ -98,9 +98,9 @@ def test_inventories_are_one_and_slugs_unique() -> None:
     assert one is not None
     assert same is not None
     assert different is not None
-    entries, problems = merged((one, same))
+    entries, problems = merge_inventories((one, same))
     assert (len(entries), problems) == (1, ())
-    entries, problems = merged((one, different))
+    entries, problems = merge_inventories((one, different))
     assert entries == ()
     assert told(problems) == [("duplicate_slug", "/secrets/0/slug")]
     assert "SECRETS.md" in problems[0].message
@@ -145,7 +145,7 @@ def test_the_inventory_of_the_driver_goes_before_that_of_the_workspace() -> None
 
 def test_a_value_that_looks_like_a_placeholder_is_not_filled_again() -> None:
     values = {"A": "${secrets.B}", "B": "b"}
-    assert filled("x ${secrets.A} ${secrets.B} ${other}", values) == "x ${secrets.B} b ${other}"
+    assert fill_secrets("x ${secrets.A} ${secrets.B} ${other}", values) == "x ${secrets.B} b ${other}"
 
 
 def test_arguments_are_judged_by_what_stands_before_them() -> None:

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from interlock.config.plan import AnchorPlan
 from interlock.net.fetch import FetchFailed
-from interlock.protocol.ax.registration.authority import KEY_UNKNOWN, Anchor, unverified
+from interlock.protocol.ax.registration.authority import KEY_UNKNOWN, Anchor, unverified_fault
 from interlock.protocol.jose.jwks import Jwk, thumbprint
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.runtime.base.start_errors import AnchorInvalid
@@ -63,7 +63,7 @@ def knows(kid: str) -> Any:
 
     def judge(anchors: Sequence[Anchor]) -> str | Fault:
         found = [anchor.name for anchor in anchors for key in anchor.keys if key.kid == kid]
-        return found[0] if found else unverified(KEY_UNKNOWN, "no such key")
+        return found[0] if found else unverified_fault(KEY_UNKNOWN, "no such key")
 
     return judge
 

@@ -15,7 +15,7 @@ from program import PATIENCE_S, Inline, Interlock
 
 from interlock.keys.jwt_verification import check_signature
 from interlock.protocol.approvals.approval import Approval, Kind, Source
-from interlock.protocol.approvals.digests import binding
+from interlock.protocol.approvals.digests import signed_digest
 from interlock.protocol.ax.confirmation.held_call import CONFIRMATION
 from interlock.protocol.ax.confirmation.jws_proof import Asked, Verified, judge_confirmation
 from interlock.protocol.ax.registration.authority import Anchor
@@ -187,7 +187,7 @@ def test_a_class_is_part_of_what_is_signed(inline: Inline, inbox: FakeApprovals,
         digest=inbox.all[1]["digest"],
         created_at=0.0,
     )
-    verified(decided["proof"], key, DEFINITION_ID, "notes.tidy", binding(asked, "reversible"))
+    verified(decided["proof"], key, DEFINITION_ID, "notes.tidy", signed_digest(asked, "reversible"))
 
 
 def test_a_change_is_accepted_without_a_class(inline: Inline, inbox: FakeApprovals, key: str) -> None:
@@ -315,4 +315,4 @@ def test_a_person_is_asked_about_each_and_signs_the_answer(
         digest=unclassified.all[1]["digest"],
         created_at=0.0,
     )
-    verified(decided["proof"], key, DEFINITION_ID, "notes.tidy", binding(asked, "read_only"))
+    verified(decided["proof"], key, DEFINITION_ID, "notes.tidy", signed_digest(asked, "read_only"))

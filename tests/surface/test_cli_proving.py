@@ -11,7 +11,7 @@ from program import Inline, Interlock
 from interlock.keys import encrypted_pem as sealing
 from interlock.keys.jwt_verification import check_signature
 from interlock.protocol.approvals.approval import Approval, Kind, Source
-from interlock.protocol.approvals.digests import binding, shown_digest
+from interlock.protocol.approvals.digests import shown_digest, signed_digest
 from interlock.protocol.ax.confirmation.held_call import Presented, call_digest
 from interlock.protocol.ax.confirmation.jws_proof import Asked, Verified, judge_confirmation
 from interlock.protocol.ax.registration.authority import Anchor
@@ -126,8 +126,8 @@ def test_what_is_said_of_a_definition_is_signed_along(public: str) -> None:
         created_at=0.0,
     )
     proof = sign(shown(definition, kind="definition", digest=tool_digest), "irreversible")
-    assert isinstance(judged(proof, public, binding(question, "irreversible")), Verified)
-    assert not isinstance(judged(proof, public, binding(question, "read_only")), Verified)
+    assert isinstance(judged(proof, public, signed_digest(question, "irreversible")), Verified)
+    assert not isinstance(judged(proof, public, signed_digest(question, "read_only")), Verified)
 
 
 def test_a_key_with_a_passphrase_signs_only_with_it(

@@ -15,7 +15,7 @@ from approval_door import CLIENT, OPERATOR, OWN_ID, VIEWER, Door, door_at, signe
 from msgspec import Raw
 
 from interlock.protocol.approvals.approval import Approval, Kind, Requires, Source
-from interlock.protocol.approvals.digests import binding
+from interlock.protocol.approvals.digests import signed_digest
 from interlock.protocol.approvals.state import Status
 from interlock.surface.cli.render.approval import Whole, preview
 
@@ -208,7 +208,7 @@ async def test_a_definition_is_approved_with_what_the_tool_is_and_the_proof_says
     async with door_at(tmp_path) as door:
         asked = await asked_what(door)
         path = f"/approvals/{asked.id}"
-        proof = signed(asked.id, binding(asked, "reversible"))
+        proof = signed(asked.id, signed_digest(asked, "reversible"))
         unsaid = await door.ask("POST", path, body={"decision": "approve", "proof": proof})
         assert (unsaid.status_code, unsaid.json()["error"]) == (400, "answer_needed")
         other = {"decision": "approve", "class": "read_only", "proof": proof}

@@ -33,7 +33,7 @@ def answers(approval: Approval) -> tuple[str, ...]:
     return (ACCEPT,) if changed or UNTRUSTED in approval.factors else CLASSES
 
 
-def binding(approval: Approval, answer: str | None) -> str:
+def signed_digest(approval: Approval, answer: str | None) -> str:
     """SHA-256 in hex; what a proof has as its call_digest."""
     if approval.kind is Kind.CALL:
         return approval.digest
@@ -54,7 +54,7 @@ def shown_digest(params: Raw | bytes) -> str | None:
     shown = decode_object(params) or {}
     definition = decode_object(shown.get("after", shown.get("definition", Raw(b"null"))))
     if definition is not None and DRIVER in definition and "name" not in definition:  # a tool has a name
-        return _shown_folder(definition.get("files", Raw(b"null")))
+        return _folder_digest_shown(definition.get("files", Raw(b"null")))
     name = maybe_string((definition or {}).get("name"))
     if definition is None or name is None:
         return None
@@ -65,7 +65,7 @@ def shown_digest(params: Raw | bytes) -> str | None:
     return tool_digest(definition, downstream_name=name, declared=declared)
 
 
-def _shown_folder(files: Raw) -> str | None:
+def _folder_digest_shown(files: Raw) -> str | None:
     try:
         found = decode_value(files)
     except CodecError:

@@ -159,7 +159,7 @@ def read_capability(
     extra: Mapping[str, object] = {}
     if declared is not msgspec.UNSET:
         if not isinstance(declared, Mapping):
-            return Invalid(reason=f"the capability annotation must be an object, not {_shown(declared)}")
+            return Invalid(reason=f"the capability annotation must be an object, not {_display(declared)}")
         if not all(isinstance(key, str) for key in declared):
             return Invalid(reason="the keys of the capability annotation must be strings")
         known = {key: value for key, value in declared.items() if key in _KEYS}
@@ -172,11 +172,11 @@ def read_capability(
     if overrides:
         for key in overrides:
             if key not in _KEYS:
-                return Invalid(reason=f"{_shown(key)} is no capability key; the keys are {', '.join(_KEYS)}")
+                return Invalid(reason=f"{_display(key)} is no capability key; the keys are {', '.join(_KEYS)}")
         if invalid := _maybe_invalid(overrides):
             return invalid
         layers.append(overrides)
-    return msgspec.convert({**_merged(layers), "extra": extra}, Capability)
+    return msgspec.convert({**_merge(layers), "extra": extra}, Capability)
 
 
 def safety(capability: Capability) -> Literal["irreversible_mutable"] | None:
@@ -220,16 +220,16 @@ def _maybe_invalid(keys: Mapping[str, object]) -> Invalid | None:
     for key, value in keys.items():
         if allowed := _ALLOWED.get(key):
             if not isinstance(value, str) or value not in allowed:
-                return Invalid(reason=f"{key} must be one of {', '.join(allowed)}, not {_shown(value)}")
+                return Invalid(reason=f"{key} must be one of {', '.join(allowed)}, not {_display(value)}")
         elif key == "schema_version":
             if not isinstance(value, str) or not is_semver(value):
-                return Invalid(reason=f"schema_version must be a semantic version such as 1.0.0, not {_shown(value)}")
+                return Invalid(reason=f"schema_version must be a semantic version such as 1.0.0, not {_display(value)}")
         elif not isinstance(value, bool):
-            return Invalid(reason=f"{key} must be true or false, not {_shown(value)}")
+            return Invalid(reason=f"{key} must be true or false, not {_display(value)}")
     return None
 
 
-def _merged(layers: list[Mapping[str, object]]) -> dict[str, object]:
+def _merge(layers: list[Mapping[str, object]]) -> dict[str, object]:
     """Later layers win key by key, except where a layer changes whether the tool is mutable at all.
 
     Then what the layers below said about reversal and a read scope was said of another kind of tool and falls away;
@@ -246,7 +246,7 @@ def _merged(layers: list[Mapping[str, object]]) -> dict[str, object]:
     return merged
 
 
-def _shown(value: object) -> str:
+def _display(value: object) -> str:
     if isinstance(value, str):
         return ascii(value if len(value) <= 40 else value[:40] + "...")
     if isinstance(value, bool):

@@ -116,7 +116,7 @@ def least_latency_class(link_latency_ms: float, latencies_s: Iterable[float]) ->
     return next(one for one in LatencyClass if (timeout := TIMEOUT_S[one]) is None or timeout >= seconds)
 
 
-def raised(capability: Capability, least: LatencyClass) -> Capability:
+def raise_to_hop(capability: Capability, least: LatencyClass) -> Capability:
     if least <= capability.latency_class:
         return capability
     return msgspec.structs.replace(capability, latency_class=least)
@@ -133,7 +133,7 @@ def implied_scope(capability: Capability) -> AuthScope:
     return max(capability.auth_scope, AuthScope.WRITE if capability.mutable else AuthScope.READ)
 
 
-def published(declared: Raw | None, capability: Capability) -> Raw:
+def published_annotation(declared: Raw | None, capability: Capability) -> Raw:
     """The annotation for those above: the declared bytes where nothing changed, else with the changed keys replaced and
     the missing ones at the end."""
     values = as_object(capability)
@@ -144,7 +144,7 @@ def published(declared: Raw | None, capability: Capability) -> Raw:
     return declared if declared is not None and not changed else Raw(encode_value({**members, **changed}))
 
 
-def changed_from(declared: Mapping[str, str], below: Capability, here: Capability) -> dict[str, str]:
+def declared_values(declared: Mapping[str, str], below: Capability, here: Capability) -> dict[str, str]:
     """The value of x-mcpax-declared: what the owner said where a hop changed it. The lowest word is kept."""
     found = dict(declared)
     for key in _CHANGEABLE:
@@ -154,11 +154,15 @@ def changed_from(declared: Mapping[str, str], below: Capability, here: Capabilit
     return found
 
 
-def degraded(meta: Mapping[str, Any], capability: Capability) -> dict[str, Any]:
+def degraded_meta(meta: Mapping[str, Any], capability: Capability) -> dict[str, Any]:
     """A tool's `_meta` while the link to its server is gone (13.2)."""
     gone = msgspec.structs.replace(capability, availability=Availability.DEGRADED)
-    changed = changed_from(meta.get(DECLARED, {}), capability, gone)
-    return {**meta, CAPABILITY: published(meta[CAPABILITY], gone), **({DECLARED: changed} if changed else {})}
+    changed = declared_values(meta.get(DECLARED, {}), capability, gone)
+    return {
+        **meta,
+        CAPABILITY: published_annotation(meta[CAPABILITY], gone),
+        **({DECLARED: changed} if changed else {}),
+    }
 
 
 def as_declared(capability: Raw | None, declared: Mapping[str, str]) -> object:

@@ -63,7 +63,7 @@ def check_segment(text: str) -> str | None:
     A text that fails `is_segment` is namespace_invalid; one that passes and is still refused is namespace_conflict.
     """
     if not is_segment(text):
-        return f"segment {_shown(text)} must be 1 to {SEGMENT_MAX} characters of a-z, 0-9, _ and -"
+        return f"segment {_display(text)} must be 1 to {SEGMENT_MAX} characters of a-z, 0-9, _ and -"
     if text in RESERVED_SEGMENTS:
         return f'segment "{text}" is reserved; choose another'
     if text in OWN_TOOLS:
@@ -105,7 +105,7 @@ def resolve_locals(originals: Sequence[str]) -> Resolution:
             local_names[original] = local
         else:
             withheld.append(Withheld(name=original, reason=reason))
-    return Resolution(local_names=local_names, withheld=_sorted(withheld))
+    return Resolution(local_names=local_names, withheld=_in_order(withheld))
 
 
 def qualify(segments: Sequence[str], local: str) -> str | Withheld:
@@ -165,7 +165,7 @@ def withhold_colliding_aliases(qualified_names: Iterable[str]) -> Aliases:
         claimants.setdefault(alias(name), []).append(name)
     return Aliases(
         qualified_names={spelled: names[0] for spelled, names in claimants.items() if len(names) == 1},
-        withheld=_sorted(
+        withheld=_in_order(
             Withheld(name=name, reason=f'{len(names)} names share the alias "{spelled}"; rename a segment')
             for spelled, names in claimants.items()
             if len(names) > 1
@@ -178,11 +178,11 @@ def _why_withheld(original: str, local: str, times: int, claimants: list[str]) -
     if not local:
         return "the name is empty"
     if times > 1:
-        return f"{_shown(original)} is listed {times} times"
+        return f"{_display(original)} is listed {times} times"
     if original == local or claimants == [original]:
         return None
     if local in claimants:
-        return f'"{local}" is what {_shown(original)} would be listed as, and the server has a tool of that name'
+        return f'"{local}" is what {_display(original)} would be listed as, and the server has a tool of that name'
     return f'{len(claimants)} tools would be listed as "{local}"'
 
 
@@ -195,9 +195,9 @@ def _digest(text: str, digits: int) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:digits]
 
 
-def _shown(text: str) -> str:
+def _display(text: str) -> str:
     return ascii(text if len(text) <= SEGMENT_MAX else text[:SEGMENT_MAX] + "...")
 
 
-def _sorted(withheld: Iterable[Withheld]) -> tuple[Withheld, ...]:
+def _in_order(withheld: Iterable[Withheld]) -> tuple[Withheld, ...]:
     return tuple(sorted(withheld, key=lambda one: one.name))

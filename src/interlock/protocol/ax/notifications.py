@@ -1,7 +1,7 @@
 """Notifications on their way up (MCP-AX 12): held to a rate per subserver, and told apart by where they come from.
 
 `NoticeGate` is the engine: notifications in, with the time; what may go up comes back in the order it arrived. It never
-looks into a notification, so it cannot wait for a causal parent. `prefixed` marks one with its origin; all it does not
+looks into a notification, so it cannot wait for a causal parent. `prefix` marks one with its origin; all it does not
 have to change stays the bytes it came in. Notices of overflow that come from below are notifications like any other:
 were they exempt, a flood could be dressed as them.
 """
@@ -151,7 +151,7 @@ class NoticeGate:
 _METHOD: Final = re.compile(r"[A-Za-z0-9_./$-]{1,128}", re.ASCII)
 
 
-def prefixed(notice: Notice, segment: str, *, aggregator: bool) -> Notice | None:
+def prefix(notice: Notice, segment: str, *, aggregator: bool) -> Notice | None:
     """The notification as it goes on: one hop more in its origin, logger, URI and segment. None if it is malformed.
 
     Only an aggregator can have anything below it, so only from one is an origin believed, and then below its own.
@@ -177,7 +177,7 @@ def prefixed(notice: Notice, segment: str, *, aggregator: bool) -> Notice | None
     return Notice(notice.method, Raw(encode_value(changed)))
 
 
-def lost(segment: str, reason: str, since: str, event_id: str) -> Notice:
+def lost_notice(segment: str, reason: str, since: str, event_id: str) -> Notice:
     """`subserver_lost` (13.1). `reason` is heartbeat_timeout or connection_lost, `since` an RFC 3339 time."""
     return _own(SUBSERVER_LOST, {"segment": segment, "reason": reason, "since": since}, event_id)
 
@@ -186,7 +186,7 @@ def overflow(segment: str, dropped: int, since: str, event_id: str) -> Notice:
     return _own(OVERFLOW, {"segment": segment, "dropped": dropped, "since": since}, event_id)
 
 
-def refused(withheld: Sequence[Withheld]) -> Notice:
+def refused_notice(withheld: Sequence[Withheld]) -> Notice:
     """`tools_refused`, which goes down to the subserver whose tools are not listed (4.2)."""
     tools = [
         {"name": one.name[:REFUSED_NAME_MAX], "reason": one.code or "name_refused", "detail": one.reason}

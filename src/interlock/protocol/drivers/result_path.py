@@ -99,7 +99,7 @@ class Path(msgspec.Struct, frozen=True, kw_only=True):
 
     def find(self, value: Any) -> Any:
         """What the path leads to, or a Miss."""
-        return _found(value, self.steps, 0)
+        return _select(value, self.steps, 0)
 
 
 def read_path(text: str) -> Path | Wrong:
@@ -137,21 +137,21 @@ def _step(found: re.Match[str]) -> Step:
     return Name(found["name"])
 
 
-def _found(value: Any, steps: tuple[Step, ...], at: int) -> Any:
+def _select(value: Any, steps: tuple[Step, ...], at: int) -> Any:
     for place in range(at, len(steps)):
         step = steps[place]
         match step:
             case Name(key):
                 if not isinstance(value, Mapping) or key not in value:
-                    return Miss(step=step, there=_described(value))
+                    return Miss(step=step, there=_describe(value))
                 value = value[key]
             case Index(number):
                 if not _is_array(value) or number >= len(value):
-                    return Miss(step=step, there=_described(value))
+                    return Miss(step=step, there=_describe(value))
                 value = value[number]
             case Each() | Where():
                 if not _is_array(value):
-                    return Miss(step=step, there=_described(value))
+                    return Miss(step=step, there=_describe(value))
                 kept = value if isinstance(step, Each) else [each for each in value if step.keeps(each)]
                 return _of_each(kept, steps, place + 1)
     return value
@@ -159,7 +159,7 @@ def _found(value: Any, steps: tuple[Step, ...], at: int) -> Any:
 
 def _of_each(elements: Sequence[Any], steps: tuple[Step, ...], at: int) -> Any:
     """The rest of the path in every element; those where it leads nowhere are left out, but not all of them."""
-    results = [_found(each, steps, at) for each in elements]
+    results = [_select(each, steps, at) for each in elements]
     hits = [each for each in results if not isinstance(each, Miss)]
     return results[0] if results and not hits else hits
 
@@ -168,7 +168,7 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
-def _described(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, Mapping):
         if not value:
             return "there is an object without members"

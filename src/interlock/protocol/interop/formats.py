@@ -45,7 +45,7 @@ def read_data(data_untrusted: bytes, form: Format) -> Any:
             return _yaml(data)
 
 
-def blanked(data: bytes) -> bytes:
+def blank_comments(data: bytes) -> bytes:
     """JSON with comments and trailing commas as blanks: every other byte stays in its place."""
     return _TRAILING.sub(lambda found: found[1] or b" ", without_comments(data))
 
@@ -62,7 +62,7 @@ def _json(data: bytes) -> Any:
     except msgspec.DecodeError:
         pass
     try:
-        return msgspec.json.decode(blanked(data))
+        return msgspec.json.decode(blank_comments(data))
     except (msgspec.DecodeError, RecursionError) as error:
         raise Unreadable(f"it is not JSON{_line(data, str(error))}") from None
 

@@ -28,7 +28,7 @@ class NotCanonical(ValueError):
 
 def canonical(value: Any) -> bytes:
     """The one text of a decoded JSON value. Raises NotCanonical."""
-    return _encoded(value, exact=False)
+    return _encode(value, exact=False)
 
 
 def tool_digest(item: Mapping[str, Raw], *, downstream_name: str, declared: object) -> str:
@@ -50,13 +50,13 @@ def tool_digest(item: Mapping[str, Raw], *, downstream_name: str, declared: obje
 def _whole(value: object) -> bytes:
     """The text of the value, if it has one; otherwise of what stands for it."""
     try:
-        return _encoded(decode_value(value) if isinstance(value, Raw) else value, exact=True)
+        return _encode(decode_value(value) if isinstance(value, Raw) else value, exact=True)
     except (CodecError, NotCanonical):
         text = bytes(value) if isinstance(value, Raw) else repr(value).encode("utf-8", "backslashreplace")
         return b'{"sha256":"%b"}' % hashlib.sha256(text).hexdigest().encode()
 
 
-def _encoded(value: Any, *, exact: bool) -> bytes:
+def _encode(value: Any, *, exact: bool) -> bytes:
     parts: list[str] = []
     try:
         _write(value, parts, exact)

@@ -26,10 +26,10 @@ def plain(untrusted: str) -> str:
     """One line of text in which everything can be seen."""
     if untrusted.isascii() and untrusted.isprintable():
         return untrusted
-    return "".join(one if one == " " or _is_plain(one) else _escaped(one) for one in untrusted)
+    return "".join(one if one == " " or _is_plain(one) else _escape(one) for one in untrusted)
 
 
-def laid_out(raw: bytes) -> list[str]:
+def layout_lines(raw: bytes) -> list[str]:
     """The lines of a JSON text; what is not JSON comes out as it stands, in one line or a few."""
     text = raw.decode("utf-8", "backslashreplace")
     lines: list[str] = []
@@ -74,14 +74,14 @@ def laid_out(raw: bytes) -> list[str]:
 
 def differences(before: bytes, after: bytes) -> list[str]:
     """What was and what is, line by line: "- " gone, "+ " new, "  " around them."""
-    old, new = laid_out(before), laid_out(after)
+    old, new = layout_lines(before), layout_lines(after)
     if max(len(old), len(new)) > COMPARED_MAX:
         return [*(f"- {line}" for line in old), *(f"+ {line}" for line in new)]
     told = islice(difflib.unified_diff(old, new, lineterm="", n=2), 3, None)  # two heads, and where the first part is
     return [f"{line[0]} {line[1:]}" if line[0] in "+- " else "..." for line in told]
 
 
-def bounded(lines: Iterable[str], most: int) -> list[str]:
+def cut_lines(lines: Iterable[str], most: int) -> list[str]:
     """The first so many, and how many more there are."""
     kept = list(lines)
     return kept if len(kept) <= most else [*kept[:most], f"... and {len(kept) - most} more lines"]
@@ -99,6 +99,6 @@ def _is_plain(sign: str) -> bool:
     return category not in _HIDING and category != "Zs" and ord(sign) not in _BLANK
 
 
-def _escaped(sign: str) -> str:
+def _escape(sign: str) -> str:
     code = ord(sign)
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

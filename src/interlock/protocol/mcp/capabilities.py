@@ -41,7 +41,7 @@ def may_be_asked(capabilities: Raw, method: str, params: Raw) -> bool:
     return needed is not None and declares(capabilities, needed, _mode(params) if method == ELICIT else None)
 
 
-def needed_to_be_asked(method: str, params: Raw) -> dict[str, Any] | None:
+def question_capability(method: str, params: Raw) -> dict[str, Any] | None:
     """The capability that question needs, as 2026-07-28 names what is required; None where none would do."""
     needed = ASKED_OF_CLIENT.get(method)
     if needed is None:

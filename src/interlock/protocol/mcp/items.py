@@ -39,8 +39,8 @@ def tool_item(
         else:
             _make_schemas_legacy(shown)
     if hints:
-        shown["annotations"] = _merged(item.get("annotations"), hints)
-    shown["_meta"] = _merged(item.get("_meta"), meta)
+        shown["annotations"] = _merge(item.get("annotations"), hints)
+    shown["_meta"] = _merge(item.get("_meta"), meta)
     return encode_value(shown)
 
 
@@ -48,7 +48,7 @@ def prompt_item(item: Item, *, name: str, meta: dict[str, Any]) -> bytes:
     shown: dict[str, Any] = dict(item)
     shown["name"] = name
     if meta:
-        shown["_meta"] = _merged(item.get("_meta"), meta)
+        shown["_meta"] = _merge(item.get("_meta"), meta)
     return encode_value(shown)
 
 
@@ -69,7 +69,7 @@ def maybe_value(item: Item, member: str) -> Any:
         return None
 
 
-def _merged(raw: Raw | None, extra: dict[str, Any]) -> dict[str, Any]:
+def _merge(raw: Raw | None, extra: dict[str, Any]) -> dict[str, Any]:
     return {**((decode_object(raw) if raw is not None else None) or {}), **extra}
 
 

@@ -85,7 +85,7 @@ def climb(
         if mismatch is not None:
             return Fault(HEADER_MISMATCH, mismatch)
     if version not in MODERN_VERSIONS:
-        return unsupported(version)
+        return unsupported_fault(version)
     return Climbed(request.id, request.method, params, meta)
 
 
@@ -143,7 +143,7 @@ KNOWN_META_BYTES_MAX: Final = 2048
 _known_meta = functools.lru_cache(maxsize=1024)(_read_meta)
 
 
-def unsupported(version: str) -> Fault:
+def unsupported_fault(version: str) -> Fault:
     return Fault(
         UNSUPPORTED_VERSION,
         "Unsupported protocol version",

@@ -76,7 +76,7 @@ def _judge(key: str) -> Fate:
 _remembered = functools.lru_cache(maxsize=4096)(_judge)
 
 
-def crossing(meta: dict[str, Raw], *, vendor: bool) -> dict[str, Raw]:
+def crossing_keys(meta: dict[str, Raw], *, vendor: bool) -> dict[str, Raw]:
     """The keys that cross any hop, in their order; the era keys and the progress token are the caller's business."""
     kept = {}
     for key, value in meta.items():

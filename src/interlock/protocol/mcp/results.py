@@ -95,7 +95,7 @@ def result_to_legacy(result: Raw) -> bytes | Fault:
 
 
 def error_to_modern(error: Raw) -> bytes:
-    return maybe_for_modern_edge(error) or _recoded(
+    return maybe_for_modern_edge(error) or _recode(
         error, {RESOURCE_NOT_FOUND: INVALID_PARAMS, URL_ELICITATION_REQUIRED: INTERNAL_ERROR}
     )
 
@@ -106,10 +106,10 @@ def error_to_legacy(error: Raw, method: str) -> bytes:
     codes = dict(_MODERN_CODES)
     if method == RESOURCES_READ:
         codes[INVALID_PARAMS] = RESOURCE_NOT_FOUND
-    return _recoded(error, codes)
+    return _recode(error, codes)
 
 
-def _recoded(error: Raw, codes: dict[int, int]) -> bytes:
+def _recode(error: Raw, codes: dict[int, int]) -> bytes:
     members = decode_object(error)
     if members is None:
         return error_body(Fault(INTERNAL_ERROR, "the server's error is not an object"))

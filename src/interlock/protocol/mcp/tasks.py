@@ -52,7 +52,7 @@ class Made(msgspec.Struct, frozen=True):
     result: dict[str, Any]
     task: dict[str, Any]  # the task in it: the result itself in 2026-07-28
 
-    def renamed(self, ours: str, rename: Rename) -> bytes:
+    def rename_task(self, ours: str, rename: Rename) -> bytes:
         """The result under our id for the task; `rename` knows the others it may speak of."""
         self.task["taskId"] = Raw(encode_value(ours))
         if self.task is not self.result:
@@ -197,7 +197,7 @@ def declares_tasks(capabilities: Raw) -> bool:
     return _is_object(_inside(decode_object(capabilities) or {}, "extensions", TASKS_EXTENSION))
 
 
-def undeclared(capabilities: Raw) -> Raw:
+def without_tasks(capabilities: Raw) -> Raw:
     """A modern client's capabilities, without its word that it takes tasks."""
     members: dict[str, Any] = decode_object(capabilities) or {}
     extensions = decode_object(members["extensions"]) if "extensions" in members else None

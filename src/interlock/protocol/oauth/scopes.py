@@ -17,13 +17,13 @@ DEFAULT_SCOPES: Final[Mapping[str, OurScope]] = {
 }
 
 
-def granted(scopes: Iterable[str], table: Mapping[str, OurScope]) -> OurScope | None:
+def granted_scope(scopes: Iterable[str], table: Mapping[str, OurScope]) -> OurScope | None:
     """The widest of ours that the token's scopes stand for; None when they stand for none."""
     ours = [table[scope] for scope in scopes if scope in table]
     return max(ours, key=RANK.index, default=None)
 
 
-def asked_for(needed: str, table: Mapping[str, OurScope]) -> str | None:
+def scope_to_ask(needed: str, table: Mapping[str, OurScope]) -> str | None:
     """The scope string a client should ask for: the first that stands for `needed`, else for the next wider one."""
     for ours in RANK[RANK.index(needed) :]:
         for scope, stands_for in table.items():
@@ -33,4 +33,4 @@ def asked_for(needed: str, table: Mapping[str, OurScope]) -> str | None:
 
 
 def basic(table: Mapping[str, OurScope]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(scope for ours in BASIC if (scope := asked_for(ours, table)) is not None))
+    return tuple(dict.fromkeys(scope for ours in BASIC if (scope := scope_to_ask(ours, table)) is not None))

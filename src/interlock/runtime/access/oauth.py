@@ -20,7 +20,7 @@ from interlock.protocol.jose.jwt import Jwt, read_jwt_untrusted
 from interlock.protocol.mcp.methods import TOOLS_CALL
 from interlock.protocol.oauth.challenge import challenge, is_bearer, maybe_bearer
 from interlock.protocol.oauth.resource import metadata_document, metadata_url
-from interlock.protocol.oauth.scopes import DEFAULT_SCOPES, asked_for, basic, granted
+from interlock.protocol.oauth.scopes import DEFAULT_SCOPES, basic, granted_scope, scope_to_ask
 from interlock.runtime.access.introspection import BELIEVED_S, Introspector
 from interlock.runtime.access.refusal import Refusal
 from interlock.runtime.base.clock import Clock
@@ -192,7 +192,7 @@ class Bearers:
         name, roles = principal_name(issuer.name, claims), role_principals(issuer.name, claims)
         if not issuer.scopes:
             return msgspec.structs.replace(principal_for(name, None, self.rules, roles), issuer=issuer.url)
-        scope = granted(claims.scopes, issuer.scopes)
+        scope = granted_scope(claims.scopes, issuer.scopes)
         if scope is None:
             return self._insufficient(issuer, "read")
         ceiling = principal_for(name, "admin", self.rules, roles).scope
@@ -206,7 +206,7 @@ class Bearers:
         return Refusal(401, "unauthorised", fault.reason.value, said)
 
     def _insufficient(self, issuer: _Issuer, needed: str) -> Refusal:
-        scope = asked_for(needed, issuer.scopes)
+        scope = scope_to_ask(needed, issuer.scopes)
         said = self._challenge(error="insufficient_scope", scope=scope)
         return Refusal(403, "insufficient_scope", f"an access token with the scope {scope or needed} is needed", said)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from interlock.protocol.approvals.approval import Approval, Decision, Kind, Proof, Requires, Source, What
-from interlock.protocol.approvals.digests import answers, binding
+from interlock.protocol.approvals.digests import answers, signed_digest
 from interlock.protocol.approvals.errors import UNKNOWN, refusal_of
 from interlock.protocol.approvals.state import Move, maybe_after
 from interlock.protocol.ax.confirmation.held_call import Presented
@@ -102,7 +102,7 @@ class Deciding:
     def _asked(self, approval: Approval, answer: str | None) -> Asked:
         return Asked(
             confirmation_id=approval.id,
-            call_digest=binding(approval, answer),
+            call_digest=signed_digest(approval, answer),
             nonce=approval.nonce or "",
             tool=approval.tool,
             aggregator_id=self._own_id,

@@ -27,7 +27,7 @@ from interlock.protocol.ax.messages import (
     Register,
 )
 from interlock.protocol.ax.names import Withheld
-from interlock.protocol.ax.notifications import Drops, Notice, NoticeGate, lost, refused
+from interlock.protocol.ax.notifications import Drops, Notice, NoticeGate, lost_notice, refused_notice
 from interlock.protocol.ax.registration.registrations import Registrations
 from interlock.protocol.ax.registration.sessions import (
     Ended,
@@ -263,7 +263,7 @@ class Members(ABC):
         log.warning("link %s: lost: %s", session.segment, why)
         self._record(session.peer.principal, SUBSERVER_LOST, session.segment, None, 0.0, "lost", event.reason)
         since = rfc3339(self._clock.wall() - (self._clock.now() - event.since))
-        self._tell(lost(session.segment, event.reason, since, str(uuid.uuid4())))
+        self._tell(lost_notice(session.segment, event.reason, since, str(uuid.uuid4())))
 
     def _end(self, event: Ended) -> None:
         session = event.session
@@ -356,7 +356,7 @@ class Members(ABC):
 
     def _say_refused(self, link: Link, withheld: tuple[Withheld, ...]) -> None:
         if link.pipe is not None and withheld:
-            notice = refused(withheld)
+            notice = refused_notice(withheld)
             link.pipe.send(encode_notification(notice.method.encode(), bytes(notice.params)), b"", None)
 
     def _maybe_member(self, link: Link) -> _Member | None:

@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from interlock.config.plan import Dial, ServerPlan
 from interlock.protocol.ax.capability import AuthScope, Capability, CostClass, LatencyClass, hints
-from interlock.protocol.ax.hop_metadata import CAPABILITY, HOPS, published
+from interlock.protocol.ax.hop_metadata import CAPABILITY, HOPS, published_annotation
 from interlock.protocol.ax.names import alias
 from interlock.protocol.ax.notifications import Drops
 from interlock.protocol.jsonrpc.codec import decode_untrusted, encode_fault, encode_result, encode_value
@@ -71,7 +71,7 @@ def own_shelf(drops: Drops, root_segment: str | None, events: LinkEvents, clock:
         segments=root,
         below=(),
         capability=_CAPABILITY,
-        meta={CAPABILITY: published(None, _CAPABILITY), HOPS: 1},
+        meta={CAPABILITY: published_annotation(None, _CAPABILITY), HOPS: 1},
         hints=hints(_CAPABILITY, None),
         hops=1,
         timeout_s=0.5,

@@ -36,7 +36,7 @@ from interlock.protocol.jsonrpc.errors import (
     error_body,
 )
 from interlock.protocol.jsonrpc.messages import Request, Response
-from interlock.protocol.mcp.capabilities import declares, may_be_asked, needed_to_be_asked
+from interlock.protocol.mcp.capabilities import declares, may_be_asked, question_capability
 from interlock.protocol.mcp.ladder import HTTP_STATUS
 from interlock.protocol.mcp.meta import RAW_EMPTY
 from interlock.protocol.mcp.methods import ELICIT, META_CAPABILITIES
@@ -128,7 +128,7 @@ class Parking:
         capabilities = call.meta.get(META_CAPABILITIES, RAW_EMPTY)
         able = may_be_asked(capabilities, request.method, request.params)
         if call.method not in RESUMABLE or not able:
-            call.lacked = None if able else needed_to_be_asked(request.method, request.params)
+            call.lacked = None if able else question_capability(request.method, request.params)
             _decline(link, request.id, f"the client of this call does not support {request.method}")
             return
         handle = self._handles.get(call)

@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from interlock.config.plan import Plan
 from interlock.protocol.ax import route as ax_route
-from interlock.protocol.ax.hop_metadata import degraded
+from interlock.protocol.ax.hop_metadata import degraded_meta
 from interlock.protocol.ax.names import Withheld
 from interlock.protocol.ax.uris import maybe_own_uri, nested_segments, show_uri
 from interlock.protocol.jsonrpc.codec import encode_value
@@ -227,7 +227,7 @@ class View:
         name = self.show_name(route)
         meta = route.meta if name == route.qualified else {**route.meta, "x-mcpax-name": route.qualified}
         if route.capability is not None and self._parts[route.link.segment].shown.shelf.degraded:
-            meta = degraded(meta, route.capability)
+            meta = degraded_meta(meta, route.capability)
         return tool_item(
             route.item,
             name=name,

@@ -38,12 +38,12 @@ from interlock.protocol.ax.hop_metadata import (
     Offer,
     as_declared,
     at_its_strictest,
-    changed_from,
+    declared_values,
     implied_scope,
     least_latency_class,
     over_transport,
-    published,
-    raised,
+    published_annotation,
+    raise_to_hop,
     read_below,
     timeout_s,
 )
@@ -484,7 +484,7 @@ class _Stock:
         read = self._capability(original, told, annotations, rule, ruling)
         if isinstance(read, Invalid):
             return read
-        capability = raised(read, self._least)
+        capability = raise_to_hop(read, self._least)
         return _Judged(
             read=read,
             capability=capability,
@@ -545,8 +545,8 @@ class _Stock:
         if notes is not None:
             return notes
         capability = judged.capability
-        notes = judged.notes[gated] = {CAPABILITY: published(told.capability, capability), HOPS: told.hops}
-        declared = changed_from(told.declared, judged.read, capability)
+        notes = judged.notes[gated] = {CAPABILITY: published_annotation(told.capability, capability), HOPS: told.hops}
+        declared = declared_values(told.declared, judged.read, capability)
         if declared:
             notes[DECLARED] = declared
         if judged.irreversible:

@@ -122,7 +122,7 @@ class AskedTasks:
             if made is None or isinstance(made, str):
                 return payload  # a plain answer, or nonsense: the server's to judge
             kept = self._keep(link, expected.caller, made.facts.id)
-            return _RESULT + made.renamed(kept.id, server_side)
+            return _RESULT + made.rename_task(kept.id, server_side)
         answered = renamed_answer(result, expected.method, task.theirs, server_side)
         return payload if isinstance(answered, str) else _RESULT + encode_value(answered)
 

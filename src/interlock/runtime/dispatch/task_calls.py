@@ -24,7 +24,7 @@ from interlock.protocol.mcp.tasks import (
     read_task,
     renamed_answer,
     requires_tasks,
-    undeclared,
+    without_tasks,
 )
 from interlock.runtime.calls.call import Call, Outcome
 from interlock.runtime.catalog.routes import Route
@@ -67,7 +67,7 @@ class TaskMaking(Call, eq=False, kw_only=True):
             return NO_ROOM
         if era is Era.LEGACY and self.progress_token is not None:
             self.tasks.follow_progress(task, self.upstream_id, self.progress_token)
-        result = Raw(made.renamed(task.id, lambda theirs: self.tasks.maybe_ours(task, theirs)))
+        result = Raw(made.rename_task(task.id, lambda theirs: self.tasks.maybe_ours(task, theirs)))
         self.tasks.heard(task, made.facts, made.task if era is Era.LEGACY else None)
         return result
 
@@ -81,7 +81,7 @@ class Taskless(Call, eq=False, kw_only=True):
         said = {name: getattr(call, name) for name in Call.__struct_fields__}
         made = cls(**said)
         if META_CAPABILITIES in made.meta and declares_tasks(made.meta[META_CAPABILITIES]):
-            made.meta = {**made.meta, META_CAPABILITIES: undeclared(made.meta[META_CAPABILITIES])}
+            made.meta = {**made.meta, META_CAPABILITIES: without_tasks(made.meta[META_CAPABILITIES])}
             made.params["_meta"] = made.meta
         return made
 

@@ -17,7 +17,7 @@ from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, en
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, UNAVAILABLE, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
 from interlock.protocol.mcp.eras import MODERN_VERSIONS
-from interlock.protocol.mcp.ladder import H_VERSION, HTTP_STATUS, Climbed, climb, climb_plain, unsupported
+from interlock.protocol.mcp.ladder import H_VERSION, HTTP_STATUS, Climbed, climb, climb_plain, unsupported_fault
 from interlock.protocol.mcp.methods import INITIALIZE
 from interlock.protocol.mcp.sse import encode_event
 from interlock.protocol.net.address_scope import is_loopback
@@ -245,7 +245,7 @@ class PublicDoor:
             if version in _MODERN_HEADERS:
                 exchange.reply(202)
             else:
-                exchange.answer(encode_fault(b"null", unsupported(version.decode("latin-1"))), 400)
+                exchange.answer(encode_fault(b"null", unsupported_fault(version.decode("latin-1"))), 400)
             return None
         if type(message) is not Request:
             fault = Fault(INVALID_REQUEST, "a client sends no responses in 2026-07-28")

@@ -17,9 +17,9 @@ from interlock.protocol.drivers.files.inventory import SECRETS_FILE
 from interlock.protocol.interop.convert.batch import Batch, Planned, Skipped, Sourced, batch
 from interlock.protocol.interop.convert.draft import Wishes
 from interlock.protocol.interop.convert.entry import Surroundings
-from interlock.protocol.interop.convert.fingerprints import recalled, remembered
+from interlock.protocol.interop.convert.fingerprints import fingerprint_values, recall_values
 from interlock.protocol.interop.convert.inventory_text import secrets_text
-from interlock.protocol.interop.convert.three_way_merge import merged, next_version, with_old
+from interlock.protocol.interop.convert.three_way_merge import merge, next_version, with_old
 from interlock.protocol.interop.model import Entry, Note
 from interlock.runtime.drivers.workspace.imported_folder import (
     RECORD_FILE,
@@ -170,7 +170,7 @@ class _Work:
     def _write_new(self) -> None:
         draft = self._planned.draft
         self.status = "new"
-        record = Record(sources=self._planned.sources, base=remembered(draft.data), hints=draft.hints)
+        record = Record(sources=self._planned.sources, base=fingerprint_values(draft.data), hints=draft.hints)
         if draft.secrets:
             self.files.append((self._path / SECRETS_FILE, secrets_text(draft.secrets)))
         self.files.append((self._path / RECORD_FILE, record_text(record)))
@@ -178,8 +178,8 @@ class _Work:
 
     def _update(self, folder: Folder, record: Record) -> None:
         draft = self._planned.draft
-        before = recalled(record.base, draft.data, folder.data)
-        result = merged(before, folder.data, draft.data)
+        before = recall_values(record.base, draft.data, folder.data)
+        result = merge(before, folder.data, draft.data)
         self.changed, self.conflicts = result.changed, result.conflicts
         if not result.changed and record.hints == draft.hints:
             return
@@ -190,7 +190,7 @@ class _Work:
             self.files.append((self._path / SECRETS_FILE, text))
         sources = tuple(dict.fromkeys([*record.sources, *self._planned.sources]))
         base = with_old(draft.data, before, result.conflicts)  # so that a conflict is told again next time
-        record = Record(sources=sources, base=remembered(base), hints=draft.hints)
+        record = Record(sources=sources, base=fingerprint_values(base), hints=draft.hints)
         self.files.append((self._path / RECORD_FILE, record_text(record)))
         if result.changed:
             data = {**result.data, "version": next_version(folder.data, result.data)}

@@ -16,7 +16,7 @@ from interlock.protocol.drivers.files.driver import DRIVER_FILE
 from interlock.protocol.drivers.files.frontmatter import read_frontmatter
 from interlock.protocol.drivers.files.inventory import SECRETS_FILE, default_slug
 from interlock.protocol.interop.convert.inventory_text import secrets_text
-from interlock.protocol.interop.convert.secret_extraction import adopted
+from interlock.protocol.interop.convert.secret_extraction import extract_secrets
 from interlock.runtime.drivers.workspace.folder import Unreadable, read_file
 from interlock.runtime.drivers.workspace.scan import look
 from interlock.runtime.interop.frontmatter_edit import with_fields, with_secrets
@@ -53,7 +53,7 @@ def adopt(plan: Plan, wanted: str, keep: Keep) -> Adoption:
         raise NotAdopted(f"{folder / DRIVER_FILE} cannot be read", "interlock check shows what is wrong with it")
     inventory_path = folder / SECRETS_FILE
     inventory = _read(inventory_path) if inventory_path.exists() else ""
-    found = adopted(front.data, front.data["id"], _taken(inventory))
+    found = extract_secrets(front.data, front.data["id"], _taken(inventory))
     for each in found.secrets:
         if keep(each.slug, each.value or "") == "differs":
             raise NotAdopted(

@@ -35,7 +35,7 @@ from interlock.protocol.jsonrpc.errors import (
 )
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
 from interlock.protocol.mcp.eras import LATEST_MODERN, MODERN, Era
-from interlock.protocol.mcp.meta import ERA_KEYS, PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEYS, crossing, stamp_modern
+from interlock.protocol.mcp.meta import ERA_KEYS, PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEYS, crossing_keys, stamp_modern
 from interlock.protocol.mcp.methods import (
     ACKNOWLEDGED,
     CANCELLED,
@@ -207,7 +207,7 @@ class Link:
             return
         meta = {}
         if not ERA_KEYS.issuperset(call.meta):
-            meta = crossing(call.meta, vendor=self._vendor_meta)
+            meta = crossing_keys(call.meta, vendor=self._vendor_meta)
             if META_TASK in call.meta:
                 self._name_task(call, meta)
         if self.modern:

@@ -18,7 +18,7 @@ from interlock.config.plan import Dial, ServerPlan
 from interlock.net.message_pipe import GOING_AWAY, MessagePipe
 from interlock.protocol.ax.hop_metadata import Offer
 from interlock.protocol.ax.messages import DEREGISTER, HEARTBEAT
-from interlock.protocol.ax.notifications import Notice, NoticeGate, Overflow, Release, overflow, prefixed
+from interlock.protocol.ax.notifications import Notice, NoticeGate, Overflow, Release, overflow, prefix
 from interlock.protocol.ax.registration.liveness import Liveness
 from interlock.protocol.ax.registration.sessions import Session
 from interlock.protocol.ax.route import CURSOR, ROUTE
@@ -176,7 +176,7 @@ class RegisteredLink(Link):
             elif one.method in _PLAIN:
                 super()._on_notification(Notification(one.method, one.params), None)
             else:
-                marked = prefixed(one, self.segment, aggregator=self.offer.is_aggregator)
+                marked = prefix(one, self.segment, aggregator=self.offer.is_aggregator)
                 if marked is None:
                     self.stray += 1
                 elif marked.method == LOG_MESSAGE:

@@ -20,7 +20,7 @@ from interlock.protocol.ax.confirmation.jws_proof import (
     approvers,
     invalid,
     judge_confirmation,
-    replayed,
+    replay_fault,
 )
 from interlock.protocol.ax.confirmation.passkey_proof import judge_passkey
 from interlock.protocol.ax.registration.authority import Anchor
@@ -114,7 +114,7 @@ class Judge:
         try:
             await self._kv.create(USED, key, b"", now, ttl_s=verified.expires_at - now + USED_MARGIN_S)
         except Conflict:
-            return replayed()
+            return replay_fault()
         except StoreError as error:
             log.error("a used proof cannot be written down: %s", error)
             return UNAVAILABLE_NOW

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from interlock.protocol.ax.messages import Register
-from interlock.protocol.ax.registration.authority import Proved, judge_proof, replayed
+from interlock.protocol.ax.registration.authority import Proved, judge_proof, replay_fault
 from interlock.protocol.jose.errors import Invalid
 from interlock.protocol.jose.jwks import Jwk
 from interlock.protocol.jose.jwt import Jwt
@@ -48,7 +48,7 @@ class Proofs:
         try:
             await self._kv.create(USED, key, b"", now, ttl_s=max(1.0, proved.expires_at - now))
         except Conflict:
-            return replayed()
+            return replay_fault()
         return None
 
 

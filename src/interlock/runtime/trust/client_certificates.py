@@ -20,7 +20,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from interlock.protocol.ax.registration.authority import unverified
+from interlock.protocol.ax.registration.authority import unverified_fault
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.start_errors import CertificatesInvalid
@@ -146,13 +146,15 @@ class Certificates:
         return datetime.datetime.fromtimestamp(self._clock.wall(), datetime.UTC)
 
 
-_MALFORMED: Final = unverified("certificate", "the client certificate cannot be read")
-_UNTRUSTED: Final = unverified(
+_MALFORMED: Final = unverified_fault("certificate", "the client certificate cannot be read")
+_UNTRUSTED: Final = unverified_fault(
     "certificate_untrusted",
     "the client certificate is not in date, not for clients, without a name, or of a CA that is not trusted here",
 )
-_REVOKED: Final = unverified("certificate_revoked", "the client certificate was revoked")
-_UNKNOWN: Final = unverified("revocation_unknown", "whether the client certificate was revoked cannot be told now")
+_REVOKED: Final = unverified_fault("certificate_revoked", "the client certificate was revoked")
+_UNKNOWN: Final = unverified_fault(
+    "revocation_unknown", "whether the client certificate was revoked cannot be told now"
+)
 
 
 def _signed_by(one: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import msgspec
 from starlette.responses import Response
 
-from interlock.protocol.jsontext.display import bounded, differences, laid_out
+from interlock.protocol.jsontext.display import cut_lines, differences, layout_lines
 from interlock.surface.operator.pages import page, text
 
 LINES_MAX: Final = 2000  # shown of arguments or a definition
@@ -92,8 +92,8 @@ def shown_params(params: bytes, kind: str) -> list[str]:
     except (msgspec.DecodeError, UnicodeDecodeError):
         change = {}
     if change.keys() == {"before", "after"}:
-        return bounded(differences(bytes(change["before"]), bytes(change["after"])), LINES_MAX)
-    return bounded(laid_out(params), LINES_MAX)
+        return cut_lines(differences(bytes(change["before"]), bytes(change["after"])), LINES_MAX)
+    return cut_lines(layout_lines(params), LINES_MAX)
 
 
 def _title(one: dict[str, Any]) -> str:

@@ -76,9 +76,9 @@ def judge_confirmation(
         return invalid("too_long", f"the proof is longer than {TOKEN_CHARS_MAX} characters")
     jwt = read_jwt_untrusted(proof.token, _TYPES)
     if isinstance(jwt, Invalid):
-        return _refused(jwt.reason)
+        return _refusal(jwt.reason)
     if jwt.alg not in _ALGORITHMS:
-        return _refused(Reason.ALGORITHM)
+        return _refusal(Reason.ALGORITHM)
     bound = _read_bound(proof.token)
     if isinstance(bound, Fault):
         return bound
@@ -113,7 +113,7 @@ def approvers(tool: str, anchors: Sequence[Anchor]) -> tuple[Anchor, ...]:
     return tuple(anchor for anchor in anchors if any(fnmatchcase(tool, pattern) for pattern in anchor.approves))
 
 
-def replayed() -> Fault:
+def replay_fault() -> Fault:
     """The refusal of a proof whose jti was used before."""
     return refusal(CONFIRMATION_USED, "the proof was used before; make one for each confirmation", reason="replayed")
 
@@ -129,7 +129,7 @@ _WORDS: Final = {
 }
 
 
-def _refused(reason: Reason) -> Fault:
+def _refusal(reason: Reason) -> Fault:
     word, why = _WORDS.get(reason, ("malformed", reason.value))
     return invalid(word, why)
 
@@ -159,7 +159,7 @@ def _signer(jwt: Jwt, tool: str, anchors: Sequence[Anchor], verify: Verify) -> t
             return anchor, found
         else:
             return invalid("not_entitled", f"the signer may not approve {tool}")
-    return _refused(refused)
+    return _refusal(refused)
 
 
 def _candidates(jwt: Jwt, anchors: Sequence[Anchor]) -> Iterator[tuple[Anchor, Jwk | Invalid]]:
@@ -203,14 +203,14 @@ def _kind(bound: _Bound, said: str | None, anchor: Anchor, asked: Asked) -> Proo
     if bound.nonce is not None or said == "policy_nonce":
         if bound.nonce != asked.nonce or not asked.nonce:
             return invalid("nonce", "the proof must have the nonce of this confirmation")
-        return "policy_nonce" if said in (None, "policy_nonce") else _misnamed(said)
+        return "policy_nonce" if said in (None, "policy_nonce") else _wrong_subject(said)
     personal = anchor.source != "jwks"
     if said == "operator_signature" or (said is None and personal):
-        return "operator_signature" if personal else _misnamed(said)
-    return "approval_token" if said in (None, "approval_token") else _misnamed(said)
+        return "operator_signature" if personal else _wrong_subject(said)
+    return "approval_token" if said in (None, "approval_token") else _wrong_subject(said)
 
 
-def _misnamed(said: str | None) -> Fault:
+def _wrong_subject(said: str | None) -> Fault:
     return invalid("kind", f"the proof is not of the type {str(said)[:32]!r} that it is presented as")
 
 

@@ -47,7 +47,7 @@ Verify = Callable[[Assertion, Jwk], Invalid | None]  # None: the signature holds
 
 def challenge(asked: Asked, *, now: float, entropy: bytes) -> bytes:
     """What a passkey is asked to sign at this moment, in UNIX time; `entropy` is as good as random."""
-    return _bound(asked) + int(now).to_bytes(_TIME_BYTES) + entropy
+    return _bound_text(asked) + int(now).to_bytes(_TIME_BYTES) + entropy
 
 
 def judge_passkey(
@@ -66,9 +66,9 @@ def judge_passkey(
         return signer
     anchor, key = signer
     answered = maybe_challenge(assertion.client_data) or b""
-    counter = check_assertion(assertion, challenge=_expected(answered, asked), party=party)
+    counter = check_assertion(assertion, challenge=_expected_challenge(answered, asked), party=party)
     if isinstance(counter, Wrong):
-        return invalid(*_explained(counter, answered, asked))
+        return invalid(*_explanation(counter, answered, asked))
     if verify(assertion, key) is not None:
         return invalid("signature", "the signature of the passkey is wrong")
     made_at = float(int.from_bytes(answered[_BOUND_BYTES : _BOUND_BYTES + _TIME_BYTES]))
@@ -94,17 +94,17 @@ def passkeys_for(tool: str, anchors: Sequence[Anchor]) -> tuple[Jwk, ...]:
     return tuple(key for anchor in approvers(tool, anchors) if anchor.source == "passkey" for key in anchor.keys)
 
 
-def _bound(asked: Asked) -> bytes:
+def _bound_text(asked: Asked) -> bytes:
     which = "\n".join((asked.aggregator_id, asked.confirmation_id, asked.nonce))
     return bytes.fromhex(asked.call_digest) + hashlib.sha256(which.encode()).digest()
 
 
-def _expected(answered: bytes, asked: Asked) -> bytes:
+def _expected_challenge(answered: bytes, asked: Asked) -> bytes:
     """Time and random part are the challenge's own; of another length it is none of ours."""
-    return _bound(asked) + (answered[_BOUND_BYTES:] if len(answered) == _CHALLENGE_BYTES else b"")
+    return _bound_text(asked) + (answered[_BOUND_BYTES:] if len(answered) == _CHALLENGE_BYTES else b"")
 
 
-def _explained(wrong: Wrong, answered: bytes, asked: Asked) -> tuple[str, str]:
+def _explanation(wrong: Wrong, answered: bytes, asked: Asked) -> tuple[str, str]:
     """A signature over something else is named as of other proofs."""
     if wrong.reason != "challenge" or len(answered) != _CHALLENGE_BYTES:
         return wrong.reason, wrong.why

@@ -67,15 +67,15 @@ def judge_proof(
     """
     jwt = read_jwt_untrusted(proof.token, _TYPES)
     if isinstance(jwt, Invalid):
-        return _refused(jwt.reason)
+        return _refusal(jwt.reason)
     if jwt.alg not in _ALGORITHMS:
-        return _refused(Reason.ALGORITHM)
+        return _refusal(Reason.ALGORITHM)
     found = _key(jwt, authority, anchors)
     if isinstance(found, Fault):
         return found
     anchor, key = found
     if (invalid := verify(jwt, key)) is not None:
-        return _refused(invalid.reason)
+        return _refusal(invalid.reason)
     return _judge_claims(jwt.claims, authority, anchor.name, audiences, now)
 
 
@@ -91,9 +91,9 @@ def audience_of(url: str) -> str:
     return {"ws": "http", "wss": "https"}.get(scheme.lower(), scheme) + mark + rest
 
 
-def replayed() -> Fault:
+def replay_fault() -> Fault:
     """The refusal of a proof whose jti was used before."""
-    return unverified("replayed", "the proof was used before; make one for each registration")
+    return unverified_fault("replayed", "the proof was used before; make one for each registration")
 
 
 def check_certificate(authority: str, dns_names: Iterable[str]) -> Fault | None:
@@ -103,10 +103,10 @@ def check_certificate(authority: str, dns_names: Iterable[str]) -> Fault | None:
     """
     if any(maybe_dns_name(name) == authority for name in dns_names):
         return None
-    return unverified("certificate", f"the client certificate has no DNS name {authority}")
+    return unverified_fault("certificate", f"the client certificate has no DNS name {authority}")
 
 
-def unverified(reason: str, why: str) -> Fault:
+def unverified_fault(reason: str, why: str) -> Fault:
     return refusal(AUTHORITY_UNVERIFIED, why, reason=reason)
 
 
@@ -121,9 +121,9 @@ WORDS: Final = {  # of whatever is proved by a signed token
 }
 
 
-def _refused(reason: Reason) -> Fault:
+def _refusal(reason: Reason) -> Fault:
     word, why = WORDS.get(reason, ("malformed", reason.value))
-    return unverified(word, why)
+    return unverified_fault(word, why)
 
 
 def _key(jwt: Jwt, authority: str, anchors: Sequence[Anchor]) -> tuple[Anchor, Jwk] | Fault:
@@ -134,26 +134,26 @@ def _key(jwt: Jwt, authority: str, anchors: Sequence[Anchor]) -> tuple[Anchor, J
         return next(anchor for anchor in speaking if key in anchor.keys), key
     others = [key for anchor in anchors if anchor not in speaking for key in anchor.keys]
     if key.reason is Reason.KEY_UNKNOWN and isinstance(select(others, jwt.alg, jwt.kid), Jwk):
-        return unverified("key_of_another", f"the key of the proof does not speak for {authority}")
-    return _refused(key.reason)
+        return unverified_fault("key_of_another", f"the key of the proof does not speak for {authority}")
+    return _refusal(key.reason)
 
 
 def _judge_claims(claims: Claims, authority: str, anchor: str, audiences: Sequence[str], now: float) -> Proved | Fault:
     subject = claims.sub or ""
     if authority not in (maybe_authority(subject), maybe_dns_name(subject)):
-        return unverified("subject", f"sub of the proof must be {SCHEME}{authority}")
+        return unverified_fault("subject", f"sub of the proof must be {SCHEME}{authority}")
     said = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
     if not any(same_resource(one.rstrip("/"), own.rstrip("/")) for one in said for own in audiences):
         own = " or ".join(dict.fromkeys(audiences))
-        return unverified("audience", f"aud of the proof must be what this aggregator is called: {own}")
+        return unverified_fault("audience", f"aud of the proof must be what this aggregator is called: {own}")
     if claims.iat is None or claims.exp is None:
-        return unverified("claims", "the proof must have iat and exp")
+        return unverified_fault("claims", "the proof must have iat and exp")
     if claims.iat > now + SKEW_S or (claims.nbf is not None and claims.nbf > now + SKEW_S):
-        return unverified("not_yet", "the proof is not valid yet; compare the clocks")
+        return unverified_fault("not_yet", "the proof is not valid yet; compare the clocks")
     if now >= claims.exp:
-        return unverified("expired", "the proof has expired")
+        return unverified_fault("expired", "the proof has expired")
     if claims.exp - claims.iat > PROOF_S_MAX:
-        return unverified("lifetime", f"exp of the proof must be at most {PROOF_S_MAX:.0f} seconds after iat")
+        return unverified_fault("lifetime", f"exp of the proof must be at most {PROOF_S_MAX:.0f} seconds after iat")
     if not isinstance(claims.jti, str) or not 0 < len(claims.jti) <= JTI_MAX:
-        return unverified("claims", f"the proof must have a jti of 1 to {JTI_MAX} characters")
+        return unverified_fault("claims", f"the proof must have a jti of 1 to {JTI_MAX} characters")
     return Proved(authority=authority, anchor=anchor, jti=claims.jti, expires_at=claims.exp)

@@ -37,7 +37,7 @@ class BadLease(Exception):
 
 
 def lease_of(aggregator_id: str, session_id: str) -> Lease:
-    return Lease(aggregator_id=aggregator_id, session_hash=_hashed(session_id))
+    return Lease(aggregator_id=aggregator_id, session_hash=_hash(session_id))
 
 
 def lease_s(interval_ms: int) -> float:
@@ -95,9 +95,9 @@ def split_brain(holder_aggregator_id: str) -> Fault:
 
 def _releases(released_session: str | None, held: Lease) -> bool:
     return released_session is not None and hmac.compare_digest(
-        _hashed(released_session).encode(), held.session_hash.encode()
+        _hash(released_session).encode(), held.session_hash.encode()
     )
 
 
-def _hashed(session_id: str) -> str:
+def _hash(session_id: str) -> str:
     return hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()

@@ -226,8 +226,8 @@ class Registrant:
             return (Ignored(reason="an answer to a request that was not made"),)
         del self._asked[id]
         if asked == "deregister":
-            return self._ended("deregistered")
-        self._heard(id)
+            return self._end("deregistered")
+        self._note_contact(id)
         return ()
 
     def refused(self, id: int, fault: Fault, now: float, jitter: float) -> Steps:
@@ -237,7 +237,7 @@ class Registrant:
             case None:
                 return (Ignored(reason="an error for a request that was not made"),)
             case "deregister":
-                return self._ended(fault.message)
+                return self._end(fault.message)
             case "register":
                 return self._refuse(fault, now, jitter)
             case "heartbeat":
@@ -246,7 +246,7 @@ class Registrant:
                 if fault.code == errors.REGISTRATION_CYCLE:  # by a subtree it learnt from a heartbeat (AX-5.3-5)
                     self._held_session = None
                     return self._refuse(fault, now, jitter)
-                self._heard(id)  # whatever it thinks of the beat, it lives
+                self._note_contact(id)  # whatever it thinks of the beat, it lives
                 return ()
             case _:
                 assert_never(asked)
@@ -258,7 +258,7 @@ class Registrant:
             said = f"it answered mcpax/register with nonsense: {reason}"
             return self._fail(said, now, jitter, hang_up=True)
         if asked == "deregister":
-            return self._ended(reason)
+            return self._end(reason)
         return (Ignored(reason=reason),)  # a heartbeat answered with nonsense stays unanswered
 
     def subtree_changed(self, subtree_ids: tuple[str, ...], now: float) -> Steps:
@@ -319,10 +319,10 @@ class Registrant:
                 said = f"no answer to mcpax/register within {ANSWER_S:g} s"
                 return self._fail(said, now, jitter, hang_up=True)
             case State.REGISTERED:
-                self._settled()
+                self._settle()
                 return ()
             case State.CLOSED:
-                return self._ended(f"no answer to mcpax/deregister within {FAREWELL_S:g} s")
+                return self._end(f"no answer to mcpax/deregister within {FAREWELL_S:g} s")
             case _:
                 assert_never(self.state)
 
@@ -375,14 +375,14 @@ class Registrant:
         self._asked.pop(id, None)
         self._subtree_in.pop(id, None)
 
-    def _heard(self, id: int) -> None:
+    def _note_contact(self, id: int) -> None:
         if (said := self._subtree_in.pop(id, None)) is not None:
             self._subtree_said = said
         for sent in [sent for sent in self._beats if sent <= id]:
             self._forget_beat(sent)
-        self._settled()
+        self._settle()
 
-    def _settled(self) -> None:
+    def _settle(self) -> None:
         self._prospects[self._parent()].failures = 0
 
     def _lost_at(self) -> float | None:
@@ -401,7 +401,7 @@ class Registrant:
 
     def _refuse(self, fault: Fault, now: float, jitter: float) -> Steps:
         mendable = fault.code not in UNMENDABLE
-        return self._fail(_shown(fault), now, jitter, fault=fault, mendable=mendable, hang_up=True)
+        return self._fail(_display(fault), now, jitter, fault=fault, mendable=mendable, hang_up=True)
 
     def _fail(
         self,
@@ -439,7 +439,7 @@ class Registrant:
         ready = [one for one in circle if self._prospects[one].retry_at <= now]
         return min(ready, key=lambda one: self._prospects[one].retry_at, default=None)
 
-    def _ended(self, reason: str) -> Steps:
+    def _end(self, reason: str) -> Steps:
         left = Left(parent=self._parent(), reason=reason)
         self._held_session = None
         self._forget_link()
@@ -488,6 +488,6 @@ def _interval_s(declared_ms: int, deadline_ms: int) -> float:
     return max(min(declared_ms, wanted_ms) / 1000, min(INTERVAL_MIN_S, declared_ms / 1000))
 
 
-def _shown(fault: Fault) -> str:
+def _display(fault: Fault) -> str:
     detail = (fault.data or {}).get("detail")
     return f"{fault.message}: {detail}" if isinstance(detail, str) else fault.message

@@ -110,7 +110,7 @@ class Registrations:
         if fault := self.check(request, peer, owner):
             return Step(fault, tuple(events))
         replaces: str | None = None
-        for old in self._displaced(request):
+        for old in self._displaced_seats(request):
             if old.segment == request.segment:
                 replaces = old.session.session_id
             events += self._leave(old, "superseded", now, retaken=old.segment == request.segment)
@@ -256,7 +256,7 @@ class Registrations:
             own = self._by_subserver.get(request.subserver_id)
             if fault := self._check_size(request.subtree_ids, own):
                 return fault
-        if len(self._by_segment) - len([*self._displaced(request)]) >= self.policy.registrations_max:
+        if len(self._by_segment) - len([*self._displaced_seats(request)]) >= self.policy.registrations_max:
             return Fault(UNAVAILABLE, "unavailable", {"reason": "too_many_registrations"})
         return None
 
@@ -269,7 +269,7 @@ class Registrations:
         why = f"{SUBTREE_IDS} must not bring the tree below this aggregator above {SUBTREE_IDS_MAX} ids"
         return Fault(INVALID_PARAMS, why, {"member": SUBTREE_IDS})
 
-    def _displaced(self, request: Register) -> Iterator[_Seat]:
+    def _displaced_seats(self, request: Register) -> Iterator[_Seat]:
         """The seats that end if the request is granted."""
         own, holder = self._by_subserver.get(request.subserver_id), self._by_segment.get(request.segment)
         if own is not None:

@@ -121,13 +121,13 @@ def compose(
     problems: list[Problem] = []
     for each in drafted.drafted:
         path = f"{OWN_TOOLS}/{each.contract.id}/{TOOL_FILE}"
-        files[path] = _asking(each.text) if asks is True or each.tool_name in (asks or ()) else each.text
+        files[path] = _question(each.text) if asks is True or each.tool_name in (asks or ()) else each.text
         bindings[each.tool_name] = each.binding(f"./{path}")
     for proposal in proposals:
         standing = known.get(proposal.contract_id)
         if standing is None:
             continue
-        fitted = _fitted(data, listed[proposal.tool_name], proposal, standing)
+        fitted = _fit(data, listed[proposal.tool_name], proposal, standing)
         if isinstance(fitted, Problem):
             problems.append(fitted)
             continue
@@ -145,12 +145,12 @@ def compose(
     return Composed(driver=driver, files={**files, DRIVER_FILE: driver.text}, reviews=tuple(reviews))
 
 
-def _asking(text: str) -> str:
+def _question(text: str) -> str:
     front = read_frontmatter(text.encode(), TOOL_FILE).value
     return text if front is None else frontmatter_text({**front.data, "approval": ASKED})
 
 
-def _fitted(
+def _fit(
     data: Mapping[str, Any], tool: Tool, proposal: Proposal, standing: Known
 ) -> tuple[dict[str, Any], list[str]] | Problem:
     contract = standing.contract

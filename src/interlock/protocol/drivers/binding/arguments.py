@@ -54,19 +54,19 @@ class Feeding(msgspec.Struct, frozen=True, kw_only=True):
         """`transformed`: by argument_mapping's input name, the values a driver.py made of those with a transform."""
         used = [name for name in given if name in self.dropped]
         if used:
-            return _refused("input_unsupported", f"this driver takes no {_listed(used)}", driver_lacks=used)
+            return _refusal("input_unsupported", f"this driver takes no {_join_names(used)}", driver_lacks=used)
         made: dict[str, Any] = {}
         for name, value in given.items():
             feeds = self.inputs.get(name)
             if feeds is None:
                 continue
             if feeds.transform is not None and name not in transformed:
-                return _refused("internal", f"the transform of {quoted(name)} was not run")
+                return _refusal("internal", f"the transform of {quoted(name)} was not run")
             made[feeds.argument] = value if feeds.transform is None else transformed[name]
         stray = [name for name in given if name not in self.inputs]
         wrong = stray if not self.takes_more else [name for name in stray if name in self.fed]
         if wrong:
-            return _refused("input_invalid", f"the contract has no input {_listed(wrong)}", inputs=wrong)
+            return _refusal("input_invalid", f"the contract has no input {_join_names(wrong)}", inputs=wrong)
         made.update({name: given[name] for name in stray})
         for name, value in self.defaults.items():
             made.setdefault(name, value)
@@ -77,16 +77,16 @@ class Feeding(msgspec.Struct, frozen=True, kw_only=True):
             value = _inside(context, steps)
             if value is None:
                 missing = CONTEXT + ".".join(steps)
-                return _refused("input_invalid", f"the call has no {missing}", context=missing)
+                return _refusal("input_invalid", f"the call has no {missing}", context=missing)
             made[name] = value
         return made
 
 
-def _refused(code: str, message: str, **cause: Any) -> DriverError:
+def _refusal(code: str, message: str, **cause: Any) -> DriverError:
     return DriverError(code=code, message=message, cause=cause)
 
 
-def _listed(names: Collection[str]) -> str:
+def _join_names(names: Collection[str]) -> str:
     return ", ".join(quoted(name) for name in list(names)[:NAMES_MAX])
 
 
@@ -100,7 +100,7 @@ def _inside(context: Mapping[str, Any], steps: tuple[str, ...]) -> Any:
     return value
 
 
-def feeding(binding: Binding, contract: Contract, required: Collection[str] = ()) -> Feeding:
+def argument_feeds(binding: Binding, contract: Contract, required: Collection[str] = ()) -> Feeding:
     """Of a binding that `check_mapping` found nothing wrong with."""
     side = Side(contract.inputs)
     shape = side.shape(contract.inputs)
@@ -260,4 +260,4 @@ class _Check:
             taken.setdefault(target, name)
 
     def _inputs(self) -> str:
-        return f"its inputs are {_listed(self._declared)}" if self._declared else "it has no inputs"
+        return f"its inputs are {_join_names(self._declared)}" if self._declared else "it has no inputs"

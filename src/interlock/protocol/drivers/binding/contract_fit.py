@@ -20,7 +20,7 @@ WIDENED = "timeout_widened"
 def unfit(driver: Driver, binding: Binding, contract: Contract) -> tuple[Problem, ...]:
     return (
         *_version(driver, binding, contract),
-        *_narrowing(driver, binding, contract),
+        *_narrowing_problems(driver, binding, contract),
         *_timeout(driver, binding, contract),
     )
 
@@ -35,7 +35,7 @@ def _version(driver: Driver, binding: Binding, contract: Contract) -> Iterator[P
         )
 
 
-def _narrowing(driver: Driver, binding: Binding, contract: Contract) -> Iterator[Problem]:
+def _narrowing_problems(driver: Driver, binding: Binding, contract: Contract) -> Iterator[Problem]:
     narrowing = binding.schema_narrowing
     for key, dropped, schema in (
         ("drop_inputs", narrowing.drop_inputs, contract.inputs),

@@ -64,7 +64,7 @@ def check_entry(
             driver.places.problem(
                 "/implements",
                 "execute_binding_mismatch",
-                f"execute of {ENTRY} names {_listed(entry.execute)}, and this file binds {_listed(bound)}",
+                f"execute of {ENTRY} names {_join_names(entry.execute)}, and this file binds {_join_names(bound)}",
                 "name the same contracts in both",
             )
         )
@@ -90,5 +90,5 @@ def read_driver_result(driver: Driver, returned: Mapping[str, Any]) -> Any:
     return DriverError(code=code, message=message[:MESSAGE_CHARS_MAX], retryable=retryable)
 
 
-def _listed(names: Collection[str]) -> str:
+def _join_names(names: Collection[str]) -> str:
     return ", ".join(quoted(name) for name in sorted(names)[:10]) or "nothing"

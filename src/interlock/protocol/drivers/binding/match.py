@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.protocol.drivers.binding.arguments import Fed, Feeding, feeding
+from interlock.protocol.drivers.binding.arguments import Fed, Feeding, argument_feeds
 from interlock.protocol.drivers.binding.checks import check_binding, maybe_pattern
 from interlock.protocol.drivers.binding.contract_fit import unfit
 from interlock.protocol.drivers.binding.hook_entry import Entry
@@ -22,7 +22,7 @@ from interlock.protocol.drivers.model import Binding, Contract, Driver, Problem,
 from interlock.protocol.drivers.result_path import Path, read_path
 from interlock.protocol.drivers.schema.inclusion import Outcome, Verdict, differs, includes, together
 from interlock.protocol.drivers.schema.shapes import Shape, Side
-from interlock.protocol.drivers.schema.validators import Compiled, compiled
+from interlock.protocol.drivers.schema.validators import Compiled, compile_schema
 from interlock.protocol.jsontext.pointer import pointer_step, quoted
 
 MISMATCH: Final = "contract_mismatch"
@@ -81,9 +81,9 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
         """What the server is sent for an input that satisfies the contract. `transformed`: by the contract's input,
         what driver.py made of those with a transform."""
         made = self.feeding.arguments(given, context, transformed or {})
-        return made if isinstance(made, DriverError) else self.accepting(made)
+        return made if isinstance(made, DriverError) else self.check_arguments(made)
 
-    def accepting(self, arguments: dict[str, Any]) -> dict[str, Any] | DriverError:
+    def check_arguments(self, arguments: dict[str, Any]) -> dict[str, Any] | DriverError:
         """The arguments themselves where the server's inputSchema takes them (AIP-tools-8)."""
         fault = self.accepted.maybe_fault(arguments)
         if fault is None:
@@ -138,11 +138,11 @@ class _Matching:
 
     def outcome(self, before: tuple[Problem, ...]) -> Bound | tuple[Problem, ...]:
         schema = self._tool.get("inputSchema", ANY_ARGUMENTS)
-        accepted = self._compiled(schema, "input")
+        accepted = self._compile(schema, "input")
         offered = self._tool.get("outputSchema")
         if offered is not None:
-            self._compiled(offered, "output")
-        outputs = compiled(self._contract.outputs)
+            self._compile(offered, "output")
+        outputs = compile_schema(self._contract.outputs)
         if outputs is None:
             self._mismatch("output", "", "a schema that does not compile", "whatever it has")
         if accepted is None or outputs is None or self._is_refused():
@@ -172,9 +172,9 @@ class _Matching:
         ours, theirs = Side(self._contract.inputs), Side(schema)
         inputs, accepted = ours.shape(self._contract.inputs), theirs.shape(schema)
         required = accepted.required()
-        fed = feeding(self._binding, self._contract, required)
+        fed = argument_feeds(self._binding, self._contract, required)
         mine, always = inputs.names(), set(inputs.required())
-        found = [self._supplied(name, fed, always) for name in required]
+        found = [self._check_supply(name, fed, always) for name in required]
         for each in fed.inputs.values():
             if each.argument not in fed.context:
                 found.append(_goes(each, mine.get(each.input, ()), ours, theirs, accepted))
@@ -192,7 +192,7 @@ class _Matching:
         return fed
 
     @staticmethod
-    def _supplied(name: str, fed: Feeding, always: set[str]) -> Outcome:
+    def _check_supply(name: str, fed: Feeding, always: set[str]) -> Outcome:
         """A required argument is fed by something that is always there."""
         if name in fed.defaults or name in fed.context:
             return Outcome()
@@ -224,15 +224,15 @@ class _Matching:
         settled = settle(binding, path, self._contract, offered, pattern, strict=self._strict)
         for each in settled.refusals:
             if self._entry.parses:
-                self._unverified("output", each.path, each.wide, each.narrow)
+                self._note_unverified("output", each.path, each.wide, each.narrow)
             else:
                 self._mismatch("output", each.path, each.wide, each.narrow, settled.hint)
         for each in settled.doubts:
-            self._unverified("output", each.path, each.wide, each.narrow)
+            self._note_unverified("output", each.path, each.wide, each.narrow)
         if settled.falls_back and not self._entry.parses:
             self._say(
                 "extract_text_fallback",
-                f"{self._told('output')}: the server has no {quoted(path.only_name or '')}, so its text is taken",
+                f"{self._describe('output')}: the server has no {quoted(path.only_name or '')}, so its text is taken",
                 "write $.content, or set text_fallback: false to have this refused",
                 "warning",
                 "/metadata/mcp/result_extract",
@@ -248,13 +248,13 @@ class _Matching:
             outputs=outputs,
         )
 
-    def _compiled(self, schema: Any, side: str) -> Compiled | None:
-        made = compiled(schema)
+    def _compile(self, schema: Any, side: str) -> Compiled | None:
+        made = compile_schema(schema)
         if made is None:
             contract = "a schema" if side == "input" else "outputs"
             self._mismatch(side, "", contract, "a schema that does not compile")
         elif not made.is_whole:
-            self._unverified(side, "", "its schema", "a reference to another place, which is not fetched")
+            self._note_unverified(side, "", "its schema", "a reference to another place, which is not fetched")
         return made
 
     def _tell(self, side: str, outcome: Outcome) -> None:
@@ -262,19 +262,19 @@ class _Matching:
             if outcome.verdict is Verdict.NO and not self._entry.builds:
                 self._mismatch(side, each.path, each.narrow, each.wide)
             else:
-                self._unverified(side, each.path, each.narrow, each.wide)
+                self._note_unverified(side, each.path, each.narrow, each.wide)
 
-    def _told(self, side: str, path: str = "") -> str:
+    def _describe(self, side: str, path: str = "") -> str:
         binding = self._binding
         place = f", {path}" if path else ""
         return f"binding {binding.index} ({self._contract.id} to {quoted(binding.tool_name)}), {side}{place}"
 
     def _mismatch(self, side: str, path: str, contract: str, server: str, hint: str = "") -> None:
-        message = f"{self._told(side, path)}: the contract has {contract}, the server has {server}"
+        message = f"{self._describe(side, path)}: the contract has {contract}, the server has {server}"
         self._say(MISMATCH, message, hint or _HINTS[side])
 
-    def _unverified(self, side: str, path: str, contract: str, server: str) -> None:
-        message = f"{self._told(side, path)}: the contract has {contract}, the server has {server}"
+    def _note_unverified(self, side: str, path: str, contract: str, server: str) -> None:
+        message = f"{self._describe(side, path)}: the contract has {contract}, the server has {server}"
         # A server that says nothing of its results is nobody's mistake here: it is recorded (AIP-tools-6), no more.
         severity: Severity = "note" if server == UNLISTED else "warning"
         self._say(UNVERIFIED, message, "nothing to do: it is checked at every call", severity)

@@ -12,7 +12,7 @@ from interlock.protocol.drivers.result_path import Name, Path
 from interlock.protocol.drivers.result_pattern import Pattern
 from interlock.protocol.drivers.schema.inclusion import Difference, Verdict, includes
 from interlock.protocol.drivers.schema.overlap import exclusions
-from interlock.protocol.drivers.schema.path_types import Nowhere, Unknown, walked
+from interlock.protocol.drivers.schema.path_types import Nowhere, Unknown, path_type
 from interlock.protocol.drivers.schema.shapes import Side, types_shown
 
 TEXT: Final[Mapping[str, Any]] = {"type": "string"}
@@ -40,24 +40,24 @@ def settle(
     if parse is not None:
         mode: Mode = parse.form or ("text" if offered is None or parse.source in {"text", "content"} else "structured")
         side, base = _base_of_parse(parse, offered, pattern)
-        return _walked(mode, side, base, binding, path, outputs)
+        return _settle_path(mode, side, base, binding, path, outputs)
     if offered is None:
-        return _unlisted(binding, path, outputs, strict)
+        return _settle_unlisted(binding, path, outputs, strict)
     side = Side(offered)
     name = path.only_name
     if name is not None and _is_text_shaped(side, offered) and name not in side.shape(offered).names():
         return _fallback("structured", name, side, binding, outputs, strict)
-    return _walked("structured", side, offered, binding, path, outputs)
+    return _settle_path("structured", side, offered, binding, path, outputs)
 
 
-def _unlisted(binding: Binding, path: Path, outputs: Side, strict: bool) -> Settled:
+def _settle_unlisted(binding: Binding, path: Path, outputs: Side, strict: bool) -> Settled:
     """A tool without outputSchema. Its text is read as JSON only where a text could not satisfy the contract."""
     doubt = Difference(path="", narrow=UNLISTED, wide="outputs")
     first = path.steps[0] if path.steps else None
     textual = _object_of(CONTENT, TEXT) if first is None else TEXT
     name = path.only_name
     reaches = first is None or name is not None or first == Name(CONTENT)
-    if not reaches or exclusions(Side({}), _wrapped(textual, binding), outputs, outputs.root):
+    if not reaches or exclusions(Side({}), _wrap(textual, binding), outputs, outputs.root):
         return Settled(mode="json", doubts=(doubt,))
     if name is None or name == CONTENT:
         return Settled(mode="text", doubts=(doubt,))
@@ -70,22 +70,22 @@ def _fallback(mode: Mode, name: str, side: Side, binding: Binding, outputs: Side
     if strict or not binding.text_fallback:
         missing = Difference(path=f"/{name}", narrow="nothing of this name", wide="outputs")
         return Settled(mode=mode, refusals=(missing,))
-    return msgspec.structs.replace(_compared(mode, side, TEXT, binding, outputs), falls_back=True)
+    return msgspec.structs.replace(_settle_comparison(mode, side, TEXT, binding, outputs), falls_back=True)
 
 
-def _walked(mode: Mode, side: Side, base: Any, binding: Binding, path: Path, outputs: Side) -> Settled:
-    end = walked(side, base, path)
+def _settle_path(mode: Mode, side: Side, base: Any, binding: Binding, path: Path, outputs: Side) -> Settled:
+    end = path_type(side, base, path)
     if isinstance(end, Nowhere):
         missing = Difference(path=str(path), narrow=f"nothing at {end.step}", wide="outputs")
         return Settled(mode=mode, refusals=(missing,))
     if isinstance(end, Unknown):
         unknown = Difference(path=str(path), narrow=f"no schema at {end.step}", wide="outputs")
         return Settled(mode=mode, doubts=(unknown,))
-    return _compared(mode, side, {"allOf": list(end)}, binding, outputs)
+    return _settle_comparison(mode, side, {"allOf": list(end)}, binding, outputs)
 
 
-def _compared(mode: Mode, side: Side, found: Any, binding: Binding, outputs: Side) -> Settled:
-    given = _without(side, _wrapped(found, binding), binding.schema_narrowing.drop_outputs)
+def _settle_comparison(mode: Mode, side: Side, found: Any, binding: Binding, outputs: Side) -> Settled:
+    given = _without(side, _wrap(found, binding), binding.schema_narrowing.drop_outputs)
     apart = exclusions(side, given, outputs, outputs.root)
     if apart:
         text = side.shape(found).types == {"string"} and binding.result_parse is None
@@ -122,7 +122,7 @@ def _object_of(name: str, schema: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {name: schema}, "required": [name], "additionalProperties": False}
 
 
-def _wrapped(schema: Any, binding: Binding) -> Any:
+def _wrap(schema: Any, binding: Binding) -> Any:
     return schema if binding.result_wrap is None else _object_of(binding.result_wrap, schema)
 
 

@@ -62,7 +62,7 @@ def _value(text: str, at: int, depth: int) -> tuple[Any, int]:
             if len(found["int"]) > DIGITS_MAX:
                 raise NotPlain
             return int(found["int"]), found.end()
-    return _unescaped(found[found.lastgroup or ""]), found.end()
+    return _unescape(found[found.lastgroup or ""]), found.end()
 
 
 def _container(text: str, at: int, depth: int) -> tuple[Any, int]:
@@ -94,7 +94,7 @@ def _container(text: str, at: int, depth: int) -> tuple[Any, int]:
     return items, at + 1
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     if "\\" not in text:
         return text
     return _ESCAPE.sub(_letter, text)

@@ -14,7 +14,7 @@ PREFIX: Final = "ild1."
 _END: Final = " "  # in no driver's key
 
 
-def sealed(result: Raw, driver: str) -> Raw:
+def seal(result: Raw, driver: str) -> Raw:
     """An input_required whose state, if only for us, says who asked."""
     members: dict[str, Any] = decode_object(result) or {}
     state = maybe_string(members.get("requestState"))
@@ -22,12 +22,12 @@ def sealed(result: Raw, driver: str) -> Raw:
     return Raw(encode_value(members))
 
 
-def pinned_to(driver: str) -> str:
+def pin(driver: str) -> str:
     """A state without a question before it: the call goes to this driver or to nobody."""
     return f"{PREFIX}{driver}{_END}"
 
 
-def opened_untrusted(raw: Raw) -> tuple[str, Raw | None] | None:
+def open_untrusted(raw: Raw) -> tuple[str, Raw | None] | None:
     """The driver that asked, and its state; None: this is no state of ours."""
     said = maybe_string(raw)
     if said is None or not said.startswith(PREFIX):

@@ -99,7 +99,7 @@ def parse(text_untrusted: str, kinds: Mapping[str, Kind]) -> Ref | DriverError:
     return Ref(kind=name, uri=body, sha256=sha256)
 
 
-def printed(ref: Ref) -> str:
+def uri_text(ref: Ref) -> str:
     """The URI as it stands, unless its end would be read as a check."""
     body = ref.uri
     if _CHECK.search(body):

@@ -47,7 +47,7 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(found, Miss):
             text = _only_text(result) if self.falls_back else None
             if text is None:
-                return _failed(f"result_extract {self.path}: {found}", step=str(found.step))
+                return _failure(f"result_extract {self.path}: {found}", step=str(found.step))
             found = text
         if self.wrap is not None:
             found = {self.wrap: found}
@@ -60,11 +60,11 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
         fault = self.outputs.maybe_fault(value)
         if fault is None:
             return value
-        return _failed(f"the result is not as the contract has it: {fault}", pointer=fault.pointer)
+        return _failure(f"the result is not as the contract has it: {fault}", pointer=fault.pointer)
 
     def _base(self, result: Mapping[str, Any]) -> Any:
         if self.parse is not None:
-            return self._parsed(result, self.parse)
+            return self._parse(result, self.parse)
         if "structuredContent" in result:
             return result["structuredContent"]
         blocks = _blocks(result)
@@ -76,14 +76,14 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
             return {"content": "\n".join(text for text in texts if text is not None)}
         return {"content": blocks}
 
-    def _parsed(self, result: Mapping[str, Any], parse: ResultParse) -> Any:
+    def _parse(self, result: Mapping[str, Any], parse: ResultParse) -> Any:
         value = _source(result, parse)
         if isinstance(value, DriverError):
             return value
         if parse.form is not None:
             text = value if isinstance(value, str) else _member_text(value)
             if text is None:
-                return _failed(f"result_parse reads text, and {parse.source} of the result is none")
+                return _failure(f"result_parse reads text, and {parse.source} of the result is none")
             value = self._read(text, parse.form)
             if isinstance(value, DriverError):
                 return value
@@ -97,11 +97,11 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
                 try:
                     return read_literal(text)
                 except NotPlain:
-                    return _failed("the text is not a Python literal of plain data")
+                    return _failure("the text is not a Python literal of plain data")
             case "lines" | "records":
                 lines = _lines(text)
                 if len(lines) > LINES_MAX:
-                    return _failed(f"the text has more than {LINES_MAX} lines")
+                    return _failure(f"the text has more than {LINES_MAX} lines")
                 return lines if form == "lines" else self._records(lines)
         return text
 
@@ -111,7 +111,7 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
         for number, line in enumerate(lines, 1):
             record = self.pattern.record(line)
             if record is None:
-                return _failed(f"line {number} of the text is not like the pattern of result_parse", line=number)
+                return _failure(f"line {number} of the text is not like the pattern of result_parse", line=number)
             made.append(record)
         return made
 
@@ -122,7 +122,7 @@ def upstream_error(result: Mapping[str, Any]) -> DriverError:
     return DriverError(code="upstream_error", message="\n".join(texts) or UNKNOWN)
 
 
-def _failed(message: str, **cause: Any) -> DriverError:
+def _failure(message: str, **cause: Any) -> DriverError:
     return DriverError(code="output_parse_failed", message=message, cause=cause)
 
 
@@ -130,7 +130,7 @@ def _json(text: str) -> Any:
     try:
         return decode_value(text.encode())
     except (CodecError, UnicodeEncodeError):
-        return _failed("the text of the result is not JSON")
+        return _failure("the text of the result is not JSON")
 
 
 def _lines(text: str) -> list[str]:
@@ -147,13 +147,13 @@ def _source(result: Mapping[str, Any], parse: ResultParse) -> Any:
             return _blocks(result)
         case "structured":
             if "structuredContent" not in result:
-                return _failed("the result has no structuredContent")
+                return _failure("the result has no structuredContent")
             return result["structuredContent"]
         case "auto" if parse.form is None and "structuredContent" in result:
             return result["structuredContent"]
     texts = [text for block in _blocks(result) if (text := _text(block)) is not None]
     if not texts:
-        return _failed("the result has no text")
+        return _failure("the result has no text")
     return "\n".join(texts)
 
 

@@ -103,7 +103,7 @@ def _says_uri(schema: Any) -> bool:
 def _reason(uri: str, reach: Reach, resolve: Resolve) -> str | None:
     if len(uri) > URI_CHARS_MAX:
         return f"it has more than {URI_CHARS_MAX} characters"
-    seen = _seen(uri)
+    seen = _generous_reading(uri)
     found = _SCHEME.match(seen)
     if found is None and not seen.startswith("//"):
         return None
@@ -187,10 +187,10 @@ def _is_private(host: str) -> bool:
 
 
 def _begins_with_file(text: str) -> bool:
-    return ":" in text and _seen(text[:64])[:5].lower() == "file:"
+    return ":" in text and _generous_reading(text[:64])[:5].lower() == "file:"
 
 
-def _seen(text: str) -> str:
+def _generous_reading(text: str) -> str:
     """As the most generous reader sees it, who drops white space and takes a backslash for a slash."""
     return _DROPPED.sub("", text).replace("\\", "/")
 
@@ -210,10 +210,10 @@ def _spread(schemas: Iterable[Any], root: Any) -> Iterator[Mapping[str, Any]]:
         todo += [schema[key] for key in _BRANCHES if key in schema]
         reference = schema.get("$ref")
         if isinstance(reference, str):
-            todo.append(_referenced(root, reference))
+            todo.append(_reference_target(root, reference))
 
 
-def _referenced(root: Any, reference: str) -> Any:
+def _reference_target(root: Any, reference: str) -> Any:
     """What a local pointer leads to; anything else says nothing here."""
     if not reference.startswith("#"):
         return None

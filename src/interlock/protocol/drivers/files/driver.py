@@ -71,9 +71,9 @@ def read_driver(
     front = reading.value
     found = Found(front.places)
     front = _with_server_json(front, server_json, found)
-    refused = _refused_by_schemas(front)
+    refused = _schema_problems(front)
     if found.refused or refused:
-        return _done(None, (*found.problems, *refused))
+        return _reading(None, (*found.problems, *refused))
     if front.data["kind"] != "mcp":
         found.say(
             "/kind",
@@ -81,12 +81,12 @@ def read_driver(
             f"drivers of kind {front.data['kind']} are not run here",
             "use a driver of kind mcp, or another host for this one",
         )
-        return _done(None, found.problems)
+        return _reading(None, found.problems)
     _around(front, folder, beside, found)
     driver = _driver(front, found, insecure_hosts)
     if driver is not None:
         check_driver(driver, found)
-    return _done(None if found.refused else driver, found.problems)
+    return _reading(None if found.refused else driver, found.problems)
 
 
 def check_published(data_untrusted: bytes, file: str) -> tuple[Problem, ...]:
@@ -98,7 +98,7 @@ def check_published(data_untrusted: bytes, file: str) -> tuple[Problem, ...]:
     return _without_repeats((*first, *schema_problems.check(reading.value, "AIP-32", published=True)))
 
 
-def _done(driver: Driver | None, problems: Collection[Problem]) -> Reading[Driver]:
+def _reading(driver: Driver | None, problems: Collection[Problem]) -> Reading[Driver]:
     return Reading(value=driver, problems=tuple(sorted(problems, key=lambda each: _ORDER[each.severity])))
 
 
@@ -120,7 +120,7 @@ def _with_server_json(front: Frontmatter, server_json: bytes | None, found: Foun
     return Frontmatter(data={**front.data, "server": server}, places=front.places)
 
 
-def _refused_by_schemas(front: Frontmatter) -> tuple[Problem, ...]:
+def _schema_problems(front: Frontmatter) -> tuple[Problem, ...]:
     first = schema_problems.check(front, "AIP-30")
     kind = front.data.get("kind")
     other = isinstance(kind, str) and kind in KINDS and kind != "mcp"
@@ -201,14 +201,14 @@ def _driver(front: Frontmatter, found: Found, insecure_hosts: Collection[str]) -
         server = read_server(data["server"], data["transport"], extensions, found, insecure_hosts)
         if server is None:
             return None
-        return _made(front, server, extensions, found)
+        return _make_driver(front, server, extensions, found)
     except (msgspec.ValidationError, ValueError):
         # The schemas are closed over everything converted here; a gap between the two is refused, not raised.
         found.say("", "schema_invalid", "a value has the wrong form", "compare the file with the documentation")
         return None
 
 
-def _made(front: Frontmatter, server: Server, extensions: Extensions, found: Found) -> Driver:
+def _make_driver(front: Frontmatter, server: Server, extensions: Extensions, found: Found) -> Driver:
     data = front.data
     return Driver(
         name=data["name"],
@@ -218,7 +218,7 @@ def _made(front: Frontmatter, server: Server, extensions: Extensions, found: Fou
         server=server,
         transport=_transport(data["transport"], found),
         implements=tuple(_binding(index, entry) for index, entry in enumerate(data["implements"])),
-        protocol_version=_targeted(data.get("protocol_version"), found),
+        protocol_version=_target_version(data.get("protocol_version"), found),
         prompts=msgspec.convert(data.get("prompts", []), tuple[Prompt, ...]),
         resources=msgspec.convert(data.get("resources", []), tuple[Resource, ...]),
         connection=msgspec.convert(data.get("connection_options", {}), Connection),
@@ -282,7 +282,7 @@ def _transport(written: Any, found: Found) -> Any:
     return written
 
 
-def _targeted(written: str | None, found: Found) -> str | None:
+def _target_version(written: str | None, found: Found) -> str | None:
     if written is None:
         return None
     meant = protocol_version(written)

@@ -29,7 +29,7 @@ def check_driver(driver: Driver, found: Found) -> None:
     _bindings(driver, found)
     _integration(driver, found)
     _extensions(driver, found)
-    _installing(driver, found)
+    _check_installation(driver, found)
     _version_check(driver, found)
     _health_check(driver, found)
     _auth(driver, found)
@@ -114,7 +114,7 @@ def _extensions(driver: Driver, found: Found) -> None:
         )
 
 
-def _installing(driver: Driver, found: Found) -> None:
+def _check_installation(driver: Driver, found: Found) -> None:
     if driver.install and isinstance(driver.server, Remote):
         found.say("/install", "install_ignored", "a remote server is not installed", "remove install", "warning")
         return

@@ -55,7 +55,7 @@ class _Fault(Exception):
 
 def read_frontmatter(data_untrusted: bytes, file: str) -> Reading[Frontmatter]:
     try:
-        text = _fenced(data_untrusted)
+        text = _between_fences(data_untrusted)
         lines: dict[str, int] = {"": 1}
         data = _Builder(text, lines).document()
     except _Fault as fault:
@@ -76,14 +76,14 @@ def read_frontmatter(data_untrusted: bytes, file: str) -> Reading[Frontmatter]:
 def read_yaml(data_untrusted: bytes, file: str, *, values_max: int) -> Reading[Any]:
     """A whole file of the same YAML, without fences. How many bytes it may have is the caller's to say."""
     try:
-        return Reading(value=_Builder(_decoded(data_untrusted), {}, values_max).document())
+        return Reading(value=_Builder(_decode(data_untrusted), {}, values_max).document())
     except _Fault as fault:
         return Reading(
             problems=(Problem(file=file, line=fault.line, code=CODE, message=fault.message, hint=fault.hint),)
         )
 
 
-def _fenced(data: bytes) -> str:
+def _between_fences(data: bytes) -> str:
     """What stands between the fences, after an empty line in place of the first, so that lines keep their numbers."""
     if len(data) > FILE_BYTES_MAX:
         raise _Fault(
@@ -100,7 +100,7 @@ def _fenced(data: bytes) -> str:
             found.append(b"")
             continue
         if stripped == FENCE.encode():
-            return _decoded(b"\n".join(found) + b"\n")
+            return _decode(b"\n".join(found) + b"\n")
         size += len(line) + 1
         if size > FRONTMATTER_BYTES_MAX:
             raise _Fault(
@@ -121,7 +121,7 @@ def _lines(data: bytes) -> Iterator[bytes]:
         start = end + 1
 
 
-def _decoded(data: bytes) -> str:
+def _decode(data: bytes) -> str:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -223,7 +223,7 @@ class _Builder:
         self._place(done.value)
 
     def _scalar(self, event: Any) -> None:
-        value = self._resolved(event)
+        value = self._resolve(event)
         if self._expects_key():
             if event.anchor is not None:
                 raise self._fault("a key has an anchor", "write the key out each time")
@@ -285,7 +285,7 @@ class _Builder:
                 f"the frontmatter holds more than {self._values_max} values, aliases expanded", "shorten it"
             )
 
-    def _resolved(self, event: Any) -> Any:
+    def _resolve(self, event: Any) -> Any:
         text: str = event.value
         tag = str(event.tag)
         if _UNUSABLE.search(text):

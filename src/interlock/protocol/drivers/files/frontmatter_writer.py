@@ -68,7 +68,7 @@ def _maybe_flow(values: Sequence[Any]) -> str | None:
 def _scalar(value: Any) -> str:
     if isinstance(value, str):
         plain = _PLAIN.fullmatch(value) and not _OTHERWISE.fullmatch(value) and len(value) <= FLOW_CHARS_MAX
-        return value if plain else f'"{"".join(map(_escaped, value))}"'
+        return value if plain else f'"{"".join(map(_escape, value))}"'
     if isinstance(value, Mapping):
         return "{}"
     if isinstance(value, list | tuple):
@@ -87,7 +87,7 @@ def _is_literal(text: str) -> bool:
     )
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     if character in _ESCAPES:
         return _ESCAPES[character]
     if character.isprintable():

@@ -33,13 +33,13 @@ def read_secrets(data_untrusted: bytes, file: str) -> Reading[Secrets]:
     if refused:
         return Reading(problems=refused)
     entries = tuple(_secret(entry) for entry in front.data["secrets"])
-    _, problems = merged((Secrets(entries=entries, places=front.places),))
+    _, problems = merge_inventories((Secrets(entries=entries, places=front.places),))
     if problems:
         return Reading(problems=problems)
     return Reading(value=Secrets(entries=entries, places=front.places))
 
 
-def merged(inventories: Iterable[Secrets]) -> tuple[tuple[Secret, ...], tuple[Problem, ...]]:
+def merge_inventories(inventories: Iterable[Secrets]) -> tuple[tuple[Secret, ...], tuple[Problem, ...]]:
     """One inventory of all files (AIP-19.file-3): equal entries count once, different ones with one slug are refused
     and neither counts."""
     entries: dict[str, tuple[Secret, Places]] = {}

@@ -29,7 +29,7 @@ def fault(text: str) -> str | None:
     return INVALID if "${" in rest else None
 
 
-def filled(text: str, values: Mapping[str, str]) -> str:
+def fill_secrets(text: str, values: Mapping[str, str]) -> str:
     """The text with every secret in its place. `values` holds all of `secret_names`; a value is never looked at for
     placeholders of its own."""
     return SECRET.sub(lambda found: values[found[1]], text)

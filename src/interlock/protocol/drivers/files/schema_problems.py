@@ -28,7 +28,7 @@ def check(front: Frontmatter, schema: str, *, published: bool = False) -> tuple[
     found: dict[str, Problem] = {}
     for error in _validator(schema, published).iter_errors(front.data):
         base = "".join(f"/{pointer_step(str(step))}" for step in error.instance_path)
-        for pointer, message, hint in _said(base, error.kind):
+        for pointer, message, hint in _findings(base, error.kind):
             found.setdefault(pointer, front.places.problem(pointer, INVALID, message, hint, schema=schema))
         if len(found) >= PROBLEMS_MAX:
             break
@@ -62,7 +62,7 @@ def fault_in_json_schema(schema: Any) -> SchemaFault | None:
 def _schema_fault_said(error: Any) -> dict[str, str]:
     if error.instance_path and error.instance_path[-1] == "type" and error.kind.name == "anyOf":
         return {"message": "it names a type that 2020-12 does not know", "hint": f"write one of {_TYPES}"}
-    _, _, hint = _said("", error.kind)[0]
+    _, _, hint = _findings("", error.kind)[0]
     return {"message": "it is not as JSON Schema 2020-12 has it", "hint": hint}
 
 
@@ -77,7 +77,7 @@ def _validator(name: str, published: bool) -> Any:
     return jsonschema_rs.Draft202012Validator(schema, offline=True)
 
 
-def _said(base: str, kind: Any) -> list[tuple[str, str, str]]:
+def _findings(base: str, kind: Any) -> list[tuple[str, str, str]]:
     """Pointer, what is wrong, what to do."""
     value = kind.value
     match kind.name:
@@ -96,7 +96,7 @@ def _said(base: str, kind: Any) -> list[tuple[str, str, str]]:
             wanted = " or ".join(_A_OR_AN.get(each, f"a {each}") for each in kind.types)
             return [(base, f"this is not {wanted}", f"write {wanted}")]
         case "enum":
-            return [(base, "this is not one of the values known here", f"write one of {_listed(kind.options)}")]
+            return [(base, "this is not one of the values known here", f"write one of {_join_names(kind.options)}")]
         case "const":
             return [(base, "this is not the value expected here", f"write {kind.expected_value}")]
         case "pattern":
@@ -114,5 +114,5 @@ def _said(base: str, kind: Any) -> list[tuple[str, str, str]]:
     return [(base, "this is not as the schema has it", "compare it with the documentation of this field")]
 
 
-def _listed(options: Any) -> str:
+def _join_names(options: Any) -> str:
     return ", ".join(str(each) for each in options)

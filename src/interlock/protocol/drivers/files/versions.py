@@ -130,7 +130,7 @@ def _bounds(part: str) -> tuple[_Bound, ...] | None:
         partial = _PARTIAL.fullmatch(comparator["rest"]) if comparator is not None else None
         if comparator is None or partial is None:
             return None
-        found += _desugared(comparator["operator"], partial)
+        found += _range_bounds(comparator["operator"], partial)
     return tuple(found)
 
 
@@ -139,21 +139,21 @@ def _between(low: str, high: str) -> tuple[_Bound, ...] | None:
     if first is None or last is None:
         return None
     found: list[_Bound] = []
-    lows, highs = _written(first), _written(last)
+    lows, highs = _numbers(first), _numbers(last)
     if lows:
-        found.append(_Bound(">=", Version(_padded(lows), _pre(first["pre"]) if len(lows) == 3 else ())))
+        found.append(_Bound(">=", Version(_pad(lows), _pre(first["pre"]) if len(lows) == 3 else ())))
     if len(highs) == 3:
-        found.append(_Bound("<=", Version(_padded(highs), _pre(last["pre"]))))
+        found.append(_Bound("<=", Version(_pad(highs), _pre(last["pre"]))))
     elif highs:
         found.append(_below_next(highs))
     return tuple(found)
 
 
-def _desugared(operator: str, partial: re.Match[str]) -> list[_Bound]:
-    written = _written(partial)
+def _range_bounds(operator: str, partial: re.Match[str]) -> list[_Bound]:
+    written = _numbers(partial)
     if not written:
         return [_NOTHING] if operator in {"<", ">"} else []
-    numbers = _padded(written)
+    numbers = _pad(written)
     whole = len(written) == 3
     pre = _pre(partial["pre"]) if whole else ()
     low = _Bound(">=", Version(numbers, pre))
@@ -182,7 +182,7 @@ def _desugared(operator: str, partial: re.Match[str]) -> list[_Bound]:
     return [low]
 
 
-def _written(partial: re.Match[str]) -> list[int]:
+def _numbers(partial: re.Match[str]) -> list[int]:
     """The numbers before the first x, or end."""
     found: list[int] = []
     for name in ("major", "minor", "patch"):
@@ -193,13 +193,13 @@ def _written(partial: re.Match[str]) -> list[int]:
     return found
 
 
-def _padded(written: list[int]) -> Numbers:
+def _pad(written: list[int]) -> Numbers:
     major, minor, patch = (*written, 0, 0)[:3]
     return (major, minor, patch)
 
 
 def _next(written: list[int]) -> Numbers:
-    return _padded([*written[:-1], written[-1] + 1])
+    return _pad([*written[:-1], written[-1] + 1])
 
 
 def _below_next(written: list[int]) -> _Bound:

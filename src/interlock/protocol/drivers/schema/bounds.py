@@ -56,7 +56,7 @@ def _patterns(schema: Mapping[str, Any]) -> Iterator[str]:
         yield from schema["patternProperties"]
 
 
-def referred(root: Any, reference: str) -> tuple[Any] | None:
+def reference_target(root: Any, reference: str) -> tuple[Any] | None:
     """Where a reference inside this schema leads, in a tuple; None: elsewhere or nowhere."""
     if reference == "#":
         return (root,)
@@ -91,7 +91,7 @@ def _weight(root: Any, schema: Any, known: dict[int, int]) -> int:
 
 def _here(root: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
     reference = schema.get("$ref")
-    target = referred(root, reference) if isinstance(reference, str) else None
+    target = reference_target(root, reference) if isinstance(reference, str) else None
     if target is not None:
         yield target[0]
     for key in _HERE_ONE:

@@ -87,13 +87,13 @@ class _Rewriting:
         if key == "dependencies" and isinstance(value, Mapping):
             return self._dependencies(value, depth)
         if key in _NAMED and isinstance(value, Mapping):
-            return {self._named(schema, key): {name: self.schema(each, depth) for name, each in value.items()}}
+            return {self._definition_key(schema, key): {name: self.schema(each, depth) for name, each in value.items()}}
         if key in _MANY and isinstance(value, list):
             return {key: [self.schema(each, depth) for each in value]}
         if key in _ONE or key == "items":
             return {key: self.schema(value, depth)}
         if key in {"$ref", "$recursiveRef"} and isinstance(value, str):
-            return {"$ref": self._moved(value)}
+            return {"$ref": self._moved_pointer(value)}
         if key == "$recursiveAnchor":
             return {}
         identifier = "id" if self._is_04 else "$id"
@@ -104,7 +104,7 @@ class _Rewriting:
             return {key: limit} if value and limit is not None else {}
         return {key: value}
 
-    def _named(self, schema: Mapping[str, Any], key: str) -> str:
+    def _definition_key(self, schema: Mapping[str, Any], key: str) -> str:
         """definitions move to $defs where that is free; under their old name 2020-12 finds them too."""
         return "$defs" if key == "definitions" and "$defs" not in schema else key
 
@@ -114,7 +114,7 @@ class _Rewriting:
         found: dict[str, Any] = {"dependentRequired": required} if required else {}
         return found | ({"dependentSchemas": schemas} if schemas else {})
 
-    def _moved(self, reference: str) -> str:
+    def _moved_pointer(self, reference: str) -> str:
         """A pointer into this document, along the way its target took. A step may be a keyword, or a name that only
         looks like one."""
         if not reference.startswith("#/"):
@@ -133,7 +133,7 @@ class _Rewriting:
             elif key == "dependencies" and isinstance(value, Mapping) and inner is not None:
                 written[place] = "dependentRequired" if isinstance(value.get(inner), list) else "dependentSchemas"
             elif key in _NAMED:
-                written[place] = self._named(at, key)
+                written[place] = self._definition_key(at, key)
             elif key not in _ONE and key not in _MANY and key != "items":
                 break
             if key in _ONE or (key == "items" and not isinstance(value, list)):

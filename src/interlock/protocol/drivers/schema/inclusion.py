@@ -143,7 +143,7 @@ class _Comparison:
             else:
                 refused.append(value)
         if refused:
-            return differs(Verdict.NO, path, _listed(refused), "not accepted there")
+            return differs(Verdict.NO, path, _join_names(refused), "not accepted there")
         return differs(Verdict.UNKNOWN, path, "its values", "a schema not applied alone") if unsure else YES
 
     def _alternatives(self, ours: Shape, wide: Any, path: str, depth: int) -> Outcome | None:
@@ -163,7 +163,7 @@ class _Comparison:
             listed = [part["const"]] if "const" in part else part["enum"]
             few = not ours.is_clear or any(ours.all_of(limit) for limit in _LIMITS)
             verdict = Verdict.UNKNOWN if few else Verdict.NO
-            found.append(differs(verdict, path, types_shown(ours.types), f"only {_listed(listed)}"))
+            found.append(differs(verdict, path, types_shown(ours.types), f"only {_join_names(listed)}"))
         for key in ("anyOf", "oneOf"):
             if isinstance(part.get(key), list):
                 found.append(self._choice(ours, narrow, part[key], key, path, depth))
@@ -185,8 +185,8 @@ class _Comparison:
             else:
                 holds = any(_is_same(each, part[key]) for each in mine)
             if not holds and not _is_nothing(key, part[key]):
-                told = f"{key} {_listed(mine)}" if mine else f"no {key}"
-                found.append(differs(Verdict.UNKNOWN, path, told, f"{key} {_listed([part[key]])}"))
+                told = f"{key} {_join_names(mine)}" if mine else f"no {key}"
+                found.append(differs(Verdict.UNKNOWN, path, told, f"{key} {_join_names([part[key]])}"))
         if isinstance(part.get("items"), list) and "array" in ours.types and part["items"] not in ours.all_of("items"):
             found.append(differs(Verdict.UNKNOWN, path, "an array", "items one by one"))
         return together(found)
@@ -196,7 +196,7 @@ class _Comparison:
     ) -> Outcome:
         """Each type of the narrow side has to find a branch of its own."""
         found = []
-        for types in _grouped(ours.types):
+        for types in _group_types(ours.types):
             fitting = [branch for branch in branches if types & self._wide.shape(branch).types]
             one = ({"type": _word(types)},)
             outcomes = [self.compare((*narrow, *one), branch, path, depth + 1) for branch in fitting]
@@ -223,10 +223,10 @@ class _Comparison:
             if name in known:
                 yield self.compare(schemas, known[name], place, depth + 1)
             else:
-                yield self._unlisted(schemas, part, place, depth)
+                yield self._compare_unlisted(schemas, part, place, depth)
         yield self._more(ours, part, known, path, depth)
 
-    def _unlisted(self, schemas: tuple[Any, ...], part: Mapping[str, Any], place: str, depth: int) -> Outcome:
+    def _compare_unlisted(self, schemas: tuple[Any, ...], part: Mapping[str, Any], place: str, depth: int) -> Outcome:
         """A property of the narrow side that the wide one does not name."""
         if part.get("patternProperties"):
             return YES  # told once, as a keyword
@@ -255,7 +255,7 @@ class _Comparison:
         return differs(Verdict.UNKNOWN, path, "further properties", "properties of its own")
 
 
-def _grouped(types: frozenset[str]) -> list[frozenset[str]]:
+def _group_types(types: frozenset[str]) -> list[frozenset[str]]:
     numbers = types & {"integer", "fraction"}
     return [frozenset([each]) for each in sorted(types - numbers)] + ([numbers] if numbers else [])
 
@@ -296,6 +296,6 @@ def _refers(value: Any) -> bool:
     return isinstance(value, list) and any(map(_refers, value))
 
 
-def _listed(values: Iterable[Any]) -> str:
+def _join_names(values: Iterable[Any]) -> str:
     text = ", ".join(msgspec.json.encode(each).decode() for each in list(values)[:DIFFERENCES_MAX])
     return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"

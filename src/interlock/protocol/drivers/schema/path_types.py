@@ -23,11 +23,11 @@ class Unknown(msgspec.Struct, frozen=True, kw_only=True):
 Found = tuple[Any, ...]  # schemas that all hold for what is found
 
 
-def walked(side: Side, schema: Any, path: Path) -> Found | Nowhere | Unknown:
-    return _walked(side, (schema,), path.steps, 0)
+def path_type(side: Side, schema: Any, path: Path) -> Found | Nowhere | Unknown:
+    return _path_type(side, (schema,), path.steps, 0)
 
 
-def _walked(side: Side, schemas: Found, steps: tuple[Step, ...], depth: int) -> Found | Nowhere | Unknown:
+def _path_type(side: Side, schemas: Found, steps: tuple[Step, ...], depth: int) -> Found | Nowhere | Unknown:
     if not steps:
         return schemas
     step, rest = steps[0], steps[1:]
@@ -37,7 +37,7 @@ def _walked(side: Side, schemas: Found, steps: tuple[Step, ...], depth: int) -> 
     if ("object" if isinstance(step, Name) else "array") not in shape.types:
         return Nowhere(step=step)
     for branches in alternatives(shape):
-        ends = [_walked(side, branch, steps, depth + 1) for branch in branches]
+        ends = [_path_type(side, branch, steps, depth + 1) for branch in branches]
         found = [{"allOf": list(end)} for end in ends if isinstance(end, tuple)]
         unknown = next((end for end in ends if isinstance(end, Unknown)), None)
         if unknown is not None:
@@ -55,11 +55,11 @@ def _walked(side: Side, schemas: Found, steps: tuple[Step, ...], depth: int) -> 
                 if shape.shuts_out(step.key)
                 else _additional(side, shape.all_of("additionalProperties"), step, rest, depth)
             )
-        return _walked(side, inner, rest, depth + 1)
+        return _path_type(side, inner, rest, depth + 1)
     inner = _element(shape, step)
     if inner is None:
         return Unknown(step=step)
-    end = _walked(side, inner, rest, depth + 1)
+    end = _path_type(side, inner, rest, depth + 1)
     if isinstance(step, Each | Where) and isinstance(end, tuple):
         return ({"type": "array", "items": {"allOf": list(end)}},)
     return end
@@ -69,7 +69,7 @@ def _additional(
     side: Side, additional: Found, step: Step, rest: tuple[Step, ...], depth: int
 ) -> Found | Nowhere | Unknown:
     schemas = tuple(each for each in additional if isinstance(each, dict))
-    return _walked(side, schemas, rest, depth + 1) if schemas else Unknown(step=step)
+    return _path_type(side, schemas, rest, depth + 1) if schemas else Unknown(step=step)
 
 
 def _element(shape: Any, step: Step) -> Found | None:

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.protocol.drivers.schema.bounds import referred
-from interlock.protocol.drivers.schema.validators import Compiled, compiled
+from interlock.protocol.drivers.schema.bounds import reference_target
+from interlock.protocol.drivers.schema.validators import Compiled, compile_schema
 
 DEPTH_MAX: Final = 32  # AIP-tools-5
 PARTS_MAX: Final = 256  # of one allOf, with what it refers to
@@ -99,7 +99,7 @@ class Side:
                 break
             reference = schema.get("$ref")
             if isinstance(reference, str):
-                target = referred(self.root, reference)
+                target = reference_target(self.root, reference)
                 if target is None or reference in seen or len(seen) > DEPTH_MAX:
                     clear = False
                 else:
@@ -131,13 +131,13 @@ class Side:
             around = self.root if isinstance(self.root, Mapping) else {}
             shared = {key: around[key] for key in ("$schema", "$defs", "definitions") if key in around}
             # The schema is kept beside its validator: its id is its own as long as it lives.
-            kept = self._compiled[id(schema)] = (schema, compiled({**shared, "allOf": [schema]}))
+            kept = self._compiled[id(schema)] = (schema, compile_schema({**shared, "allOf": [schema]}))
         return kept[1]
 
     def _types(self, parts: Iterable[Mapping[str, Any]], depth: int) -> frozenset[str]:
         left = EVERYTHING
         for part in parts:
-            left &= _declared(part)
+            left &= _declared_types(part)
             for key in ("anyOf", "oneOf"):
                 branches = part.get(key)
                 if isinstance(branches, list) and depth < DEPTH_MAX:
@@ -151,7 +151,7 @@ class Side:
             return EVERYTHING
         reference = branch.get("$ref")
         if isinstance(reference, str):
-            target = referred(self.root, reference)
+            target = reference_target(self.root, reference)
             found = EVERYTHING if target is None or depth > DEPTH_MAX else self._branch_types(target[0], depth + 1)
             return found if self._ref_alone else found & self._types([branch], depth)
         left = self._types([branch], depth)
@@ -177,7 +177,7 @@ def _bare(part: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return {name: value for name, value in part.items() if name not in {key, "$ref", "allOf"}}
 
 
-def _declared(part: Mapping[str, Any]) -> frozenset[str]:
+def _declared_types(part: Mapping[str, Any]) -> frozenset[str]:
     declared = part.get("type")
     names = [declared] if isinstance(declared, str) else declared if isinstance(declared, list) else None
     left = EVERYTHING

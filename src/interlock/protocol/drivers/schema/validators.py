@@ -55,13 +55,13 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
             self.validator.validate(value)
         except jsonschema_rs.ValidationError as error:
             pointer = "".join(f"/{pointer_step(str(step))}" for step in error.instance_path)
-            return _told(pointer, error.kind)
+            return _fault(pointer, error.kind)
         except ValueError:
             return Fault(pointer="", reason="it is nested too deeply, or holds text that is no Unicode")
         return None
 
 
-def compiled(schema: Any) -> Compiled | None:
+def compile_schema(schema: Any) -> Compiled | None:
     """None: this is no JSON Schema that stands by itself, or it is too large to be applied."""
     if not isinstance(schema, Mapping | bool) or not is_bounded(schema):
         return None
@@ -106,7 +106,7 @@ def _without_elsewhere(schema: Any) -> Any:
     return made
 
 
-def _told(pointer: str, kind: Any) -> Fault:
+def _fault(pointer: str, kind: Any) -> Fault:
     match kind.name:
         case "required":
             return Fault(pointer=f"{pointer}/{pointer_step(str(kind.value))}", reason="it is missing")

@@ -21,7 +21,7 @@ class Redactor:
             mark = f"[secret:{slug}]".encode()
             for text in (value, *value.splitlines()):
                 if len(text.strip()) >= CHARS_MIN:
-                    found |= dict.fromkeys(_written(text.strip() if text != value else text), mark)
+                    found |= dict.fromkeys(_spellings(text.strip() if text != value else text), mark)
         self._needles = sorted(found.items(), key=lambda each: -len(each[0]))  # the longest first: one may hold another
 
     def __bool__(self) -> bool:
@@ -52,7 +52,7 @@ class Redactor:
 NOTHING: Final = Redactor({})
 
 
-def _written(text: str) -> tuple[bytes, ...]:
+def _spellings(text: str) -> tuple[bytes, ...]:
     plain = json.dumps(text, ensure_ascii=False)[1:-1]
     ascii_alone = json.dumps(text)[1:-1]
     forms = (text, plain, ascii_alone, plain.replace("/", "\\/"), ascii_alone.replace("/", "\\/"))

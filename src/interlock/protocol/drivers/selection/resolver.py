@@ -112,10 +112,10 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
 
 def resolve(request: Request, candidates: Sequence[Candidate], policy: Policy) -> Resolution:
     rejected: list[Rejected] = []
-    fitting = _kept(candidates, rejected, 1, lambda each: _unfitting(request, each))
-    able = _kept(fitting, rejected, 2, lambda each: _unable(request, each))
-    allowed = _kept(able, rejected, 3, lambda each: _disallowed(request, each, policy))
-    ranked, decided_by = _ranked(request, allowed)
+    fitting = _keep(candidates, rejected, 1, lambda each: _check_fit(request, each))
+    able = _keep(fitting, rejected, 2, lambda each: _unable(request, each))
+    allowed = _keep(able, rejected, 3, lambda each: _check_policy(request, each, policy))
+    ranked, decided_by = _rank_candidates(request, allowed)
     error = None
     if request.pinned is not None:
         ranked = [each for each in ranked if _is_named(each.candidate, request.pinned)][:1]
@@ -145,7 +145,7 @@ def resolved_row(request: Request, resolution: Resolution) -> dict[str, Any]:
         "candidates_passed_phase_2_capability": resolution.passed_capability,
         "candidates_passed_phase_3_policy": resolution.passed_policy,
         "pinned_provider": request.pinned,
-        "rejected": _shown(resolution.rejected),
+        "rejected": _rows(resolution.rejected),
         "selected": None
         if chosen is None
         else {
@@ -164,7 +164,7 @@ def cost_units(contract: Contract, candidate: Candidate) -> float:
     return COST_OF_CLASS[contract.cost_class]
 
 
-def _kept(
+def _keep(
     candidates: Sequence[Candidate], rejected: list[Rejected], phase: int, fault: Callable[[Candidate], Fault | None]
 ) -> list[Candidate]:
     kept, dropped = [], []
@@ -178,7 +178,7 @@ def _kept(
     return kept
 
 
-def _unfitting(request: Request, candidate: Candidate) -> Fault | None:
+def _check_fit(request: Request, candidate: Candidate) -> Fault | None:
     """Phase 1."""
     contract, binding = request.contract, candidate.binding
     if not satisfies(contract.version, binding.version):
@@ -214,7 +214,7 @@ def _is_to_be_checked(request: Request, candidate: Candidate) -> bool:
     )
 
 
-def _disallowed(request: Request, candidate: Candidate, policy: Policy) -> Fault | None:
+def _check_policy(request: Request, candidate: Candidate, policy: Policy) -> Fault | None:
     """Phase 3."""
     tags = candidate.driver.policy_tags
     denied = [each for each in tags if each in policy.deny]
@@ -238,7 +238,7 @@ def _serves(regions: tuple[str, ...], wanted: str, policy: Policy) -> bool:
     )
 
 
-def _ranked(request: Request, candidates: Sequence[Candidate]) -> tuple[list[Choice], str]:
+def _rank_candidates(request: Request, candidates: Sequence[Candidate]) -> tuple[list[Choice], str]:
     """Phase 5. `decided_by` is the first rule in which the best and the second differ."""
     keyed = sorted(((_rank(request.contract, each), each) for each in candidates), key=lambda pair: pair[0])
     ranked = [
@@ -289,13 +289,13 @@ def _pin_lost(pinned: str, candidates: Sequence[Candidate], rejected: Sequence[R
     return _error(
         "pinned_provider_unavailable",
         {"pinned_provider": pinned, "phase": why.phase, "code": why.code, "reason": why.reason}
-        | {"candidates": _shown(removed)},
+        | {"candidates": _rows(removed)},
     )
 
 
 def _nobody_left(request: Request, candidates: Sequence[Candidate], rejected: Sequence[Rejected]) -> DriverError:
     """Phase 6 with nobody to bind."""
-    cause = {"candidates": _shown(rejected)}
+    cause = {"candidates": _rows(rejected)}
     codes = {each.code for each in rejected}
     code = codes.pop() if len(codes) == 1 else "no_route"
     if code == "input_unsupported":
@@ -313,7 +313,7 @@ def _error(code: str, cause: dict[str, Any]) -> DriverError:
     return DriverError(code=code, message=_MESSAGES[code], cause=cause)
 
 
-def _shown(rejected: Sequence[Rejected]) -> list[dict[str, Any]]:
+def _rows(rejected: Sequence[Rejected]) -> list[dict[str, Any]]:
     return [
         {"provider_id": each.driver, "phase": each.phase, "code": each.code, "reason": each.reason} for each in rejected
     ]

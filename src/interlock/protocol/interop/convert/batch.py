@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from interlock.protocol.interop.convert.draft import Wishes, drafted, refusal
+from interlock.protocol.interop.convert.draft import Wishes, draft_entry, refusal
 from interlock.protocol.interop.convert.entry import Surroundings
 from interlock.protocol.interop.model import Draft, Entry, Note
 from interlock.protocol.interop.read.self_reference import is_own
@@ -67,7 +67,7 @@ def batch(
         entry = sourced.entry
         if only and entry.name not in only:
             continue
-        draft = _judged(sourced, around, wishes, everything=everything, own_addresses=own_addresses)
+        draft = _judge(sourced, around, wishes, everything=everything, own_addresses=own_addresses)
         if isinstance(draft, Note):
             skipped.append(Skipped(name=entry.name, told=sourced.told, note=draft))
             continue
@@ -93,7 +93,7 @@ def batch(
             before = folders.get(identifier)
             alike = before is not None
         if identifier != draft.id:
-            again = drafted(entry, around, wishes, identifier=identifier)
+            again = draft_entry(entry, around, wishes, identifier=identifier)
             if isinstance(again, Note):
                 skipped.append(Skipped(name=entry.name, told=sourced.told, note=again))
                 continue
@@ -122,7 +122,7 @@ def with_hosts(planned: Planned, hosts: Sequence[str]) -> Planned | Note:
     return msgspec.structs.replace(planned, draft=draft) if problem is None else problem
 
 
-def _judged(
+def _judge(
     sourced: Sourced, around: Surroundings, wishes: Wishes, *, everything: bool, own_addresses: Collection[str]
 ) -> Draft | Note:
     entry = sourced.entry
@@ -130,7 +130,7 @@ def _judged(
         return Note(code="disabled", text=f"{entry.disabled}; --all takes it too")
     if is_own(entry, own_addresses):
         return Note(code="interlock_itself", text="this is Interlock itself")
-    return drafted(entry, around, wishes)
+    return draft_entry(entry, around, wishes)
 
 
 def _shape(draft: Draft) -> object:

@@ -1,6 +1,6 @@
 """A foreign entry as a driver of ours: server block, secrets, placeholders, limits (AIP-import-4 to -11).
 
-`drafted` is pure: what it has to know of the machine stands in `Surroundings`. A server that cannot become a driver
+`draft_entry` is pure: what it has to know of the machine stands in `Surroundings`. A server that cannot become a driver
 comes back as the Note that says why. Nothing is relaxed on the way: no approval, no host, no folder that the source
 does not name.
 """
@@ -19,8 +19,8 @@ from interlock.protocol.interop.convert.file_access import Sandboxing
 from interlock.protocol.interop.convert.inventory_text import PENDING
 from interlock.protocol.interop.convert.secret_names import Secrets
 from interlock.protocol.interop.model import Draft, Entry, Note
-from interlock.protocol.interop.read.launchers import Classified, classified, is_interpreter
-from interlock.protocol.interop.read.remote_bridges import Unwrapped, unwrapped
+from interlock.protocol.interop.read.launchers import Classified, classify_command, is_interpreter
+from interlock.protocol.interop.read.remote_bridges import Unwrapped, unwrap_bridge
 
 ID_CHARS_MAX: Final = 36  # so that <id>/<name> stays within the 80 characters of a slug
 _NOT_ID: Final = re.compile(r"[^a-z0-9]+")
@@ -41,7 +41,7 @@ def driver_id(name: str) -> str:
     return f"{slug if slug[0].isalpha() else f'server-{slug}'}-mcp"
 
 
-def drafted(entry: Entry, around: Surroundings, wishes: Wishes, *, identifier: str | None = None) -> Draft | Note:
+def draft_entry(entry: Entry, around: Surroundings, wishes: Wishes, *, identifier: str | None = None) -> Draft | Note:
     if entry.refused is not None:
         return msgspec.structs.replace(entry.refused, server=entry.name)
     identifier = identifier or driver_id(entry.name)
@@ -76,10 +76,10 @@ def drafted(entry: Entry, around: Surroundings, wishes: Wishes, *, identifier: s
 def _server(entry: Entry, work: Translator, sandboxing: Sandboxing) -> tuple[dict[str, Any], str]:
     if entry.url is not None:
         return _remote(entry.url, entry.headers, work), entry.transport
-    found = classified(entry.command) if entry.server is None else Classified(server=entry.server)
+    found = classify_command(entry.command) if entry.server is None else Classified(server=entry.server)
     work.notes += found.notes
     env = {**work.from_file(), **entry.env, **found.env}
-    carried = unwrapped(found.server, env)
+    carried = unwrap_bridge(found.server, env)
     if isinstance(carried, Unwrapped):
         rest = [name for name in env if name not in carried.used_env]
         if rest:
@@ -93,7 +93,7 @@ def _server(entry: Entry, work: Translator, sandboxing: Sandboxing) -> tuple[dic
     work.hands_on = block["kind"] != "docker"
     if block["kind"] == "docker" and entry.server is None:
         env, passed = _of_container(env, found, work)
-    return _spawned(entry, block, env, passed, work, sandboxing), "stdio"
+    return _spawn_block(entry, block, env, passed, work, sandboxing), "stdio"
 
 
 def _of_container(env: Mapping[str, str], found: Classified, work: Translator) -> tuple[dict[str, str], list[str]]:
@@ -105,7 +105,7 @@ def _of_container(env: Mapping[str, str], found: Classified, work: Translator) -
     return inside, [name for name in found.passed if name not in inside]
 
 
-def _spawned(
+def _spawn_block(
     entry: Entry,
     block: dict[str, Any],
     env: Mapping[str, str],

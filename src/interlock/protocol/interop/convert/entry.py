@@ -22,8 +22,8 @@ from interlock.protocol.drivers.files.credential_scan import (
     names_secret,
     short_flag_may_be_secret,
 )
-from interlock.protocol.interop.convert.placeholders import Part, Ref, parted
-from interlock.protocol.interop.convert.secret_names import Secrets, told
+from interlock.protocol.interop.convert.placeholders import Part, Ref, split_parts
+from interlock.protocol.interop.convert.secret_names import Secrets, place_name
 from interlock.protocol.interop.model import Entry, Note
 
 _SCHEME: Final = re.compile(r"(?P<scheme>(?:Bearer|Basic|Token|ApiKey|Digest)\s+)(?P<value>\S.*)", re.I | re.DOTALL)
@@ -99,15 +99,15 @@ class Translator:
     def _parts(self, text: str) -> list[Part]:
         """With folders in place of their placeholders, and neighbouring literals joined."""
         parts: list[Part] = []
-        for part in parted(text, self._entry.style):
-            known = part if isinstance(part, str) else self._known(part)
+        for part in split_parts(text, self._entry.style):
+            known = part if isinstance(part, str) else self._known_part(part)
             if isinstance(known, str) and parts and isinstance(parts[-1], str):
                 parts[-1] += known
             else:
                 parts.append(known)
         return parts
 
-    def _known(self, ref: Ref) -> Part:
+    def _known_part(self, ref: Ref) -> Part:
         match ref.kind:
             case "input" if self._entry.style == "registry" and ref.name not in self._entry.inputs:
                 return f"{{{ref.name}}}"  # a registry's unknown {curly} part is text
@@ -135,21 +135,23 @@ class Translator:
                 if placeholder is not None:
                     found[name] = placeholder
                 continue
-            found[name] = self._text(told("env", name), name, parts)
+            found[name] = self._text(place_name("env", name), name, parts)
         return found
 
     def _variable(self, name: str, ref: Ref) -> str | None:
         """env NAME=${VAR}: handed on as it is, or a secret that the environment keeps."""
-        secret = self._declared(name) or names_secret(name) or names_secret(ref.name)
+        secret = self._is_declared(name) or names_secret(name) or names_secret(ref.name)
         if secret and not {name, ref.name} & self._not_secret:
-            return self.secrets.from_environment(told("env", name), name, ref.name)
+            return self.secrets.from_environment(place_name("env", name), name, ref.name)
         if ref.name != name or not self.hands_on:
             # Nothing but a secret can be given under another name, or into a container.
-            return self.secrets.from_environment(told("env", name), name, ref.name)
+            return self.secrets.from_environment(place_name("env", name), name, ref.name)
         self.environment_passed.append(name)
         if ref.default:
             if may_be_secret(name, ref.default):
-                self.say("default_dropped", f"the default of {told('env', name)} looks like a secret and is left out")
+                self.say(
+                    "default_dropped", f"the default of {place_name('env', name)} looks like a secret and is left out"
+                )
             else:
                 self.environment_defaults[name] = ref.default
         return None
@@ -159,9 +161,9 @@ class Translator:
         return self._variable(name, Ref(kind="env", name=name)) if _ENVIRONMENT_NAME.fullmatch(name) else None
 
     def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
-        return {name: self._headed(told("headers", name), name, text) for name, text in headers.items()}
+        return {name: self._header_value(place_name("headers", name), name, text) for name, text in headers.items()}
 
-    def _headed(self, place: str, name: str, text: str) -> str:
+    def _header_value(self, place: str, name: str, text: str) -> str:
         """The scheme of an Authorization header stays readable: Bearer ${secrets.X}."""
         scheme = _SCHEME.fullmatch(text)
         if scheme is None:
@@ -184,7 +186,7 @@ class Translator:
                 if text.startswith("-") and short_flag_may_be_secret(name, value):
                     found.append(head + self._text(f"args -{name}", name, self._parts(value), doubted=True))
                 else:
-                    found.append(head + self._headed(f"args {_flag(name)}", name, value))
+                    found.append(head + self._header_value(f"args {_flag(name)}", name, value))
             elif (value := attached_value(text) or "") and not holds_token(text):
                 found.append("-p" + self._text("args -p", "p", self._parts(value), doubted=True))
             elif text.startswith("-") and not holds_token(text):
@@ -277,7 +279,7 @@ class Translator:
         spared = name in self._not_secret
         if all(isinstance(part, str) for part in parts):
             text = "".join(part for part in parts if isinstance(part, str))
-            secret = doubted or self._declared(name) or may_be_secret(name if by_name else "", text)
+            secret = doubted or self._is_declared(name) or may_be_secret(name if by_name else "", text)
             if not secret or not text:
                 return text
             if spared:
@@ -304,7 +306,7 @@ class Translator:
             return ref.default
         return self.secrets.from_environment(place, ref.name, ref.name)
 
-    def _declared(self, name: str) -> bool:
+    def _is_declared(self, name: str) -> bool:
         return name in self._entry.secrets
 
 

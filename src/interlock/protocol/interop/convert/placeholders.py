@@ -1,6 +1,6 @@
 """Placeholders of other programs inside a text: what each asks for (AIP-import-7).
 
-`parted` cuts a text into literals and `Ref`s. What becomes of a Ref depends on where the text stands: see `drafting`.
+`split_parts` cuts a text into literals and `Ref`s. What becomes of a Ref depends on where the text stands: see `draft`.
 """
 
 import re
@@ -37,7 +37,7 @@ class Ref(msgspec.Struct, frozen=True, kw_only=True):
 Part = str | Ref
 
 
-def parted(text: str, style: Style) -> list[Part]:
+def split_parts(text: str, style: Style) -> list[Part]:
     parts: list[Part] = []
     end = 0
     for found in _FORMS[style].finditer(text):

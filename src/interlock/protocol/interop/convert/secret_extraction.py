@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.protocol.drivers.files.credential_scan import is_plaintext, plaintext_arguments
-from interlock.protocol.interop.convert.secret_names import Secrets, told
+from interlock.protocol.interop.convert.secret_names import Secrets, place_name
 from interlock.protocol.interop.model import Finding
 
 REF: Final = "./SECRETS.md"
@@ -28,9 +28,9 @@ class Adopted(msgspec.Struct, frozen=True, kw_only=True):
         return f"Adopted({len(self.secrets)} secrets)"
 
 
-def adopted(data: Mapping[str, Any], driver_id: str, taken: Collection[str] = ()) -> Adopted:
+def extract_secrets(data: Mapping[str, Any], driver_id: str, taken: Collection[str] = ()) -> Adopted:
     """`taken`: names that mean other secrets already."""
-    made = {key: _copied(value) for key, value in data.items()}
+    made = {key: _copy(value) for key, value in data.items()}
     server = made.get("server")
     work = _Work(driver_id, taken)
     if not isinstance(server, dict):
@@ -42,7 +42,7 @@ def adopted(data: Mapping[str, Any], driver_id: str, taken: Collection[str] = ()
             continue
         for name, text in table.items():
             if isinstance(text, str) and name not in not_secret and is_plaintext(name, text):
-                table[name] = work.moved(told(key, name), name, text)
+                table[name] = work.moved(place_name(key, name), name, text)
                 work.changed[f"/server/{key}"] = None
     _arguments(server, not_secret, work)
     left = [key for key in _FIXED if key not in not_secret and is_plaintext("", _text(server.get(key)))]
@@ -84,10 +84,10 @@ def _arguments(server: dict[str, Any], not_secret: Collection[str], work: _Work)
             before, found, value = text.partition(mark)
             if found and before.lstrip("-") == name:
                 blank = value[: len(value) - len(value.lstrip())]
-                args[index] = before + mark + blank + work.moved(told("args", name), name, value.lstrip())
+                args[index] = before + mark + blank + work.moved(place_name("args", name), name, value.lstrip())
                 break
         else:
-            args[index] = work.moved(told("args", name or str(index)), name or "ARGUMENT", text)
+            args[index] = work.moved(place_name("args", name or str(index)), name or "ARGUMENT", text)
         work.changed["/server/args"] = None
 
 
@@ -98,10 +98,10 @@ def _not_secret(data: Mapping[str, Any]) -> Collection[str]:
     return [each for each in named if isinstance(each, str)] if isinstance(named, list) else ()
 
 
-def _copied(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _copied(each) for key, each in value.items()}
-    return [_copied(each) for each in value] if isinstance(value, list) else value
+        return {key: _copy(each) for key, each in value.items()}
+    return [_copy(each) for each in value] if isinstance(value, list) else value
 
 
 def _text(value: object) -> str:

@@ -67,6 +67,6 @@ def _name(wanted: str) -> str:
     return name if len(name) > 1 else f"{name}_VALUE"
 
 
-def told(place: str, key: str) -> str:
+def place_name(place: str, key: str) -> str:
     """env.GITHUB_TOKEN; a key with odd characters is quoted."""
     return f"{place}.{key}" if re.fullmatch(r"[\w.-]{1,60}", key, re.ASCII) else f"{place}.{quoted(key)}"

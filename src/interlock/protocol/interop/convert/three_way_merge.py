@@ -27,7 +27,7 @@ class Merged(msgspec.Struct, frozen=True, kw_only=True):
     conflicts: tuple[str, ...] = ()  # pointers that both changed
 
 
-def merged(base: Mapping[str, Any], mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Merged:
+def merge(base: Mapping[str, Any], mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Merged:
     changed: list[str] = []
     conflicts: list[str] = []
 

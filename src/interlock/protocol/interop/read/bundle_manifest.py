@@ -45,7 +45,7 @@ def _entry(data: Mapping[str, Any], server: Mapping[str, Any], system: System) -
     compatibility = data.get("compatibility")
     platforms = names(compatibility.get("platforms")) if isinstance(compatibility, Mapping) else ()
     if platforms and system not in platforms:
-        return _refused(entry, f"it runs on {', '.join(platforms)} only")
+        return _refused_entry(entry, f"it runs on {', '.join(platforms)} only")
     config = server.get("mcp_config")
     config = dict(config) if isinstance(config, Mapping) else {}
     overrides = config.get("platform_overrides")
@@ -55,13 +55,13 @@ def _entry(data: Mapping[str, Any], server: Mapping[str, Any], system: System) -
     if command is None:
         point = text(server.get("entry_point"))
         if server.get("type") != "uv" or point is None:
-            return _refused(entry, "it does not say how it is started")
+            return _refused_entry(entry, "it does not say how it is started")
         command, config = "uv", {**config, "args": ["run", "--directory", "${__dirname}", point]}
-    args = _expanded(names(config.get("args")), settings)
+    args = _expand(names(config.get("args")), settings)
     return msgspec.structs.replace(entry, command=(command, *args), env=texts(config.get("env")))
 
 
-def _refused(entry: Entry, said: str) -> Entry:
+def _refused_entry(entry: Entry, said: str) -> Entry:
     return msgspec.structs.replace(entry, refused=Note(code="unsupported", text=said))
 
 
@@ -75,7 +75,7 @@ def _input(setting: Mapping[str, Any]) -> Input:
     return Input(description=described, secret=setting.get("sensitive") is True, default=text(default))
 
 
-def _expanded(args: tuple[str, ...], settings: Mapping[str, Any]) -> list[str]:
+def _expand(args: tuple[str, ...], settings: Mapping[str, Any]) -> list[str]:
     """An argument that is a list of several values becomes several arguments."""
     found: list[str] = []
     for each in args:

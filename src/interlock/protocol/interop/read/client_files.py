@@ -118,13 +118,13 @@ def _entry(name: str, raw: Any, project: str | None, client: Client, inputs: Map
     for key in SILENT:
         fields.take(key)
     entry = _limits(entry, fields, client)
-    notes = [*entry.notes, *_left_out(fields)]
+    notes = [*entry.notes, *_unused_notes(fields)]
     return msgspec.structs.replace(
         entry,
         style=_STYLES.get(client.shape, "gemini" if client.name == "crush" else "common"),
         project=project,
         inputs=inputs,
-        disabled=_disabled(raw),
+        disabled=_why_disabled(raw),
         notes=tuple(notes),
     )
 
@@ -146,28 +146,28 @@ def _reach(name: str, fields: Fields, client: Client) -> Entry:
         headers=texts(fields.take("headers", "http_headers")) | _nested_headers(fields),
     )
     if kind is not None and kind in BUILT_IN:
-        return _refused(entry, "built_in", f"it is part of {client.title} itself")
+        return _refused_entry(entry, "built_in", f"it is part of {client.title} itself")
     if program and found:
-        return _refused(entry, "ambiguous", "it has both a command and a url; remove one of the two")
+        return _refused_entry(entry, "ambiguous", "it has both a command and a url; remove one of the two")
     if not program and not found:
         if fields.raw.get("source") == "extension" or "settings" in fields.raw:
-            return _refused(entry, "built_in", "an extension brings it, and the file does not say how")
-        return _refused(entry, "nothing_to_start", "it has neither a command nor a url")
+            return _refused_entry(entry, "built_in", "an extension brings it, and the file does not say how")
+        return _refused_entry(entry, "nothing_to_start", "it has neither a command nor a url")
     if len(found) > 1:
-        return _refused(entry, "ambiguous", f"it has {' and '.join(key for key, _ in found)}; keep one")
+        return _refused_entry(entry, "ambiguous", f"it has {' and '.join(key for key, _ in found)}; keep one")
     gemini_sse = client.shape == "gemini" and bool(found) and found[0][0] == "url"
     usual: Transport = "stdio" if program else "sse" if gemini_sse else "http"
     transport = usual if kind is None else TYPES.get(kind.lower())
     if transport is None:
-        return _refused(entry, "transport_unknown", "its type is none that is known")
+        return _refused_entry(entry, "transport_unknown", "its type is none that is known")
     if (transport == "stdio") != bool(program):
-        return _refused(entry, "ambiguous", "its type does not fit its command or url")
+        return _refused_entry(entry, "ambiguous", "its type does not fit its command or url")
     entry = msgspec.structs.replace(entry, transport=transport, url=found[0][1] if found else None)
     entry = _codex(entry, fields) if client.shape == "codex" else entry
     return _oauth(entry, fields)
 
 
-def _refused(entry: Entry, code: str, said: str) -> Entry:
+def _refused_entry(entry: Entry, code: str, said: str) -> Entry:
     return msgspec.structs.replace(entry, refused=Note(code=code, text=said, server=entry.name))
 
 
@@ -221,7 +221,7 @@ def _oauth(entry: Entry, fields: Fields) -> Entry:
     return msgspec.structs.replace(entry, auth=auth, client_secret=secret)
 
 
-def _disabled(raw: Mapping[str, Any]) -> str | None:
+def _why_disabled(raw: Mapping[str, Any]) -> str | None:
     if raw.get("bundled") is True:
         return "the client brings it itself"
     if raw.get("disabled") is True or raw.get("enabled") is False:
@@ -242,17 +242,17 @@ def _limits(entry: Entry, fields: Fields, client: Client) -> Entry:
             if mode == "prompt":
                 asks_tools.append(str(tool))
             elif mode == "approve":
-                notes.append(_relaxed(entry, f"tools.{tool}.approval_mode"))
+                notes.append(_relaxed_note(entry, f"tools.{tool}.approval_mode"))
     elif (listed := names(tools)) and listed != ("*",):
         only = (*only, *listed)
     mode = text(fields.take("default_tools_approval_mode"))
     if mode == "prompt":
         asks = True
     elif mode == "approve":
-        notes.append(_relaxed(entry, "default_tools_approval_mode"))
+        notes.append(_relaxed_note(entry, "default_tools_approval_mode"))
     for key in RELAXING:
         if fields.take(key) not in (None, False, []):
-            notes.append(_relaxed(entry, key))
+            notes.append(_relaxed_note(entry, key))
     return msgspec.structs.replace(
         entry,
         connect_timeout_ms=connect,
@@ -266,7 +266,7 @@ def _limits(entry: Entry, fields: Fields, client: Client) -> Entry:
     )
 
 
-def _relaxed(entry: Entry, key: str) -> Note:
+def _relaxed_note(entry: Entry, key: str) -> Note:
     return Note(
         code="approval_ignored", text=f"{key} is not carried over: calls are asked about as here", server=entry.name
     )
@@ -305,7 +305,7 @@ def host_names(hosts: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(host.rpartition(":")[0] or host for host in hosts))
 
 
-def _left_out(fields: Fields) -> Iterator[Note]:
+def _unused_notes(fields: Fields) -> Iterator[Note]:
     for key in HELPERS:
         if fields.take(key) is not None:
             yield Note(code="helper_not_run", text=f"{key} is code to run and is not imported")

@@ -53,7 +53,7 @@ def is_interpreter(path: str) -> bool:
     return program_name(path) in SHELLS or _INTERPRETERS.fullmatch(program_name(path)) is not None
 
 
-def classified(command: tuple[str, ...]) -> Classified:
+def classify_command(command: tuple[str, ...]) -> Classified:
     command = _split_when_whole(command)
     command, env = _without_wrappers(command)
     if not command:

@@ -149,7 +149,7 @@ def _settings(value: Any, inputs: dict[str, Input]) -> dict[str, str]:
     found = {}
     for each in _objects(value):
         name = text(each.get("name"))
-        if name is not None and (written := _written(name, each, inputs)) is not None:
+        if name is not None and (written := _value_text(name, each, inputs)) is not None:
             found[name] = written
     return found
 
@@ -159,7 +159,7 @@ def _arguments(value: Any, inputs: dict[str, Input]) -> list[str]:
     for each in _objects(value):
         name = text(each.get("name"))
         asked = text(each.get("valueHint")) or (name or "argument").lstrip("-")
-        written = _written(asked, each, inputs)
+        written = _value_text(asked, each, inputs)
         if each.get("type") == "named" and name is not None:
             found += [name] if written is None or written == "" else [name, written]
         elif written is not None:
@@ -167,7 +167,7 @@ def _arguments(value: Any, inputs: dict[str, Input]) -> list[str]:
     return found
 
 
-def _written(name: str, setting: Mapping[str, Any], inputs: dict[str, Input]) -> str | None:
+def _value_text(name: str, setting: Mapping[str, Any], inputs: dict[str, Input]) -> str | None:
     """The text with its {curly} parts, which are inputs; None where nothing is given and nothing is needed."""
     inputs |= _variables(setting)
     secret = setting.get("isSecret") is True

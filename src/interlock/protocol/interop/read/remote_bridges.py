@@ -39,7 +39,7 @@ class _Unknown(Exception):
     """An option that is not known here."""
 
 
-def unwrapped(server: Mapping[str, Any], env: Mapping[str, str]) -> Unwrapped | Note | None:
+def unwrap_bridge(server: Mapping[str, Any], env: Mapping[str, str]) -> Unwrapped | Note | None:
     """A Note: it is a carrier, and why it stays one."""
     carrier = {"mcp-remote": _mcp_remote, "supergateway": _supergateway, "mcp-proxy": _mcp_proxy}.get(
         _PIN.sub("", str(server.get("package", "")))
@@ -72,7 +72,7 @@ def _mcp_remote(args: list[str], env: Mapping[str, str]) -> Unwrapped | None:
         elif flag in _REMOTE_VALUED:
             _value(flag, rest)
         elif flag not in _REMOTE_SILENT:
-            raise _Unknown(_told(flag))
+            raise _Unknown(_describe(flag))
     return _with_variables(args[0], transport, headers, env)
 
 
@@ -94,7 +94,7 @@ def _supergateway(args: list[str], env: Mapping[str, str]) -> Unwrapped | None:
             if _value(flag, rest) != "stdio" and flag == "--outputTransport":
                 return None
         else:
-            raise _Unknown(_told(flag))
+            raise _Unknown(_describe(flag))
     if found is None or not _ADDRESS.fullmatch(found[0]):
         return None
     return _with_variables(found[0], found[1], headers, env)
@@ -118,7 +118,7 @@ def _mcp_proxy(args: list[str], env: Mapping[str, str]) -> Unwrapped | None:
         elif flag in {"--debug", "--no-debug"}:
             continue
         elif flag in {"--client-id", "--client-secret", "--token-url"} or flag.startswith("-"):
-            raise _Unknown(_told(flag))
+            raise _Unknown(_describe(flag))
         elif url is None and _ADDRESS.fullmatch(flag):
             url = flag
         else:
@@ -134,11 +134,11 @@ def _mcp_proxy(args: list[str], env: Mapping[str, str]) -> Unwrapped | None:
 
 def _value(flag: str, rest: list[str]) -> str:
     if not rest:
-        raise _Unknown(_told(flag))
+        raise _Unknown(_describe(flag))
     return rest.pop(0)
 
 
-def _told(flag: str) -> str:
+def _describe(flag: str) -> str:
     return flag.partition("=")[0][:40] if flag.startswith("-") else "an argument"
 
 

@@ -4,8 +4,8 @@ from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from interlock.protocol.interop.model import Entry
-from interlock.protocol.interop.read.launchers import classified, program_name
-from interlock.protocol.interop.read.remote_bridges import Unwrapped, unwrapped
+from interlock.protocol.interop.read.launchers import classify_command, program_name
+from interlock.protocol.interop.read.remote_bridges import Unwrapped, unwrap_bridge
 from interlock.protocol.net.address_scope import LOCALHOST, LOOPBACK_ADDRESSES
 
 PROGRAM = "interlock"
@@ -19,12 +19,12 @@ def is_own(entry: Entry, addresses: Collection[str]) -> bool:
         return False
     if "serve" in entry.command and _starts_us(entry.command):
         return True
-    carried = unwrapped(classified(entry.command).server, entry.env)
+    carried = unwrap_bridge(classify_command(entry.command).server, entry.env)
     return isinstance(carried, Unwrapped) and _same(carried.url, addresses)
 
 
 def _starts_us(command: tuple[str, ...]) -> bool:
-    server = classified(command).server
+    server = classify_command(command).server
     if program_name(command[0]) == PROGRAM or server.get("package", "").partition("==")[0] == PROGRAM:
         return True
     module = [index for index, each in enumerate(command[:-1]) if each == "-m"]

@@ -6,7 +6,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from interlock.protocol.interop.model import Entry
-from interlock.protocol.interop.read.launchers import classified, is_interpreter, program_name
+from interlock.protocol.interop.read.launchers import classify_command, is_interpreter, program_name
 
 KINDS: Final = {"npm": "package", "pypi": "package", "docker": "image"}
 _ADDRESS: Final = re.compile(r"https?://\S+", re.I)
@@ -94,7 +94,7 @@ def name_of_address(address: str) -> str:
 
 
 def name_of_command(command: Sequence[str]) -> str:
-    server = classified(tuple(command)).server
+    server = classify_command(tuple(command)).server
     kind = server.get("kind")
     if kind in KINDS:
         return name_of_package(kind, server[KINDS[kind]])

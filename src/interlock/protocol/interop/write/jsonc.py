@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from interlock.protocol.interop.formats import blanked, without_comments
+from interlock.protocol.interop.formats import blank_comments, without_comments
 
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _SCALAR: Final = re.compile(rb"[^\s,\]}]+")
@@ -19,7 +19,7 @@ _STRUCTURE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\]]', re.DOTALL)
 class JsonObjectText:
     def __init__(self, data: bytes, start: int) -> None:
         self._data = data  # as it is written
-        self._plain = blanked(data)
+        self._plain = blank_comments(data)
         self._start = start
         self._members, self._end = _members(self._plain, start)
 
@@ -27,7 +27,7 @@ class JsonObjectText:
     def at(cls, text: str, path: Sequence[str]) -> "JsonObjectText | None":
         """The object at the end of the path; None where there is none."""
         data = text.encode()
-        plain = blanked(data)
+        plain = blank_comments(data)
         start = plain.find(b"{")
         for key in path:
             if start < 0:

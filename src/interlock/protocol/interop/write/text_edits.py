@@ -179,7 +179,7 @@ def _in_yaml(
     indent = _indent(lines[children[0]])
     starts = [at for at in children if _indent(lines[at]) == indent]
     block = [f"{indent}{line}" for line in _yaml_lines([dict(entry)] if listed else {name: dict(entry)})]
-    index = _index(before[root], name) if listed else _named(list(before[root]), name)
+    index = _index(before[root], name) if listed else _find_named(list(before[root]), name)
     if index is None:
         last = children[-1] + 1
         return "".join([*lines[:last], *block, *lines[last:]])
@@ -191,7 +191,7 @@ def _in_yaml(
     return "".join([*lines[:start], *block, *kept, *lines[until:]])
 
 
-def _named(names: list[str], name: str) -> int | None:
+def _find_named(names: list[str], name: str) -> int | None:
     return names.index(name) if name in names else None
 
 

@@ -290,7 +290,7 @@ class ContractCall(LentCall, eq=False, kw_only=True):
             self.fail(_UNANSWERABLE)
             return
         self._invoked("input_required")
-        result = round_state.sealed(response.result, self.provider.driver.key)
+        result = round_state.seal(response.result, self.provider.driver.key)
         super().on_response(Response(response.id, result, response.error), era)
 
     def on_failed(self, fault: Fault, outcome: Outcome) -> None:

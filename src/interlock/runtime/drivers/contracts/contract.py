@@ -15,7 +15,7 @@ from interlock.protocol.drivers.binding.listed_tool import Offered
 from interlock.protocol.drivers.binding.uri_access import Watch
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.model import Binding, Contract, Retry
-from interlock.protocol.drivers.schema.validators import Compiled, compiled
+from interlock.protocol.drivers.schema.validators import Compiled, compile_schema
 from interlock.protocol.drivers.selection.resolver import (
     Candidate,
     Fault,
@@ -324,7 +324,7 @@ def may_hold_uri(value: dict[str, Any]) -> bool:
 
 
 def _compiled(schema: Mapping[str, Any]) -> Compiled:
-    made = compiled(dict(schema))
+    made = compile_schema(dict(schema))
     if made is None:
         raise ValueError("a contract's schema was checked when its file was read")
     return made

@@ -19,7 +19,7 @@ from interlock.protocol.jsonrpc.errors import TOOL_DEGRADED, Fault
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import META_CAPABILITIES, NAMED_BY
 from interlock.protocol.mcp.results import result_to_legacy
-from interlock.protocol.mcp.tasks import declares_tasks, undeclared
+from interlock.protocol.mcp.tasks import declares_tasks, without_tasks
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.link_state import RETRY_AFTER_MS
 from interlock.runtime.calls.call import Call, Outcome
@@ -151,7 +151,7 @@ class LentCall(Call, eq=False, kw_only=True):
         """One request, one result: nobody could ask about a task."""
         said = self.meta.get(META_CAPABILITIES)
         if said is not None and declares_tasks(said):
-            self.meta = {**self.meta, META_CAPABILITIES: undeclared(said)}
+            self.meta = {**self.meta, META_CAPABILITIES: without_tasks(said)}
             self.params["_meta"] = self.meta
 
     def _set_deadline(self) -> None:

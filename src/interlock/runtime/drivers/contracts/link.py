@@ -108,7 +108,7 @@ class ContractLink(Link):
         )
         made.timeout_s = served.timeout_s
         if "requestState" in params:
-            opened = round_state.opened_untrusted(params["requestState"])
+            opened = round_state.open_untrusted(params["requestState"])
             if opened is None:
                 return _refused(made, _STATE_INVALID)
             made.pinned, made.state = opened

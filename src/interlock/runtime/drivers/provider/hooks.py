@@ -48,7 +48,7 @@ class DriverHooks:
                 mapped = await self._built(bound, given, mapped, context)
         except HookFailed as failed:
             return self._internal(bound, BUILD, str(failed))
-        return mapped if isinstance(mapped, DriverError) else bound.accepting(mapped)
+        return mapped if isinstance(mapped, DriverError) else bound.check_arguments(mapped)
 
     def reads_results(self, bound: Bound) -> bool:
         return self.entry.parses

@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from interlock.protocol.drivers.binding.call_result import ERROR_KEY
 from interlock.protocol.drivers.binding.listed_tool import qualified_name
-from interlock.protocol.drivers.binding.request_state import pinned_to
+from interlock.protocol.drivers.binding.request_state import pin
 from interlock.protocol.drivers.model import Contract, ContractExample
 from interlock.protocol.jsonrpc.codec import decode_value, encode_value
 from interlock.protocol.jsontext.pointer import pointer_step
@@ -86,7 +86,7 @@ class Examples:
         params = {
             "name": Raw(encode_value(name)),
             "arguments": Raw(encode_value(example.input)),
-            "requestState": Raw(encode_value(pinned_to(key))),
+            "requestState": Raw(encode_value(pin(key))),
         }
         answer = _Answer()
         self._dispatch.call_tool(caller, str(next(_ids)).encode(), params, meta, answer)

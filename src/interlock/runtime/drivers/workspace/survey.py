@@ -18,7 +18,7 @@ from interlock.protocol.drivers.files.contract import TOOL_FILE, read_contract
 from interlock.protocol.drivers.files.driver import DRIVER_FILE, read_driver
 from interlock.protocol.drivers.files.driver_checks import escapes
 from interlock.protocol.drivers.files.frontmatter import read_frontmatter
-from interlock.protocol.drivers.files.inventory import SECRETS_FILE, merged, read_secrets, secret_for
+from interlock.protocol.drivers.files.inventory import SECRETS_FILE, merge_inventories, read_secrets, secret_for
 from interlock.protocol.drivers.files.placeholders import USER_CONTEXT
 from interlock.protocol.drivers.files.runner_block import runner_faults
 from interlock.protocol.drivers.files.server_json import SERVER_JSON
@@ -332,7 +332,7 @@ def _inventoried(
 ) -> tuple[list[Declared], tuple[Secret, ...], tuple[Problem, ...]]:
     """AIP-19.file-3: one inventory; what nobody has accepted yet cannot take a slug from what was accepted."""
     counted = [*shared, *(one.own_secrets for one in drivers if one.trusted and one.own_secrets is not None)]
-    inventory, problems = merged(counted)
+    inventory, problems = merge_inventories(counted)
     files = {problem.file for problem in problems}
     said = {problem.message for problem in problems}
     made: list[Declared] = []
@@ -342,7 +342,7 @@ def _inventoried(
         if own is not None and one.trusted:
             clashes = tuple(each for each in problems if own.places.file in each.message)
         elif own is not None:
-            clashes = tuple(each for each in merged((*counted, own))[1] if each.message not in said)
+            clashes = tuple(each for each in merge_inventories((*counted, own))[1] if each.message not in said)
         one = _with_secrets(one, inventory)
         made.append(_stated(one, (*one.problems, *clashes)) if clashes else one)
     owned = {one.own_secrets.places.file for one in made if one.own_secrets is not None}

@@ -13,7 +13,7 @@ import typer
 from msgspec import Raw
 
 from interlock.protocol.approvals.approval import Approval, Kind, Source
-from interlock.protocol.approvals.digests import binding, shown_digest
+from interlock.protocol.approvals.digests import shown_digest, signed_digest
 from interlock.protocol.ax.confirmation.held_call import call_digest
 from interlock.protocol.ax.confirmation.jws_proof import TYP, Asked, claims_of
 from interlock.surface.cli.client.operator import Answer
@@ -70,7 +70,7 @@ def _digest(shown: Shown, said: str | None) -> str:
             digest=shown.digest,
             created_at=0.0,
         )
-        return binding(approval, said)
+        return signed_digest(approval, said)
     computed = call_digest(
         None if bytes(shown.params) == b"null" else shown.params,
         aggregator_id=shown.aggregator_id,

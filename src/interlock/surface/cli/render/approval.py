@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 from rich.text import Text
 
-from interlock.protocol.jsontext.display import bounded, differences, laid_out, plain
+from interlock.protocol.jsontext.display import cut_lines, differences, layout_lines, plain
 from interlock.surface.cli.render.columns import in_columns
 from interlock.surface.cli.render.link import labelled
 from interlock.surface.cli.terminal.text import duration, local_time
@@ -158,11 +158,11 @@ def _content(one: Whole, width: int) -> list[Text]:
         return [Text(), Text("  the arguments are erased" if gone else "  no arguments", style="dim")]
     change = _maybe_change(raw) if one.kind == "definition" else None  # arguments may look like one
     if change is not None:
-        told = bounded(differences(*change), LINES_MAX)
+        told = cut_lines(differences(*change), LINES_MAX)
         body = [_wrapped(line, width, _DIFF_STYLES.get(line[:1], "")) for line in told]
         return [Text(), Text("  what changed", style="dim"), *(part for one_line in body for part in one_line)]
     head = "  its definition" if one.kind == "definition" else "  arguments"
-    lines = [_wrapped(line, width, "") for line in bounded(laid_out(raw), LINES_MAX)]
+    lines = [_wrapped(line, width, "") for line in cut_lines(layout_lines(raw), LINES_MAX)]
     return [Text(), Text(head, style="dim"), *(part for one_line in lines for part in one_line)]
 
 

@@ -192,7 +192,7 @@ class _Flow:
 
     def _named(self) -> "Wanted":
         from interlock.protocol.drivers.files.inventory import SECRETS_FILE
-        from interlock.protocol.interop.convert.draft import Wishes, drafted
+        from interlock.protocol.interop.convert.draft import Wishes, draft_entry
         from interlock.protocol.interop.convert.entry import Surroundings
         from interlock.protocol.interop.convert.inventory_text import secrets_text
         from interlock.protocol.interop.model import Note
@@ -225,7 +225,7 @@ class _Flow:
             fresh=fresh((*args, *env.values())),
             writes=asked.writes,
         )
-        draft = drafted(entry, around, Wishes(), identifier=asked.as_id)
+        draft = draft_entry(entry, around, Wishes(), identifier=asked.as_id)
         if isinstance(draft, Note):
             raise Refused(draft.code, draft.text)
         if asked.writes and draft.data["server"]["kind"] in ("remote", "docker"):

@@ -5,7 +5,7 @@ An exposure of an unknown kind is let pass and ignored, as the specification ask
 
 from typing import Any, Final
 
-from interlock.protocol.drivers.files.schemas.universal import STRINGS, closed
+from interlock.protocol.drivers.files.schemas.universal import STRINGS, closed_object
 
 _TEXT = {"type": "string", "minLength": 1}
 _ENVIRONMENT_NAME = {"type": "string", "pattern": "^[A-Z_][A-Z0-9_]*$"}
@@ -30,10 +30,10 @@ _EXPOSURE = {
     "required": ["kind"],
     "properties": {"kind": {"type": "string"}},
     "allOf": [
-        _exposure("env", closed(["name", "field"], kind=True, name=_ENVIRONMENT_NAME, field=_TEXT)),
+        _exposure("env", closed_object(["name", "field"], kind=True, name=_ENVIRONMENT_NAME, field=_TEXT)),
         _exposure(
             "file",
-            closed(
+            closed_object(
                 ["path"],
                 kind=True,
                 path=_TEXT,
@@ -43,7 +43,7 @@ _EXPOSURE = {
         ),
         _exposure(
             "egress-substitute",
-            closed(
+            closed_object(
                 ["placeholderName", "allowedByDefault"],
                 kind=True,
                 placeholderName=_ENVIRONMENT_NAME,
@@ -53,7 +53,7 @@ _EXPOSURE = {
         ),
     ],
 }
-_ENTRY = closed(
+_ENTRY = closed_object(
     ["slug", "name", "description"],
     slug={
         "type": "string",
@@ -65,8 +65,8 @@ _ENTRY = closed(
     description={"type": "string", "minLength": 1, "maxLength": 2000},
     kind={"enum": ["opaque", "oauth", "keypair", "json"]},
     backend={"type": "string", "pattern": "^[a-z][a-z0-9-]*://"},
-    access=closed([], reveal=_GRANTS, bind=_GRANTS, rotate=_GRANTS),
-    audit=closed(
+    access=closed_object([], reveal=_GRANTS, bind=_GRANTS, rotate=_GRANTS),
+    audit=closed_object(
         [],
         retention={"type": "string", "pattern": "^(P[0-9]+[YMWD]|[0-9]+(y|m|w|d|h))$"},
         pii={"type": "boolean"},
@@ -91,4 +91,4 @@ _ENTRY = closed(
     exposures={"type": "array", "items": _EXPOSURE},
 )
 
-SCHEMA: Final[dict[str, Any]] = closed(["secrets"], secrets={"type": "array", "minItems": 1, "items": _ENTRY})
+SCHEMA: Final[dict[str, Any]] = closed_object(["secrets"], secrets={"type": "array", "minItems": 1, "items": _ENTRY})

@@ -7,7 +7,7 @@ cannot say about itself, is checked in `driver_file`.
 
 from typing import Any, Final
 
-from interlock.protocol.drivers.files.schemas.universal import STRING_MAP, STRINGS, closed
+from interlock.protocol.drivers.files.schemas.universal import STRING_MAP, STRINGS, closed_object
 
 SERVER_KEYS: Final[dict[str, tuple[str, ...]]] = {  # the first is required
     "binary": ("path", "args", "env", "cwd"),
@@ -19,28 +19,28 @@ SERVER_KEYS: Final[dict[str, tuple[str, ...]]] = {  # the first is required
 PUBLISHED_SERVER_KEYS: Final = frozenset({"kind", "path", "package", "image", "url", "args", "env"})
 
 _TEXT = {"type": "string"}
-_PROMPT = closed(
+_PROMPT = closed_object(
     ["name", "integrate_as"],
     name=_TEXT,
     description=_TEXT,
     integrate_as={"enum": ["skill_block", "raw"]},
     skill_ref=_TEXT,
 )
-_RESOURCE = closed(
+_RESOURCE = closed_object(
     ["uri_template", "integrate_as"],
     uri_template=_TEXT,
     description=_TEXT,
     integrate_as={"enum": ["ref_kind", "raw"]},
     ref_kind_id={"type": "string", "pattern": "^[a-z][a-z0-9_]*$"},
 )
-_PER_TOOL = closed(["tool_name"], tool_name=_TEXT, argument_mapping=STRING_MAP, result_extract=_TEXT)
+_PER_TOOL = closed_object(["tool_name"], tool_name=_TEXT, argument_mapping=STRING_MAP, result_extract=_TEXT)
 _SHARED: dict[str, Any] = {
     "kind": {"const": "mcp"},
     "transport": {"enum": ["stdio", "sse", "http"]},
     "protocol_version": _TEXT,
     "prompts": {"type": "array", "items": _PROMPT},
     "resources": {"type": "array", "items": _RESOURCE},
-    "connection_options": closed(
+    "connection_options": closed_object(
         [],
         timeout_ms={"type": "integer", "minimum": 100},
         max_retries={"type": "integer", "minimum": 0, "maximum": 10},
@@ -80,7 +80,7 @@ _REMOTE = {
     "headers": STRING_MAP,
     "query": STRING_MAP,
     "auth": {
-        **closed(
+        **closed_object(
             ["type"],
             type={"enum": ["none", "bearer", "header", "oauth", "mtls"]},
             secret=_TEXT,
@@ -122,7 +122,7 @@ PUBLISHED: Final[dict[str, Any]] = {
     },
 }
 
-DRIVER_EXTENSIONS: Final[dict[str, Any]] = closed(
+DRIVER_EXTENSIONS: Final[dict[str, Any]] = closed_object(
     [],
     idle_timeout_ms={"type": "integer", "minimum": 1000},
     isolation={"enum": ["driver", "tenant", "user"]},
@@ -137,9 +137,9 @@ DRIVER_EXTENSIONS: Final[dict[str, Any]] = closed(
     not_secret=STRINGS,
     redact_results={"type": "boolean"},
 )
-BINDING_EXTENSIONS: Final[dict[str, Any]] = closed(
+BINDING_EXTENSIONS: Final[dict[str, Any]] = closed_object(
     [],
-    result_parse=closed(
+    result_parse=closed_object(
         [],
         **{
             "from": {"enum": ["auto", "structured", "text", "content", "result"]},
@@ -153,13 +153,13 @@ BINDING_EXTENSIONS: Final[dict[str, Any]] = closed(
     argument_defaults={"type": "object"},
     context_arguments=STRING_MAP,
 )
-SANDBOX: Final[dict[str, Any]] = closed(  # AIP-29
+SANDBOX: Final[dict[str, Any]] = closed_object(  # AIP-29
     [],
-    network=closed([], egress=STRINGS, ingress=STRINGS),
-    fs=closed([], read=STRINGS, write=STRINGS, deny=STRINGS),
-    exec=closed([], allow={"type": "boolean"}, spawn=STRINGS),
-    env=closed([], **{"pass": STRINGS, "set": STRING_MAP}),
-    tty=closed([], required={"type": "boolean"}),
+    network=closed_object([], egress=STRINGS, ingress=STRINGS),
+    fs=closed_object([], read=STRINGS, write=STRINGS, deny=STRINGS),
+    exec=closed_object([], allow={"type": "boolean"}, spawn=STRINGS),
+    env=closed_object([], **{"pass": STRINGS, "set": STRING_MAP}),
+    tty=closed_object([], required={"type": "boolean"}),
 )
 REQUIREMENT: Final = (
     r"^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:(?:[<>]=?|[=!~]=)[A-Za-z0-9][A-Za-z0-9.!+*_-]*"

@@ -14,7 +14,7 @@ TAGS: Final[dict[str, Any]] = {
 DRIVER_ID: Final = r"^[a-z0-9][a-z0-9.-]{1,79}$"
 
 
-def closed(required: list[str], /, **properties: Any) -> dict[str, Any]:
+def closed_object(required: list[str], /, **properties: Any) -> dict[str, Any]:
     return {"type": "object", "required": required, "properties": properties, "additionalProperties": False}
 
 
@@ -24,44 +24,44 @@ _INTEGER = {"type": "integer"}
 _AT_LEAST_0 = {"type": "integer", "minimum": 0}
 _MILLISECONDS = {"type": "integer", "minimum": 100}
 _DURATION = {"type": "string", "pattern": r"^PT?[^\s]+$"}
-_PROBE = closed(
+_PROBE = closed_object(
     ["method", "url"],
     method={"enum": ["GET", "POST", "HEAD"]},
     url=_TEXT,
     expect_status={"type": "integer", "minimum": 100, "maximum": 599},
 )
-_COST = closed(
+_COST = closed_object(
     [],
     cost_class={"enum": ["trivial", "metered", "expensive"]},
     cost_units_per_call={"type": "number", "minimum": 0},
     currency={"type": "string", "pattern": "^[A-Z]{3}$"},
 )
-_RETRY = closed(
+_RETRY = closed_object(
     ["max_attempts"],
     max_attempts={"type": "integer", "minimum": 1, "maximum": 10},
     backoff={"enum": ["fixed", "exponential"]},
     initial_ms=_AT_LEAST_0,
 )
-_AUTH = closed(
+_AUTH = closed_object(
     [],
     ref=_TEXT,
-    state=closed([], paths=STRINGS, env=STRINGS),
-    login=closed(
+    state=closed_object([], paths=STRINGS, env=STRINGS),
+    login=closed_object(
         [],
         cmd=_TEXT,
         url=_TEXT,
         interactive=_BOOLEAN,
         requires_callback_url=_BOOLEAN,
-        completes_when=closed([], cmd=_TEXT, exit_code=_INTEGER, http=_PROBE),
+        completes_when=closed_object([], cmd=_TEXT, exit_code=_INTEGER, http=_PROBE),
     ),
-    refresh=closed([], cmd=_TEXT, url=_TEXT, every=_DURATION),
-    expiry=closed([], detect=_TEXT),
+    refresh=closed_object([], cmd=_TEXT, url=_TEXT, every=_DURATION),
+    expiry=closed_object([], detect=_TEXT),
 )
-_IMPLEMENTS = closed(
+_IMPLEMENTS = closed_object(
     ["tool", "version"],
     tool=_TEXT,
     version=_TEXT,
-    schema_narrowing=closed([], drop_inputs=STRINGS, drop_outputs=STRINGS),
+    schema_narrowing=closed_object([], drop_inputs=STRINGS, drop_outputs=STRINGS),
     mapping={
         "type": "object",
         "additionalProperties": {
@@ -88,18 +88,18 @@ SCHEMA: Final[dict[str, Any]] = {
         "kind": {"enum": KINDS},
         "implements": {"type": "array", "minItems": 1, "items": _IMPLEMENTS},
         "install": {"type": "array", "items": {"type": "object"}},
-        "version_check": closed(
+        "version_check": closed_object(
             ["cmd", "parse", "range"], cmd=_TEXT, parse=_TEXT, range=_TEXT, timeout_ms=_MILLISECONDS
         ),
         "auth": _AUTH,
-        "network": closed([], egress=STRINGS, ingress=STRINGS),
+        "network": closed_object([], egress=STRINGS, ingress=STRINGS),
         "runner": {"type": ["string", "object"]},
         "region": STRINGS,
         "policy_tags": TAGS,
         "cost_override": _COST,
         "timeout_override_ms": _MILLISECONDS,
         "retry_override": _RETRY,
-        "health_check": closed(
+        "health_check": closed_object(
             ["method"],
             method={"enum": ["ping", "exec", "http", "noop"]},
             cmd=_TEXT,
@@ -108,7 +108,7 @@ SCHEMA: Final[dict[str, Any]] = {
             every=_DURATION,
             timeout_ms=_MILLISECONDS,
         ),
-        "requires": closed(
+        "requires": closed_object(
             [],
             os={"type": "array", "items": {"enum": ["darwin", "linux", "windows"]}},
             arch={"type": "array", "items": {"enum": ["x64", "arm64", "x86", "arm"]}},
