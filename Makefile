@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check conformance bench clean
+.PHONY: help run test check-flaky check conformance bench clean
 
 help:
 	@echo "make run          start a node with a small example tree and say what to try"
 	@echo "make test         run the tests"
+	@echo "make check-flaky  the same, and fail where a test passed only when run again alone"
 	@echo "make check        format, lint, types, architecture, generated files"
 	@echo "make conformance  other people's suites against Interlock"
 	@echo "make bench        cost per call against nginx and others; writes docs/benchmarks.md"
@@ -51,11 +52,15 @@ $(VENV)/.sandbox: $(VENV)/.dev
 		|| echo "NO SANDBOX: bubblewrap is not here and cannot be installed; the tests of servers in it are skipped"
 	@touch $@
 
-# Many tests start nodes and hold them to times. What fails beside others is run once more, alone: a fault fails again.
+# Many tests start nodes and hold them to times. What fails beside others is run once more, alone: a fault fails again,
+# and what passes then is named FLAKY. The slowest files come first, as tests/durations.json has them.
+PARALLEL := --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+
 test: $(VENV)/.browser $(VENV)/.sandbox
-	@$(BIN)/python -m pytest tests --ignore tests/conformance --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS) || { \
-		test $$? = 1 && echo "ONCE MORE, ALONE: what has just failed beside other tests" && \
-		$(BIN)/python -m pytest tests --ignore tests/conformance --last-failed --last-failed-no-failures none $(ARGS); }
+	@$(BIN)/python tests/twice.py tests --ignore=tests/conformance $(PARALLEL) $(ARGS)
+
+check-flaky: $(VENV)/.browser $(VENV)/.sandbox
+	@$(BIN)/python tests/twice.py --flaky=fail tests --ignore=tests/conformance $(PARALLEL) $(ARGS)
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check .
@@ -67,9 +72,7 @@ check: $(VENV)/.dev
 	@$(BIN)/python spec/commands_reference.py --check
 
 conformance: $(VENV)/.dev $(VENV)/.sandbox
-	@$(BIN)/python -m pytest tests/conformance --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS) || { \
-		test $$? = 1 && echo "ONCE MORE, ALONE: what has just failed beside other tests" && \
-		$(BIN)/python -m pytest tests/conformance --last-failed --last-failed-no-failures none $(ARGS); }
+	@$(BIN)/python tests/twice.py tests/conformance $(PARALLEL) $(ARGS)
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m bench --write $(ARGS)

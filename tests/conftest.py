@@ -1,9 +1,11 @@
 """What every test run keeps to: markers name ledger entries, and a full run leaves a record of what it showed."""
 
+import gc
 import importlib.util
 import json
+import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import TypedDict
@@ -13,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 LAST_RUN = ROOT / ".cache" / "requirements.json"
+DURATIONS = ROOT / "tests" / "durations.json"
 WORST_FIRST = ("failed", "skipped", "passed")
 
 # A property is about values; how long a shared machine takes for one example says nothing about it.
@@ -26,7 +29,59 @@ class Record(TypedDict):
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A run started in the background inherits SIGINT ignored, and so would every program that a test interrupts.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Requirements(config), "interlock-requirements")
+    if (seconds := _recorded_seconds()) or config.getoption("write_durations"):
+        config.pluginmanager.register(Durations(config, seconds), "interlock-durations")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--write-durations", action="store_true", help=f"record the seconds of each slow file in {DURATIONS.name}"
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """The tests themselves are some million objects that live as long as the run: a collection need not visit them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _recorded_seconds() -> dict[str, float]:
+    return dict(json.loads(DURATIONS.read_text(encoding="utf-8"))) if DURATIONS.exists() else {}
+
+
+class Durations:
+    """Starts the slowest files first, so that no worker is left alone with one at the end of the run."""
+
+    SLOW_S = 1.0  # a faster file can come at any place
+
+    def __init__(self, config: pytest.Config, seconds: dict[str, float]) -> None:
+        self.config = config
+        self.recorded = seconds
+        self.seen: dict[str, float] = {}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: -self.recorded.get(item.nodeid.partition("::")[0], 0.0))  # a stable sort
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        file = report.nodeid.partition("::")[0]
+        self.seen[file] = self.seen.get(file, 0.0) + report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        if not self.config.getoption("write_durations") or hasattr(self.config, "workerinput"):
+            return
+        seconds = self.recorded | self.seen
+        slow = {file: round(taken, 1) for file, taken in seconds.items() if taken >= self.SLOW_S}
+        DURATIONS.write_text(json.dumps(slow, indent=0, sort_keys=True) + "\n", encoding="utf-8")
 
 
 class Requirements:

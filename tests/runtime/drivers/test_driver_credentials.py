@@ -24,6 +24,7 @@ from interlock.runtime.drivers.install.outcome import Installed, Locked
 from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.provider.provider import DriverProvider
 from interlock.runtime.drivers.provider.server_plan import compiled
+from interlock.runtime.drivers.provider.tenant_processes import InstanceLease
 
 ONCE: dict[str, Any] = {"connection_options": {"max_retries": 0, "timeout_ms": 5000}}
 KEPT = [{"slug": "acme-api-key", "name": "Key", "description": "Its key."}]
@@ -278,7 +279,9 @@ async def test_who_called_first_leaves_no_trace_in_the_process_and_may_go(stage:
     first = asyncio.ensure_future(provider.acquire(caller("ada-who-calls-first")))
     await until(lambda: len(stage.log.starts) == 2)
     first.cancel()
-    await asyncio.gather(first, return_exceptions=True)
+    (outcome,) = await asyncio.gather(first, return_exceptions=True)
+    if isinstance(outcome, InstanceLease):  # it was there before the caller could go
+        outcome.release()
     await until(lambda: instance.keeper.is_usable)
     lease = await lent(provider, "bob")
     assert (await asked(lease))["pid"] == stage.log.pids[-1]

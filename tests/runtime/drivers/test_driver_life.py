@@ -66,6 +66,8 @@ async def test_twenty_slow_calls_are_under_way_at_once_on_one_process(stage: Sta
         answers.append(await call)
         assert answers[-1]["until"] == str(gate)
     assert len({answer["pid"] for answer in answers}) == len(stage.log.pids) == 1
+    for lease in leases:
+        lease.release()
 
 
 @pytest.mark.req("AIP-transport-5")
