@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.config.toml_lines import KeyPath, key_lines, line_of
+from interlock.config.toml_text import KeyPath, key_lines, line_of
 
 DOCUMENT = '''\
 # first line

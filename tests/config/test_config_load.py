@@ -4,8 +4,7 @@ import pytest
 from config_project import Project
 
 from interlock.config.plan import AccessRule, Address, ToolRule
-from interlock.config.problems import PROBLEMS_MAX
-from interlock.config.suggestions import nearest
+from interlock.config.problems import PROBLEMS_MAX, nearest
 
 
 def test_an_unknown_key_is_named_with_its_line_and_the_nearest_key(project: Project) -> None:

@@ -3,7 +3,7 @@
 import json
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 import msgspec
@@ -30,10 +30,11 @@ from interlock.config.plan import (
     StorePlan,
 )
 from interlock.config.schema import json_schema
-from interlock.config.sections import Key, Section
+from interlock.config.sections import Key, Section, keys_of
 from interlock.config.server_entries import REACHES
 from interlock.config.starter import EXAMPLES, starter_toml
 from interlock.config.toml_text import toml_text
+from interlock.config.value_types import Choice, Flag, Record, Text
 
 VALIDATOR = jsonschema.Draft202012Validator(json_schema())
 PLANS: dict[str, type[msgspec.Struct]] = {
@@ -120,6 +121,40 @@ def test_the_table_of_keys_and_the_plan_hold_the_same_names(name: str) -> None:
 def test_access_rules_hold_the_keys_of_the_table() -> None:
     assert list(SECTIONS["access"].keys) == [field.name for field in msgspec.structs.fields(AccessRule)]
     assert list(SECTIONS["anchor"].keys) == [field.name for field in msgspec.structs.fields(AnchorPlan)]
+
+
+def test_every_field_of_the_plan_is_a_section_or_a_key_of_the_top() -> None:
+    fields = [field.name for field in msgspec.structs.fields(Plan)]
+    assert fields == [*TOP, *(section.field or section.name for section in SECTIONS.values())]
+
+
+class _Small(msgspec.Struct, frozen=True, kw_only=True):
+    mode: Literal["one", "two"] = "two"
+    loud: bool = False
+    named: str
+
+
+MODE = Key(name="mode", help="Which.", example="one")
+LOUD = Key(name="loud", help="Whether.", example=True)
+NAMED = Key(name="named", help="What.", example="x", kind=Text())
+
+
+def test_a_key_takes_its_type_and_default_from_the_plan() -> None:
+    made = keys_of(_Small, MODE, LOUD, NAMED)
+    assert (made["mode"].kind, made["mode"].default) == (Choice(values=("one", "two")), "two")
+    assert (made["loud"].kind, made["loud"].default) == (Flag(), False)
+    assert (made["named"].required, made["named"].default) == (True, None)
+
+
+@pytest.mark.parametrize("keys", [(MODE, LOUD), (MODE, LOUD, NAMED, Key(name="more", help="", example=1))])
+def test_a_key_that_only_the_plan_or_only_the_table_has_is_refused(keys: tuple[Key, ...]) -> None:
+    with pytest.raises(TypeError, match=r"_Small and its keys differ: (?:named|more)$"):
+        keys_of(_Small, *keys)
+
+
+def test_a_field_that_only_the_plan_or_only_its_record_has_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"_Small and its fields differ: loud, mode$"):
+        Record(what="small", fields={"named": Text()}, make=_Small)
 
 
 @pytest.mark.parametrize(("section", "key"), EVERY_KEY, ids=named)

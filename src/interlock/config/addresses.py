@@ -44,6 +44,9 @@ class Listen(Kind, frozen=True, kw_only=True):
             return at.wrong(f"{at.name} has {shown(six or name)} where a host belongs", _EXAMPLE)
         return Address(host, int(port))
 
+    def written(self, value: Any) -> str:
+        return str(value)
+
     def _hint(self, value: str) -> str:
         if "://" in value:
             return f"without the scheme: {_EXAMPLE}"

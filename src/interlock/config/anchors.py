@@ -6,9 +6,9 @@ A public key that is written out is recognised by how it begins; everything else
 from pathlib import Path
 from typing import Any, Final
 
-from interlock.config.issuers import Protected
 from interlock.config.location import WRONG, At, Wrong
 from interlock.config.plan import AnchorPlan
+from interlock.config.record_types import Protected
 from interlock.config.value_types import Kind, read_text, resolve
 from interlock.protocol.ax.registration.authority import maybe_authority
 from interlock.protocol.jose.public_key import PRIVATE, BadKey, is_key_text, maybe_pem_label, read_key_untrusted

@@ -1,4 +1,9 @@
-"""What keys must not say together. Run after all layers are read, on the values that were readable."""
+"""Checks of keys that must not stand together, and of names the configuration itself shows cannot be listed.
+
+Run after all layers are read, on the values that were readable. A file names tools where it classifies them (`tools` of
+a server) and where a [[tool]] matches exactly one; only a server's own list has the rest (`interlock check
+--upstream`).
+"""
 
 from pathlib import Path
 from typing import Any, Final
@@ -9,6 +14,13 @@ from interlock.config.location import At
 from interlock.config.plan import AuthPlan, NodePlan
 from interlock.config.problems import Findings, Problem, shown
 from interlock.config.reader import Settings
+from interlock.protocol.ax.names import (
+    QUALIFIED_MAX,
+    is_qualified,
+    qualify,
+    resolve_locals,
+    withhold_colliding_aliases,
+)
 from interlock.protocol.net.address_scope import is_loopback
 from interlock.protocol.webauthn.party import maybe_party
 
@@ -199,3 +211,29 @@ def _written(settings: Settings, *names: str) -> At | None:
         if at is not None:
             return at
     return None
+
+
+def check_names(settings: Settings) -> None:
+    """MCP-AX 3.2, our rule: colliding names are all withheld, and said before the node runs."""
+    root = settings.tables.get("ax", {}).get("root_segment")
+    above = (root,) if root else ()
+    written: dict[str, At] = {}
+    for segment, server in settings.servers.items():
+        tools = settings.written["servers", segment].inside("tools")
+        resolution = resolve_locals(list(server.classes))
+        for one in resolution.withheld:
+            _warn(tools.inside(one.name), one.name, one.reason)
+        for original, local in resolution.local_names.items():
+            qualified = qualify((*above, segment), local)
+            if isinstance(qualified, str):
+                written.setdefault(qualified, tools.inside(original))
+    for index, rule in enumerate(settings.tools):
+        if is_qualified(rule.match) and ("tool", str(index)) in settings.written:
+            written.setdefault(rule.match, settings.written["tool", str(index)].inside("match"))
+    for one in withhold_colliding_aliases(written).withheld:
+        _warn(written[one.name], one.name, one.reason)
+
+
+def _warn(at: At, name: str, reason: str) -> None:
+    what, _, hint = reason.partition("; ")
+    at.warn(f"{shown(name, QUALIFIED_MAX)} will be withheld: {what}", hint or "rename it at the server")

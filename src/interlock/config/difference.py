@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 import msgspec
 
+from interlock.config.keys import SECTIONS
 from interlock.config.plan import Plan
 
-_ARRAYS = {"tools": "[[tool]]", "access": "[[access]]", "anchors": "[[anchor]]"}
+_ARRAYS = {each.field or each.name: f"[[{each.name}]]" for each in SECTIONS.values() if each.shape == "list"}
 
 
 def differences(old: Plan, new: Plan) -> tuple[str, ...]:

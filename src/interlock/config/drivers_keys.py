@@ -2,10 +2,9 @@
 
 from typing import Final
 
-from interlock.config.plan import PolicyPlan
-from interlock.config.sections import Key, keyed
-from interlock.config.table_type import Record
-from interlock.config.value_types import Choice, FilePath, Flag, Many, Seconds, Table, Text
+from interlock.config.plan import DriversPlan, PolicyPlan
+from interlock.config.sections import Key, keys_of
+from interlock.config.value_types import Choice, FilePath, Many, Record, Seconds, Table, Text
 
 MONTH_S: Final = 31 * 24 * 3600
 _ID: Final = r"[a-z0-9][a-z0-9.-]{1,79}"  # AIP-30 and AIP-14 give drivers and contracts the same form
@@ -21,7 +20,6 @@ _POLICY: Final = Record(
     what="the policy on drivers",
     example='policy = { deny = ["third-party-api"] }',
     fields={"allow": Many(item=_TAG), "deny": Many(item=_TAG)},
-    needed=(),
     make=PolicyPlan,
 )
 _REGION: Final = Text(pattern=r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", what="a region", hint='for instance "EU"')
@@ -32,46 +30,39 @@ _PINS: Final = Table(
     item=Text(pattern=rf"{_ID}(?:@[0-9]{{1,9}})?", what="a driver's id", hint="for instance filesystem-mcp"),
 )
 
-DRIVERS: Final = keyed(
+DRIVERS: Final = keys_of(
+    DriversPlan,
     Key(
         name="paths",
         kind=Many(item=FilePath()),
-        default=[],
         example=["/srv/drivers"],
         help="Further folders of drivers, searched after .drivers in the workspace and the person's own.",
     ),
     Key(
         name="registration",
-        kind=Choice(values=("eager", "lazy")),
-        default="eager",
         example="lazy",
         help="Whether a driver's server is started and checked at once, or when it is first called.",
     ),
     Key(
         name="idle_timeout_s",
         kind=Seconds(low=1, high=MONTH_S),
-        default=300,
         example=60,
         help="After how many seconds without a call a driver's server is stopped.",
     ),
     Key(
         name="on_mismatch",
-        kind=Choice(values=("reject", "drop_binding")),
-        default="reject",
         example="drop_binding",
         help="When a server's tool does not fit its contract: the whole driver is rejected, or only that tool.",
     ),
     Key(
         name="sandbox",
         kind=_SANDBOXES,
-        default={},
         example={"legacy-mcp": "off"},
         help="Drivers that run without a sandbox. It is shown in lists and written to the audit log.",
     ),
     Key(
         name="insecure_hosts",
         kind=Many(item=_HOST),
-        default=[],
         example=["mcp.lan"],
         help="Hosts of remote drivers that may be reached over plain http.",
     ),
@@ -90,43 +81,26 @@ DRIVERS: Final = keyed(
     Key(
         name="policy",
         kind=_POLICY,
-        default={},
         example={"deny": ["third-party-api"]},
         help="Which drivers may serve, by their policy tags: only those with one of allow, none with one of deny.",
     ),
     Key(
         name="pins",
         kind=_PINS,
-        default={},
         example={"fs.read": "filesystem-mcp"},
         help="The driver that serves a contract, where several could.",
     ),
     Key(
-        name="trust_workspace",
-        kind=Flag(),
-        default=False,
-        example=True,
-        help="Whether drivers in the workspace need no `interlock drivers trust`.",
+        name="trust_workspace", example=True, help="Whether drivers in the workspace need no `interlock drivers trust`."
     ),
     Key(
         name="allow_unverified_install",
-        kind=Flag(),
-        default=False,
         example=True,
         help="Whether a download without a checksum may be installed, and a Python package without a wheel be built.",
     ),
+    Key(name="npx", example=True, help="Whether npm packages are run with npx instead of being installed."),
     Key(
-        name="npx",
-        kind=Flag(),
-        default=False,
-        example=True,
-        help="Whether npm packages are run with npx instead of being installed.",
+        name="dev", example=True, help="Whether a change that needs a new major version of a driver is only warned of."
     ),
-    Key(
-        name="dev",
-        kind=Flag(),
-        default=False,
-        example=True,
-        help="Whether a change that needs a new major version of a driver is only warned of.",
-    ),
+    unwritten=("own",),
 )

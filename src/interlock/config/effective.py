@@ -1,15 +1,21 @@
 """A Plan as JSON-able values, for people to read: in the shape of the file, with what may be secret masked."""
 
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
+from interlock.config.keys import SECTIONS
 from interlock.config.plan import (
     ApprovalsPlan,
+    AuthPlan,
+    AxPlan,
     ChildPlan,
     Dial,
+    DriversPlan,
     IssuerPlan,
+    NodePlan,
     OAuthPlan,
     ParentPlan,
     Plan,
@@ -17,6 +23,7 @@ from interlock.config.plan import (
     Spawn,
     ToolRule,
 )
+from interlock.config.sections import Section
 
 MASK: Final = "***"
 
@@ -25,24 +32,35 @@ def effective(plan: Plan) -> dict[str, Any]:
     return {
         "workspace": str(plan.workspace),
         "data": str(plan.data),
-        "node": _plain(plan.node)
-        | {"listen": str(plan.node.listen), "operator_listen": str(plan.node.operator_listen)},
-        "auth": _plain(plan.auth) | {"issuers": [_issuer(issuer) for issuer in plan.auth.issuers]},
-        "access": [_plain(rule) for rule in plan.access],
-        "anchor": [_plain(anchor) for anchor in plan.anchors],
-        "mcp": _plain(plan.mcp),
-        "ax": _plain(plan.ax)
-        | {"parents": [_parent(one) for one in plan.ax.parents], "children": [_child(one) for one in plan.ax.children]},
-        "degraded": _plain(plan.degraded),
-        "gate": _plain(plan.gate),
-        "approvals": _approvals(plan.approvals),
-        "servers": {server.segment: _server(server) for server in plan.servers},
-        "drivers": {name: each for name, each in _plain(plan.drivers).items() if name != "own"},
-        "tool": [_tool(rule) for rule in plan.tools],
-        "budget": _plain(plan.budget),
-        "limits": _plain(plan.limits),
-        "store": _plain(plan.store),
+        **{section.name: _section(section, plan) for section in SECTIONS.values()},
     }
+
+
+def _section(section: Section, plan: Plan) -> Any:
+    value = getattr(plan, section.field or section.name)
+    if section.shape == "segments":
+        return {server.segment: _server(server) for server in value}
+    show: Callable[[Any], dict[str, Any]] = _SHOWN.get(section.name, _plain)
+    return [show(entry) for entry in value] if section.shape == "list" else show(value)
+
+
+def _node(node: NodePlan) -> dict[str, Any]:
+    return _plain(node) | {"listen": str(node.listen), "operator_listen": str(node.operator_listen)}
+
+
+def _authentication(auth: AuthPlan) -> dict[str, Any]:
+    return _plain(auth) | {"issuers": [_issuer(issuer) for issuer in auth.issuers]}
+
+
+def _tree(ax: AxPlan) -> dict[str, Any]:
+    return _plain(ax) | {
+        "parents": [_parent(one) for one in ax.parents],
+        "children": [_child(one) for one in ax.children],
+    }
+
+
+def _drivers(drivers: DriversPlan) -> dict[str, Any]:
+    return {name: each for name, each in _plain(drivers).items() if name != "own"}
 
 
 def _plain(value: msgspec.Struct) -> dict[str, Any]:
@@ -106,6 +124,17 @@ def _tool(rule: ToolRule) -> dict[str, Any]:
     made = {name: value for name, value in _plain(rule).items() if value is not None}
     capability: dict[str, Any] = made.pop("capability")
     return made | capability
+
+
+# What is not shown as the plan has it: secrets are masked, addresses written as in the file.
+_SHOWN: Final[dict[str, Callable[[Any], dict[str, Any]]]] = {
+    "node": _node,
+    "auth": _authentication,
+    "ax": _tree,
+    "approvals": _approvals,
+    "drivers": _drivers,
+    "tool": _tool,
+}
 
 
 def masked(text: str, secrets: tuple[str, ...]) -> str:

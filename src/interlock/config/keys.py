@@ -3,51 +3,52 @@
 The loader, the JSON Schema and the hints of error messages are all made from it.
 """
 
-import enum
-from typing import Final
+from typing import Final, get_args
 
 from interlock.config.addresses import Listen, Network, Origin, Url
 from interlock.config.anchors import KEY_SOURCES, DnsName, KeySet, Passkey, PublicKey
-from interlock.config.ax_types import AUTHORITY, CHILD, ENVIRONMENT, GLOB_URLS, PARENT, TREE
-from interlock.config.budgets import AMOUNT, BUDGET, UNITS
 from interlock.config.drivers_keys import DRIVERS, MONTH_S
-from interlock.config.headers import Headers
-from interlock.config.issuers import ISSUER
-from interlock.config.sections import Key, Section, keyed
-from interlock.config.server_auth import SERVER_AUTH
+from interlock.config.plan import (
+    AccessRule,
+    AnchorPlan,
+    ApprovalsPlan,
+    AuthPlan,
+    AxPlan,
+    BudgetPlan,
+    Channel,
+    DegradedPlan,
+    GatePlan,
+    LimitsPlan,
+    McpPlan,
+    NodePlan,
+    StorePlan,
+)
+from interlock.config.record_types import (
+    AMOUNT,
+    AUTHORITY,
+    BUDGET,
+    CHILD,
+    GLOB_URLS,
+    ISSUER,
+    PARENT,
+    TREE,
+    UNITS,
+)
+from interlock.config.sections import Key, Section, keyed, keys_of
+from interlock.config.server_keys import SERVERS, TEXT, TOOL
 from interlock.config.value_types import (
     Choice,
     Command,
     FilePath,
-    Flag,
     Many,
     Seconds,
     Segment,
     Size,
-    Table,
     Text,
-    Version,
     Whole,
 )
-from interlock.protocol.ax.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass, Transport
-from interlock.protocol.net.egress import ENTRY
-
-# A leading "-" would be an option to the installer, so no package or image may start with one.
-NPM_PACKAGE: Final = r"(?:@[a-z0-9~][a-z0-9._~-]*/)?[a-z0-9~][a-z0-9._~-]*(?:@[0-9A-Za-z^~][0-9A-Za-z.+_-]*)?"
-PYPI_PACKAGE: Final = (
-    r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:\[[A-Za-z0-9][A-Za-z0-9._,-]*\])?(?:==[0-9A-Za-z][0-9A-Za-z.!+_-]*)?"
-)
-DOCKER_IMAGE: Final = r"[A-Za-z0-9][A-Za-z0-9._/:-]*(?:@sha256:[0-9a-f]{64})?"
-
 
 _GLOBS = Many(item=Text())
-_TEXT = Text(references=True, empty=True)
-_TOOL_CLASS = Choice(values=("read_only", "reversible", "irreversible"))
-_NAME_FORM = Choice(values=("auto", "qualified", "safe"))
-
-
-def _one_of(kind: type[enum.Enum]) -> Choice:
-    return Choice(values=tuple(member.value for member in kind))
 
 
 TOP: Final = keyed(
@@ -67,18 +68,17 @@ TOP: Final = keyed(
     ),
 )
 
-_NODE = keyed(
+_NODE = keys_of(
+    NodePlan,
     Key(
         name="name",
         kind=Text(pattern=r"[A-Za-z0-9_.-]{1,63}", what="1 to 63 of the characters A-Z a-z 0-9 _ . -"),
-        default="default",
         example="office",
         help="The node's name; replicas of one node share it, and so its identity.",
     ),
     Key(
         name="listen",
         kind=Listen(),
-        default="127.0.0.1:7411",
         example="127.0.0.1:7411",
         help="Where programs connect (the public door). Port 0: the system chooses.",
     ),
@@ -91,7 +91,6 @@ _NODE = keyed(
     Key(
         name="operator_listen",
         kind=Listen(),
-        default="127.0.0.1:7412",
         example="127.0.0.1:7412",
         help="Where people connect (the operator door). Never the address of the public door.",
     ),
@@ -118,48 +117,38 @@ _NODE = keyed(
     Key(
         name="origins",
         kind=Many(item=Origin()),
-        default=[],
         example=["https://app.example.com"],
         help="Web pages that may call this node, besides those on this machine.",
     ),
     Key(
         name="trusted_proxies",
         kind=Many(item=Network()),
-        default=[],
         example=["10.0.0.0/8"],
         help="Proxies whose word on the caller's address is believed (Forwarded, X-Forwarded-For).",
     ),
 )
 
-_AUTH = keyed(
+_AUTH = keys_of(
+    AuthPlan,
     Key(
         name="anonymous",
-        kind=Choice(values=("loopback", "never", "any")),
-        default="loopback",
         example="never",
         help="Who may call without a token: programs on this machine, nobody, or anybody who can connect.",
     ),
     Key(
         name="issuers",
         kind=Many(item=ISSUER),
-        default=[],
         example=[{"name": "corp", "url": "https://login.example.com", "scopes": {"mcp.use": "write"}}],
         help="Authorization servers whose access tokens open the public door, as client:NAME/SUBJECT@CLIENT_ID.",
     ),
-    Key(
-        name="token_days",
-        kind=Whole(low=1, high=3650),
-        default=30,
-        example=90,
-        help="How long a new token is valid, in days.",
-    ),
+    Key(name="token_days", kind=Whole(low=1, high=3650), example=90, help="How long a new token is valid, in days."),
 )
 
-_ACCESS = keyed(
+_ACCESS = keys_of(
+    AccessRule,
     Key(
         name="who",
         kind=Many(item=Text(), least=1),
-        required=True,
         example=[
             "client:ci",
             "client:team-*",
@@ -169,15 +158,9 @@ _ACCESS = keyed(
         ],
         help="Principals (globs) the entry is for; the first entry that holds the caller applies.",
     ),
-    Key(
-        name="scope",
-        kind=Choice(values=("read", "write", "admin")),
-        default="write",
-        example="read",
-        help="The most a caller may do.",
-    ),
-    Key(name="tools", kind=_GLOBS, default=["*"], example=["files.read_*"], help="Tools (globs) the caller may use."),
-    Key(name="names", kind=_NAME_FORM, example="qualified", help="Form of the tool names for these callers."),
+    Key(name="scope", example="read", help="The most a caller may do."),
+    Key(name="tools", kind=_GLOBS, example=["files.read_*"], help="Tools (globs) the caller may use."),
+    Key(name="names", example="qualified", help="Form of the tool names for these callers."),
     Key(
         name="authority",
         kind=AUTHORITY,
@@ -193,7 +176,6 @@ _ACCESS = keyed(
     Key(
         name="link_latency_ms",
         kind=Whole(low=0, high=3_600_000),
-        default=0,
         example=700,
         help="What the way to these subservers takes; raises the latency class of their tools.",
     ),
@@ -205,11 +187,11 @@ _ACCESS = keyed(
     ),
 )
 
-_ANCHOR = keyed(
+_ANCHOR = keys_of(
+    AnchorPlan,
     Key(
         name="name",
         kind=ISSUER.fields["name"],
-        required=True,
         example="plant",
         help="What the anchor is called in the log and in the audit.",
     ),
@@ -234,118 +216,87 @@ _ANCHOR = keyed(
     Key(
         name="approves",
         kind=_GLOBS,
-        default=[],
         example=["files.*"],
         help="Tools (globs over qualified names) whose calls it may approve.",
     ),
     Key(
         name="speaks_for",
         kind=Many(item=DnsName()),
-        default=[],
         example=["edge01.example.com"],
         help="DNS names it may prove for subservers that register (their `authority`).",
     ),
 )
 
-_MCP = keyed(
-    Key(
-        name="surface",
-        kind=Choice(values=("flat",)),
-        default="flat",
-        example="flat",
-        help="What /mcp shows: flat lists every tool.",
-    ),
+_MCP = keys_of(
+    McpPlan,
+    Key(name="surface", example="flat", help="What /mcp shows: flat lists every tool."),
     Key(
         name="names",
-        kind=_NAME_FORM,
-        default="auto",
         example="safe",
         help="Form of tool names: with dots, safe for clients that refuse dots, or by client.",
     ),
-    Key(
-        name="meta_pass",
-        kind=Choice(values=("vendor", "none")),
-        default="vendor",
-        example="none",
-        help="Whether servers' own _meta keys reach the client.",
-    ),
-    Key(
-        name="latency_meta",
-        kind=Flag(),
-        default=False,
-        example=True,
-        help="Whether results say how long the call took.",
-    ),
+    Key(name="meta_pass", example="none", help="Whether servers' own _meta keys reach the client."),
+    Key(name="latency_meta", example=True, help="Whether results say how long the call took."),
     Key(
         name="session_idle_s",
         kind=Seconds(low=1, high=MONTH_S),
-        default=1800,
         example=3600,
         help="After how many idle seconds a client's session ends.",
     ),
 )
 
-_AX = keyed(
+_AX = keys_of(
+    AxPlan,
     Key(
         name="tree",
         kind=TREE,
-        default="default",
         example="plant",
         help="Which tree the node belongs to; within one tree a subserver has one parent.",
     ),
     Key(
         name="parents",
         kind=Many(item=PARENT),
-        default=[],
         example=[{"url": "wss://hub.example.com/ax", "segment": "edge"}],
         help="Aggregators to register with: the first of each tree, and the others as its backups.",
     ),
     Key(
         name="children",
         kind=Many(item=CHILD),
-        default=[],
         example=[{"command": "python greenhouse.py", "segment": "greenhouse"}],
         help="Subservers to start as children, which register over their stdio.",
     ),
     Key(
         name="dial_back",
         kind=GLOB_URLS,
-        default=[],
         example=["https://*.example.com/*"],
         help="Where the node may connect to when a subserver registers by POST and names its endpoint.",
     ),
     Key(
         name="require_proof",
-        kind=Choice(values=("mutable", "always", "never")),
-        default="mutable",
         example="always",
         help="For which subservers a claim of authority must be proved: those with mutable tools, all, or none.",
     ),
     Key(
         name="heartbeat_min_ms",
         kind=Whole(low=10, high=3_600_000),
-        default=100,
         example=1000,
         help="The shortest heartbeat interval a subserver may promise, in milliseconds.",
     ),
     Key(
         name="max_hops",
         kind=Whole(low=1, high=255),
-        default=32,
         example=8,
         help="Tools that are more aggregators away are withheld.",
     ),
     Key(
         name="notify_per_s",
         kind=Whole(low=1, high=1_000_000),
-        default=100,
         example=500,
         help="How many notifications a second are passed on for one subserver.",
     ),
     Key(
         name="notify_buffer",
         kind=Whole(low=1, high=1_000_000),
-        default=1000,
         example=5000,
         help="How many more wait, before the oldest are dropped and counted.",
     ),
@@ -358,79 +309,64 @@ _AX = keyed(
     Key(
         name="list_ttl_s",
         kind=Seconds(low=0, high=MONTH_S),
-        default=60,
         example=300,
         help="How many seconds the tool list of a server that announces no changes stays valid.",
     ),
 )
 
-_DEGRADED = keyed(
+_DEGRADED = keys_of(
+    DegradedPlan,
     Key(
         name="enabled",
-        kind=Flag(),
-        default=True,
         example=False,
         help="Whether the tools of a lost subserver stay listed, as degraded, for a while.",
     ),
-    Key(
-        name="grace_s",
-        kind=Seconds(low=0, high=MONTH_S),
-        default=300,
-        example=60,
-        help="How long they stay.",
-    ),
+    Key(name="grace_s", kind=Seconds(low=0, high=MONTH_S), example=60, help="How long they stay."),
 )
 
-_GATE = keyed(
+_GATE = keys_of(
+    GatePlan,
     Key(
         name="mode",
-        kind=Choice(values=("gated", "defer", "open")),
-        default="gated",
         example="defer",
         help="Whether calls that cannot be undone wait for a person: all, those no node below holds, or none.",
     ),
     Key(
         name="also",
         kind=_GLOBS,
-        default=[],
         example=["mail.send_*"],
         help="Further tools (globs) whose calls wait for a person, whatever they say of themselves.",
     ),
     Key(
         name="unannotated",
-        kind=Choice(values=("classify", "allow")),
-        default="classify",
         example="allow",
         help="Tools that do not say what they do: wait until an operator has said it once, or are called at once.",
     ),
 )
 
-_APPROVALS = keyed(
+_APPROVALS = keys_of(
+    ApprovalsPlan,
     Key(
         name="expiry_s",
         kind=Seconds(low=30, high=86_400),
-        default=300,
         example=900,
         help="How long a held call waits for a decision.",
     ),
     Key(
         name="redeem_s",
         kind=Seconds(low=30, high=86_400),
-        default=300,
         example=60,
         help="How long an approved call may then be made; never longer than its proof is good.",
     ),
     Key(
         name="max_pending",
         kind=Whole(low=1, high=10_000),
-        default=100,
         example=20,
         help="How many calls of one caller may wait at once.",
     ),
     Key(
         name="channels",
-        kind=Many(item=Choice(values=("console", "cli", "os_dialog", "command", "webhook"))),
-        default=["console", "cli"],
+        kind=Many(item=Choice(values=get_args(Channel))),
         example=["cli", "os_dialog"],
         help="Where operators hear that something waits: the page, `interlock approvals --watch`,"
         " a notification on this machine's desktop, a command, a webhook.",
@@ -449,187 +385,14 @@ _APPROVALS = keyed(
     ),
     Key(
         name="webhook_secret",
-        kind=_TEXT,
+        kind=TEXT,
         example="a-long-random-text",
         help="The key under which the receiver checks that it comes from here (HMAC-SHA256). ${env:NAME} is replaced.",
     ),
 )
 
-_SERVERS = keyed(
-    Key(
-        name="command",
-        kind=Command(),
-        example="python -m my_server",
-        help="A program to start: one string, split like a shell does it, or a list.",
-    ),
-    Key(
-        name="npm",
-        kind=Text(pattern=NPM_PACKAGE, what="an npm package", hint='write "@scope/name" or "name@1.2.3"'),
-        example="@modelcontextprotocol/server-memory",
-        help="An npm package to install and start.",
-    ),
-    Key(
-        name="pypi",
-        kind=Text(pattern=PYPI_PACKAGE, what="a PyPI package", hint='write "name" or "name==1.2.3"'),
-        example="mcp-server-time",
-        help="A PyPI package to install and start.",
-    ),
-    Key(
-        name="docker",
-        kind=Text(pattern=DOCKER_IMAGE, what="a container image", hint='write "owner/image:tag"'),
-        example="mcp/fetch",
-        help="A container image to start with docker run.",
-    ),
-    Key(
-        name="url",
-        kind=Url(outward=True),
-        example="https://mcp.example.com/mcp",
-        help="A server that is already running.",
-    ),
-    Key(
-        name="args",
-        kind=Many(item=_TEXT),
-        default=[],
-        example=["--local-timezone", "Europe/Berlin"],
-        help="Arguments of the program. ${env:NAME} is replaced.",
-    ),
-    Key(
-        name="env",
-        kind=ENVIRONMENT,
-        default={},
-        example={"LOG_LEVEL": "info"},
-        help="Environment variables of the program. ${env:NAME} and ${secrets.NAME} are replaced.",
-    ),
-    Key(name="cwd", kind=FilePath(), example="servers", help="The folder the program starts in. Default: workspace."),
-    Key(
-        name="headers",
-        kind=Headers(),
-        default={},
-        example={"X-Team": "blue"},
-        help="Headers sent with every request. ${env:NAME} and ${secrets.NAME} are replaced.",
-    ),
-    Key(
-        name="auth",
-        kind=SERVER_AUTH,
-        example={"grant": "client_credentials", "client_id": "node", "client_secret": "${secrets.CRM}"},
-        help="How OAuth tokens for the server are had. Default: a person agrees on the page the server names.",
-    ),
-    Key(
-        name="egress",
-        kind=Many(
-            item=Text(
-                pattern=ENTRY.pattern,
-                what="the name of a host, *.NAME or *",
-                hint="without port, path or network mask",
-            )
-        ),
-        example=["api.example.com"],
-        help="Start it in a sandbox, from which it reaches these hosts and no other. Empty: none.",
-    ),
-    Key(
-        name="files",
-        kind=Many(item=FilePath()),
-        example=["~/notes"],
-        help="Start it in a sandbox, in which it reads and writes these files and folders beside its own.",
-    ),
-    Key(
-        name="transport",
-        kind=Choice(values=("auto", "http", "sse", "stdio")),
-        default="auto",
-        example="auto",
-        help="With url: http (streamable), sse (2024-11-05) or auto. A program speaks stdio.",
-    ),
-    Key(
-        name="tools",
-        kind=Table(names=r"[^\x00]+", names_are="a tool's name", item=_TOOL_CLASS),
-        default={},
-        example={"delete_file": "irreversible"},
-        help="What a tool's effect is, by the name the server gives it.",
-    ),
-)
-
-CAPABILITY: Final = keyed(  # MCP-AX 9.1
-    Key(
-        name="latency_class",
-        kind=_one_of(LatencyClass),
-        example="slow",
-        help="How long a call usually takes.",
-    ),
-    Key(
-        name="consistency",
-        kind=_one_of(Consistency),
-        example="eventual",
-        help="What a read after a write sees.",
-    ),
-    Key(name="mutable", kind=Flag(), example=False, help="Whether a call changes anything."),
-    Key(name="reversible", kind=Flag(), example=True, help="Whether what a call changed can be undone."),
-    Key(name="idempotent", kind=Flag(), example=True, help="Whether a repeated call changes nothing more."),
-    Key(
-        name="transport",
-        kind=_one_of(Transport),
-        example="native",
-        help="How the tool is reached.",
-    ),
-    Key(
-        name="auth_scope",
-        kind=_one_of(AuthScope),
-        example="admin",
-        help="The scope a caller needs.",
-    ),
-    Key(
-        name="cost_class",
-        kind=_one_of(CostClass),
-        example="metered",
-        help="What a call costs.",
-    ),
-    Key(
-        name="availability",
-        kind=_one_of(Availability),
-        example="best_effort",
-        help="When the tool can be called.",
-    ),
-    Key(
-        name="schema_version",
-        kind=Version(),
-        example="1.2.0",
-        help="Version of the tool's definition.",
-    ),
-)
-
-_TOOL = (
-    keyed(
-        Key(
-            name="match",
-            kind=Text(),
-            required=True,
-            example="files.write_*",
-            help="Qualified tool name (glob); the first entry that matches applies.",
-        ),
-        Key(name="hide", kind=Flag(), default=False, example=True, help="Whether clients do not see the tool."),
-        Key(
-            name="cost_units",
-            kind=AMOUNT,
-            example=5,
-            help="How many units a call costs. Default: what units in [budget] says of its cost_class.",
-        ),
-        Key(
-            name="budget",
-            kind=BUDGET,
-            example={"max_calls_per_minute": 10},
-            help="How much of each of these tools may be used, by all callers together.",
-        ),
-        Key(
-            name="pin",
-            kind=Flag(),
-            default=False,
-            example=True,
-            help="Whether the tool, once its definition changes, is withheld until an operator accepts the change.",
-        ),
-    )
-    | CAPABILITY
-)
-
-_BUDGET = keyed(
+_BUDGET = keys_of(
+    BudgetPlan,
     Key(
         name="max_calls_per_minute",
         kind=AMOUNT,
@@ -651,35 +414,33 @@ _BUDGET = keyed(
     Key(
         name="units",
         kind=UNITS,
-        default={"free": 0, "metered": 1, "expensive": 10},
         example={"metered": 2, "expensive": 50},
         help="How many units a call costs, by the cost_class of its tool.",
     ),
 )
 
-_LIMITS = keyed(
+_LIMITS = keys_of(
+    LimitsPlan,
     Key(
         name="message_bytes",
         kind=Size(low=1024, high=1024**3),
-        default="16Mi",
         example="64Mi",
         help="The largest message taken from anybody: a body, a line, a frame.",
     ),
     Key(
         name="calls_in_flight",
         kind=Whole(low=1, high=1_000_000),
-        default=1024,
         example=256,
         help="How many calls may wait for servers at once.",
     ),
 )
 
-_STORE = keyed(
-    Key(name="backend", kind=Choice(values=("sqlite",)), default="sqlite", example="sqlite", help="What remembers."),
+_STORE = keys_of(
+    StorePlan,
+    Key(name="backend", example="sqlite", help="What remembers."),
     Key(
         name="audit_days",
         kind=Whole(low=0, high=36500),
-        default=0,
         example=365,
         help="How long audit records are kept, in days; 0 keeps them for ever.",
     ),
@@ -699,6 +460,7 @@ SECTIONS: Final = {
         Section(name="access", shape="list", keys=_ACCESS, help="What a caller may do; without an entry: write."),
         Section(
             name="anchor",
+            field="anchors",
             shape="list",
             keys=_ANCHOR,
             one_of=KEY_SOURCES,
@@ -711,9 +473,15 @@ SECTIONS: Final = {
         Section(
             name="approvals", shape="table", keys=_APPROVALS, help="What waits for a decision, and who hears of it."
         ),
-        Section(name="servers", shape="segments", keys=_SERVERS, help="The MCP servers, by segment."),
+        Section(name="servers", shape="segments", keys=SERVERS, help="The MCP servers, by segment."),
         Section(name="drivers", shape="table", keys=DRIVERS, help="Servers that are declared as files."),
-        Section(name="tool", shape="list", keys=_TOOL, help="What is known better than a server says about its tools."),
+        Section(
+            name="tool",
+            field="tools",
+            shape="list",
+            keys=TOOL,
+            help="What is known better than a server says about its tools.",
+        ),
         Section(name="budget", shape="table", keys=_BUDGET, help="What a registered subserver may use."),
         Section(name="limits", shape="table", keys=_LIMITS, help="What is too much."),
         Section(name="store", shape="table", keys=_STORE, help="Where the node remembers."),

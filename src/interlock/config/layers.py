@@ -13,10 +13,8 @@ from typing import Any, Final, Literal
 
 from interlock.config.keys import SECTIONS, TOP
 from interlock.config.location import Layer, dotted
-from interlock.config.problems import Findings, Problem
-from interlock.config.suggestions import nearest
-from interlock.config.toml_lines import KeyPath, key_lines, line_of
-from interlock.config.toml_text import toml_text
+from interlock.config.problems import Findings, Problem, nearest
+from interlock.config.toml_text import KeyPath, key_lines, line_of, toml_text
 
 FILE_BYTES_MAX: Final = 1024 * 1024  # a thousand servers take a tenth of it
 KEY_PARTS_MAX: Final = 64  # tomllib's time grows with the square of the parts of a dotted key

@@ -7,31 +7,16 @@ or asked of the network.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from interlock.config.cross_checks import check_together
+from interlock.config.cross_checks import check_names, check_together
 from interlock.config.folders import config_folder, data_folder, home_folder
+from interlock.config.keys import SECTIONS
 from interlock.config.layers import environment_layer, file_layer, flags_layer
 from interlock.config.location import At, Layer, Surroundings
-from interlock.config.name_checks import check_names
-from interlock.config.plan import (
-    ApprovalsPlan,
-    AuthPlan,
-    AxPlan,
-    BudgetPlan,
-    DegradedPlan,
-    DriversPlan,
-    GatePlan,
-    LimitsPlan,
-    McpPlan,
-    NodePlan,
-    Plan,
-    ServerPlan,
-    Spawn,
-    StorePlan,
-)
+from interlock.config.plan import Plan, ServerPlan, Spawn
 from interlock.config.problems import ConfigInvalid, Findings, Problem
 from interlock.config.reader import Settings
 
@@ -83,25 +68,14 @@ def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, str], *,
     if problems:
         raise ConfigInvalid(problems)
 
-    tables = settings.tables
     plan = Plan(
         workspace=workspace,
         data=data,
-        node=NodePlan(**tables.get("node", {})),
-        auth=AuthPlan(**tables.get("auth", {})),
         access=settings.access,
         anchors=settings.anchors,
-        mcp=McpPlan(**tables.get("mcp", {})),
-        ax=AxPlan(**tables.get("ax", {})),
-        degraded=DegradedPlan(**tables.get("degraded", {})),
-        gate=GatePlan(**tables.get("gate", {})),
-        approvals=ApprovalsPlan(**tables.get("approvals", {})),
         servers=tuple(_placed(server, workspace, data) for server in settings.servers.values()),
-        drivers=DriversPlan(own=config_folder(env) / "drivers", **tables.get("drivers", {})),
         tools=settings.tools,
-        budget=BudgetPlan(**tables.get("budget", {})),
-        limits=LimitsPlan(**tables.get("limits", {})),
-        store=StorePlan(**tables.get("store", {})),
+        **_tables(settings, config_folder(env)),
     )
     return Loaded(
         plan=plan,
@@ -109,6 +83,14 @@ def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, str], *,
         warnings=findings.warnings(),
         written=settings.written,
     )
+
+
+def _tables(settings: Settings, own: Path) -> dict[str, Any]:
+    """The field of the plan for each section that is a table."""
+    written = {each.name: settings.tables.get(each.name, {}) for each in SECTIONS.values() if each.shape == "table"}
+    written["drivers"] = written["drivers"] | {"own": own / "drivers"}
+    types = {field.name: field.type for field in msgspec.structs.fields(Plan)}
+    return {name: types[name](**values) for name, values in written.items()}
 
 
 def _files(path: Path | None, around: Surroundings) -> tuple[Problem | None, list[Path]]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.config.problems import SHOWN_MAX, Findings, Problem, shown
-from interlock.config.toml_lines import KeyPath
+from interlock.config.toml_text import KeyPath
 
 _BARE_PART = re.compile(r"[A-Za-z0-9_-]+")
 

@@ -6,6 +6,8 @@ A warning is a Problem that does not stop the node. Values are never repeated he
 anything else may be a secret.
 """
 
+import difflib
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -77,3 +79,19 @@ def shown(word: str, most: int = SHOWN_MAX) -> str:
 def _in_reading_order(found: list[Problem]) -> tuple[Problem, ...]:
     files = {file: order for order, file in reversed(list(enumerate(each.file for each in found)))}
     return tuple(sorted(found, key=lambda each: (files[each.file], each.line or 0)))
+
+
+_WORD_MAX: Final = 64  # nothing known is longer; comparing more is work for nothing
+
+
+def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
+    """The known word most like `word`, whatever its case and dashes; None when nothing is like it."""
+    if len(word) > _WORD_MAX:
+        return None
+    plain = {_plain(each): each for each in known}
+    found = difflib.get_close_matches(_plain(word), plain, n=1, cutoff=likeness)
+    return plain[found[0]] if found else None
+
+
+def _plain(word: str) -> str:
+    return word.lower().replace("-", "_")

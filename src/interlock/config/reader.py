@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from interlock.config.anchors import anchor_plan
-from interlock.config.keys import CAPABILITY, SECTIONS, TOP
+from interlock.config.keys import SECTIONS, TOP
 from interlock.config.location import At, Wrong, type_word
 from interlock.config.plan import AccessRule, AnchorPlan, ServerPlan, ToolRule
-from interlock.config.problems import shown
+from interlock.config.problems import nearest, shown
 from interlock.config.sections import Key, Section
 from interlock.config.server_entries import server_plan
-from interlock.config.suggestions import nearest
+from interlock.config.server_keys import CAPABILITY
 from interlock.config.toml_text import toml_text
 from interlock.config.value_types import Segment
 

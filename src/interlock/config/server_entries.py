@@ -3,21 +3,17 @@
 from pathlib import Path
 from typing import Any, Final
 
-from interlock.config.keys import SECTIONS
+from interlock.config import server_keys
 from interlock.config.location import WRONG, At, Wrong
 from interlock.config.plan import Dial, OAuthPlan, Package, SandboxPlan, ServerPlan, Spawn
+from interlock.config.server_keys import SERVERS
 from interlock.protocol.oauth.resource import is_protected
 
 HOMES: Final = "homes/_servers"  # below the data folder; no id of a driver begins so
-_PROGRAM: Final = ("args", "env", "cwd", "transport", "tools", "egress", "files")
 REACHES: Final = {  # the key that says how a server is reached -> the keys that may stand beside it
-    "command": _PROGRAM,
-    "npm": _PROGRAM,
-    "pypi": _PROGRAM,
-    "docker": ("args", "env", "transport", "tools", "egress", "files"),
-    "url": ("headers", "transport", "tools", "auth"),
+    reach: tuple(key.name for key in SERVERS.values() if reach in key.beside) for reach in server_keys.REACHES
 }
-TRANSPORTS: Final = {reach: ("auto", "http", "sse") if reach == "url" else ("auto", "stdio") for reach in REACHES}
+TRANSPORTS: Final = {reach: server_keys.DIALLED if reach == "url" else ("auto", "stdio") for reach in REACHES}
 
 
 def server_plan(segment: str, written: dict[str, Any], values: dict[str, Any], at: At) -> ServerPlan | Wrong:
@@ -47,7 +43,7 @@ def _reach(written: dict[str, Any], at: At) -> str | Wrong:
 
 
 def _misfit(reach: str, name: str, at: At) -> bool:
-    if name in REACHES[reach] or name not in SECTIONS["servers"].keys:
+    if name in REACHES[reach] or name not in SERVERS:
         return False
     fitting = ", ".join(other for other, beside in REACHES.items() if name in beside)
     at.inside(name).wrong(f"'{name}' in {at.title} does not go with '{reach}'", f"it goes with {fitting}")

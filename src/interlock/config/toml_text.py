@@ -1,7 +1,154 @@
-"""How a value is written in TOML, for hints and for the starter file. Pure."""
+"""TOML as text: on which line each table, key and list entry stands, and how a value is written.
+
+`tomllib` says no lines. The text must be one that `tomllib` accepted (line ends as "\\n"): nothing is validated twice
+here. Array entries are counted from 0: the second [[tool]] is ("tool", 1), the first origin ("node", "origins", 0).
+"""
 
 import json
+import re
+import tomllib
+from bisect import bisect_right
+from collections.abc import Mapping
 from typing import Any
+
+KeyPath = tuple[str | int, ...]
+
+_BLANK = re.compile(r"[ \t]*")
+_GAP = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
+_STRING = re.compile(
+    r'"""(?:[^\\]|\\.)*?"{3,5}'  # up to two quotes may stand before the closing three
+    r"|'''.*?'{3,5}"
+    r'|"(?:[^"\\]|\\.)*"'
+    r"|'[^']*'",
+    re.DOTALL,
+)
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_SCALAR = re.compile(r"[^,\]}#\n]*")
+
+
+def key_lines(text: str) -> dict[KeyPath, int]:
+    return _Scanner(text).document()
+
+
+def line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int | None:
+    """The line of the path, or of the nearest table around it; None for the top level."""
+    while path and path not in lines:
+        path = path[:-1]
+    return lines.get(path)
+
+
+class _Scanner:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._line_ends = [match.start() for match in re.finditer("\n", text)]
+        self._lines: dict[KeyPath, int] = {}
+        self._table_counts: dict[KeyPath, int] = {}
+
+    def document(self) -> dict[KeyPath, int]:
+        table: KeyPath = ()
+        while True:
+            self._skip(_GAP)
+            if self._at >= len(self._text):
+                return self._lines
+            if self._text.startswith("[", self._at):
+                table = self._header()
+            else:
+                self._pair(table)
+
+    def _header(self) -> KeyPath:
+        line = self._line()
+        double = self._text.startswith("[[", self._at)
+        brackets = 2 if double else 1
+        self._at += brackets
+        path: KeyPath = ()
+        for part in self._dotted():
+            path = (*self._newest(path), part)
+            self._lines.setdefault(path, line)
+        if double:
+            self._table_counts[path] = self._table_counts.get(path, 0) + 1
+        path = self._newest(path)
+        self._lines.setdefault(path, line)
+        self._at += brackets
+        return path
+
+    def _newest(self, path: KeyPath) -> KeyPath:
+        count = self._table_counts.get(path)
+        return path if count is None else (*path, count - 1)
+
+    def _pair(self, table: KeyPath) -> None:
+        line = self._line()
+        path = table
+        for part in self._dotted():
+            path = (*path, part)
+            self._lines.setdefault(path, line)
+        self._at += 1  # =
+        self._skip(_BLANK)
+        self._value(path)
+
+    def _dotted(self) -> list[str]:
+        parts: list[str] = []
+        while True:
+            self._skip(_BLANK)
+            if self._text[self._at] in "\"'":
+                parts.append(str(tomllib.loads(f"key = {self._take(_STRING)}")["key"]))
+            else:
+                parts.append(self._take(_BARE_KEY))
+            self._skip(_BLANK)
+            if not self._text.startswith(".", self._at):
+                return parts
+            self._at += 1
+
+    def _value(self, path: KeyPath) -> None:
+        match self._text[self._at]:
+            case '"' | "'":
+                self._skip(_STRING)
+            case "[":
+                self._array(path)
+            case "{":
+                self._inline_table(path)
+            case _:
+                self._skip(_SCALAR)
+
+    def _array(self, path: KeyPath) -> None:
+        self._at += 1
+        index = 0
+        while True:
+            self._skip(_GAP)
+            if self._text[self._at] == "]":
+                self._at += 1
+                return
+            if self._text[self._at] == ",":
+                self._at += 1
+                continue
+            self._lines[(*path, index)] = self._line()
+            self._value((*path, index))
+            index += 1
+
+    def _inline_table(self, path: KeyPath) -> None:
+        self._at += 1
+        while True:
+            self._skip(_GAP)
+            if self._text[self._at] == "}":
+                self._at += 1
+                return
+            if self._text[self._at] == ",":
+                self._at += 1
+                continue
+            self._pair(path)
+
+    def _take(self, pattern: re.Pattern[str]) -> str:
+        start = self._at
+        self._skip(pattern)
+        return self._text[start : self._at]
+
+    def _skip(self, pattern: re.Pattern[str]) -> None:
+        found = pattern.match(self._text, self._at)
+        if found is not None:
+            self._at = found.end()
+
+    def _line(self) -> int:
+        return bisect_right(self._line_ends, self._at) + 1
 
 
 def toml_text(value: Any) -> str:

@@ -7,15 +7,15 @@ refuses. `bare` says what text from the environment or a flag means: itself, a T
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
 from interlock.config.location import WRONG, At, Wrong
-from interlock.config.problems import shown
+from interlock.config.problems import nearest, shown
 from interlock.config.references import expand
-from interlock.config.suggestions import nearest
 from interlock.protocol.ax.capability import is_semver
 from interlock.protocol.ax.names import OWN_TOOLS, RESERVED_SEGMENTS, SEGMENT_MAX, check_segment, normalise
 
@@ -32,6 +32,10 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 
     def schema(self) -> dict[str, Any]:
         raise NotImplementedError
+
+    def written(self, value: Any) -> Any:
+        """A value of the plan as a file holds it."""
+        return list(value) if isinstance(value, tuple) else value
 
 
 def read_text(value: object, at: At, what: str = "a string", *, empty: bool = False) -> str | Wrong:
@@ -197,6 +201,10 @@ class Size(Kind, frozen=True, kw_only=True):
             ]
         }
 
+    def written(self, value: Any) -> Any:
+        unit = next(unit for unit in ("Gi", "Mi", "Ki", None) if value % _UNITS[unit] == 0)
+        return value if unit is None else f"{value // _UNITS[unit]}{unit}"
+
 
 class FilePath(Kind, frozen=True, kw_only=True):
     """A path, of a file or a folder: `~` is the home folder, relative means beside the configuration file."""
@@ -312,3 +320,111 @@ class Command(Kind, frozen=True, kw_only=True):
     def schema(self) -> dict[str, Any]:
         text = {"type": "string", "minLength": 1}
         return {"anyOf": [text, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
+
+    def written(self, value: Any) -> Any:
+        return list(value) or None  # a command is not written as nothing
+
+
+class Record(Kind, frozen=True, kw_only=True):
+    bare = "toml"
+    what: str  # "an issuer"
+    where: str | None = None  # how a person begins one
+    example: str | None = None  # the same, of one that is written in one line
+    fields: Mapping[str, Kind]  # every field of `make`
+    beside: Mapping[str, tuple[str, ...]] = {}  # a key -> those it is of no use without
+    make: type[msgspec.Struct]
+
+    def __post_init__(self) -> None:
+        if self.fields.keys() != set(self.make.__struct_fields__):
+            odd = ", ".join(sorted(self.fields.keys() ^ set(self.make.__struct_fields__)))
+            raise TypeError(f"{self.make.__name__} and its fields differ: {odd}")
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        return tuple(field.name for field in msgspec.structs.fields(self.make) if field.required)
+
+    def read(self, value: object, at: At) -> Any:
+        if not isinstance(value, dict):
+            hint = f"write {self.where} above each one" if self.where is not None else f"for instance {self.example}"
+            return at.must_be("a table", value, hint)
+        read = {name: self._field(name, each, at.inside(name)) for name, each in value.items()}
+        for name in self.needed:
+            if name not in value:
+                read[name] = at.wrong(f"{at.name} needs '{name}'")
+        for name, others in self.beside.items():
+            for other in others:
+                if name in value and other not in value:
+                    read[other] = at.inside(name).wrong(f"'{name}' of {at.name} needs '{other}'")
+        if any(isinstance(each, Wrong) for each in read.values()):
+            return WRONG
+        return self.make(**read)
+
+    def _field(self, name: str, value: object, at: At) -> Any:
+        kind = self.fields.get(name)
+        if kind is not None:
+            return kind.read(value, at)
+        like = nearest(name, self.fields)
+        hint = f"did you mean '{like}'?" if like else f"known here: {', '.join(self.fields)}"
+        return at.wrong(f"unknown key {shown(name)} of {self.what}", hint)
+
+    def schema(self) -> dict[str, Any]:
+        made: dict[str, Any] = {
+            "type": "object",
+            "properties": {name: kind.schema() for name, kind in self.fields.items()},
+            "required": list(self.needed),
+            "additionalProperties": False,
+        }
+        if self.beside:
+            made["dependentRequired"] = {name: list(others) for name, others in self.beside.items()}
+        return made
+
+    def written(self, value: Any) -> Any:
+        return {
+            name: self.fields[name].written(each) for name, each in msgspec.structs.asdict(value).items() if each != ()
+        }
+
+
+_NAME: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110 5.6.2
+HEADER_VALUE: Final = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?", re.ASCII)
+# They frame a message, or repeat what is in it.
+_OF_THE_LINK: Final = re.compile(
+    "accept|connection|content-(?:encoding|length|type)|expect|host|keep-alive|last-event-id|te|trailer"
+    "|transfer-encoding|upgrade|mcp-(?:method|name|protocol-version|session-id|param-.*)"
+)
+
+
+class Headers(Kind, frozen=True, kw_only=True):
+    bare = "toml"
+
+    def read(self, value: object, at: At) -> dict[str, str] | Wrong:
+        if not isinstance(value, dict):
+            return at.must_be("a table", value, "write { NAME = value }")
+        seen: set[str] = set()
+        read: dict[str, str] = {}
+        for name, text in value.items():
+            header = self._header(name, text, at.inside(name), again=name.lower() in seen)
+            seen.add(name.lower())
+            if not isinstance(header, Wrong):
+                read[name] = header
+        return read if len(read) == len(value) else WRONG
+
+    def _header(self, name: str, text: object, at: At, *, again: bool) -> str | Wrong:
+        if not re.fullmatch(_NAME, name):
+            return at.wrong(f"{at.name} is not a name a header can have")
+        if _OF_THE_LINK.fullmatch(name.lower()):
+            return at.wrong(f"{at.name} is a header Interlock writes itself", "leave it out")
+        if again:
+            return at.wrong(f"{at.name} is there twice", "upper and lower case are the same header")
+        value = Text(references=True, empty=True, stored=True).read(text, at)
+        if isinstance(value, Wrong) or HEADER_VALUE.fullmatch(value):
+            return value
+        return at.wrong(
+            f"{at.name} is not a value a header can carry", "no line breaks, only ASCII, no space at its ends"
+        )
+
+    def schema(self) -> dict[str, Any]:
+        return {
+            "type": "object",
+            "propertyNames": {"pattern": f"^{_NAME}$"},
+            "additionalProperties": {"type": "string"},
+        }

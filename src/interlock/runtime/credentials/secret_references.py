@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from interlock.config.headers import HEADER_VALUE
 from interlock.config.references import SECRET_REFERENCE, secret_slug
+from interlock.config.value_types import HEADER_VALUE
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.credentials.errors import Unobtainable
 from interlock.store.sqlite.secrets import Secrets

@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from interlock.config.suggestions import nearest
+from interlock.config.problems import nearest
 from interlock.protocol.drivers.binding.hook_entry import Entry
 from interlock.protocol.drivers.binding.match import Bound, match
 from interlock.protocol.drivers.model import Binding, Contract, Driver, Problem

@@ -1,0 +1,218 @@
+"""Keys of [servers.SEGMENT] and [[tool]]: how a server is reached, and what is known of its tools."""
+
+import enum
+from typing import Final, get_args
+
+from interlock.config.addresses import Url
+from interlock.config.plan import Dial, ToolClass, ToolRule
+from interlock.config.record_types import AMOUNT, BUDGET, ENVIRONMENT, SERVER_AUTH
+from interlock.config.sections import Key, choices_of, keyed, keys_of
+from interlock.config.value_types import Choice, Command, FilePath, Flag, Headers, Many, Table, Text, Version
+from interlock.protocol.ax.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass, Transport
+from interlock.protocol.net.egress import ENTRY
+
+# A leading "-" would be an option to the installer, so no package or image may start with one.
+NPM_PACKAGE: Final = r"(?:@[a-z0-9~][a-z0-9._~-]*/)?[a-z0-9~][a-z0-9._~-]*(?:@[0-9A-Za-z^~][0-9A-Za-z.+_-]*)?"
+PYPI_PACKAGE: Final = (
+    r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:\[[A-Za-z0-9][A-Za-z0-9._,-]*\])?(?:==[0-9A-Za-z][0-9A-Za-z.!+_-]*)?"
+)
+DOCKER_IMAGE: Final = r"[A-Za-z0-9][A-Za-z0-9._/:-]*(?:@sha256:[0-9a-f]{64})?"
+
+
+PROGRAMS: Final = ("command", "npm", "pypi")
+REACHES: Final = (*PROGRAMS, "docker", "url")  # the keys of which a server has exactly one
+DIALLED: Final = choices_of(Dial, "transport").values
+TEXT: Final = Text(references=True, empty=True)
+_TOOL_CLASS = Choice(values=get_args(ToolClass))
+
+
+def _one_of(kind: type[enum.Enum]) -> Choice:
+    return Choice(values=tuple(member.value for member in kind))
+
+
+SERVERS: Final = keyed(
+    Key(
+        name="command",
+        kind=Command(),
+        example="python -m my_server",
+        help="A program to start: one string, split like a shell does it, or a list.",
+    ),
+    Key(
+        name="npm",
+        kind=Text(pattern=NPM_PACKAGE, what="an npm package", hint='write "@scope/name" or "name@1.2.3"'),
+        example="@modelcontextprotocol/server-memory",
+        help="An npm package to install and start.",
+    ),
+    Key(
+        name="pypi",
+        kind=Text(pattern=PYPI_PACKAGE, what="a PyPI package", hint='write "name" or "name==1.2.3"'),
+        example="mcp-server-time",
+        help="A PyPI package to install and start.",
+    ),
+    Key(
+        name="docker",
+        kind=Text(pattern=DOCKER_IMAGE, what="a container image", hint='write "owner/image:tag"'),
+        example="mcp/fetch",
+        help="A container image to start with docker run.",
+    ),
+    Key(
+        name="url",
+        kind=Url(outward=True),
+        example="https://mcp.example.com/mcp",
+        help="A server that is already running.",
+    ),
+    Key(
+        name="args",
+        beside=(*PROGRAMS, "docker"),
+        kind=Many(item=TEXT),
+        default=[],
+        example=["--local-timezone", "Europe/Berlin"],
+        help="Arguments of the program. ${env:NAME} is replaced.",
+    ),
+    Key(
+        name="env",
+        beside=(*PROGRAMS, "docker"),
+        kind=ENVIRONMENT,
+        default={},
+        example={"LOG_LEVEL": "info"},
+        help="Environment variables of the program. ${env:NAME} and ${secrets.NAME} are replaced.",
+    ),
+    Key(
+        name="cwd",
+        beside=PROGRAMS,
+        kind=FilePath(),
+        example="servers",
+        help="The folder the program starts in. Default: workspace.",
+    ),
+    Key(
+        name="headers",
+        beside=("url",),
+        kind=Headers(),
+        default={},
+        example={"X-Team": "blue"},
+        help="Headers sent with every request. ${env:NAME} and ${secrets.NAME} are replaced.",
+    ),
+    Key(
+        name="auth",
+        beside=("url",),
+        kind=SERVER_AUTH,
+        example={"grant": "client_credentials", "client_id": "node", "client_secret": "${secrets.CRM}"},
+        help="How OAuth tokens for the server are had. Default: a person agrees on the page the server names.",
+    ),
+    Key(
+        name="egress",
+        beside=(*PROGRAMS, "docker"),
+        kind=Many(
+            item=Text(
+                pattern=ENTRY.pattern,
+                what="the name of a host, *.NAME or *",
+                hint="without port, path or network mask",
+            )
+        ),
+        example=["api.example.com"],
+        help="Start it in a sandbox, from which it reaches these hosts and no other. Empty: none.",
+    ),
+    Key(
+        name="files",
+        beside=(*PROGRAMS, "docker"),
+        kind=Many(item=FilePath()),
+        example=["~/notes"],
+        help="Start it in a sandbox, in which it reads and writes these files and folders beside its own.",
+    ),
+    Key(
+        name="transport",
+        beside=REACHES,
+        kind=Choice(values=(*DIALLED, "stdio")),
+        default="auto",
+        example="auto",
+        help="With url: http (streamable), sse (2024-11-05) or auto. A program speaks stdio.",
+    ),
+    Key(
+        name="tools",
+        beside=REACHES,
+        kind=Table(names=r"[^\x00]+", names_are="a tool's name", item=_TOOL_CLASS),
+        default={},
+        example={"delete_file": "irreversible"},
+        help="What a tool's effect is, by the name the server gives it.",
+    ),
+)
+
+CAPABILITY: Final = keyed(  # MCP-AX 9.1
+    Key(
+        name="latency_class",
+        kind=_one_of(LatencyClass),
+        example="slow",
+        help="How long a call usually takes.",
+    ),
+    Key(
+        name="consistency",
+        kind=_one_of(Consistency),
+        example="eventual",
+        help="What a read after a write sees.",
+    ),
+    Key(name="mutable", kind=Flag(), example=False, help="Whether a call changes anything."),
+    Key(name="reversible", kind=Flag(), example=True, help="Whether what a call changed can be undone."),
+    Key(name="idempotent", kind=Flag(), example=True, help="Whether a repeated call changes nothing more."),
+    Key(
+        name="transport",
+        kind=_one_of(Transport),
+        example="native",
+        help="How the tool is reached.",
+    ),
+    Key(
+        name="auth_scope",
+        kind=_one_of(AuthScope),
+        example="admin",
+        help="The scope a caller needs.",
+    ),
+    Key(
+        name="cost_class",
+        kind=_one_of(CostClass),
+        example="metered",
+        help="What a call costs.",
+    ),
+    Key(
+        name="availability",
+        kind=_one_of(Availability),
+        example="best_effort",
+        help="When the tool can be called.",
+    ),
+    Key(
+        name="schema_version",
+        kind=Version(),
+        example="1.2.0",
+        help="Version of the tool's definition.",
+    ),
+)
+
+TOOL: Final = (
+    keys_of(
+        ToolRule,
+        Key(
+            name="match",
+            kind=Text(),
+            example="files.write_*",
+            help="Qualified tool name (glob); the first entry that matches applies.",
+        ),
+        Key(name="hide", example=True, help="Whether clients do not see the tool."),
+        Key(
+            name="cost_units",
+            kind=AMOUNT,
+            example=5,
+            help="How many units a call costs. Default: what units in [budget] says of its cost_class.",
+        ),
+        Key(
+            name="budget",
+            kind=BUDGET,
+            example={"max_calls_per_minute": 10},
+            help="How much of each of these tools may be used, by all callers together.",
+        ),
+        Key(
+            name="pin",
+            example=True,
+            help="Whether the tool, once its definition changes, is withheld until an operator accepts the change.",
+        ),
+        unwritten=("capability",),
+    )
+    | CAPABILITY
+)
