@@ -38,7 +38,7 @@ def key(
     show: Annotated[bool, typer.Option("--show", help="Print what is there, make nothing.")] = False,
     revoke: Annotated[bool, typer.Option("--revoke", help="Take it back at the node, and remove it here.")] = False,
     no_passphrase: Annotated[
-        bool, typer.Option("--no-passphrase", help="Whoever can read the file can approve.")
+        bool, typer.Option("--no-passphrase", help="Every program that can read the file can approve.")
     ] = False,
     passphrase_fd: FromDescriptor = None,
 ) -> None:

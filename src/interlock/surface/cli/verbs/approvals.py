@@ -44,7 +44,7 @@ def approvals(
 ) -> None:
     """Show what waits for a decision.
 
-    Held calls, tools that nobody has classified, tools whose definition changed: who asked, and how long is left.
+    Held calls, unclassified tools, tools whose definition changed: who asked, and how long is left.
     """
     reference = _reference(words or [])
     state = "all" if everything else "pending"

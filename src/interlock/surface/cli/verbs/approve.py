@@ -52,7 +52,7 @@ def approve(
     """Approve what waits, with your signature.
 
     It shows what will happen and asks first. The signature is made here, over exactly what was shown; the key never
-    leaves this machine. A held call is then made by whoever asked, once, while the approval is good.
+    leaves this machine. The caller can then make the held call once, while the approval is valid.
     """
     from interlock.surface.cli.render.approval import Whole
     from interlock.surface.cli.verbs.approvals import draw_preview

@@ -24,7 +24,7 @@ def deny(
     *,
     reason: Annotated[
         str | None,
-        typer.Option("--reason", metavar="TEXT", help="Why; whoever asked is told.", show_default=False),
+        typer.Option("--reason", metavar="TEXT", help="Why; the caller is told.", show_default=False),
     ] = None,
 ) -> None:
     """Say no to what waits.

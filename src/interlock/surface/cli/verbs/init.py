@@ -32,9 +32,9 @@ def init(
         str | None,
         typer.Option("--key", metavar="NAME", help="What your key is called.", show_default="your user name"),
     ] = None,
-    no_key: Annotated[bool, typer.Option("--no-key", help="Make no key: nobody can approve calls yet.")] = False,
+    no_key: Annotated[bool, typer.Option("--no-key", help="Make no key: calls cannot be approved yet.")] = False,
     no_passphrase: Annotated[
-        bool, typer.Option("--no-passphrase", help="Whoever can read the key's file can approve.")
+        bool, typer.Option("--no-passphrase", help="Every program that can read the key's file can approve.")
     ] = False,
     passphrase_fd: FromDescriptor = None,
     passkey: Annotated[
@@ -43,9 +43,9 @@ def init(
 ) -> None:
     """Write a first interlock.toml, and make your key.
 
-    Its servers need no account. With the key you approve calls that cannot be undone. A file that is there is kept; if
-    it has nobody who approves, your key is added to it. A passkey is made with the node running: with --passkey the
-    first time writes the file, the second time adds the passkey to it.
+    Its servers need no account. With the key you approve calls that cannot be undone. An existing file is kept; if no
+    key in it may approve, yours is added. A passkey is made with the node running: with --passkey the first run writes
+    the file, the second run adds the passkey to it.
     """
     from interlock.config.load import FILE_NAME
     from interlock.config.starter import starter_toml

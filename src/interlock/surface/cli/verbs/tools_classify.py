@@ -40,10 +40,10 @@ def classify(
     ] = None,
     passphrase_fd: FromDescriptor = None,
 ) -> None:
-    """Say what tools do that do not say it themselves.
+    """Classify the tools that do not say what they do.
 
-    It asks about each, and signs your answer; it is remembered for as long as the definition stays the same. Where
-    nobody is there to ask, it prints rules for the configuration: strict ones, for you to loosen.
+    It asks about each tool and signs your answer, which is remembered as long as the definition stays the same.
+    Without a terminal it prints strict rules for the configuration, for you to loosen.
     """
     from interlock.surface.operator.schema import Tools
 
