@@ -12,6 +12,7 @@ from typing import TypedDict
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests import preloaded
 
 ROOT = Path(__file__).resolve().parent.parent
 LAST_RUN = ROOT / ".cache" / "requirements.json"
@@ -32,6 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # A run started in the background inherits SIGINT ignored, and so would every program that a test interrupts.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    preloaded.install()
     config.pluginmanager.register(Requirements(config), "interlock-requirements")
     if (seconds := _recorded_seconds()) or config.getoption("write_durations"):
         config.pluginmanager.register(Durations(config, seconds), "interlock-durations")
