@@ -28,6 +28,7 @@ from interlock.runtime.approvals.audit import Record
 from interlock.runtime.approvals.feed import Circle, Listener
 from interlock.runtime.approvals.index import DEFINITIONS, Index, Key, definition_key, key_of
 from interlock.runtime.approvals.storage import Drawer
+from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
 from interlock.store.ports import Conflict, StoreError
 
@@ -64,7 +65,7 @@ class Inbox:
         self._circle = Circle()
         self._index = Index(clock)
         self._raising: dict[Key, asyncio.Task[Approval | Fault]] = {}
-        self._work: set[asyncio.Task[Any]] = set()
+        self._work = BackgroundTasks()
         self._sweeper: asyncio.Task[None] | None = None
 
     # Life
@@ -87,8 +88,7 @@ class Inbox:
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
-        while self._work:
-            await asyncio.wait(list(self._work))
+        await self._work.finish()
         self._circle.close()
 
     # Looking
@@ -213,10 +213,7 @@ class Inbox:
 
     def _begin(self, work: Coroutine[Any, Any, Approval | Fault]) -> asyncio.Task[Approval | Fault]:
         """A task of its own: whoever waits for it may be cancelled, and the memory still follows the disk."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._work.add(task)
-        task.add_done_callback(self._work.discard)
-        return task
+        return self._work.begin_awaited(work)
 
     async def _raise(self, key: Key, approval: Approval) -> Approval | Fault:
         try:

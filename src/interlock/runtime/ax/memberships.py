@@ -9,8 +9,8 @@ import asyncio
 import logging
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Final, Protocol, assert_never
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol, assert_never
 
 import msgspec
 
@@ -48,6 +48,7 @@ from interlock.protocol.jsonrpc.messages import Notification, Request
 from interlock.runtime.audience import Audience
 from interlock.runtime.ax.own_tools import own_shelf
 from interlock.runtime.ax.ownership import Leases
+from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.base.recorder import Recorder
@@ -134,8 +135,8 @@ class Members(ABC):
         self._leases = fittings.leases
         self._members: dict[str, _Member] = {}  # by session id, also of a lost one while its names are listed
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._hanging_up: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
+        self._hanging_up = BackgroundTasks()
         self._own_tool_shown = False
         self._stopping = False
 
@@ -151,7 +152,7 @@ class Members(ABC):
         if member is not None:
             member.keeper.start()
             if self._leases is not None and not member.keeper.link.registration.register.heartbeat_interval_ms:
-                self._begin(self._renew_without_beats(session_id))
+                self._tasks.begin(self._renew_without_beats(session_id))
 
     def closed(self, session_id: str, reason: str) -> None:
         """Its connection is gone."""
@@ -251,7 +252,7 @@ class Members(ABC):
         keeper = self._members[event.session.session_id].keeper
         keeper.recover()
         if keeper.listing is not None:
-            self._begin(self._stock(keeper.link, keeper.listing))
+            self._tasks.begin(self._stock(keeper.link, keeper.listing))
 
     def _lose(self, event: Lost, detail: str) -> None:
         session = event.session
@@ -273,14 +274,13 @@ class Members(ABC):
         log.info("link %s: its registration ended: %s", session.segment, event.reason)
         self._record(session.peer.principal, DEREGISTER, session.segment, None, 0.0, "ok", event.reason)
         if self._leases is not None and event.reason != "split_brain":
-            self._begin(self._give_up(self._leases, session.register, session.session_id))
+            self._tasks.begin(self._give_up(self._leases, session.register, session.session_id))
 
     def _cut(self, member: _Member, state: LinkState, reason: str) -> None:
         member.keeper.cut(state, reason)
         hanging_up = member.keeper.hanging_up
         if hanging_up is not None:
-            self._hanging_up.add(hanging_up)
-            hanging_up.add_done_callback(self._hanging_up.discard)
+            self._hanging_up.hold(hanging_up)
 
     def _vanish(self, event: Vanished) -> None:
         keeper = self._keepers.get(event.segment)
@@ -308,7 +308,7 @@ class Members(ABC):
         member = self._members.get(session_id)
         if self._leases is not None and member is not None and not member.renewing:
             member.renewing = True
-            self._begin(self._renew_lease(self._leases, member))
+            self._tasks.begin(self._renew_lease(self._leases, member))
 
     async def _renew_without_beats(self, session_id: str) -> None:
         """Where no beats are promised, the link says that it lives (6.3)."""
@@ -409,16 +409,8 @@ class Members(ABC):
             if self._leases is not None:
                 session = member.keeper.link.registration
                 await self._give_up(self._leases, session.register, session.session_id)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._hanging_up:
-            await asyncio.wait(self._hanging_up, timeout=STOP_S)
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        await self._tasks.close()
+        await self._hanging_up.finish(STOP_S)
 
     def _record(
         self,

@@ -1,7 +1,6 @@
 """The legacy era at the front: a session, its requests, its notifications, its answers to servers' questions."""
 
 import asyncio
-from collections.abc import Coroutine
 from typing import Any, Final
 
 from msgspec import Raw
@@ -47,6 +46,7 @@ from interlock.protocol.mcp.methods import (
     UNSUBSCRIBE,
 )
 from interlock.runtime.audience import Audience
+from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Caller, Principal, Sink, view_key
 from interlock.runtime.dispatch.client_tasks import AskedTasks
@@ -77,7 +77,7 @@ class LegacyDesk:
         self._stock = stock
         self._audience = audience
         self.sessions = sessions
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
 
     def initialize(
         self, request: Request, principal: Principal, via: str, only: str | None, names: NameForm
@@ -208,7 +208,7 @@ class LegacyDesk:
         session.caller.log_level = level
         heard = self._audience.log_levels_changed()
         if heard:
-            self._begin(self._level_set(heard, message_id, sink))
+            self._tasks.begin(self._level_set(heard, message_id, sink))
         else:
             self._answer(message_id, sink, EMPTY_RESULT)
 
@@ -224,12 +224,7 @@ class LegacyDesk:
         elif isinstance(found, list):
             self._answer(message_id, sink, resource_not_found(uri, found, Era.LEGACY))
         else:
-            self._begin(self._subscribed(session, message_id, found, uri, sink))
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            self._tasks.begin(self._subscribed(session, message_id, found, uri, sink))
 
     async def _subscribed(
         self, session: Session, message_id: bytes, found: tuple[Link, str], asked: str, sink: Sink

@@ -11,6 +11,7 @@ from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, CodecError, Fault
 from interlock.protocol.mcp.cursor import decode_cursor_untrusted
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import LISTS, META_SERVER, PROMPTS_LIST, TOOLS_LIST
+from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.calls.caller import ViewKey
@@ -35,7 +36,7 @@ class Stock:
         self._ttl_s = list_ttl_s
         self._started = clock.now()
         self._settled = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
 
     def list(self, method: str, key: ViewKey, params: dict[str, Raw], era: Era) -> bytes | Fault:
         """The result of one list request."""
@@ -69,14 +70,11 @@ class Stock:
         if waits is None:
             then()
             return
-        task = asyncio.get_running_loop().create_task(self._after(waits, then))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.begin(self._after(waits, then))
 
     async def quiet(self) -> None:
         """Until nobody waits for a list any more, within the bound every list has."""
-        if self._tasks:
-            await asyncio.wait(list(self._tasks), timeout=SETTLE_S)
+        await self._tasks.finish(SETTLE_S)
 
     async def _after(self, waits: Coroutine[Any, Any, Any], then: Callable[[], None]) -> None:
         await waits

@@ -41,6 +41,7 @@ from interlock.protocol.mcp.methods import (
 )
 from interlock.protocol.mcp.tasks import NOT_DECLARED, declares_tasks
 from interlock.runtime.audience import Audience
+from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Caller, Principal, Sink, ViewKey, view_key
 from interlock.runtime.dispatch.dispatch import Dispatch
@@ -132,7 +133,7 @@ class ModernDesk:
         self._stock = stock
         self._audience = audience
         self.listeners: set[Listener] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._callers: dict[tuple[str, str, str | None, NameForm], Caller] = {}
 
     def caller(self, principal: Principal, via: str, only: str | None, names: NameForm) -> Caller:
@@ -227,9 +228,7 @@ class ModernDesk:
         if not wanted.uris and not wanted.tasks:
             listener.acknowledge(honoured)
             return listener
-        task = asyncio.get_running_loop().create_task(self._watch(listener, wanted, honoured))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.begin(self._watch(listener, wanted, honoured))
         return listener
 
     async def _watch(self, listener: Listener, wanted: _Filter, honoured: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from interlock.protocol.mcp.methods import INITIALIZE
 from interlock.protocol.mcp.sse import encode_event
 from interlock.protocol.net.address_scope import is_loopback
 from interlock.runtime.access.refusal import Refusal
+from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.refusal_log import Refusals
 from interlock.runtime.calls.call import Call, internal
 from interlock.runtime.calls.caller import Caller, Principal, principal_for
@@ -86,7 +87,7 @@ class PublicDoor:
         self.sse_streams: dict[str, SseStream] = {}
         self.bearers: Bearers | None = None
         self.also_dismiss: Callable[[], None] | None = None  # at the door next to this one
-        self._waiting: set[asyncio.Task[None]] = set()
+        self._waiting = BackgroundTasks()
         self._waiting_bytes = 0
 
     def replan(self, plan: Plan) -> None:
@@ -135,10 +136,7 @@ class PublicDoor:
             self._turn_away(exchange, _BUSY)
         else:
             self._waiting_bytes += len(exchange.body)
-            waiting = self._admit_later(exchange, passport, bearers, credential)
-            task = asyncio.get_running_loop().create_task(waiting)
-            self._waiting.add(task)
-            task.add_done_callback(self._waiting.discard)
+            self._waiting.begin(self._admit_later(exchange, passport, bearers, credential))
 
     async def _admit_later(self, exchange: Exchange, passport: Passport, bearers: Bearers, credential: bytes) -> None:
         try:

@@ -22,6 +22,7 @@ from interlock.protocol.drivers.binding.hook_entry import Entry
 from interlock.protocol.drivers.files.driver import ENTRY
 from interlock.protocol.jsonrpc.codec import decode_value, encode_value
 from interlock.protocol.jsonrpc.errors import CodecError
+from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.drivers.workspace.folder import Unreadable, digest_of
 from interlock.runtime.links.connector import Workshop
 from interlock.runtime.sandbox.errors import SandboxFailed
@@ -65,7 +66,7 @@ class HookProcess:
         self._entry = Entry()
         self._asked = 0
         self._idle: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = BackgroundTasks()
         self._stopped = False
 
     @property
@@ -91,19 +92,10 @@ class HookProcess:
             self._idle.cancel()
         if self._life is not None:
             self._end(self._life, "was stopped")
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.finish()
 
     def _begin(self, work: Any) -> "asyncio.Task[Any]":
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._over)
-        return task
-
-    def _over(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever asked may be gone
+        return self._tasks.begin_awaited(work)
 
     async def _exchange(self, question: dict[str, Any]) -> Any:
         async with self._turn:

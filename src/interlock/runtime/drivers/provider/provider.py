@@ -21,6 +21,7 @@ from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.files.driver import ENTRY
 from interlock.protocol.drivers.model import Binding, Contract, Docker, Driver, Problem, Remote, Secret
 from interlock.protocol.drivers.selection.login_expiry import maybe_detector
+from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.calls.caller import Caller
 from interlock.runtime.drivers.install.containers import ContainerRefused, remove_left
@@ -99,7 +100,7 @@ class DriverProvider:
         self._seal = seal
         slugs = [inventory[name].slug for name in driver.secret_names if name in inventory]
         self._logins = Logins(shop.kv, shop.vault, driver, slugs)
-        self._undone: set[asyncio.Task[None]] = set()
+        self._login_tasks = BackgroundTasks()
         self.on_changed: Callable[[DriverProvider], None] | None = None  # what it offers; not how it stands
         self.on_step: Callable[[DriverState, str | None], None] | None = None  # how it stands, with the reason
         self._snapshots = Snapshots(shop.kv, shop.workshop.clock, driver.key)
@@ -129,9 +130,7 @@ class DriverProvider:
             await self._checkup.stop()
         if self._hooking is not None and at_once:
             await self._hooking.stop()
-        for task in self._undone:
-            task.cancel()
-        await asyncio.gather(*self._undone, return_exceptions=True)
+        await self._login_tasks.close()
         if self._instances is not None:
             if not at_once:
                 await self._instances.unlent(self._longest_s)
@@ -456,9 +455,7 @@ class DriverProvider:
         return max(contract.timeout_ms for contract in self._contracts.values()) / 1000
 
     def _begin_task(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=f"driver {self.driver.key}: login")
-        self._undone.add(task)
-        task.add_done_callback(self._undone.discard)
+        self._login_tasks.begin(work, f"driver {self.driver.key}: login")
 
     def _stand(self, state: DriverState, code: str | None, reason: str | None) -> None:
         if (state, code, reason) != (self.state, self.code, self.reason):

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
+from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.drivers.provider.contract_check import Verdict
 from interlock.runtime.drivers.provider.keeper import DriverKeeper
@@ -75,7 +76,7 @@ class Instances:
         self._idle_s = idle_s
         self._one_by_one = one_by_one
         self._of: dict[str | None, Instance] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending = BackgroundTasks()
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def make(self, who: str | None) -> Instance:
@@ -194,13 +195,7 @@ class Instances:
 
     def _end(self, instance: Instance) -> None:
         del self._of[instance.who]
-        task = asyncio.get_running_loop().create_task(self._stop(instance))
-        self._ending.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: "asyncio.Task[None]") -> None:
-        self._ending.discard(task)
-        self._free()
+        self._ending.begin(self._stop(instance)).add_done_callback(lambda _: self._free())
 
     async def unlent(self, seconds: float) -> None:
         """Until nobody has borrowed any of them, at most so long."""
@@ -211,7 +206,7 @@ class Instances:
 
     async def stop(self) -> None:
         instances, self._of = list(self._of.values()), {}
-        await asyncio.gather(*(self._stop(one) for one in instances), *self._ending)
+        await asyncio.gather(*(self._stop(one) for one in instances), self._ending.finish())
 
     async def _stop(self, instance: Instance) -> None:
         if instance.watch is not None:

@@ -16,6 +16,7 @@ import msgspec
 from interlock.config.plan import Plan
 from interlock.protocol.drivers.model import Contract, Problem
 from interlock.protocol.drivers.selection.requirements import Machine
+from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.drivers.contracts.table import ContractTable
 from interlock.runtime.drivers.interfaces import DriverState, Provider
 from interlock.runtime.drivers.workspace.declaration import Declaration, Declared
@@ -71,7 +72,7 @@ class Registry:
         self._surveyor = Surveyor(plan, machine)
         self._basis: tuple[Sight, int, Surveyor] | None = None  # what the declaration was made of
         self._kept: dict[str, _Kept] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving = BackgroundTasks()
         self._refreshing = asyncio.Lock()
         self._publishing: asyncio.Task[None] | None = None
         self._published = ContractTable()
@@ -145,19 +146,11 @@ class Registry:
     def _leave(self, key: str, *, at_once: bool = False) -> None:
         provider = self._kept.pop(key).provider
         provider.on_changed = None
-        task = asyncio.get_running_loop().create_task(provider.stop(at_once=at_once), name=f"driver {key} leaves")
-        self._leaving.add(task)
-        task.add_done_callback(self._left)
-
-    def _left(self, task: asyncio.Task[None]) -> None:
-        self._leaving.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("%s: it could not be stopped", task.get_name(), exc_info=task.exception())
+        self._leaving.begin(provider.stop(at_once=at_once), f"stopping driver {key}")
 
     async def all_left(self) -> None:
         """Until everything that was replaced or removed has ended."""
-        if self._leaving:
-            await asyncio.wait(set(self._leaving))
+        await self._leaving.finish()
 
     async def stop(self) -> None:
         async with self._refreshing:
@@ -166,8 +159,7 @@ class Registry:
             if self._publishing is not None:
                 self._publishing.cancel()
                 await asyncio.gather(self._publishing, return_exceptions=True)
-            if self._leaving:
-                await asyncio.gather(*self._leaving, return_exceptions=True)
+            await self._leaving.finish()
 
     # What the contract side is told
 
