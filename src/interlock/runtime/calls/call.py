@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from math import inf
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -41,9 +41,13 @@ from interlock.protocol.mcp.ladder import HTTP_STATUS
 from interlock.protocol.mcp.meta import PROGRESS_TOKEN
 from interlock.protocol.mcp.methods import LOG_MESSAGE, LOG_RANK, META_LOG_LEVEL, NAMED_BY, PROGRESS
 from interlock.protocol.mcp.results import error_to_legacy, error_to_modern, result_to_legacy, result_to_modern
-from interlock.runtime.calls.budgets import Charge
+from interlock.runtime.base.link_state import Standing
+from interlock.runtime.calls.budgets import Account, Charge
 from interlock.runtime.calls.caller import Asked, Caller, Sink
 from interlock.runtime.credentials.consents import Consent
+
+if TYPE_CHECKING:
+    from interlock.runtime.calls.guard import Admitted
 
 
 class Outcome(Enum):
@@ -115,11 +119,13 @@ class CallHandler(Protocol):
 Timing = Callable[["Call", bytes], bytes]  # writes into a result how long it took (MCP-AX 7.2)
 
 
-class Carrier(Protocol):
+class CallLink(Protocol):
     """The link a call travels on."""
 
     segment: str
+    standing: Standing
     offer: Offer
+    account: Account | None
     booked: int
     latencies: deque[float]
     errors: int
@@ -131,6 +137,34 @@ class Carrier(Protocol):
     def set_aside(self, call: "Call") -> None: ...
 
     def take_up(self, call: "Call") -> None: ...
+
+
+class CallRoute(Protocol):
+    """The way from a tool's name to its server; `catalog.routes.Route`."""
+
+    @property
+    def qualified(self) -> str: ...
+
+
+class Interviewer(Protocol):
+    """Asks a legacy client what the modern server of its call wants to know."""
+
+    def abandon(self) -> None:
+        """The call has ended: take the open questions back."""
+
+
+class Dialogue(msgspec.Struct, eq=False):
+    """What the server of a call asks its client. Few servers ask: a call has none before the first question."""
+
+    questions: tuple[bytes, ...] = ()  # open, by the server's ids
+    is_gathering: bool = False  # the server has just asked and may ask more
+    lacked: dict[str, Any] | None = None  # the capability for a question that the client does not have
+    request_digest: bytes = b""  # what a retry must repeat, once one is asked for
+    rounds: int = 0  # of input_required
+    interviewer: Interviewer | None = None
+
+
+CallFactory = Callable[..., "Call"]  # takes the first fields of a call, in their order
 
 
 class Call(msgspec.Struct, eq=False):
@@ -149,29 +183,35 @@ class Call(msgspec.Struct, eq=False):
     head: bytes = b""  # the routing headers of a 2026-07-28 server
     onward: dict[str, Raw] | None = None  # route and cursor (MCP-AX 7.2), where the server is an AX peer
     price: Price | None = None  # what it counts for in budgets; None: nothing
+    route: CallRoute | None = None  # of a tool
     done: bool = False
     progressed: bool = False  # since the deadline was last set
     reason: str | None = None  # for the record: why it was refused or failed
     upstream_id: int = 0
     handle: object = None
-    link: Carrier | None = None
-    booked: Carrier | None = None  # the link whose room it takes
-    ticket: Any = None  # the Admitted that let it through, should the link have to send it again
+    link: CallLink | None = None
+    booked: CallLink | None = None  # the link whose room it takes
+    ticket: "Admitted[Call] | None" = None  # what let it through, should the link have to send it again
     deadline: float = inf
     asking: int = 0  # questions to the client under way: no deadline meanwhile
-    unhurried: bool = False  # it waits for as long as it takes, and loses nothing when it is asked again
+    dialogue: Dialogue | None = None
     renewed: bool = False  # it was refused for its credential once, and sent again with another
-    in_one_breath: bool = False  # the server has just asked for it and may ask more
-    lacked: dict[str, Any] | None = None  # the capability for a question that the client does not have
-    rounds: int = 0  # of input_required
-    interview: Any = None
     wished: Raw | None = None  # the name or URI as its client wrote it, where a retry may have to repeat it
-    request_digest: bytes = b""  # what a retry must repeat, once one is asked for
-    questions: tuple[bytes, ...] = ()  # of its server, open; by the server's ids
     after: asyncio.Future[Any] | None = None  # what its server must have heard before it
     forwarded: float | None = None  # when it was sent, where that was not at once
     charge: Charge | None = None  # what it was charged
     gate: Any = None  # what it waits for (`gate.Held`); the guard admits it no other way
+
+    @property
+    def waits_forever(self) -> bool:
+        """Whether it waits for as long as it takes, and loses nothing when it is asked again."""
+        return False
+
+    def open_dialogue(self) -> Dialogue:
+        dialogue = self.dialogue
+        if dialogue is None:
+            dialogue = self.dialogue = Dialogue()
+        return dialogue
 
     @property
     def progress_token(self) -> Raw | None:
@@ -258,15 +298,15 @@ class Call(msgspec.Struct, eq=False):
 
     def refund(self) -> None:
         """It never left (MCP-AX 11.4). One that asked for more did, in the round before."""
-        if self.charge is not None and not self.rounds:
+        if self.charge is not None and (self.dialogue is None or not self.dialogue.rounds):
             self.charge.refund()
             self.charge = None
 
     def _let_go(self) -> None:
         self.ticket = self.handle = None  # they hold the call: without this every call would wait for the collector
-        if self.interview is not None:
-            self.interview.abandon()
-            self.interview = None
+        if self.dialogue is not None and self.dialogue.interviewer is not None:
+            self.dialogue.interviewer.abandon()
+            self.dialogue.interviewer = None
 
     def on_progress(self, params: dict[str, Raw]) -> None:
         self.progressed = True

@@ -35,8 +35,9 @@ class Interview:
     def start(self) -> None:
         call = self._call
         asker = call.caller.asker
-        call.rounds += 1
-        if asker is None or call.rounds > ROUNDS_MAX:
+        dialogue = call.open_dialogue()
+        dialogue.rounds += 1
+        if asker is None or dialogue.rounds > ROUNDS_MAX:
             reason = "the client cannot be asked" if asker is None else f"the server asked more than {ROUNDS_MAX} times"
             call.on_failed(Fault(INTERNAL_ERROR, reason, {"reason": "input_required"}), Outcome.ERROR)
             return
@@ -44,10 +45,10 @@ class Interview:
             if not may_be_asked(call.caller.modern_capabilities, question.method, question.params):
                 self._unanswered(f"it does not support {question.method}")
                 return
-        call.interview = self
+        dialogue.interviewer = self
         call.asking += 1  # people take their time: no deadline while they are asked
         if not self._open:
-            pause_s = min(PAUSE_MAX_S, PAUSE_S * 2 ** (call.rounds - 1))
+            pause_s = min(PAUSE_MAX_S, PAUSE_S * 2 ** (dialogue.rounds - 1))
             asyncio.get_running_loop().call_later(pause_s, self._finish)
             return
         for key, name in list(self._open.items()):
@@ -90,7 +91,7 @@ class Interview:
             return
         self._ended = True
         call = self._call
-        call.interview = None
+        call.open_dialogue().interviewer = None
         call.asking -= 1
         if self._answers:
             call.params["inputResponses"] = self._answers

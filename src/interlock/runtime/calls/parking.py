@@ -128,7 +128,7 @@ class Parking:
         capabilities = call.meta.get(META_CAPABILITIES, RAW_EMPTY)
         able = may_be_asked(capabilities, request.method, request.params)
         if call.method not in RESUMABLE or not able:
-            call.lacked = None if able else question_capability(request.method, request.params)
+            call.open_dialogue().lacked = None if able else question_capability(request.method, request.params)
             _decline(link, request.id, f"the client of this call does not support {request.method}")
             return
         handle = self._handles.get(call)
@@ -142,20 +142,21 @@ class Parking:
         if len(space.questions) >= QUESTIONS_MAX:
             _decline(link, request.id, f"more than {QUESTIONS_MAX} questions at once")
             return
-        call.lacked = None  # it goes on without what it asked for before
+        dialogue = call.open_dialogue()
+        dialogue.lacked = None  # it goes on without what it asked for before
         space.next_key += 1
         space.questions[str(space.next_key)] = (link, request.id, Question(request.method, request.params))
         call.asking += 1
         self._count(space, size)
         if space.waiting:
             call.handler.set_aside(call)
-        elif not call.in_one_breath:
-            call.in_one_breath = True
+        elif not dialogue.is_gathering:
+            dialogue.is_gathering = True
             self._later(GATHER_S, lambda: self._gathered(handle or "", space))
 
     def _begin(self, call: Call) -> tuple[str, Space]:
         handle, space = secrets.token_urlsafe(16), Space(call)
-        call.request_digest = _digest(call)
+        call.open_dialogue().request_digest = _digest(call)
         self.spaces[handle] = space
         self._handles[call] = handle
         self._of.setdefault(call.caller.principal.name, {})[handle] = space
@@ -179,7 +180,7 @@ class Parking:
         self._bytes += size
 
     def _gathered(self, handle: str, space: Space) -> None:
-        space.call.in_one_breath = False
+        space.call.open_dialogue().is_gathering = False
         if space.questions and not space.waiting and not space.call.done:
             self._tell(handle, space)
 
@@ -205,7 +206,7 @@ class Parking:
         sink, call.sink = call.sink, _Away(space)
         call.handler.set_aside(call)
         _lighten(call)
-        digest, until = call.request_digest, self._clock.wall() + PARKED_S
+        digest, until = call.open_dialogue().request_digest, self._clock.wall() + PARKED_S
         state = seal(Ticket(handle, space.round, call.caller.principal.name, digest, until), self._key)
         asked = {key: question for key, (_, _, question) in space.questions.items()}
         sink.answer(encode_result(call.client_id, encode_input_required(asked, state)))
@@ -354,8 +355,9 @@ class Parking:
 
 def _digest(call: Call) -> bytes:
     """What a retry must repeat: the request as its client wrote it."""
-    if call.request_digest or call.wished is None:
-        return call.request_digest
+    known = call.dialogue.request_digest if call.dialogue is not None else b""
+    if known or call.wished is None:
+        return known
     return request_digest(call.method, call.as_wished())
 
 

@@ -6,7 +6,7 @@ goes from the front to the link without a task, a future or a timer of its own.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import inf
 from typing import Any, Final
 
@@ -47,7 +47,7 @@ from interlock.protocol.mcp.tasks import tool_across_eras
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.calls.budgets import READING, Budgets
-from interlock.runtime.calls.call import OK, REFUSED, Call, Carrier, Outcome, Timing
+from interlock.runtime.calls.call import OK, REFUSED, Call, CallLink, Outcome, Timing
 from interlock.runtime.calls.caller import Asked, Caller, Sink, ViewKey
 from interlock.runtime.calls.guard import BUSY, HELD, NOT_FOUND, RELISTED, Admitted, Guard, Refuse, Rung
 from interlock.runtime.calls.incoming_route import OUT_OF_SCOPE, Hop
@@ -57,7 +57,6 @@ from interlock.runtime.catalog.catalog import Catalog, View
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.credentials.consents import Consent
 from interlock.runtime.credentials.errors import Unobtainable
-from interlock.runtime.dispatch.task_calls import TaskMaking
 from interlock.runtime.dispatch.task_table import Tasks
 from interlock.runtime.dispatch.timeouts import SWEEP_S, next_sweep_s, timed_out
 from interlock.runtime.gate.confirm import Confirmations
@@ -121,8 +120,10 @@ class Dispatch:
         meta: dict[str, Raw],
         sink: Sink,
         headers: Mapping[bytes, bytes] | None = None,
-        kind: Callable[..., Call] = Call,
+        *,
+        as_task: bool = False,
     ) -> Call:
+        """`as_task`: a legacy client asks for a task."""
         back: Back | None = None
         if "requestState" in params:
             came = self._came_back(caller, client_id, params, meta, sink)
@@ -139,9 +140,25 @@ class Dispatch:
             text = maybe_string(name)
             route = view.find_tool(text) if text is not None else None
             if route is None:
-                call = kind(caller, client_id, TOOLS_CALL, params, meta, sink, self._clock.now(), self)
-                return self._refuse_unknown_tool(call, text)
-        call = kind(
+                return self._refuse_unknown_tool(self._new(caller, client_id, TOOLS_CALL, params, meta, sink), text)
+        arguments = params.get("arguments")
+        if arguments is not None and bytes(arguments)[:1] != b"{":
+            call = self._new(caller, client_id, TOOLS_CALL, params, meta, sink, route.qualified)
+            return self._invalid(call, "params.arguments must be an object")
+        head, onward = route.head, route.onward
+        if caller.hop is not None:
+            found = self._onward(caller.hop, params, meta, (*route.below, route.local), onward)
+            if isinstance(found, Fault):
+                return self.refuse(self._new(caller, client_id, TOOLS_CALL, params, meta, sink, route.qualified), found)
+            onward = found
+        if route.mirrored:
+            mirrored = self._mirrored(route, arguments, headers)
+            if isinstance(mirrored, Fault):
+                call = self._new(caller, client_id, TOOLS_CALL, params, meta, sink, route.qualified)
+                return self.refuse(call, mirrored)
+            head = mirrored
+        link = route.link
+        call = (link.task_call_type if as_task else link.call_type)(
             caller,
             client_id,
             TOOLS_CALL,
@@ -152,30 +169,17 @@ class Dispatch:
             self,
             route.qualified,
             route.timeout_s,
-            route.head,
-            route.onward,
+            head,
+            onward,
             route.price,
+            route,
         )
-        arguments = params.get("arguments")
-        if arguments is not None and bytes(arguments)[:1] != b"{":
-            return self._invalid(call, "params.arguments must be an object")
-        if caller.hop is not None:
-            fault = self._enter(call, caller.hop, (*route.below, route.local))
-            if fault is not None:
-                return self.refuse(call, fault)
-        if route.mirrored:
-            fault = self._mirror(call, route, arguments, headers)
-            if fault is not None:
-                return self.refuse(call, fault)
-        link = route.link
         if not link.modern:
             fault = self._across(call, link, route)
             if fault is not None:
                 return self.refuse(call, fault)
-        elif link.tasks:
-            call = TaskMaking.instead_of(call, self.tasks, route)
-        elif link.enters is not None:
-            call = link.enters(call, route)
+        elif link.checks_input:
+            link.check_input(call)
             if call.done:
                 return call
         if route.gate is not None:
@@ -197,24 +201,20 @@ class Dispatch:
         resumed = self._resumed(caller, client_id, PROMPTS_GET, params, meta, sink)
         if resumed is not None:
             return resumed
-        call = self._new(caller, client_id, PROMPTS_GET, params, meta, sink)
         name = maybe_string(params.get("name"))
-        if name is None:
-            return self._invalid(call, "params.name must be a string")
-        call.target = name[:255]
-        route = self.view(caller.key).find_prompt(name)
+        route = self.view(caller.key).find_prompt(name) if name is not None else None
         if route is None:
+            call = self._new(caller, client_id, PROMPTS_GET, params, meta, sink, (name or "")[:255])
+            if name is None:
+                return self._invalid(call, "params.name must be a string")
             return self._invalid(call, "unknown prompt", {"reason": "prompt_not_found"})
-        call.target = route.qualified
-        call.timeout_s = route.timeout_s
-        call.head = route.head
-        call.onward = route.onward
-        fault = self._enter(call, caller.hop, (*route.below, route.local)) or self._across(call, route.link)
-        if fault is not None:
-            return self.refuse(call, fault)
-        call = route.link.entered(call, route.original)
-        params["name"] = route.wire_name
-        return call if call.done else self.go(call, route.link)
+        onward = self._onward(caller.hop, params, meta, (*route.below, route.local), route.onward)
+        if isinstance(onward, Fault):
+            return self.refuse(self._new(caller, client_id, PROMPTS_GET, params, meta, sink, route.qualified), onward)
+        common = caller, client_id, PROMPTS_GET, params, meta, sink, self._clock.now(), self, route.qualified
+        link = route.link
+        call = link.new_request(route.original, *common, route.timeout_s, route.head, onward, READING)
+        return self._request(call, link, "name", route.wire_name)
 
     def read_resource(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
@@ -222,59 +222,69 @@ class Dispatch:
         resumed = self._resumed(caller, client_id, RESOURCES_READ, params, meta, sink)
         if resumed is not None:
             return resumed
-        call = self._new(caller, client_id, RESOURCES_READ, params, meta, sink)
         uri = maybe_string(params.get("uri"))
         if uri is None:
+            call = self._new(caller, client_id, RESOURCES_READ, params, meta, sink)
             return self._invalid(call, "params.uri must be a string")
-        call.target = uri[:255]
+        target = uri[:255]
         found = self.view(caller.key).find_resource(uri)
         if isinstance(found, list):
+            call = self._new(caller, client_id, RESOURCES_READ, params, meta, sink, target)
             return self.refuse(call, resource_not_found(uri, found, caller.era))
         link, downstream = found
-        call.timeout_s = STANDARD_S
-        call.head = modern_head(RESOURCES_READ) + b"mcp-name: %b\r\n" % encode_header(downstream)
-        fault = self._enter_place(call, link, downstream) or self._across(call, link)
-        if fault is not None:
-            return self.refuse(call, fault)
-        call = link.entered(call, downstream)
-        params["uri"] = Raw(encode_value(downstream))
-        return call if call.done else self.go(call, link)
+        onward = self._onward_to_place(caller.hop, params, meta, link, downstream)
+        if isinstance(onward, Fault):
+            return self.refuse(self._new(caller, client_id, RESOURCES_READ, params, meta, sink, target), onward)
+        head = modern_head(RESOURCES_READ) + b"mcp-name: %b\r\n" % encode_header(downstream)
+        common = caller, client_id, RESOURCES_READ, params, meta, sink, self._clock.now(), self, target
+        call = link.new_request(downstream, *common, STANDARD_S, head, onward, READING)
+        return self._request(call, link, "uri", Raw(encode_value(downstream)))
 
     def complete(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
     ) -> Call:
-        call = self._new(caller, client_id, COMPLETE, params, meta, sink)
         ref: dict[str, Any] | None = decode_object(params["ref"]) if "ref" in params else None
         kind = maybe_string((ref or {}).get("type"))
         link: Link | None = None
-        what = ""
-        fault: Fault | None = None
+        what = target = ""
+        onward: dict[str, Raw] | Fault | None = None
         if ref is not None and kind == "ref/prompt":
             name = maybe_string(ref.get("name")) or ""
-            call.target = name[:255]
+            target = name[:255]
             route = self.view(caller.key).find_prompt(name)
             if route is not None:
-                link, ref["name"], call.onward, what = route.link, route.wire_name, route.onward, route.original
-                fault = self._enter(call, caller.hop, (*route.below, route.local))
+                link, ref["name"], what = route.link, route.wire_name, route.original
+                onward = self._onward(caller.hop, params, meta, (*route.below, route.local), route.onward)
         elif ref is not None and kind == "ref/resource":
             uri = maybe_string(ref.get("uri")) or ""
-            call.target = uri[:255]
+            target = uri[:255]
             place = self.view(caller.key).find_template(uri)
             if place is not None:
                 link, ref["uri"] = place
                 what = place[1]
-                fault = self._enter_place(call, *place)
+                onward = self._onward_to_place(caller.hop, params, meta, *place)
         else:
+            call = self._new(caller, client_id, COMPLETE, params, meta, sink)
             return self._invalid(call, "params.ref must be a ref/prompt or a ref/resource")
-        if link is None:
+        if link is None or isinstance(onward, Fault):
+            call = self._new(caller, client_id, COMPLETE, params, meta, sink, target)
+            if isinstance(onward, Fault):
+                return self.refuse(call, onward)
             return self._invalid(call, "params.ref names nothing here", {"reason": "reference_not_found"})
+        params["ref"] = ref
+        common = caller, client_id, COMPLETE, params, meta, sink, self._clock.now(), self, target
+        call = link.new_request(what, *common, STANDARD_S, modern_head(COMPLETE), onward, READING)
+        return call if call.done else self.go(call, link)
+
+    def _request(self, call: Call, link: Link, member: str, wire_name: Raw) -> Call:
+        """`member`: of its params, which its server calls `wire_name`."""
+        if call.done:
+            return call
+        fault = self._across(call, link)
         if fault is not None:
             return self.refuse(call, fault)
-        params["ref"] = ref
-        call.timeout_s = STANDARD_S
-        call.head = modern_head(COMPLETE)
-        call = link.entered(call, what)
-        return call if call.done else self.go(call, link)
+        call.params[member] = wire_name
+        return self.go(call, link)
 
     def confirm(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
@@ -286,23 +296,28 @@ class Dispatch:
 
     # What comes from a parent, and goes to AX peers (MCP-AX 7.2)
 
-    def _enter(self, call: Call, hop: Hop | None, rest: tuple[str, ...]) -> Fault | None:
-        """A parent's request must be where its route says; an AX peer below reads the same route, one further."""
+    def _onward(
+        self,
+        hop: Hop | None,
+        params: dict[str, Any],
+        meta: dict[str, Raw],
+        rest: tuple[str, ...],
+        own: dict[str, Raw] | None,
+    ) -> dict[str, Raw] | Fault | None:
+        """What an AX peer below reads of the route: `own`, or a parent's, one further. A parent's request that is not
+        where its route says is refused."""
         if hop is None:
-            return None
-        onward = hop.onward(call.params, call.meta, rest)
-        if isinstance(onward, Fault):
-            return onward
-        if onward is not None and call.onward is not None:
-            call.onward = onward
-        return None
+            return own
+        onward = hop.onward(params, meta, rest)
+        return onward if isinstance(onward, Fault) or (onward is not None and own is not None) else own
 
-    def _enter_place(self, call: Call, link: Link, uri: str) -> Fault | None:
+    def _onward_to_place(
+        self, hop: Hop | None, params: dict[str, Any], meta: dict[str, Raw], link: Link, uri: str
+    ) -> dict[str, Raw] | Fault | None:
         """The same for a resource, whose path ends in the segment of the server that has it."""
-        namespace, hop = self._catalog.namespace, call.caller.hop
-        if link.offer.kind != "adopted":
-            call.onward = namespace.onward(link, uri)
-        return None if hop is None else self._enter(call, hop, namespace.way(link, uri))
+        namespace = self._catalog.namespace
+        own = namespace.onward(link, uri) if link.offer.kind != "adopted" else None
+        return own if hop is None else self._onward(hop, params, meta, namespace.way(link, uri), own)
 
     def _unlisted(self, caller: Caller, name: str) -> Fault:
         """A parent is told apart what is not there and what its scope, or our child's, does not reach (10.2)."""
@@ -321,8 +336,10 @@ class Dispatch:
         params: dict[str, Any],
         meta: dict[str, Raw],
         sink: Sink,
+        target: str = "",
     ) -> Call:
-        return Call(caller, client_id, method, params, meta, sink, self._clock.now(), self, price=READING)
+        """A request that is refused, or answered here."""
+        return Call(caller, client_id, method, params, meta, sink, self._clock.now(), self, target)
 
     def go(self, call: Call, link: Link) -> Call:
         if link.personal is not None:
@@ -448,9 +465,7 @@ class Dispatch:
         call.booked = found
         await self._end_hold(call, found, self.guard.admit(call, found))
 
-    def _mirror(
-        self, call: Call, route: Route, arguments: Raw | None, headers: Mapping[bytes, bytes] | None
-    ) -> Fault | None:
+    def _mirrored(self, route: Route, arguments: Raw | None, headers: Mapping[bytes, bytes] | None) -> bytes | Fault:
         """Arguments that a 2026-07-28 tool wants repeated as headers: checked where they came so, written anew."""
         try:
             values = decode_value(arguments) if arguments is not None else {}
@@ -460,8 +475,7 @@ class Dispatch:
             mismatch = mirror_mismatch(route.mirrored, values, headers)
             if mismatch is not None:
                 return Fault(HEADER_MISMATCH, mismatch)
-        call.head = route.head + mirror_headers(route.mirrored, values)
-        return None
+        return route.head + mirror_headers(route.mirrored, values)
 
     def _invalid(self, call: Call, message: str, data: dict[str, Any] | None = None) -> Call:
         return self.refuse(call, Fault(INVALID_PARAMS, message, data))
@@ -489,7 +503,7 @@ class Dispatch:
         call.after = self._tell_level(call, link)
         return None
 
-    def _tell_level(self, call: Call, link: Carrier) -> Heard | None:
+    def _tell_level(self, call: Call, link: CallLink) -> Heard | None:
         """Over HTTP a level and what follows it are two requests, and nobody keeps them in order but who waits."""
         level = maybe_string(call.meta.get(META_LOG_LEVEL))
         keeper = self._keepers.get(link.segment) if level in LOG_RANK else None
@@ -577,9 +591,10 @@ class Dispatch:
         call.on_failed(Fault(TOOL_DEGRADED, "tool_degraded", data), Outcome.REFUSED)
 
     def translate_error(self, call: Call, error: Raw) -> tuple[bytes, int] | None:
-        if call.lacked is not None:  # the server's error is what came of a question the client cannot answer
+        lacked = call.dialogue.lacked if call.dialogue is not None else None
+        if lacked is not None:  # the server's error is what came of a question the client cannot answer
             said = maybe_string((decode_object(error) or {}).get("message")) or "no reason given"
-            data = {"requiredCapabilities": call.lacked, "error": error}
+            data = {"requiredCapabilities": lacked, "error": error}
             fault = Fault(MISSING_CAPABILITY, f"the server asked for what the client lacks, and failed: {said}", data)
             return encode_fault(call.client_id, fault), HTTP_STATUS[MISSING_CAPABILITY]
         return self.parking.url_required(call, error)
@@ -592,7 +607,7 @@ class Dispatch:
 
     def finish(self, call: Call, outcome: Outcome) -> None:
         self.in_flight.discard(call)
-        if call.asking or call.request_digest:
+        if call.dialogue is not None:
             self.parking.ended(call)
         caller = call.caller
         if caller.calls is not None and caller.calls.get(call.client_id) is call:
@@ -630,7 +645,7 @@ class Dispatch:
 
     def let_go(self, fault: Fault) -> None:
         """End what only waits for as long as it takes, and can be asked again."""
-        for call in [call for call in self.in_flight if call.unhurried]:
+        for call in [call for call in self.in_flight if call.waits_forever]:
             if call.link is not None:
                 call.link.cancel(call, fault.message)
             call.on_failed(fault, Outcome.CANCELLED)

@@ -3,7 +3,7 @@
 A plain call is none of these and knows nothing of them.
 """
 
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Raw
 
@@ -12,7 +12,7 @@ from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, CodecError, Fault,
 from interlock.protocol.jsonrpc.messages import Response
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.headers import encode_header
-from interlock.protocol.mcp.methods import META_CAPABILITIES, TASKS_CANCEL
+from interlock.protocol.mcp.methods import META_CAPABILITIES, TASKS_CANCEL, TASKS_RESULT
 from interlock.protocol.mcp.tasks import (
     NO_ROOM,
     TASK_PER_USER,
@@ -27,6 +27,7 @@ from interlock.protocol.mcp.tasks import (
     without_tasks,
 )
 from interlock.runtime.calls.call import Call, Outcome
+from interlock.runtime.calls.caller import Caller
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.dispatch.task_table import Task, Tasks
 from interlock.runtime.links.handshake import TASKS_META, modern_head
@@ -37,13 +38,6 @@ class TaskMaking(Call, eq=False, kw_only=True):
     """A tools/call that the server may answer with a task."""
 
     tasks: Tasks
-    route: Route
-
-    @classmethod
-    def instead_of(cls, call: Call, tasks: Tasks, route: Route) -> "TaskMaking":
-        """The call that was begun as a plain one."""
-        said = {name: getattr(call, name) for name in Call.__struct_fields__}
-        return cls(tasks=tasks, route=route, **said)
 
     def on_response(self, response: Response, era: Era) -> None:
         if not self.done and not response.error and era is self.caller.era:
@@ -60,8 +54,9 @@ class TaskMaking(Call, eq=False, kw_only=True):
             return bad_task(made)
         if era is Era.MODERN and not declares_tasks(self.meta[META_CAPABILITIES]):
             return bad_task("a task for a client that takes none")
-        link = self.route.link
-        task = self.tasks.make(self.caller, link, self.route, made.facts)
+        route = cast(Route, self.route)
+        link = route.link
+        task = self.tasks.make(self.caller, link, route, made.facts)
         if task is None:
             cancel_task(link, made.facts.id)
             return NO_ROOM
@@ -74,16 +69,6 @@ class TaskMaking(Call, eq=False, kw_only=True):
 
 class Taskless(Call, eq=False, kw_only=True):
     """A tools/call over a user's own link, of which no task may come: nobody could ask about it."""
-
-    @classmethod
-    def instead_of(cls, call: Call) -> "Taskless":
-        """The call of a modern server that was begun as a plain one."""
-        said = {name: getattr(call, name) for name in Call.__struct_fields__}
-        made = cls(**said)
-        if META_CAPABILITIES in made.meta and declares_tasks(made.meta[META_CAPABILITIES]):
-            made.meta = {**made.meta, META_CAPABILITIES: without_tasks(made.meta[META_CAPABILITIES])}
-            made.params["_meta"] = made.meta
-        return made
 
     def on_response(self, response: Response, era: Era) -> None:
         if not self.done and response.error and requires_tasks(response.error):
@@ -98,8 +83,14 @@ class Taskless(Call, eq=False, kw_only=True):
         self.on_failed(bad_task("a task that nobody asked for"), Outcome.ERROR)
 
 
-def taskless(call: Call, route: Route) -> Call:
-    return Taskless.instead_of(call)
+def make_taskless(
+    caller: Caller, client_id: bytes, method: str, params: dict[str, Any], meta: dict[str, Raw], *others: Any
+) -> Taskless:
+    """The server is told of a client that takes no tasks."""
+    if META_CAPABILITIES in meta and declares_tasks(meta[META_CAPABILITIES]):
+        meta = {**meta, META_CAPABILITIES: without_tasks(meta[META_CAPABILITIES])}
+        params["_meta"] = meta
+    return Taskless(caller, client_id, method, params, meta, *others)
 
 
 class TaskAsking(Call, eq=False, kw_only=True):
@@ -107,6 +98,11 @@ class TaskAsking(Call, eq=False, kw_only=True):
 
     tasks: Tasks
     task: Task
+
+    @property
+    def waits_forever(self) -> bool:
+        """For its result as long as the task takes."""
+        return self.method == TASKS_RESULT
 
     def on_response(self, response: Response, era: Era) -> None:
         if self.done:

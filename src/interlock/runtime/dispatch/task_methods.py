@@ -1,7 +1,6 @@
 """What clients ask about tasks: `tasks/*` of their own era, and a legacy client's wish that a call become a task."""
 
 import asyncio
-from functools import partial
 from typing import Any, Final, Protocol
 
 from msgspec import Raw
@@ -40,7 +39,7 @@ from interlock.runtime.calls.guard import BUSY
 from interlock.runtime.catalog.catalog import View
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.dispatch.dispatch import STANDARD_S, Dispatch
-from interlock.runtime.dispatch.task_calls import TaskAsking, Taskless, TaskMaking, code_of, task_head
+from interlock.runtime.dispatch.task_calls import TaskAsking, code_of, task_head
 from interlock.runtime.dispatch.task_table import Task
 from interlock.runtime.dispatch.task_updates import TaskListener, TaskNews
 from interlock.runtime.links.keeper import Keeper
@@ -85,9 +84,7 @@ class TaskDesk:
             started, target = self._clock.now(), route.qualified
             call = Call(caller, client_id, TOOLS_CALL, params, meta, sink, started, dispatch, target)
             return dispatch.refuse(call, fault)
-        making = partial(TaskMaking, tasks=self._tasks, route=route)
-        kind = making if route.link.personal is None else Taskless
-        return dispatch.call_tool(caller, client_id, params, meta, sink, kind=kind)
+        return dispatch.call_tool(caller, client_id, params, meta, sink, as_task=True)
 
     def _unmakeable(self, caller: Caller, route: Route) -> Fault | None:
         if route.link.modern:
@@ -116,22 +113,21 @@ class TaskDesk:
             refused = Call(*request, target=(task_id or "")[:255])
             return self._dispatch.refuse(refused, task)
         call = TaskAsking(*request, target=task.route.qualified, tasks=self._tasks, task=task)
-        call.unhurried = method == TASKS_RESULT  # it waits for as long as the task takes
-        call.timeout_s = None if call.unhurried else STANDARD_S
+        call.timeout_s = None if call.waits_forever else STANDARD_S
         call.head = task_head(method, task.theirs)
         params["taskId"] = Raw(encode_value(task.theirs))
         if caller.era is Era.LEGACY:
             task.caller = caller
-        if call.unhurried and self._waits_too_often(caller):
+        if call.waits_forever and self._waits_too_often(caller):
             return self._dispatch.refuse(call, BUSY)
         self._dispatch.go(call, task.link)
-        if call.unhurried and not call.done:
+        if call.waits_forever and not call.done:
             self._news.on_result_asked(call)
         return call
 
     def _waits_too_often(self, caller: Caller) -> bool:
         """Waiting has no end of its own, so nobody may take all the room of a link for it."""
-        waiting = [call for call in self._dispatch.in_flight if call.unhurried]
+        waiting = [call for call in self._dispatch.in_flight if call.waits_forever]
         return sum(call.caller.principal.name == caller.principal.name for call in waiting) >= WAITING_MAX
 
     def _meant(self, caller: Caller, method: str, task_id: str | None, meta: dict[str, Raw]) -> Task | Fault:

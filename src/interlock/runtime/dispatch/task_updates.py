@@ -4,6 +4,7 @@ A legacy client is told on its session, a modern one where it listens for that t
 be reached waits until the client asks for the task's result, which is where 2025-11-25 has it look for questions.
 """
 
+from functools import partial
 from typing import Any, Final, Protocol
 
 from msgspec import Raw
@@ -25,7 +26,7 @@ from interlock.protocol.mcp.tasks import (
 from interlock.runtime.calls.call import Call, Pending, passes_level
 from interlock.runtime.calls.caller import Asked, Asking, Caller, Sink
 from interlock.runtime.dispatch.client_tasks import AskedTasks, Background
-from interlock.runtime.dispatch.task_calls import TaskAsking
+from interlock.runtime.dispatch.task_calls import TaskAsking, TaskMaking, make_taskless
 from interlock.runtime.dispatch.task_table import Task, Tasks
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.link_events import TaskEvents
@@ -46,6 +47,8 @@ class TaskListener(Protocol):
 
 class TaskNews(TaskEvents):
     def __init__(self, tasks: Tasks, asked: AskedTasks) -> None:
+        self.call_type = partial(TaskMaking, tasks=tasks)
+        self.per_user_call_type = make_taskless
         self._tasks = tasks
         self._asked = asked
         self._listening: dict[Task, set[TaskListener]] = {}
@@ -101,7 +104,7 @@ class TaskNews(TaskEvents):
 
     def _waiting(self, task: Task) -> TaskAsking | None:
         """A request under way for the task's result."""
-        calls = [one for one in task.link.in_flight.values() if isinstance(one, TaskAsking) and one.unhurried]
+        calls = [one for one in task.link.in_flight.values() if isinstance(one, TaskAsking) and one.waits_forever]
         return next((call for call in reversed(calls) if call.task is task), None)
 
     # Who listens (2026-07-28)

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -58,7 +57,7 @@ from interlock.protocol.mcp.tasks import offers_tasks
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.link_state import RETRY_AFTER_MS, LinkState, Outlook, Standing
 from interlock.runtime.calls.budgets import Account
-from interlock.runtime.calls.call import Call, Inquiry, Outcome, Pending
+from interlock.runtime.calls.call import Call, CallFactory, Inquiry, Outcome, Pending
 from interlock.runtime.calls.caller import Asking
 from interlock.runtime.calls.guard import BUSY, Admitted
 from interlock.runtime.credentials.consents import Consent
@@ -109,9 +108,6 @@ class Personal(Protocol):
     def links(self) -> "list[Link]": ...
 
 
-Enters = Callable[[Call, Any], Call]  # with its route (`shelves.Route`); a call that is done was answered
-
-
 class Link:
     def __init__(
         self, plan: ServerPlan, events: LinkEvents, clock: Clock, *, vendor_meta: bool, offer: Offer = ADOPTED
@@ -155,9 +151,8 @@ class Link:
         self.refused: list[tuple[Call, Undelivered]] = []
         self.doubled: dict[bytes, dict[int, int]] | None = None  # resource -> updates told by each of two subscriptions
         self.personal: Personal | None = None  # each user's own link to the same server, where they have their own
-        self.enters: Enters | None = (
-            None  # what a tool's call becomes before it meets the gate, where it is no plain one
-        )
+        self.call_type: CallFactory = Call  # of a tools/call
+        self.checks_input = False  # whether a call's arguments are compared with a contract
         self.asks: frozenset[str] = frozenset()  # tools of which a person confirms every call, by their own names
 
     @property
@@ -189,10 +184,19 @@ class Link:
         message = encode_request(b"%d" % uid, call.method.encode(), encode_value(call.params))
         call.handle = pipe.send(message, call.head if modern else b"", call)
 
-    def entered(self, call: Call, what: str) -> Call:
-        """What a request for a prompt or a resource becomes; `what` is its name or URI here. One that is done was
+    @property
+    def task_call_type(self) -> CallFactory:
+        """Of a tools/call that its server may answer with a task."""
+        tasks = self.events.tasks
+        return tasks.call_type if self.personal is None else tasks.per_user_call_type
+
+    def check_input(self, call: Call) -> None:
+        """Answer a tool's call whose arguments are not as they must be, where `checks_input` is set."""
+
+    def new_request(self, what: str, *fields: Any) -> Call:
+        """A request for a prompt or a resource, or about one; `what` is its name or URI here. One that is done was
         answered."""
-        return call
+        return Call(*fields)
 
     def maybe_outlook(self, tool: str) -> Outlook | None:
         """What a call of a tool would find beyond this link; None where there is nothing but its server."""
@@ -265,7 +269,7 @@ class Link:
         asyncio.get_running_loop().call_soon(self._send_next, call)
 
     def _send_next(self, call: Call) -> None:
-        if not call.done:
+        if not call.done and call.ticket is not None:
             call.forwarded = self._clock.now()
             if call.timeout_s is not None:
                 call.deadline = call.forwarded + call.timeout_s
@@ -288,8 +292,8 @@ class Link:
             self.notify(CANCELLED, {"requestId": pending.upstream_id, "reason": reason})
         self.pipe.abort(pending.handle)
         # Its open questions end with it, unanswered: a refusal that overtakes the cancellation could be acted upon.
-        if isinstance(pending, Call):
-            for upstream_id in pending.questions:
+        if isinstance(pending, Call) and pending.dialogue is not None:
+            for upstream_id in pending.dialogue.questions:
                 if self._asks.get(upstream_id) is pending:
                     self._withdraw(upstream_id, RAW_EMPTY)
 
@@ -455,7 +459,7 @@ class Link:
             return
         self._asks[request.id] = asking
         if isinstance(asking, Call):
-            asking.questions += (request.id,)
+            asking.open_dialogue().questions += (request.id,)
         asking.on_request(self, request)
 
     def awaits(self, upstream_id: bytes, asking: Asking) -> bool:
@@ -482,7 +486,7 @@ class Link:
             return calls[-1] if calls else next(iter(self.aside.values()), None)
         if len(self.principals()) > 1:
             return None
-        may_ask = [call for call in clients.values() if call.in_one_breath or not call.asking]
+        may_ask = [call for call in clients.values() if not call.asking or _is_gathering(call)]
         return may_ask[0] if len(may_ask) == 1 else None
 
     def _count_chatter(self) -> None:
@@ -592,8 +596,9 @@ class Link:
     def _answered(self, upstream_id: bytes) -> Asking | None:
         """On whose behalf a question was asked that is open no more."""
         asking = self._asks.pop(upstream_id, None)
-        if isinstance(asking, Call):
-            asking.questions = tuple(one for one in asking.questions if one != upstream_id)
+        if isinstance(asking, Call) and asking.dialogue is not None:
+            dialogue = asking.dialogue
+            dialogue.questions = tuple(one for one in dialogue.questions if one != upstream_id)
         return asking
 
     def _lost(self, detail: str, outcome: str, what: Undelivered | None = None) -> "LostFault":
@@ -622,6 +627,8 @@ class Link:
         self.modern = facts.era is Era.MODERN
         # A task is asked about over the link it was made on, and a user's link ends when it is idle.
         self.tasks = self.personal is None and offers_tasks(facts.capabilities, facts.era)
+        makes_others = self.modern and (self.tasks or self.personal is not None)
+        self.call_type = self.task_call_type if makes_others else Call
         self.connection += 1
         self._garbage, self._garbage_max = 0, GARBAGE_MAX
         self._unsent_told = self.unsent
@@ -635,6 +642,10 @@ class Link:
             since = self._clock.wall() if self.standing.state is not state else self.standing.since_wall
             self.standing = Standing(state, reason, since, self.retry_after_ms)
             self.events.on_standing(self)
+
+
+def _is_gathering(call: Call) -> bool:
+    return call.dialogue is not None and call.dialogue.is_gathering
 
 
 def _is_new(params: Raw, origin: Pending | None, doubled: dict[bytes, dict[int, int]]) -> bool:

@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.jsonrpc.messages import Request
-from interlock.runtime.calls.call import Pending
+from interlock.runtime.calls.call import Call, CallFactory, Pending
 from interlock.runtime.calls.caller import Asking, Caller
 from interlock.runtime.links.pipes import Undelivered
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class TaskEvents:
-    """What a link says of tasks; the methods answer for a node that knows of none."""
+    """What a link says of tasks, and asks of the node that keeps them; here, for a node that knows of none."""
+
+    call_type: CallFactory = Call  # of a tools/call that may become a task
+    per_user_call_type: CallFactory = Call  # of one over a user's own link, which may not
 
     def on_task_status(self, link: "Link", params: Raw) -> None: ...
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from interlock.config.plan import Dial, Plan, ServerPlan
 from interlock.runtime.catalog.catalog import Catalog
 from interlock.runtime.credentials.service import GrantDesk
-from interlock.runtime.dispatch.task_calls import taskless
 from interlock.runtime.links.connector import Workshop
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
@@ -82,7 +81,6 @@ class Servers:
             holder_for = functools.partial(self._desk.holder_for, holder, reach)
             personal = PersonalLinks(server, self._workshop, events, holder_for, vendor_meta=vendor_meta)
             keeper.link.personal = self._personal[server.segment] = personal
-            keeper.link.enters = taskless
         return keeper
 
     async def _remove(self, segment: str) -> None:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 from msgspec import Raw
 
 from interlock.protocol.drivers.binding import request_state as round_state
@@ -17,7 +18,13 @@ from interlock.protocol.drivers.binding.call_result import error_result, value_r
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.selection.resolver import Choice
 from interlock.protocol.jsonrpc.codec import decode_array, decode_object, decode_value, encode_value, maybe_string
-from interlock.protocol.jsonrpc.errors import INTERNAL_ERROR, URL_ELICITATION_REQUIRED, CodecError, Fault
+from interlock.protocol.jsonrpc.errors import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    URL_ELICITATION_REQUIRED,
+    CodecError,
+    Fault,
+)
 from interlock.protocol.jsonrpc.messages import Response
 from interlock.protocol.mcp.capabilities import may_be_asked
 from interlock.protocol.mcp.eras import MODERN, Era
@@ -48,7 +55,7 @@ _PASSING_CODES: Final = range(-32099, -32000 + 1)  # JSON-RPC's for the server's
 
 class ContractCall(LentCall, eq=False, kw_only=True):
     served: Served
-    given: dict[str, Any]  # the arguments, decoded and as the contract has them
+    given: dict[str, Any] = msgspec.field(default_factory=dict)  # the arguments, decoded and as the contract has them
     pinned: str | None = None  # the driver that asked for the round this call answers
     state: Raw | None = None  # ... and what that server wants back
     choices: tuple[Choice, ...] = ()
@@ -61,6 +68,24 @@ class ContractCall(LentCall, eq=False, kw_only=True):
     left: bool = False  # some server has had it
 
     # Out
+
+    def check_input(self) -> None:
+        """It depends on no driver, and nobody is asked to agree to what cannot be sent."""
+        params = self.params
+        try:
+            self.given = decode_value(params["arguments"]) if "arguments" in params else {}
+        except CodecError:
+            self.refuse(_ARGUMENTS_UNREADABLE, 200)
+            return
+        if "requestState" in params:
+            opened = round_state.open_untrusted(params["requestState"])
+            if opened is None:
+                self.refuse(_STATE_INVALID, 200)
+                return
+            self.pinned, self.state = opened
+        error = self.served.maybe_fault(self.given, self.caller)
+        if error is not None:
+            self.fail(error)
 
     def depart(self, admitted: Admitted[Call]) -> None:
         self.admitted = admitted
@@ -398,6 +423,10 @@ def _blocks(result: Raw) -> Sequence[Raw]:
     return decode_array((decode_object(result) or {}).get("content", RAW_EMPTY)) or ()
 
 
+_STATE_INVALID: Final = Fault(
+    INVALID_PARAMS, "this requestState was not made here, or was changed", {"reason": "state_invalid"}
+)
+_ARGUMENTS_UNREADABLE: Final = Fault(INVALID_PARAMS, "params.arguments cannot be read")
 _MISMATCH: Final = DriverError(code="contract_mismatch", message="the server behind this tool no longer fits it")
 _UNREADABLE: Final = DriverError(code="output_parse_failed", message="the server's result cannot be read")
 _NO_OBJECT: Final = DriverError(code="upstream_error", message="the server's result is no object")

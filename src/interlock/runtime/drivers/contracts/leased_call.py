@@ -22,6 +22,7 @@ from interlock.protocol.mcp.results import result_to_legacy
 from interlock.protocol.mcp.tasks import declares_tasks, without_tasks
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.link_state import RETRY_AFTER_MS
+from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.calls.call import Call, Outcome
 from interlock.runtime.calls.guard import Admitted, Guard, Refuse
 from interlock.runtime.drivers.interfaces import Lease, Provider
@@ -47,17 +48,23 @@ class Lender(Protocol):
     @property
     def clock(self) -> Clock: ...
 
+    @property
+    def recorder(self) -> Recorder: ...
+
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Run it in a task that is kept until it ends."""
 
 
 class LentCall(Call, eq=False, kw_only=True):
-    lender: Any  # a Lender
+    lender: Lender
     asked: dict[str, Any]  # its params as its client wrote them: what a retry repeats, and what is recorded
     lease: Lease | None = None
-    admitted: Any = None  # what let it through, for as long as it may have to be sent
+    admitted: Admitted[Call] | None = None  # what let it through, for as long as it may have to be sent
     since: float | None = None  # when it was first sent: its time began
     approved: bool = False  # a person released this very call: once it has left it is never sent again
+
+    def check_input(self) -> None:
+        """Answer it where its arguments are not as they must be."""
 
     def depart(self, admitted: Admitted[Call]) -> None:
         """It was admitted: find a server and send it."""
@@ -111,6 +118,7 @@ class LentCall(Call, eq=False, kw_only=True):
 
     def send_over(self, link: Link, params: dict[str, Any], head: bytes) -> Refuse | None:
         """What the server is sent, over the link lent for it. The refusal where that link is gone again."""
+        assert self.admitted is not None  # noqa: S101  (it departed, and has not ended)
         verdict = self.lender.guard.derive(self.admitted, link)
         if isinstance(verdict, Refuse):
             self.give_back()

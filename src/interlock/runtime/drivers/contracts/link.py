@@ -12,11 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from interlock.config.plan import Dial, ServerPlan
-from interlock.protocol.drivers.binding import request_state as round_state
 from interlock.protocol.drivers.binding import resource_refs as refs
 from interlock.protocol.drivers.errors import DriverError
-from interlock.protocol.jsonrpc.codec import decode_value
-from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, CodecError, Fault
+from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault
 from interlock.protocol.mcp import methods
 from interlock.protocol.mcp.eras import LATEST_MODERN, Era
 from interlock.protocol.mcp.headers import encode_header
@@ -24,24 +22,22 @@ from interlock.protocol.mcp.meta import RAW_EMPTY
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.link_state import LinkState, Outlook
 from interlock.runtime.base.recorder import Recorder
-from interlock.runtime.calls.call import Call
+from interlock.runtime.calls.call import Call, CallFactory
 from interlock.runtime.calls.guard import RELISTED, Admitted, Guard
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.drivers.contracts.call import ContractCall
 from interlock.runtime.drivers.contracts.contract import Served
 from interlock.runtime.drivers.contracts.leased_call import LentCall
 from interlock.runtime.drivers.contracts.passthrough_call import RawCall
-from interlock.runtime.drivers.contracts.unbound_items import Exposed, Shown
+from interlock.runtime.drivers.contracts.unbound_items import Shown
 from interlock.runtime.drivers.interfaces import Provider
 from interlock.runtime.links.handshake import modern_head
 from interlock.runtime.links.link import Link, ServerFacts
 from interlock.runtime.links.link_events import LinkEvents
 
-_STATE_INVALID: Final = Fault(
-    INVALID_PARAMS, "this requestState was not made here, or was changed", {"reason": "state_invalid"}
-)
 _NO_RESOURCE: Final = Fault(INVALID_PARAMS, "Resource not found", {"reason": "resource_unavailable"})
-_UNREADABLE: Final = Fault(INVALID_PARAMS, "params.arguments cannot be read")
+_METHOD: Final = Call.__struct_fields__.index("method")
+_PARAMS: Final = Call.__struct_fields__.index("params")
 
 
 class ContractLink(Link):
@@ -55,7 +51,7 @@ class ContractLink(Link):
         self.shown = Shown()  # what drivers offer here besides
         self.kinds: Mapping[str, refs.Kind] = {}  # of references to resources, of all drivers
         self.providers: Mapping[str, Provider] = {}  # by the drivers' keys
-        self.enters = self._entered
+        self.checks_input = True
         self._work: set[asyncio.Task[None]] = set()
         self.greeted(ServerFacts(era=Era.MODERN, version=LATEST_MODERN))
         self.stand(LinkState.READY, None)
@@ -83,66 +79,64 @@ class ContractLink(Link):
         served = self.contracts.get(tool)
         return None if served is None else served.outlook(self.clock)
 
-    def _entered(self, call: Call, route: Route) -> Call:
-        """Guard rung 7. A call that is not as its contract wants it is answered here."""
+    @property
+    def call_type(self) -> CallFactory:
+        return self._new_tool_call
+
+    @call_type.setter
+    def call_type(self, _: CallFactory) -> None:
+        """Its calls are what its contracts say, whatever a link is told when it is greeted."""
+
+    def _new_tool_call(self, *fields: Any) -> Call:
+        """`fields`: as of a plain call; the route is the last."""
+        route: Route = fields[-1]
+        params: dict[str, Any] = fields[_PARAMS]
+        approved = route.is_held
         served = self.contracts.get(route.original)
-        if served is None:
-            exposed = self.shown.tools.get(route.original)
-            if exposed is None:
-                return _refused(call, RELISTED)
-            raw = self._raw(call, exposed.provider, {"name": route.wire_name})
-            raw.approved = route.is_held
-            return raw
-        params = call.params
-        try:
-            given = decode_value(params["arguments"]) if "arguments" in params else {}
-        except CodecError:
-            return _refused(call, _UNREADABLE)
-        made = ContractCall(
-            *_as_begun(call),
-            lender=self,
-            asked=dict(params),
-            served=served,
-            given=given,
-            approved=route.is_held,
+        if served is not None:
+            call = ContractCall(*fields, lender=self, asked=dict(params), served=served, approved=approved)
+            call.timeout_s = served.timeout_s
+            return call
+        exposed = self.shown.tools.get(route.original)
+        if exposed is None:
+            return Call(*fields)
+        says = {"name": route.wire_name}
+        return RawCall(
+            *fields, lender=self, asked=dict(params), provider=exposed.provider, says=says, approved=approved
         )
-        made.timeout_s = served.timeout_s
-        if "requestState" in params:
-            opened = round_state.open_untrusted(params["requestState"])
-            if opened is None:
-                return _refused(made, _STATE_INVALID)
-            made.pinned, made.state = opened
-        fault = served.maybe_fault(given, call.caller)
-        if fault is not None:
-            made.fail(fault)
-        return made
 
-    def entered(self, call: Call, what: str) -> Call:
-        match call.method:
-            case methods.PROMPTS_GET:
-                return self._prompt(call, self.shown.prompts.get(what))
-            case methods.RESOURCES_READ:
-                return self._resource(call, what)
-        shown = self.shown.prompts.get(what) or self.shown.templates.get(what) or self.shown.resources.get(what)
+    def check_input(self, call: Call) -> None:
+        """Guard rung 7. What was listed and is offered no more is refused too."""
+        if isinstance(call, LentCall):
+            call.check_input()
+        else:
+            call.refuse(RELISTED, 200)
+
+    def new_request(self, what: str, *fields: Any) -> Call:
+        method = fields[_METHOD]
+        if method == methods.RESOURCES_READ:
+            return self._read(what, *fields)
+        shown = self.shown.prompts.get(what)
+        if method == methods.COMPLETE and shown is None:
+            shown = self.shown.templates.get(what) or self.shown.resources.get(what)
         if shown is None:
-            return _refused(call, RELISTED)
-        member = "name" if what in self.shown.prompts else "uri"
-        return self._raw(call, shown.provider, {"ref": {**call.params["ref"], member: shown.theirs}})
+            return _refused(Call(*fields), RELISTED)
+        params: dict[str, Any] = fields[_PARAMS]
+        if method == methods.COMPLETE:
+            member = "name" if what in self.shown.prompts else "uri"
+            return self._new_raw_call(shown.provider, {"ref": {**params["ref"], member: shown.theirs}}, *fields)
+        call = self._new_raw_call(shown.provider, {"name": shown.theirs}, *fields)
+        call.head = modern_head(methods.PROMPTS_GET) + b"mcp-name: %b\r\n" % encode_header(shown.theirs)
+        return call
 
-    def _prompt(self, call: Call, shown: Exposed | None) -> Call:
-        if shown is None:
-            return _refused(call, RELISTED)
-        made = self._raw(call, shown.provider, {"name": shown.theirs})
-        made.head = modern_head(methods.PROMPTS_GET) + b"mcp-name: %b\r\n" % encode_header(shown.theirs)
-        return made
-
-    def _resource(self, call: Call, uri: str) -> Call:
+    def _read(self, uri: str, *fields: Any) -> Call:
         """Of a reference, of a resource that is listed, or of one that a listed template names."""
         sha256 = None
         if uri.startswith(refs.PREFIX):
             ref = refs.parse(uri, self.kinds)
             if isinstance(ref, DriverError):
-                return _refused(call, Fault(INVALID_PARAMS, f"{ref.code}: {ref.message}", {"reason": ref.code}))
+                fault = Fault(INVALID_PARAMS, f"{ref.code}: {ref.message}", {"reason": ref.code})
+                return _refused(Call(*fields), fault)
             provider = self.providers.get(self.kinds[ref.kind].driver)
             uri, sha256 = ref.uri, ref.sha256
         else:
@@ -151,35 +145,16 @@ class ContractLink(Link):
             )
             provider = shown.provider if shown is not None else None
         if provider is None:
-            return _refused(call, _NO_RESOURCE)
-        made = self._raw(call, provider, {"uri": uri})
-        made.uri, made.sha256 = uri, sha256
-        made.head = modern_head(methods.RESOURCES_READ) + b"mcp-name: %b\r\n" % encode_header(uri)
+            return _refused(Call(*fields), _NO_RESOURCE)
+        call = self._new_raw_call(provider, {"uri": uri}, *fields)
+        call.uri, call.sha256 = uri, sha256
+        call.head = modern_head(methods.RESOURCES_READ) + b"mcp-name: %b\r\n" % encode_header(uri)
         if provider.listing is not None and not provider.listing.resources.digest:
-            made.fail(DriverError(code="resource_unavailable", message="the server has no resources"))
-        return made
+            call.fail(DriverError(code="resource_unavailable", message="the server has no resources"))
+        return call
 
-    def _raw(self, call: Call, provider: Provider, says: dict[str, Any]) -> RawCall:
-        return RawCall(*_as_begun(call), lender=self, asked=dict(call.params), provider=provider, says=says)
-
-
-def _as_begun(call: Call) -> tuple[Any, ...]:
-    """What has been set of a call that has just begun, in the order of its fields."""
-    return (
-        call.caller,
-        call.client_id,
-        call.method,
-        call.params,
-        call.meta,
-        call.sink,
-        call.started,
-        call.handler,
-        call.target,
-        call.timeout_s,
-        call.head,
-        call.onward,
-        call.price,
-    )
+    def _new_raw_call(self, provider: Provider, says: dict[str, Any], *fields: Any) -> RawCall:
+        return RawCall(*fields, lender=self, asked=dict(fields[_PARAMS]), provider=provider, says=says)
 
 
 def _refused(call: Call, fault: Fault) -> Call:
