@@ -90,7 +90,7 @@ class Uplink:
     def _begin(self, step: Joined, send: Callable[[bytes], bool]) -> Tenant:
         raise NotImplementedError
 
-    def _worded(self, parent: int, register: Register) -> Register:
+    def _register_message(self, parent: int, register: Register) -> Register:
         """The registration as this parent is to read it."""
         return register
 
@@ -121,11 +121,11 @@ class Uplink:
                 case Hangup():
                     self._hang_up(step.reason)
                 case Joined():
-                    self._joined(step)
+                    self._handle_joined(step)
                 case Left():
-                    self._left(step)
+                    self._handle_left(step)
                 case Failed():
-                    self._failed(step)
+                    self._handle_failed(step)
                 case Ignored():
                     self._log.debug("the parent sent %s", step.reason)
                 case _:
@@ -155,10 +155,10 @@ class Uplink:
             pipe = await opener(link)
         except DialFailed as failed:
             if self._link is link:
-                self._lost(self._said_of(failed), mendable=not failed.unauthorised)
+                self._handle_lost(self._describe_parent(failed), mendable=not failed.unauthorised)
             return
         except (OSError, ValueError) as error:  # of standard input and output that are no pipes
-            self._lost(f"no pipe: {error}", mendable=False)
+            self._handle_lost(f"no pipe: {error}", mendable=False)
             return
         if self._link is not link:
             pipe.abort()
@@ -166,7 +166,7 @@ class Uplink:
         link.pipe = pipe
         self._take(self._engine.opened(_now()))
 
-    def _said_of(self, failed: DialFailed) -> str:
+    def _describe_parent(self, failed: DialFailed) -> str:
         path = urlsplit(self._parents[self._engine.parent or 0][0]).path
         hint = "" if failed.status is None or path.endswith(DOOR) else f"; the address of an aggregator ends in {DOOR}"
         return failed.reason + hint
@@ -175,7 +175,7 @@ class Uplink:
         pipe = self._link.pipe if self._link is not None else None
         match step.message:
             case Register():
-                worded = self._worded(self._engine.parent or 0, step.message)
+                worded = self._register_message(self._engine.parent or 0, step.message)
                 method, params = REGISTER, codec.encode_register(worded)
             case Heartbeat():
                 method, params = HEARTBEAT, codec.encode_heartbeat(step.message)
@@ -197,35 +197,35 @@ class Uplink:
         if link is not None and link.pipe is not None:
             link.pipe.close(NORMAL, reason)
 
-    def _joined(self, step: Joined) -> None:
+    def _handle_joined(self, step: Joined) -> None:
         link = self._link
         if link is None or link.pipe is None:
             return
         self._tenant = self._begin(step, link.pipe.send)
         self._log.info("registered with %s as %s", self._parents[step.parent][0], step.registered.assigned_segment)
 
-    def _left(self, step: Left) -> None:
+    def _handle_left(self, step: Left) -> None:
         if self._tenant is not None:
             self._tenant.leave()
             self._tenant = None
-        self._log.info("no longer registered with %s: %s", self._parents[step.parent][0], shown(step.reason))
+        self._log.info("no longer registered with %s: %s", self._parents[step.parent][0], display_words(step.reason))
 
-    def _failed(self, step: Failed) -> None:
+    def _handle_failed(self, step: Failed) -> None:
         name = self._parents[step.parent][0]
         if step.mendable:
-            self._log.warning("%s: %s; trying again in %.1f s", name, shown(step.reason), step.retry_in_s)
+            self._log.warning("%s: %s; trying again in %.1f s", name, display_words(step.reason), step.retry_in_s)
         else:
             self._log.error(
                 "%s refuses us: %s; this needs a change here or there, trying again in %.0f s",
                 name,
-                shown(step.reason),
+                display_words(step.reason),
                 step.retry_in_s,
             )
         if self._once:
             self.refusal = step.reason if step.fault is not None else None
             self._ended.set()
 
-    def _lost(self, reason: str, *, mendable: bool = True) -> None:
+    def _handle_lost(self, reason: str, *, mendable: bool = True) -> None:
         self._link = None
         self._take(self._engine.lost(reason, _now(), random.random(), mendable=mendable))  # noqa: S311
 
@@ -239,18 +239,18 @@ class Uplink:
             return
         match message:
             case Response():
-                self._answered(message)
+                self._handle_response(message)
             case Request():
-                self._requested(message)
+                self._handle_request(message)
             case Notification():
                 if message.method == TOOLS_REFUSED:
-                    self._refused(message)
+                    self._handle_refused(message)
                 elif self._tenant is not None:
                     self._tenant.hear(message)
             case _:
                 assert_never(message)
 
-    def _requested(self, request: Request) -> None:
+    def _handle_request(self, request: Request) -> None:
         if request.method == PARENT:
             self._reply(encode_result(request.id, codec.encode_parent(self._engine.parent_asked())))
         elif self._tenant is None:
@@ -258,16 +258,16 @@ class Uplink:
         else:
             self._tenant.serve(request)
 
-    def _refused(self, message: Notification) -> None:
+    def _handle_refused(self, message: Notification) -> None:
         """Some of what we list is not listed above (4.2)."""
         told = bytes(message.params).decode(errors="replace")
-        self._log.warning("the parent does not list everything: %s", shown(told))
+        self._log.warning("the parent does not list everything: %s", display_words(told))
 
     def _reply(self, message: bytes) -> None:
         if self._link is not None and self._link.pipe is not None:
             self._link.pipe.send(message)
 
-    def _answered(self, response: Response) -> None:
+    def _handle_response(self, response: Response) -> None:
         id = int(response.id) if response.id.isdigit() and len(response.id) < 19 else 0
         asked = self._asked.pop(id, None)
         if asked is None and self._tenant is not None:
@@ -296,9 +296,9 @@ class Uplink:
             return
         if reason == "superseded":  # two that take turns would throw each other out for ever
             said = "another process registered with our subserver_id: stop one, or give each a state folder of its own"
-            self._lost(said, mendable=False)
+            self._handle_lost(said, mendable=False)
         else:
-            self._lost(f"the link was closed: {reason or code}")
+            self._handle_lost(f"the link was closed: {reason or code}")
 
 
 class _Link:
@@ -328,7 +328,7 @@ def _fault(error: Raw) -> Fault:
     return Fault(known, message, data if isinstance(data, dict) else None)
 
 
-def shown(words: str) -> str:
+def display_words(words: str) -> str:
     """A parent's words: one line, no control characters, not endless."""
     return ascii(words[:SHOWN_MAX])[1:-1]
 

@@ -138,11 +138,11 @@ def _check_execute(execute: Mapping[str, Any] | None, implements: Sequence[Mappi
     named = [str(entry.get("tool")) for entry in implements]
     if not any("/" in each or each.endswith(".md") for each in named) and set(named) != set(execute):
         raise DriverRefused(
-            "execute_binding_mismatch", f"execute names {_listed(execute)} and implements {_listed(named)}"
+            "execute_binding_mismatch", f"execute names {_join_names(execute)} and implements {_join_names(named)}"
         )
 
 
-def _listed(names: Any) -> str:
+def _join_names(names: Any) -> str:
     return ", ".join(sorted(map(str, names))) or "nothing"
 
 

@@ -44,10 +44,10 @@ def main(package: str, folder: str) -> None:
     traceback.format_exception(ValueError())
     sys.addaudithook(_guard(os.path.realpath(folder), os.path.realpath(package), _library()))
     try:
-        module, handle = _loaded(folder, define)
+        module, handle = _load(folder, define)
     except BaseException as failed:
         code = failed.code if isinstance(failed, define.DriverRefused) else None
-        answer({"id": 0, "error": _told(failed), "code": code})
+        answer({"id": 0, "error": _describe(failed), "code": code})
         return
     transforms = _transforms(module)
     said = {
@@ -61,9 +61,9 @@ def main(package: str, folder: str) -> None:
     for line in lines:
         asked = json.loads(line)
         try:
-            answer({"id": asked["id"], "value": _done(asked, handle, transforms, define)})
+            answer({"id": asked["id"], "value": _run(asked, handle, transforms, define)})
         except BaseException as failed:
-            answer({"id": asked["id"], "error": _told(failed)})
+            answer({"id": asked["id"], "error": _describe(failed)})
 
 
 def _wires() -> tuple[Iterator[bytes], Callable[[dict[str, Any]], None]]:
@@ -140,7 +140,7 @@ def _guard(folder: str, package: str, library: tuple[str, ...]) -> Callable[[str
     return guard
 
 
-def _loaded(folder: str, define: types.ModuleType) -> tuple[types.ModuleType, Any]:
+def _load(folder: str, define: types.ModuleType) -> tuple[types.ModuleType, Any]:
     spec = importlib.util.spec_from_file_location("driver", f"{folder}/{ENTRY}")
     assert spec is not None and spec.loader is not None  # noqa: S101  (a path that ends with .py)
     module = importlib.util.module_from_spec(spec)
@@ -162,7 +162,7 @@ def _transforms(module: types.ModuleType) -> dict[str, Callable[[Any], Any]]:
     }
 
 
-def _done(asked: dict[str, Any], handle: Any, transforms: dict[str, Any], define: types.ModuleType) -> Any:
+def _run(asked: dict[str, Any], handle: Any, transforms: dict[str, Any], define: types.ModuleType) -> Any:
     match asked["do"]:
         case "transform":
             return {name: transforms[function](value) for name, (function, value) in asked["values"].items()}
@@ -178,7 +178,7 @@ def _done(asked: dict[str, Any], handle: Any, transforms: dict[str, Any], define
     return value
 
 
-def _told(failed: BaseException) -> str:
+def _describe(failed: BaseException) -> str:
     try:
         traceback.print_exception(failed)
         return f"{type(failed).__name__}: {failed}"[:ERROR_CHARS]

@@ -94,7 +94,7 @@ class HouseAuthority:
 
         ca, ca_key = self._authority()
         certificate = self._certificate(self._folder / f"{name}.pem")
-        before = self._revoked()
+        before = self._revoked_certificates()
         at = _at(now)
         builder = x509.CertificateRevocationListBuilder().issuer_name(ca.subject)
         builder = builder.last_update(at - BACKDATED).next_update(at + datetime.timedelta(days=CRL_DAYS))
@@ -152,7 +152,7 @@ class HouseAuthority:
         except ValueError:
             raise Damaged(f"{path} does not hold a certificate in PEM") from None
 
-    def _revoked(self) -> "list[x509.RevokedCertificate]":
+    def _revoked_certificates(self) -> "list[x509.RevokedCertificate]":
         from cryptography import x509
 
         path = self._folder / CRL

@@ -38,17 +38,17 @@ def sealed_pem(pkcs8: bytes, passphrase: bytes) -> bytes:
     writer = Cipher(AES256(key), CBC(start)).encryptor()
     secret = writer.update(pkcs8 + bytes([filling]) * filling) + writer.finalize()
     numbers = b"".join(_integer(number) for number in (SCRYPT_N, SCRYPT_R, SCRYPT_P, KEY_BYTES))
-    derivation = _tagged(_SEQUENCE, _SCRYPT + _tagged(_SEQUENCE, _tagged(_OCTETS, salt) + numbers))
-    cipher = _tagged(_SEQUENCE, _AES_256_CBC + _tagged(_OCTETS, start))
-    scheme = _tagged(_SEQUENCE, _PBES2 + _tagged(_SEQUENCE, derivation + cipher))
-    return _pem(_tagged(_SEQUENCE, scheme + _tagged(_OCTETS, secret)))
+    derivation = _tag(_SEQUENCE, _SCRYPT + _tag(_SEQUENCE, _tag(_OCTETS, salt) + numbers))
+    cipher = _tag(_SEQUENCE, _AES_256_CBC + _tag(_OCTETS, start))
+    scheme = _tag(_SEQUENCE, _PBES2 + _tag(_SEQUENCE, derivation + cipher))
+    return _pem(_tag(_SEQUENCE, scheme + _tag(_OCTETS, secret)))
 
 
 def is_sealed(pem: bytes) -> bool:
     return f"-----BEGIN {LABEL}-----".encode() in pem
 
 
-def _tagged(tag: int, content: bytes) -> bytes:
+def _tag(tag: int, content: bytes) -> bytes:
     size = len(content)
     if size < 0x80:
         return bytes((tag, size)) + content
@@ -57,7 +57,7 @@ def _tagged(tag: int, content: bytes) -> bytes:
 
 
 def _integer(number: int) -> bytes:
-    return _tagged(_INTEGER, number.to_bytes(number.bit_length() // 8 + 1))  # room for the sign
+    return _tag(_INTEGER, number.to_bytes(number.bit_length() // 8 + 1))  # room for the sign
 
 
 def _pem(der: bytes) -> bytes:

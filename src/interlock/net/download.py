@@ -125,12 +125,12 @@ def _member(archive: Path, wanted: str) -> Iterator[IO[bytes]]:
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed:
             names = [each.filename for each in packed.infolist()[:MEMBERS_MAX] if _is_plain(each)]
-            with packed.open(_chosen(names, wanted)) as source:
+            with packed.open(_choose_member(names, wanted)) as source:
                 yield source
     elif tarfile.is_tarfile(archive):
         with tarfile.open(archive) as unpacked:
             names = [each.name for _, each in zip(range(MEMBERS_MAX), unpacked, strict=False) if each.isreg()]
-            member = unpacked.extractfile(_chosen(names, wanted))
+            member = unpacked.extractfile(_choose_member(names, wanted))
             if member is None:
                 raise DownloadFailed(f"{wanted} is no file in the archive; correct extract_bin")
             with member as source:
@@ -145,7 +145,7 @@ def _is_plain(entry: zipfile.ZipInfo) -> bool:
     return not entry.is_dir() and (not mode or not stat.S_IFMT(mode) or stat.S_ISREG(mode))
 
 
-def _chosen(names: list[str], wanted: str) -> str:
+def _choose_member(names: list[str], wanted: str) -> str:
     """The member at that path, else the only one of that name."""
     path = PurePosixPath(os.path.normpath(wanted))
     exact = [name for name in names if PurePosixPath(os.path.normpath(name)) == path]

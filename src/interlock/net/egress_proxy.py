@@ -66,7 +66,7 @@ class Egress:
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def start(self, listener: socket.socket) -> None:
-        self._server = await asyncio.start_server(self._accepted, sock=listener, limit=HEAD_BYTES_MAX)
+        self._server = await asyncio.start_server(self._on_accepted, sock=listener, limit=HEAD_BYTES_MAX)
 
     def close(self) -> None:
         if self._server is not None:
@@ -74,7 +74,7 @@ class Egress:
         for task in self._under_way:
             task.cancel()
 
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _on_accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  (the loop made one for us)
         if len(self._under_way) >= CONNECTIONS_MAX:
@@ -100,7 +100,7 @@ class Egress:
         if isinstance(asked, Malformed):
             await _answer(writer, "400 Bad Request", asked.why)
             return
-        addresses = await self._permitted(asked, writer)
+        addresses = await self._permitted_addresses(asked, writer)
         if not addresses:
             return
         there = await self._reach(addresses, asked.port)
@@ -109,7 +109,7 @@ class Egress:
             return
         await _join((reader, writer), there, asked)
 
-    async def _permitted(self, asked: Asked, writer: asyncio.StreamWriter) -> Sequence[str]:
+    async def _permitted_addresses(self, asked: Asked, writer: asyncio.StreamWriter) -> Sequence[str]:
         """The addresses to try; none when it was answered already."""
         permit = permits(asked.host, self._entries)
         if permit is None:

@@ -70,7 +70,7 @@ class Fetcher:
             async with asyncio.timeout(FETCH_S):
                 if self._within in (None, Scope.MACHINE):
                     return await self._ask_at(None, method, url, headers, body)
-                *others, last = await _judged(url, self._within)
+                *others, last = await _permitted_addresses(url, self._within)
                 for address in others:
                     try:
                         return await self._ask_at(address, method, url, headers, body)
@@ -127,7 +127,7 @@ async def scope_of_url(url: str) -> Scope:
     return min(Scope.PRIVATE, *found)
 
 
-async def _judged(url: str, within: Scope | None) -> list[str]:
+async def _permitted_addresses(url: str, within: Scope | None) -> list[str]:
     """The addresses to connect to, none of which may be nearer than `within`."""
     addresses = await _addresses(url)
     if within is not None and any(scope_of(address) > within for address in addresses):

@@ -44,6 +44,6 @@ class MessagePipe(Protocol):
     def resume_reading(self) -> None: ...
 
 
-def fitting(reason: str) -> str:
+def fit_close_reason(reason: str) -> str:
     """`reason` cut to what a close frame can hold."""
     return reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")

@@ -11,7 +11,7 @@ def tls_1_3(ca_file: str | None = None) -> ssl.SSLContext:
     return context
 
 
-def trusting(ca_file: Path) -> ssl.SSLContext:
+def trusting_context(ca_file: Path) -> ssl.SSLContext:
     """What the system trusts, and these authorities besides. Blocking. Raises OSError (ssl.SSLError is one)."""
     context = ssl.create_default_context()
     context.load_verify_locations(cafile=ca_file)

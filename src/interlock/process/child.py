@@ -169,7 +169,7 @@ class Child:
     def resume_reading(self) -> None:
         self._paused = False
         if self._exited and self._drain is None and not self._announced:
-            self._drain = asyncio.get_running_loop().call_later(DRAIN_S, self._drained)
+            self._drain = asyncio.get_running_loop().call_later(DRAIN_S, self._drain_output)
         if self._turn is None:
             self._turn = asyncio.get_running_loop().call_soon(self._deliver)
 
@@ -196,7 +196,7 @@ class Child:
             self._settle()
         await self._finished.wait()
 
-    def _made(self, transport: asyncio.SubprocessTransport) -> None:
+    def _on_connected(self, transport: asyncio.SubprocessTransport) -> None:
         self._transport = transport
         self._pgid = transport.get_pid()
         if self._warden is not None:
@@ -207,7 +207,7 @@ class Child:
         if self._paused:
             self._read(False)
 
-    def _received(self, data: bytes) -> None:
+    def _on_received(self, data: bytes) -> None:
         if self._verdict is not None or self._announced:
             return
         try:
@@ -238,11 +238,11 @@ class Child:
         stdout = cast(asyncio.ReadTransport, self._transport.get_pipe_transport(1))
         (stdout.resume_reading if wanted else stdout.pause_reading)()
 
-    def _filled(self) -> None:
+    def _on_full(self) -> None:
         self._full = True
         self._watch_queue(None)
 
-    def _emptied(self) -> None:
+    def _on_drained(self) -> None:
         self._full = False
         if self._stall is not None:
             self._stall.cancel()
@@ -303,7 +303,7 @@ class Child:
         self._returncode = None if self._transport is None else self._transport.get_returncode()
         if self._next_step is not None:
             self._next_step.cancel()
-        self._drain = asyncio.get_running_loop().call_later(DRAIN_S, self._drained)
+        self._drain = asyncio.get_running_loop().call_later(DRAIN_S, self._drain_output)
         self._sweep(signal.SIGKILL if self._killed else signal.SIGTERM, None)
         self._settle()
 
@@ -326,7 +326,7 @@ class Child:
             self._warden.release(self._pgid)
         self._settle()
 
-    def _drained(self) -> None:
+    def _drain_output(self) -> None:
         self._drain = None
         if not self._paused or self._stopping:
             self._open_outputs.clear()
@@ -360,11 +360,11 @@ class _Wire(asyncio.SubprocessProtocol):
         self._child = child
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._child._made(cast(asyncio.SubprocessTransport, transport))
+        self._child._on_connected(cast(asyncio.SubprocessTransport, transport))
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 1:
-            self._child._received(data)
+            self._child._on_received(data)
         else:
             self._child._stderr.feed(data)
 
@@ -375,10 +375,10 @@ class _Wire(asyncio.SubprocessProtocol):
         self._child._process_exited()
 
     def pause_writing(self) -> None:
-        self._child._filled()
+        self._child._on_full()
 
     def resume_writing(self) -> None:
-        self._child._emptied()
+        self._child._on_drained()
 
 
 def _exit_words(returncode: int | None) -> str:

@@ -66,7 +66,7 @@ class StderrRing:
             line = bytes(self._unfinished)
             kept.append((self._began, line if self.redact is None else self.redact(line, True), self._cut))
         first = 0 if count is None else max(0, len(kept) - count)
-        return [_shown(*line) for line in kept[first:]]
+        return [_make_line(*line) for line in kept[first:]]
 
     def _hold(self, piece: bytes, at: float) -> None:
         room = self._line_bytes - len(self._unfinished)
@@ -87,6 +87,6 @@ class StderrRing:
         self._kept.append((at, line if self.redact is None else self.redact(line, cut > 0), cut))
 
 
-def _shown(at: float, line: bytes, cut: int) -> StderrLine:
+def _make_line(at: float, line: bytes, cut: int) -> StderrLine:
     text = terminal_safe(line.decode("utf-8", "replace"))
     return StderrLine(at=at, text=f"{text} … {cut} bytes more" if cut else text)

@@ -153,13 +153,13 @@ class Check:
             return Break(
                 sequence=sequence, flaw=Flaw.START_REMOVED, reason=f"{missing}, and no mark was kept for a later start"
             )
-        if self._vouched(record, following):
+        if self._is_vouched(record, following):
             return Break(
                 sequence=sequence, flaw=Flaw.WRONG_HASH, reason=f"the stored hash of record {sequence} was changed"
             )
         return Break(sequence=sequence, flaw=Flaw.CHANGED, reason=f"record {sequence} was changed after it was written")
 
-    def _vouched(self, record: ChainedRecord, following: ChainedRecord | None) -> bool:
+    def _is_vouched(self, record: ChainedRecord, following: ChainedRecord | None) -> bool:
         """Whether later evidence confirms the record's bytes, so that only its stored hash can be wrong."""
         true_hash = link(self._last.hash, record.sequence, record.data)
         if following is not None and following.sequence == record.sequence + 1:

@@ -129,24 +129,24 @@ class Desk:
         elif climbed.method == TOOLS_LIST:
             self._list(climbed)
         elif climbed.method == DISCOVER and _is_modern(climbed):
-            self._answer(climbed, self._discovered(), cached=True)
+            self._answer(climbed, self._discover_result(), cached=True)
         elif climbed.method == LISTEN and _is_modern(climbed):
             self._listen(climbed)
         elif climbed.method == INITIALIZE and not _is_modern(climbed):
-            self._answer(climbed, self._initialised(climbed))
+            self._answer(climbed, self._initialize_result(climbed))
         elif climbed.method == PING and not _is_modern(climbed):
             self._answer(climbed, {})
         else:
             self._refuse(request.id, Fault(METHOD_NOT_FOUND, "Method not found"))
 
-    def _discovered(self) -> dict[str, Any]:
+    def _discover_result(self) -> dict[str, Any]:
         found: dict[str, Any] = {
             "supportedVersions": list(MODERN_VERSIONS),
             "capabilities": {"tools": {"listChanged": True}},
         }
         return found if self._offer.instructions is None else {**found, "instructions": self._offer.instructions}
 
-    def _initialised(self, climbed: Climbed) -> dict[str, Any]:
+    def _initialize_result(self, climbed: Climbed) -> dict[str, Any]:
         found: dict[str, Any] = {
             "protocolVersion": negotiate_legacy(maybe_string(climbed.params.get("protocolVersion")) or ""),
             "capabilities": {"tools": {"listChanged": True}},
@@ -174,7 +174,7 @@ class Desk:
         if name is None:
             self._refuse(climbed.id, Fault(INVALID_PARAMS, "params.name must be a string"))
             return
-        meta = self._entered(climbed, name)
+        meta = self._tool_meta(climbed, name)
         if isinstance(meta, Fault):
             self._refuse(climbed.id, meta)
             return
@@ -192,7 +192,7 @@ class Desk:
         self._offer.calls.add(task)
         task.add_done_callback(self._offer.calls.discard)
 
-    def _entered(self, climbed: Climbed, name: str) -> Mapping[str, Raw] | Fault:
+    def _tool_meta(self, climbed: Climbed, name: str) -> Mapping[str, Raw] | Fault:
         """The `_meta` a tool sees: past our own segment, the cursor of the route points at the tool (MCP-AX 7.2)."""
         routed = route.read_untrusted(climbed.params, climbed.meta)
         if routed is None or isinstance(routed, Fault):

@@ -78,7 +78,9 @@ class Subserver:
         if heartbeat_interval_ms and not HEARTBEAT_MS_MIN <= heartbeat_interval_ms <= HEARTBEAT_MS_MAX:
             raise SubserverInvalid(f"heartbeat_interval_ms is 0, or {HEARTBEAT_MS_MIN} to {HEARTBEAT_MS_MAX}")
         self.segment = segment
-        self._parents = [_checked(Parent(url=one, token=token) if isinstance(one, str) else one) for one in parents]
+        self._parents = [
+            _check_parent(Parent(url=one, token=token) if isinstance(one, str) else one) for one in parents
+        ]
         self._authority = _authority(authority)
         self._proof = Proof(type="jwt", token=authority_proof) if authority_proof is not None else None
         self._key = _signing_key(authority_key, self._authority) if authority_key is not None else None
@@ -282,7 +284,7 @@ class Subserver:
             pass  # it has ended meanwhile
 
 
-def _checked(parent: Parent) -> Parent:
+def _check_parent(parent: Parent) -> Parent:
     """MCP-AX 10.4: beyond this host only over TLS, or by what an operator vouches for."""
     parts = urlsplit(parent.url)
     if parts.scheme not in ("ws", "wss") or not parts.hostname:

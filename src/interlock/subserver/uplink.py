@@ -36,7 +36,7 @@ class Uplink(uplink.Uplink):
         """While registered."""
         return self._tenant if isinstance(self._tenant, Desk) else None
 
-    def _worded(self, parent: int, register: Register) -> Register:
+    def _register_message(self, parent: int, register: Register) -> Register:
         if self._prove is None:
             return register
         return msgspec.structs.replace(register, authority_proof=self._prove(parent))

@@ -191,7 +191,7 @@ class HttpClient:
         while len(self._waiting) > len(openers) and len(self._connections) + len(openers) < self._max_connections:
             opener = self._loop.create_task(self._open())
             openers.add(opener)
-            opener.add_done_callback(self._opened)
+            opener.add_done_callback(self._on_opened)
 
     async def _open(self) -> Failure | None:
         is_tls = self._tls is not None
@@ -209,7 +209,7 @@ class HttpClient:
             return _connect_failure(error, is_tls, self._connect_timeout_s)
         # Only here, not in connection_made: an attempt that is cancelled between the two loses its connection silently.
         if connection.is_closing():
-            return _refused("the server closed the connection at once")
+            return _refusal("the server closed the connection at once")
         self._connections.add(connection)
         self.ready(connection)
         return None
@@ -217,11 +217,11 @@ class HttpClient:
     def _new_connection(self) -> Connection:
         return Connection(self, self._max_body_bytes, self._idle_s)
 
-    def _opened(self, opener: asyncio.Task[Failure | None]) -> None:
+    def _on_opened(self, opener: asyncio.Task[Failure | None]) -> None:
         self._openers.discard(opener)
         if self._closed:
             return
-        failure: Failure | None = _refused("the connection could not be opened")
+        failure: Failure | None = _refusal("the connection could not be opened")
         try:
             failure = None if opener.cancelled() else opener.result()  # what nobody expected goes to the loop's handler
         finally:
@@ -270,7 +270,7 @@ def _split_origin(url: str) -> tuple[bool, str, int]:
     return is_tls, host, parts.port or (443 if is_tls else 80)
 
 
-def _refused(detail: str) -> Failure:
+def _refusal(detail: str) -> Failure:
     return Failure(kind=FailureKind.CONNECT_REFUSED, detail=detail, retry_safe=True)
 
 
@@ -285,9 +285,9 @@ def _connect_failure(error: OSError, is_tls: bool, timeout_s: float) -> Failure:
         case ssl.SSLError():
             return Failure(kind=FailureKind.TLS, detail=tls_detail(error), retry_safe=True)
         case ConnectionRefusedError():
-            return _refused("nothing listens there: connection refused")
+            return _refusal("nothing listens there: connection refused")
         case ConnectionError() if is_tls:
             detail = "the server closed the connection during the TLS handshake"
             return Failure(kind=FailureKind.TLS, detail=detail, retry_safe=True)
     # Several addresses that fail differently are reported without a number of their own.
-    return _refused(os.strerror(error.errno).lower() if error.errno else "no address of the host accepts a connection")
+    return _refusal(os.strerror(error.errno).lower() if error.errno else "no address of the host accepts a connection")

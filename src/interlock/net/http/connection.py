@@ -230,10 +230,10 @@ class Connection(asyncio.Protocol):
             known[head] = (self._status, self.headers, int(length))
 
     def eof_received(self) -> None:
-        self._ended(None)
+        self._on_ended(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._ended(exc)
+        self._on_ended(exc)
         del self._parser  # it holds bound methods of this object
         self._owner.gone(self)
 
@@ -346,7 +346,7 @@ class Connection(asyncio.Protocol):
         cause = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else error
         self.fail(Failure(kind=FailureKind.MALFORMED, detail=f"the server does not speak HTTP/1.1: {cause}"))
 
-    def _ended(self, exc: Exception | None) -> None:
+    def _on_ended(self, exc: Exception | None) -> None:
         call = self._call
         if call is None:
             return

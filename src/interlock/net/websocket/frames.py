@@ -24,7 +24,7 @@ from interlock.net.message_pipe import (
     TOO_BIG,
     UNACCEPTABLE,
     MessageSink,
-    fitting,
+    fit_close_reason,
 )
 
 try:
@@ -117,7 +117,7 @@ class FramedPipe(asyncio.Protocol):
     def close(self, code: int = NORMAL, reason: str = "") -> None:
         if self._transport is None or self._protocol.state is not State.OPEN:
             return
-        self._protocol.send_close(code, fitting(reason))
+        self._protocol.send_close(code, fit_close_reason(reason))
         self._verdict = self._verdict or (code, reason)
         self._flush(self._transport)
         self.resume_reading()  # the peer's part comes behind what it sent before
@@ -284,7 +284,7 @@ class FramedPipe(asyncio.Protocol):
         if self._transport is None or self._verdict is not None:
             return
         self._verdict = (code, reason)
-        self._protocol.fail(code, fitting(f"the peer {reason}"))
+        self._protocol.fail(code, fit_close_reason(f"the peer {reason}"))
         self._flush(self._transport)
         self._transport.close()
         self._end_soon()
@@ -321,9 +321,9 @@ class FramedPipe(asyncio.Protocol):
         self._ping = secrets.token_bytes(4)
         self._protocol.send_ping(self._ping)
         self._flush(transport)
-        self._set_alarm(self._pong_within_s, self._unanswered)
+        self._set_alarm(self._pong_within_s, self._on_unanswered)
 
-    def _unanswered(self) -> None:
+    def _on_unanswered(self) -> None:
         if self._paused:  # the pong may wait among what we do not read
             self._set_alarm(self._ping_every_s, self._send_ping)
             return

@@ -28,7 +28,7 @@ from interlock.runtime.base.tls import parent_context
 from interlock.runtime.calls.budgets import Budgets
 from interlock.runtime.calls.caller import Principal, principal_for
 from interlock.runtime.parents.front import UpwardFront
-from interlock.uplink import Opener, Uplink, shown
+from interlock.uplink import Opener, Uplink, display_words
 
 if TYPE_CHECKING:
     from interlock.keys.signing import SigningKey
@@ -146,7 +146,7 @@ class Parents(Uplink):
 
         return opened
 
-    def _worded(self, parent: int, register: Register) -> Register:
+    def _register_message(self, parent: int, register: Register) -> Register:
         plan = self.plans[parent]
         authority = maybe_authority(plan.authority) if plan.authority is not None else None
         proof = None
@@ -163,8 +163,8 @@ class Parents(Uplink):
         self._stand(parent, "connecting")
         super()._dial(parent)
 
-    def _joined(self, step: Joined) -> None:
-        super()._joined(step)
+    def _handle_joined(self, step: Joined) -> None:
+        super()._handle_joined(step)
         standing = self._stand(step.parent, "registered")
         given = step.registered
         standing.assigned_segment, standing.aggregator_id = given.assigned_segment, given.aggregator_id
@@ -174,28 +174,28 @@ class Parents(Uplink):
         self._budgets.receive(self._tree, Limits(**given.budget))
         self._record(step.parent, REGISTER, given.assigned_segment, "ok", None)
 
-    def _left(self, step: Left) -> None:
-        super()._left(step)
+    def _handle_left(self, step: Left) -> None:
+        super()._handle_left(step)
         self._budgets.receive(self._tree, None)
         segment = self.standings[step.parent].assigned_segment or self.plans[step.parent].segment
         self._stand(step.parent, "standby").assigned_segment = None
         orderly = self._engine.done
-        self._record(step.parent, DEREGISTER, segment, "ok" if orderly else "lost", shown(step.reason))
+        self._record(step.parent, DEREGISTER, segment, "ok" if orderly else "lost", display_words(step.reason))
 
-    def _failed(self, step: Failed) -> None:
-        super()._failed(step)
+    def _handle_failed(self, step: Failed) -> None:
+        super()._handle_failed(step)
         standing = self._stand(step.parent, "waiting")
-        is_new = standing.reason != shown(step.reason)
-        standing.reason = shown(step.reason)
+        is_new = standing.reason != display_words(step.reason)
+        standing.reason = display_words(step.reason)
         standing.next_step = _next_step(step)
         if step.reason.endswith(HUNG_UP) and self.plans[step.parent].tls_cert is not None:
             standing.next_step = _CERTIFICATE  # whoever refuses a certificate hangs up without a word
         if step.fault is not None and is_new:  # it is asked again and again
             segment = self.plans[step.parent].segment
-            self._record(step.parent, REGISTER, segment, "refused", shown(step.fault.message))
+            self._record(step.parent, REGISTER, segment, "refused", display_words(step.fault.message))
 
-    def _refused(self, message: Notification) -> None:
-        super()._refused(message)
+    def _handle_refused(self, message: Notification) -> None:
+        super()._handle_refused(message)
         tools = decode_array((decode_object(message.params) or {}).get("tools", b"[]"))
         if self._engine.parent is not None:
             self.standings[self._engine.parent].not_listed = len(tools or ())

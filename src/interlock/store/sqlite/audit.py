@@ -29,7 +29,7 @@ from interlock.store.sqlite.file import (
     open_database,
     open_for_reading,
     roll_back,
-    writing,
+    write_transaction,
 )
 from interlock.store.sqlite.store import STORE_FILE, STORE_SCHEMA, get_entry, put_value
 
@@ -147,7 +147,7 @@ class _Log:
             return self.tip().sequence
         self._head.lock()  # first, so that a store that cannot take the head stops the append
         try:
-            with writing(db):
+            with write_transaction(db):
                 mark = self.tip()
                 head = self._head.get(HEAD_KEY)
                 if head is not None and head.sequence >= mark.sequence:
@@ -188,7 +188,7 @@ class _Log:
             self._head.commit()
         finally:
             self._head.unlock()
-        with writing(db):
+        with write_transaction(db):
             db.execute("DELETE FROM record WHERE seq <= ?", (last.sequence,))
         return last.sequence - start.sequence
 
@@ -274,7 +274,7 @@ class _Head:
 
     def begin(self) -> None:
         """An empty log has a head before its first record, so that a missing head is always a finding."""
-        with errors_of(self._path), writing(self._connection()):
+        with errors_of(self._path), write_transaction(self._connection()):
             if self.get(HEAD_KEY) is None:
                 self.move(ORIGIN)
 

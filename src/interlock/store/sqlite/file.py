@@ -82,7 +82,7 @@ def int64(number: int) -> int:
 
 
 @contextlib.contextmanager
-def writing(db: sqlite3.Connection) -> Iterator[None]:
+def write_transaction(db: sqlite3.Connection) -> Iterator[None]:
     """A transaction that holds the write lock from its beginning, so that what it reads stays true until its end."""
     db.execute("BEGIN IMMEDIATE")
     try:
@@ -113,7 +113,7 @@ def errors_of(path: Path) -> Iterator[None]:
 
 def _store_error(error: sqlite3.Error, code: int, path: Path) -> StoreError:
     if code in _DAMAGE:
-        return _damaged(path, str(error))
+        return _damage(path, str(error))
     if code in _NO_ENTRY:
         return FolderUnusable(
             f"{path} cannot be written ({error}). "
@@ -122,7 +122,7 @@ def _store_error(error: sqlite3.Error, code: int, path: Path) -> StoreError:
     return Unavailable(f"{path.name}: {error}")
 
 
-def _damaged(path: Path, what: str) -> Damaged:
+def _damage(path: Path, what: str) -> Damaged:
     return Damaged(
         f"{path} is damaged or not an Interlock file ({what}). "
         "Stop the node, move the file aside, and put a backup in its place or start with a new one."
@@ -187,7 +187,7 @@ def _make_private(path: Path) -> None:
 def _version(db: sqlite3.Connection, schema: Schema, path: Path) -> int:
     """The file's schema version, read without changing anything."""
     if 0 < path.stat().st_size < _PAGE_SIZE_MIN:  # SQLite would take the rest of a file for a new one
-        raise _damaged(path, "file is too short")
+        raise _damage(path, "file is too short")
     application_id = int(db.execute("PRAGMA application_id").fetchone()[0])
     version = int(db.execute("PRAGMA user_version").fetchone()[0])
     is_new = application_id == 0 and version == 0 and not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -221,7 +221,7 @@ def _switch_to_wal(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _migrate(db: sqlite3.Connection, schema: Schema, path: Path) -> None:
-    with writing(db):
+    with write_transaction(db):
         # Asked again under the lock: another process may have migrated in between.
         for step in schema.migrations[_version(db, schema, path) :]:
             for statement in step:

@@ -48,7 +48,7 @@ class Secrets:
     async def open(self) -> None:
         """Opens what there is; a first secret makes the rest."""
         if (self._data / SECRETS_FILE).exists():
-            await self._opened()
+            await self._open_store()
 
     async def close(self) -> None:
         store, self._store, self._cipher = self._store, None, None
@@ -64,7 +64,7 @@ class Secrets:
 
     async def get(self, kind: Kind, name: str, now: float) -> bytes | None:
         entry = None if self._store is None else await self._store.kv.get(kind, name, now)
-        return None if entry is None else self._unsealed(kind, name, entry.value)
+        return None if entry is None else self._unseal(kind, name, entry.value)
 
     async def maybe_revision(self, kind: Kind, name: str, now: float) -> int | None:
         """Another whenever it was put anew; None: there is none. Needs no key."""
@@ -74,16 +74,16 @@ class Secrets:
     async def put(self, kind: Kind, name: str, value: bytes, now: float) -> None:
         if len(value) > VALUE_BYTES_MAX:
             raise Refused(f"a secret has at most {VALUE_BYTES_MAX} bytes")
-        store = await self._opened()
+        store = await self._open_store()
         nonce = os.urandom(NONCE_BYTES)
         sealer = self._cipher or self._sealer(make=await self._is_empty(now))
-        sealed = sealer.encrypt(nonce, value, _bound_to(kind, name))
+        sealed = sealer.encrypt(nonce, value, _associated_data(kind, name))
         await store.kv.put(kind, name, _VERSION + nonce + sealed, now)
 
     async def remove(self, kind: Kind, name: str) -> bool:
         return False if self._store is None else await self._store.kv.delete(kind, name)
 
-    async def _opened(self) -> SqliteStore:
+    async def _open_store(self) -> SqliteStore:
         async with self._opening:
             if self._store is None:
                 store = SqliteStore(self._data, file=SECRETS_FILE, schema=_SCHEMA)
@@ -95,7 +95,7 @@ class Secrets:
         """A key is made for an empty store only: one that was lost is not replaced behind the operator's back."""
         return not any([await self.names(kind, now) for kind in get_args(Kind)])
 
-    def _unsealed(self, kind: Kind, name: str, sealed: bytes) -> bytes:
+    def _unseal(self, kind: Kind, name: str, sealed: bytes) -> bytes:
         cipher = self._sealer(make=False)
         from cryptography.exceptions import InvalidTag
 
@@ -103,7 +103,7 @@ class Secrets:
         try:
             if sealed[:1] != _VERSION:
                 raise InvalidTag
-            return cipher.decrypt(nonce, rest, _bound_to(kind, name))
+            return cipher.decrypt(nonce, rest, _associated_data(kind, name))
         except (InvalidTag, ValueError):
             raise Damaged(
                 f"{SECRETS_FILE} holds an entry that {KEY_FILE} does not open. Put the right key in its place, "
@@ -124,7 +124,7 @@ def _aesgcm() -> "type[AESGCM]":
     return AESGCM
 
 
-def _bound_to(kind: Kind, name: str) -> bytes:
+def _associated_data(kind: Kind, name: str) -> bytes:
     return f"interlock\0{kind}\0{name}".encode()
 
 

@@ -14,7 +14,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from interlock.store.ports import Conflict, Entry, Record, Unavailable
 from interlock.store.pubsub import LocalPubSub
-from interlock.store.sqlite.file import BUSY_TIMEOUT_S, Schema, SqliteThread, int64, open_database, writing
+from interlock.store.sqlite.file import BUSY_TIMEOUT_S, Schema, SqliteThread, int64, open_database, write_transaction
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class _StoreFile:
     async def write(self, job: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         def transaction() -> T:
             db = self._connection()
-            with writing(db):
+            with write_transaction(db):
                 return job(db, *args, **kwargs)
 
         return await self._thread.run(transaction)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.config.plan import Dial
-from interlock.net.tls import trusting
+from interlock.net.tls import trusting_context
 from interlock.process.launch import ChildStartFailed
 from interlock.protocol.drivers.binding.match import Bound
 from interlock.protocol.drivers.errors import DriverError
@@ -155,7 +155,7 @@ class DriverProvider:
             self.installed = await self._install()
             ca_file = self._shop.plan.ca_file
             if ca_file is not None and isinstance(self.driver.server, Remote):
-                tls = await asyncio.to_thread(trusting, ca_file)
+                tls = await asyncio.to_thread(trusting_context, ca_file)
                 self._workshop = msgspec.structs.replace(self._workshop, tls=tls)
             self._instances = self._make_instances(self.installed)
             primary = self._instances.make(None)
