@@ -4,8 +4,6 @@ import asyncio
 import os
 import shutil
 import stat
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -167,18 +165,3 @@ async def test_a_copy_of_both_files_is_a_backup(secrets: Secrets, tmp_path: Path
     await copy.open()
     assert await copy.get("secret", "one", NOW) == MARKER
     await copy.close()
-
-
-def test_without_the_package_it_is_said_what_to_install(tmp_path: Path) -> None:
-    program = (
-        "import sys, asyncio, pathlib\n"
-        "sys.modules['cryptography'] = None\n"
-        "from interlock.store.sqlite.secrets import SealMissing, Secrets\n"
-        "room = Secrets(pathlib.Path(sys.argv[1]))\n"
-        "try: asyncio.run(room.put('secret', 'a', b'x', 0.0))\n"
-        "except SealMissing as error: print(error)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=30, check=False
-    )
-    assert "install interlock[oauth]" in done.stdout, done.stderr

@@ -5,8 +5,6 @@ import contextlib
 import json
 import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.interaction.authority import WELL_KNOWN, Authority, authority, issuer_toml, protected_node
-from tests.interaction.harness import Answer, RunningNode, running_node, wait_for, write_config
+from tests.interaction.harness import Answer, RunningNode, running_node, wait_for
 from tests.interaction.rude import Rude, ask, call, legacy, legacy_session, modern, request
 from tests.servers.start import raw
 
@@ -315,15 +313,3 @@ def test_a_node_without_authorization_servers_does_not_load_what_they_need(
 ) -> None:
     with running_node(tmp_path / "n", {"good": {"command": raw("all")}}, env=without_cryptography) as node:
         assert "result" in ask(node, call("good__echo")).json
-
-
-def test_a_missing_extra_is_named_at_the_start(
-    corp: Authority, tmp_path: Path, without_cryptography: dict[str, str]
-) -> None:
-    config = write_config(tmp_path / "n", {"good": {"command": raw("all")}}, f"[auth]\n{issuer_toml(corp)}")
-    command = [sys.executable, "-m", "interlock", "serve", "--config", str(config), "--data", str(tmp_path / "data")]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=30, check=False, env={**os.environ, **without_cryptography}
-    )
-    assert ended.returncode == 1
-    assert "interlock[oauth]" in ended.stderr and "Traceback" not in ended.stderr

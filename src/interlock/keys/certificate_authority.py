@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from interlock.keys.signing import KeyToolsMissing, write_once
+from interlock.keys.signing import write_once
 from interlock.store.ports import Damaged, FolderUnusable, Refused
 
 if TYPE_CHECKING:
@@ -142,7 +142,6 @@ class HouseAuthority:
         return certificate, key
 
     def _certificate(self, path: Path) -> "x509.Certificate":
-        _tools()
         from cryptography import x509
 
         try:
@@ -179,15 +178,7 @@ class HouseAuthority:
             raise FolderUnusable(f"{path} cannot be written: {error.strerror or error}") from None
 
 
-def _tools() -> None:
-    try:
-        import cryptography  # noqa: F401
-    except ModuleNotFoundError:
-        raise KeyToolsMissing("certificates need the package cryptography: install interlock[keys]") from None
-
-
 def _new_key() -> "EllipticCurvePrivateKey":
-    _tools()
     from cryptography.hazmat.primitives.asymmetric import ec
 
     return ec.generate_private_key(ec.SECP256R1())

@@ -32,10 +32,6 @@ OTHERS: Final = 0o077  # permissions of everybody but the owner
 _ALGORITHMS: Final[dict[str, Algorithm]] = {"OKP": "EdDSA", "EC": "ES256", "RSA": "RS256"}
 
 
-class KeyToolsMissing(Refused):
-    """`cryptography` is not installed."""
-
-
 class PassphraseWrong(Refused):
     """The file is sealed, and not with this passphrase."""
 
@@ -82,7 +78,8 @@ class SigningKey:
 
 def read_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
     """Raises a StoreError."""
-    load = _tools()
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key as load
+
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -112,7 +109,6 @@ def make_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
 
 def _make(path: Path, passphrase: bytes | None) -> None:
     """Whole or not at all, and never over one that another process made first."""
-    _tools()
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -142,14 +138,6 @@ def write_once(path: Path, data: bytes, mode: int = 0o600) -> None:
             os.link(draft, path)
     finally:
         os.unlink(draft)  # noqa: PTH108
-
-
-def _tools() -> Any:
-    try:
-        from cryptography.hazmat.primitives.serialization import load_pem_private_key
-    except ModuleNotFoundError:
-        raise KeyToolsMissing("signing needs the package cryptography: install interlock[keys]") from None
-    return load_pem_private_key
 
 
 def jwk_of(public: object) -> Jwk:

@@ -87,26 +87,3 @@ def test_a_ca_that_nobody_could_use_is_a_mistake(tmp_path: Path, line: str, says
     listens = 'listen = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"'
     ended = started(tmp_path, f"[node]\n{listens}\n{line}\n")
     assert ended.returncode in (1, 2) and says in ended.stderr
-
-
-def test_without_cryptography_what_needs_it_says_so(tmp_path: Path) -> None:
-    (tmp_path / "poison").mkdir()
-    (tmp_path / "poison" / "cryptography.py").write_text("raise ModuleNotFoundError('gone', name='cryptography')\n")
-    env = {"PYTHONPATH": os.pathsep.join([str(tmp_path / "poison"), *filter(None, [os.environ.get("PYTHONPATH")])])}
-    issuer = Issuer(tmp_path)
-    one = issuer.issue("x", ["x.example"])
-    tls = f'tls_cert = "{one.pem}"\ntls_key = "{one.key}"\nclient_ca = "{issuer.pem}"\n'
-    for extra in (
-        f'[[anchor]]\nname = "a"\nkey = "{KEY}"\napproves = ["*"]\n',
-        f'[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\n{tls}',
-    ):
-        ended = started(tmp_path, extra, env)
-        assert ended.returncode == 1
-        assert "interlock[keys]" in ended.stderr and "Traceback" not in ended.stderr
-    for words in (("certificate", "edge"), ("anchor", "--speaks-for", "x.example")):
-        command = [sys.executable, "-m", "interlock", "access", *words, "--data", str(tmp_path / "data")]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=30, check=False, env={**os.environ, **env}
-        )
-        assert done.returncode == 1
-        assert "interlock[keys]" in done.stderr and "went wrong inside" not in done.stderr

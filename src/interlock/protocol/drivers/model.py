@@ -19,7 +19,6 @@ Transport = Literal["stdio", "sse", "http"]
 CostClass = Literal["trivial", "metered", "expensive"]
 Isolation = Literal["driver", "tenant", "user"]
 
-IDLE_TIMEOUT_MS: Final = 300_000  # AIP-transport-3
 PROCESSES_MAX: Final = 16  # AIP-tenant-2
 
 

@@ -1,7 +1,6 @@
 """Why a node does not start although its configuration could be read. The operator acts; the message says on what.
 
 CannotStart
-  ExtraMissing         a package that what is configured needs is not installed
   AnchorInvalid        an anchor's key
   CertificatesInvalid  node.client_ca or node.crl
   TlsInvalid           a certificate and its key: of a door, or of a link to a parent
@@ -10,10 +9,6 @@ CannotStart
 
 class CannotStart(Exception):
     """The root of the tree above. A message names the file and never what stands in it."""
-
-
-class ExtraMissing(CannotStart):
-    """What is configured needs a package that is not installed."""
 
 
 class AnchorInvalid(CannotStart):

@@ -153,7 +153,6 @@ class Holder:
         before, self._challenge = self._grant, challenge
         found = await self._authority.find(challenge, prefer=before.issuer if before is not None else None)
         self._found = found
-        self._office.records.check()
         if before is not None and before.issuer != found.server.issuer:
             log.info("link %s: its authorization server is now %s", self.segment, printable(found.server.issuer))
             await self._forget()
@@ -220,7 +219,6 @@ class Holder:
         async with self._lock:
             if self._plan.grant == "client_credentials":
                 raise Unobtainable("nobody has to agree: the node gets its token with client credentials")
-            self._office.records.check()
             if anew:
                 self._step_ups = 0
             known = self._grant or (self._node_own._grant if self._node_own is not None else None)

@@ -36,10 +36,6 @@ class Records:
         self._secrets = secrets
         self._clock = clock
 
-    def check(self) -> None:
-        """Raises StoreError when no token could be kept: better before somebody is asked for one."""
-        self._secrets.check()
-
     async def grant(self, segment: str, principal: str, server: str) -> Grant | None:
         """None also when it was given for another server: a segment may have been given another URL since."""
         name = grant_name(segment, principal)

@@ -37,7 +37,6 @@ from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.base.addresses import Addresses
 from interlock.runtime.base.clock import Clock, SystemClock
 from interlock.runtime.base.current_plan import CurrentPlan
-from interlock.runtime.base.extras import require_cryptography
 from interlock.runtime.base.node_identity import NODE_KEY, own_identity
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.base.refusal_log import Refusals
@@ -520,11 +519,10 @@ class Node:
         return (twin,)
 
     def _certificates(self) -> "Certificates | None":
-        """Who vouches for subservers' certificates. Raises CertificatesInvalid, ExtraMissing."""
+        """Who vouches for subservers' certificates. Raises CertificatesInvalid."""
         node = self.plan.node
         if node.client_ca is None:
             return None
-        require_cryptography("node.client_ca")
         from interlock.runtime.trust.client_certificates import Certificates
 
         return Certificates(node.client_ca, node.crl, self.clock)
@@ -535,7 +533,6 @@ class Node:
         if not plan.auth.issuers:
             return {}
         resource = resource_of(self.addresses.public)
-        require_cryptography("auth.issuers", "oauth")
         from interlock.runtime.access.oauth import Bearers  # here, because `cryptography` takes 10 MiB
 
         bearers = Bearers(

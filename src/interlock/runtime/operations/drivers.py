@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from interlock.runtime.base.operator_errors import Refused
 from interlock.runtime.drivers.registry.service import Drivers
 
 if TYPE_CHECKING:
@@ -14,9 +13,5 @@ class DriverOperations:
         self._drivers = drivers
 
     async def open(self) -> "DriverDesk":
-        """Where drivers are looked at and decided on. Raises Refused, StoreError."""
-        try:
-            return await self._drivers.desk()
-        except ModuleNotFoundError as missing:
-            message = f"driver files need the package {missing.name}: install Interlock anew"
-            raise Refused("extra_missing", message) from None
+        """Where drivers are looked at and decided on. Raises StoreError."""
+        return await self._drivers.desk()

@@ -20,7 +20,6 @@ from interlock.protocol.jose.public_key import BadKey, maybe_pem_label, read_key
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.protocol.webauthn.passkeys import read_passkey_untrusted
 from interlock.runtime.base.clock import Clock
-from interlock.runtime.base.extras import require_cryptography
 from interlock.runtime.base.start_errors import AnchorInvalid
 from interlock.runtime.trust.key_sets import Get, KeyRing, Unavailable
 
@@ -40,7 +39,7 @@ class Anchors:
         self._rings: dict[str, KeyRing] = {}
 
     def load(self) -> None:
-        """Raises AnchorInvalid, ExtraMissing; then everything is as it was."""
+        """Raises AnchorInvalid; then everything is as it was."""
         self._take(self._plans)
 
     async def replan(self, plans: Sequence[AnchorPlan]) -> None:
@@ -52,8 +51,6 @@ class Anchors:
                 await ring.close()
 
     def _take(self, plans: dict[str, AnchorPlan]) -> None:
-        if plans:
-            require_cryptography("[[anchor]]")
         read = {plan.name: _keys(plan) for plan in plans.values() if not isinstance(plan.jwks, str)}
         rings = {name: self._ring(plan, plan.jwks) for name, plan in plans.items() if isinstance(plan.jwks, str)}
         self._plans, self._read, self._rings = plans, read, rings

@@ -34,10 +34,6 @@ Kind = Literal["secret", "token", "client"]  # a person's own; a server's access
 KINDS: Final[tuple[Kind, ...]] = ("secret", "token", "client")
 
 
-class SealMissing(Refused):
-    """`cryptography` is not installed."""
-
-
 class Secrets:
     def __init__(self, data: Path) -> None:
         self._data = data
@@ -54,10 +50,6 @@ class Secrets:
         store, self._store, self._cipher = self._store, None, None
         if store is not None:
             await store.close()
-
-    def check(self) -> None:
-        """Raises SealMissing when nothing could be kept."""
-        _aesgcm()
 
     async def names(self, kind: Kind, now: float) -> list[str]:
         return [] if self._store is None else [entry.key for entry in await self._store.kv.entries(kind, now)]
@@ -112,16 +104,10 @@ class Secrets:
 
     def _sealer(self, *, make: bool) -> "AESGCM":
         if self._cipher is None:
-            self._cipher = _aesgcm()(_key(self._data / KEY_FILE, make=make))
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # here: it takes 10 MiB
+
+            self._cipher = AESGCM(_key(self._data / KEY_FILE, make=make))
         return self._cipher
-
-
-def _aesgcm() -> "type[AESGCM]":
-    try:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-    except ModuleNotFoundError:
-        raise SealMissing("a token or secret needs the package cryptography: install interlock[oauth]") from None
-    return AESGCM
 
 
 def _associated_data(kind: Kind, name: str) -> bytes:

@@ -24,7 +24,7 @@ from interlock.runtime.access.tokens import credential_of
 from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.operations.operations import Operations
 from interlock.store.ports import StoreError
-from interlock.store.sqlite.secrets import Kind, SealMissing
+from interlock.store.sqlite.secrets import Kind
 from interlock.store.tokens import Scope as TokenScope
 from interlock.store.tokens import maybe_door, token_name_fault
 from interlock.surface.operator.approvals import ADMIN, PATH, SOCKET_ROLES, approval_routes
@@ -255,8 +255,6 @@ def _refusal(error: Exception) -> Response:
             return error_answer(404, "not_found", f"there is no {error.what} {quoted(error.name)}", details)
         case Refused():
             return error_answer(409, error.error, error.message, error.details)
-        case SealMissing():
-            return error_answer(503, "extra_missing", str(error))
         case StoreError():
             return error_answer(503, "unavailable", "the store cannot answer; nothing was done")
         case HTTPException(status_code=405):

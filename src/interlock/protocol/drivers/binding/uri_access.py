@@ -82,11 +82,6 @@ class Watch:
                 todo += reversed(elements)
 
 
-def uris_in(value: Any, schema: Any) -> Iterator[str]:
-    """What `Watch` finds, for a schema that is used once."""
-    return Watch(schema).uris(value)
-
-
 def _says_uri(schema: Any) -> bool:
     todo = [schema]
     while todo:

@@ -9,7 +9,6 @@ import msgspec
 INSTALL_FAILED: Final = "install_failed"
 PATH_ESCAPE: Final = "path_escape"  # AIP-server-1
 VERSION_MISMATCH: Final = "version_mismatch"  # AIP-30.version-1
-SANDBOX_UNAVAILABLE: Final = "sandbox_unavailable"  # a container whose network cannot be kept to network.egress
 
 Method = Literal["npm", "pip", "docker", "download", "curl", "vendored", "present"]
 

@@ -34,7 +34,6 @@ class Drivers:
         """`open_` imports what a registry needs, and makes one."""
         self.plan = plan
         self.registry: Registry | None = None
-        self.problem: str | None = None  # why none of them can be used
         self.settled = asyncio.Event()  # what was there at the start is taken up
         self._desk: DriverDesk | None = None
         self._open = open_
@@ -77,7 +76,7 @@ class Drivers:
             return
 
     async def desk(self) -> "DriverDesk":
-        """For an operator. Raises StoreError, ModuleNotFoundError."""
+        """For an operator. Raises StoreError."""
         return (await self._opened())[1]
 
     async def _opened(self) -> "tuple[Registry, DriverDesk]":
@@ -112,7 +111,7 @@ class Drivers:
         seen, took = await asyncio.to_thread(_timed_look, self.plan, others)
         if seen == self._seen:
             return took
-        registry = await self._maybe_opened() if seen.folders or seen.problems else self.registry
+        registry = (await self._opened())[0] if seen.folders or seen.problems else self.registry
         if registry is not None:
             try:
                 await registry.refresh(seen)
@@ -123,17 +122,6 @@ class Drivers:
                 raise
             self._seen = seen
         return took
-
-    async def _maybe_opened(self) -> "Registry | None":
-        try:
-            registry, _ = await self._opened()
-        except ModuleNotFoundError as missing:
-            if self.problem is None:
-                self.problem = f"driver files need the package {missing.name}: install Interlock anew"
-                log.error("%s", self.problem)
-            return None
-        self.problem = None
-        return registry
 
 
 def _timed_look(plan: Plan, others: Iterable[Path]) -> tuple[Sight, float]:

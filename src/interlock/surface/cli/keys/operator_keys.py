@@ -133,14 +133,10 @@ def own_name() -> str:
 
 def _pair(kind: KeyKind, passphrase: bytes | None) -> tuple[object, bytes]:
     """The public key, and the private one in PEM."""
-    try:
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    except ModuleNotFoundError as error:
-        raise Refused(
-            "package_missing", f"keys need the package {error.name}", hint="install interlock[keys]"
-        ) from None
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
     from interlock.keys.encrypted_pem import sealed_pem
 
     private = Ed25519PrivateKey.generate() if kind == "ed25519" else generate_private_key(SECP256R1())

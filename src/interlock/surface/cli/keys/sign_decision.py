@@ -6,10 +6,9 @@ a signature is the person's word for what they saw.
 
 import secrets
 import time
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-import typer
 from msgspec import Raw
 
 from interlock.protocol.approvals.approval import Approval, Kind, Source
@@ -22,11 +21,6 @@ from interlock.surface.cli.keys.passphrases import existing
 from interlock.surface.cli.terminal.errors import BadUsage, Refused
 
 JTI_BYTES = 16
-
-KeyName = Annotated[
-    str | None,
-    typer.Option("--key", metavar="NAME", help="Which of your keys signs.", show_default=False),
-]
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):

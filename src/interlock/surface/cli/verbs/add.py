@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,6 @@ import typer
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.keys.passphrases import can_ask
 from interlock.surface.cli.terminal.errors import BadUsage, Refused, Unreachable, Waits
-from interlock.surface.cli.verbs.add_paths import absolute_value, as_command, fresh, writable
 
 if TYPE_CHECKING:
     from interlock.config.plan import Plan
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from interlock.runtime.drivers.add.flow import Agree, Wanted, Wrapped
 
 SETTLE_S = 30.0
+PATH_CHARS_MAX = 4096
 SETTLE_LOOK_S = 0.2
 CLASSES = ("read_only", "reversible", "irreversible")
 
@@ -120,13 +121,10 @@ def add(
             "run it on a terminal, or with --yes; with --no-trust it is written, and waits for interlock drivers trust"
         )
         raise Refused("not_confirmed", "nobody is here to read it, and nothing was done", hint=hint)
-    try:
-        from interlock.runtime.drivers.add.add import NotAdded
-        from interlock.surface.cli.client.offline import run_stored
-        from interlock.surface.cli.render.add import show_added
-    except ModuleNotFoundError as missing:
-        message = f"driver files need the package {missing.name}"
-        raise BadUsage("extra_missing", message, hint="install Interlock anew: it brings it") from None
+    from interlock.runtime.drivers.add.add import NotAdded
+    from interlock.surface.cli.client.offline import run_stored
+    from interlock.surface.cli.render.add import show_added
+
     flow = _Flow(invocation, asked, yes=yes, replace=replace, no_trust=no_trust)
     try:
         done = run_stored(wrapped(invocation, flow.wanted(), flow.agreed))
@@ -370,3 +368,45 @@ def _settled(invocation: Invocation, key: str, one: dict[str, Any]) -> dict[str,
 def _refused(failed: "NotAdded") -> Refused:
     details = {"problems": [str(each) for each in failed.problems]} if failed.problems else None
     return Refused(failed.code, failed.message, hint=failed.hint, details=details)
+
+
+def as_command(reference: str, args: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
+    """The reference, or None where it is the first word of a command; paths of here, made absolute."""
+    here = tuple(absolute(each) for each in args)
+    is_kind = reference.partition(":")[0] in ("npm", "pypi", "docker", "http", "https") and ":" in reference
+    if is_kind:
+        return reference, here
+    if "/" in reference:
+        return None, (str(Path(reference).expanduser().absolute()), *here)
+    if args or shutil.which(reference):
+        return None, (reference, *here)
+    return reference, here
+
+
+def absolute(text: str) -> str:
+    """A server is started somewhere else: what names something here is made to name it there."""
+    if text in (".", "..") or text.startswith(("./", "../", "~/")):
+        return str(Path(os.path.abspath(Path(text).expanduser())))  # noqa: PTH100  (without following links)
+    looks = not text.startswith(("-", "/")) and ("/" in text or "." in text) and ":" not in text and "@" not in text
+    return str(Path(text).absolute()) if looks and Path(text).exists() else text
+
+
+def absolute_value(text: str) -> str:
+    return absolute(text) if text.startswith(("./", "../", "~/")) else text
+
+
+def fresh(texts: Sequence[str]) -> dict[str, str]:
+    """What names a file that is not there yet, with the folder it would be made in."""
+    found = {}
+    for text in (each.partition("=")[2] if each.startswith("-") else each for each in texts):
+        is_path = text.startswith("/") and len(text) < PATH_CHARS_MAX and "\0" not in text
+        if is_path and not os.path.lexists(text) and Path(text).parent.is_dir():
+            found[text] = str(Path(text).parent)
+    return found
+
+
+def writable(text: str) -> str:
+    path = Path(os.path.abspath(Path(text).expanduser()))  # noqa: PTH100  (without following links)
+    if not path.is_dir():
+        raise BadUsage("usage", f"--write {text}: there is no such folder", hint="make it first")
+    return str(path)

@@ -103,13 +103,8 @@ def _check_driver(invocation: Invocation, path: str, *, strict: bool, upstream: 
 
 
 def _checked_drivers(plan: "Plan", named: str | None, *, upstream: bool, against: str | None) -> "Checked":
-    try:
-        from interlock.surface.cli.verbs.check_drivers import checked
-    except ModuleNotFoundError as missing:
-        from interlock.surface.cli.terminal.errors import Refused
+    from interlock.surface.cli.verbs.check_drivers import checked
 
-        message = f"driver files need the package {missing.name}"
-        raise Refused("extra_missing", message, hint="install Interlock anew: it brings it") from None
     return checked(plan, named, against=against, upstream=upstream)
 
 

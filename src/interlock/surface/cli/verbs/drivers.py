@@ -6,7 +6,7 @@ import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.keys.passphrases import can_ask
-from interlock.surface.cli.terminal.errors import EXIT_REFUSED, BadUsage, Refused, Unreachable, Waits
+from interlock.surface.cli.terminal.errors import EXIT_REFUSED, Refused, Unreachable, Waits
 
 if TYPE_CHECKING:
     from interlock.surface.cli.client.offline_drivers import StoredDrivers
@@ -277,9 +277,6 @@ def from_files(invocation: Invocation, away: Unreachable) -> "StoredDrivers":
     """The files and the store themselves, when no node runs here; another node's are out of reach."""
     if invocation.remote_url is not None or away.error != "not_running":
         raise away
-    try:
-        from interlock.surface.cli.client.offline_drivers import StoredDrivers
-    except ModuleNotFoundError as missing:
-        message = f"driver files need the package {missing.name}"
-        raise BadUsage("extra_missing", message, hint="install Interlock anew: it brings it") from None
+    from interlock.surface.cli.client.offline_drivers import StoredDrivers
+
     return StoredDrivers(invocation.loaded.plan, invocation.data_folder)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
-from interlock.surface.cli.extras import need_driver_files
 from interlock.surface.cli.terminal.errors import BadUsage, Refused
 
 if TYPE_CHECKING:
@@ -54,7 +53,6 @@ def export_client(
     By default the client starts interlock serve --stdio, which joins the node that runs, or is one. No token is
     needed for that, and none is written.
     """
-    need_driver_files()
     from interlock.protocol.interop.write.client_entry import http_entry, stdio_entry
     from interlock.surface.cli.client_snippets import stdio_command
     from interlock.surface.cli.terminal.text import mcp_url
@@ -97,7 +95,6 @@ def export_driver(
     No secret is in what is written: a client that expands variables gets their names, and any other one runs the
     driver through Interlock.
     """
-    need_driver_files()
     if sum((upstream, server_json, for_client is not None)) != 1:
         raise BadUsage("usage", "say what to make of it", hint="one of --upstream, --server-json, --for CLIENT")
     driver, data, secrets = _driver(invocation, identifier)

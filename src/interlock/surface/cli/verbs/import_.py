@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interlock.surface.cli.command import Invocation, verb, verb_app
-from interlock.surface.cli.extras import need_driver_files
 from interlock.surface.cli.terminal.errors import BadUsage, Refused, Unreachable
 
 if TYPE_CHECKING:
@@ -70,7 +69,6 @@ def import_(
     Each becomes a driver in .drivers/. Secrets are copied into the encrypted store; the other client's files are left
     as they are, and still hold them. Nothing that a file says to run is run, except to ask a server for its tools.
     """
-    need_driver_files()
     from interlock.protocol.interop.convert.draft import Wishes
     from interlock.runtime.interop.client_discovery import Machine, look, without_own
     from interlock.runtime.interop.importer import Importing

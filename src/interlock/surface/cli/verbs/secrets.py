@@ -135,9 +135,6 @@ def adopt(
 
     The file gets placeholders in their place. It has changed then, and is to be trusted anew.
     """
-    from interlock.surface.cli.extras import need_driver_files
-
-    need_driver_files()
     from interlock.runtime.interop.secret_adoption import NotAdopted
     from interlock.runtime.interop.secret_adoption import adopt as adopt_all
     from interlock.surface.cli.terminal.errors import Refused
@@ -176,9 +173,10 @@ def _remark_what_waits(invocation: Invocation, slug: str) -> None:
         plan = invocation.loaded.plan
         if not look(plan).folders:
             return
-        from interlock.surface.cli.verbs.check_drivers import waiting_for
-    except (ConfigInvalid, ModuleNotFoundError):  # check tells of either
+    except ConfigInvalid:  # check tells of it
         return
+    from interlock.surface.cli.verbs.check_drivers import waiting_for
+
     for problem in waiting_for(plan, slug):
         invocation.out.remark(f"still missing: {problem.file}: {problem.message}; {problem.hint}")
 
