@@ -5,6 +5,9 @@ from collections.abc import Callable, Mapping
 
 import pytest
 import uvloop
+from tests import prompt_server
+
+prompt_server.install()
 
 
 def pytest_asyncio_loop_factories(

@@ -57,6 +57,14 @@ def run(request: pytest.FixtureRequest) -> Run:
     return run
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits that are a second or so, as short as a busy machine allows."""
+    for name, seconds in (("STALL_AFTER_S", 0.2), ("MUTE_S", 0.2), ("DRAIN_S", 0.25), ("ORPHAN_GRACE_S", 0.1)):
+        assert getattr(stdio, name) > seconds
+        monkeypatch.setattr(stdio, name, seconds)
+
+
 CHILDREN: list[Child] = []
 
 
@@ -299,7 +307,7 @@ def test_a_line_over_the_limit_ends_the_child_and_keeps_the_lines_before_it(run:
     run(scenario())
 
 
-def test_a_child_that_does_not_read_stalls_once_and_reads_on_later(run: Run) -> None:
+def test_a_child_that_does_not_read_stalls_once_and_reads_on_later(run: Run, hasty: None) -> None:
     program = (
         "import signal, sys\nsignal.signal(signal.SIGUSR1, lambda *_: None)\nprint('ready', flush=True)\n"
         "signal.pause()\n" + ECHO
@@ -444,7 +452,7 @@ def test_a_paused_child_can_be_stopped(run: Run) -> None:
 
 
 @pytest.mark.parametrize(("fd", "name"), [(0, "input"), (1, "output")])
-def test_a_child_that_closes_a_pipe_and_lives_on_is_ended(run: Run, fd: int, name: str) -> None:
+def test_a_child_that_closes_a_pipe_and_lives_on_is_ended(run: Run, hasty: None, fd: int, name: str) -> None:
     ring = StderrRing(now=time.time)
 
     async def scenario() -> None:
@@ -599,7 +607,7 @@ def test_a_child_that_ignores_sigterm_is_killed(run: Run, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("then", [FOREVER, "sys.stdin.read()", "os.abort()"])
-def test_what_a_child_forked_ends_with_it(run: Run, then: str) -> None:
+def test_what_a_child_forked_ends_with_it(run: Run, hasty: None, then: str) -> None:
     async def scenario() -> None:
         sink = Sink()
         child = python(FORKS + then, sink)
@@ -614,7 +622,7 @@ def test_what_a_child_forked_ends_with_it(run: Run, then: str) -> None:
     run(scenario())
 
 
-def test_a_process_that_left_the_group_does_not_keep_the_child_from_being_gone(run: Run) -> None:
+def test_a_process_that_left_the_group_does_not_keep_the_child_from_being_gone(run: Run, hasty: None) -> None:
     program = FORKS.replace("if pid == 0:\n", "if pid == 0:\n    os.setsid()\n")
 
     async def scenario() -> None:

@@ -8,6 +8,7 @@ import websockets
 from websocket_ends import MAX_BYTES, PATIENCE_S, End
 
 from interlock.net.message_pipe import CUT, INTERNAL, NORMAL, NOT_UTF8, POLICY, TOO_BIG, UNACCEPTABLE
+from interlock.net.websocket import frames
 
 
 @pytest.fixture(params=[ends.dialled, ends.accepted], ids=["dialled", "accepted"])
@@ -117,7 +118,10 @@ async def test_a_peer_that_breaks_the_framing_is_cut_off(end: End) -> None:
         assert reason
 
 
-async def test_a_peer_that_does_not_read_gets_no_more_than_the_bound_and_then_loses_the_connection(end: End) -> None:
+async def test_a_peer_that_does_not_read_gets_no_more_than_the_bound_and_then_loses_the_connection(
+    end: End, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "STALL_AFTER_S", 0.2)
     async with end() as (pipe, heard, peer):
         peer.transport.pause_reading()
         message, taken = b"x" * 50_000, 0

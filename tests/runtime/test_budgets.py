@@ -138,6 +138,7 @@ async def test_a_call_is_charged_once_however_often_it_is_asked_and_room_alone_c
             assert fault is not None
             assert fault.message == "budget_exceeded"
         assert here.used() == {MINUTE: 1}
+        call.cancel("the test is over")
 
 
 async def test_a_call_that_waits_for_its_server_is_charged_when_it_is_sent_and_not_before(tmp_path: Path) -> None:

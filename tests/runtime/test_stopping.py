@@ -10,6 +10,7 @@ import uvloop
 from tests.servers.start import raw
 
 from interlock.config.load import load
+from interlock.process import child
 from interlock.runtime.links.keeper import STOP_S, Keeper
 from interlock.runtime.node.node import Node
 
@@ -17,38 +18,49 @@ TURNS = 25  # by then the child runs and is being greeted
 SOON_S = STOP_S / 2  # a child that is asked to end does so within a moment
 
 
-async def started(folder: Path, behaviour: str) -> tuple[Node, Keeper]:
+async def started(folder: Path, behaviour: str, count: int = 1) -> tuple[Node, list[Keeper]]:
     config = folder / "interlock.toml"
-    config.write_text(f"[servers.it]\ncommand = {json.dumps(raw(behaviour))}\n")
+    names = [f"it{number}" for number in range(count)]
+    config.write_text("".join(f"[servers.{name}]\ncommand = {json.dumps(raw(behaviour))}\n" for name in names))
     node = Node(load(config, os.environ, {"data": str(folder / "data")}).plan, lambda operations, authenticate: None)
     await node.start(listen=False)
-    return node, node.keepers["it"]
+    return node, [node.keepers[name] for name in names]
 
 
-async def stop_after(turns: int, folder: Path) -> None:
-    node, keeper = await started(folder, "echo")
-    for _ in range(turns):
-        await asyncio.sleep(0)
+async def stop_timed(keeper: Keeper) -> float:
     began = asyncio.get_running_loop().time()
     await keeper.stop()
-    took = asyncio.get_running_loop().time() - began
-    task = keeper._task
+    return asyncio.get_running_loop().time() - began
+
+
+async def stop_after_each_turn(folder: Path) -> None:
+    """One link after no turn, the next after one turn, and so on."""
+    node, keepers = await started(folder, "echo", TURNS)
+    stops: list[asyncio.Task[float]] = []
+    for keeper in keepers:
+        stops.append(asyncio.create_task(stop_timed(keeper)))
+        await asyncio.sleep(0)
+    times = await asyncio.gather(*stops)
+    tasks = [keeper._task for keeper in keepers]
     await node.stop()
-    assert task is not None
-    assert task.done(), f"after {turns} turns the link lives on"
-    assert took < SOON_S, f"after {turns} turns it took {took:.1f} s"
+    for turns, (task, took) in enumerate(zip(tasks, times, strict=True)):
+        assert task is not None
+        assert task.done(), f"after {turns} turns the link lives on"
+        assert took < SOON_S, f"after {turns} turns it took {took:.1f} s"
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_a_link_that_is_stopped_while_its_server_starts_stops_at_once(tmp_path: Path, loop: str) -> None:
     factory = asyncio.new_event_loop if loop == "asyncio" else uvloop.new_event_loop
-    for turns in range(TURNS):
-        with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(stop_after(turns, tmp_path))
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(stop_after_each_turn(tmp_path))
 
 
-async def test_a_child_that_is_being_ended_when_the_node_stops_is_waited_for(tmp_path: Path) -> None:
-    node, keeper = await started(tmp_path, "echo,stubborn")
+async def test_a_child_that_is_being_ended_when_the_node_stops_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "TERM_GRACE_S", 0.5)
+    node, (keeper,) = await started(tmp_path, "echo,stubborn")
     await node.settle(20)
     pid = keeper.link.pid
     assert pid is not None

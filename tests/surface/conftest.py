@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 from fake_node import FakeOperations, FakePublicDoor, serving, tcp_listener, unix_listener, url_of
 from program import Inline, Interlock
+from tests import prompt_server
 
 from interlock.surface.operator.app import operator_app
+
+prompt_server.install()
 
 
 @pytest.fixture

@@ -58,7 +58,10 @@ async def test_a_call_for_it_makes_one_more_series_and_ends_as_retryable(stage: 
 
 
 @pytest.mark.req("AIP-transport-12")
-async def test_five_exits_within_a_minute_leave_it_alone_for_a_minute(stage: Stage, clock: AheadClock) -> None:
+async def test_five_exits_within_a_minute_leave_it_alone_for_a_minute(
+    stage: Stage, clock: AheadClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "FIRST_S", 0.02)
     provider = await settled(stage.provider("--exit", "3", connection_options={"max_retries": 10}))
     assert provider.state is DriverState.UNAVAILABLE
     assert len(stage.log.starts) == 5
@@ -106,7 +109,10 @@ async def test_a_server_that_never_answers_fails_after_the_time_of_its_connectio
 
 
 async def test_the_first_caller_may_leave_without_ending_what_was_started_for_them(stage: Stage) -> None:
-    provider = await settled(stage.provider(metadata={"idle_timeout_ms": 1000}))
+    provider = await settled(stage.provider())
+    instance = provider._instances.maybe(None)  # type: ignore[union-attr]
+    assert instance is not None
+    provider._instances.rest(instance)  # type: ignore[union-attr]
     await until(lambda: stage.node.keepers["driven-mcp@1"].link.pid is None, 5)
     leaving = asyncio.create_task(provider.acquire(caller()))
     await until(lambda: len(stage.log.starts) == 2)
@@ -132,7 +138,10 @@ async def test_what_cannot_be_installed_is_unavailable_with_every_reason_and_tri
     await until(lambda: provider.state is DriverState.READY)
 
 
-async def test_an_operator_who_restarts_it_is_not_held_up_by_anything(stage: Stage) -> None:
+async def test_an_operator_who_restarts_it_is_not_held_up_by_anything(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "FIRST_S", 0.02)
     provider = await settled(stage.provider("--exit", "3", connection_options={"max_retries": 10}))
     assert provider.state is DriverState.UNAVAILABLE
     await stage.node.operations.links.restart("driven-mcp@1")

@@ -64,7 +64,7 @@ async def test_a_container_that_never_serves_says_so(tmp_path: Path) -> None:
             transport="http",
             network={"egress": ["*"]},
             tools={"x": "says"},
-            connection_options={"timeout_ms": 1000},
+            connection_options={"timeout_ms": 500, "max_retries": 1},
         )
         await until(lambda: provider.state is DriverState.UNAVAILABLE, 50)
         assert provider.reason
