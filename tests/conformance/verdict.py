@@ -6,6 +6,7 @@ offer, and of tasks across eras, which the node refuses, are never judged.
 """
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -57,11 +58,15 @@ def judge(trial: Trial, results: dict[str, Scenario]) -> list[str]:
 
 
 def keep(trial: Trial, results: dict[str, Scenario]) -> None:
-    """Put the results of one trial beside those of the others."""
-    found = kept()
-    found["trials"][trial.name] = {name: asdict(scenario) for name, scenario in results.items()}
+    """Put the results of one trial beside those of the others, which another process may be writing."""
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    with toolbox.locked("conformance-suite"):
+        found = kept()
+        found["trials"][trial.name] = {name: asdict(scenario) for name, scenario in results.items()}
+        found.setdefault("runs", {})[trial.name] = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+        half = RESULTS.with_suffix(".half")
+        half.write_text(json.dumps(found, indent=1) + "\n")
+        half.replace(RESULTS)
 
 
 def kept() -> dict[str, Any]:
