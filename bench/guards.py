@@ -22,12 +22,15 @@ from interlock.protocol.ax.capability import AuthScope
 from interlock.protocol.ax.hop_metadata import Offer
 from interlock.protocol.mcp.eras import LATEST_MODERN, Era
 from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.calls.budgets import Account, Budgets
 from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Caller, Principal, ViewKey
 from interlock.runtime.catalog.catalog import Catalog
+from interlock.runtime.dispatch.checks.route import RouteCheck
 from interlock.runtime.dispatch.dispatch import Dispatch
+from interlock.runtime.dispatch.guard_checks import make_guard
 from interlock.runtime.links.link import Link, ServerFacts
 from interlock.runtime.links.listing import Items, Listing
 
@@ -128,16 +131,30 @@ async def _way(kind: str) -> _Way:
     link.pipe = _Echo(link)  # type: ignore[assignment]
     link.greeted(ServerFacts(era=Era.MODERN, version=LATEST_MODERN))
     link.stand(LinkState.READY, None)
-    catalog = Catalog(Plan(workspace=Path(), data=Path()), lambda kinds: None)
+    node_plan = Plan(workspace=Path(), data=Path())
+    budgets = Budgets(PLENTY, clock, enforced=kind == BUDGETED)
+    route_check = RouteCheck(lambda: catalog.namespace)
+    gate: Any = nobody  # nothing is held
+    guard = make_guard(route_check, budgets, gate, gate, CurrentPlan(node_plan))
+    catalog = Catalog(node_plan, lambda kinds: None, checks_for=guard.checks_for)
     item = {"name": Raw(b'"echo"'), "inputSchema": Raw(b'{"type":"object"}')}
     item["annotations"] = Raw(b'{"readOnlyHint":true}')
     await catalog.stock(link, Listing(tools=Items(items=(("echo", item),), digest=b"x")))
     made = _Unguarded if kind == UNGUARDED else Dispatch
-    dispatch = made(catalog, {}, nobody, clock, 1024)  # type: ignore[arg-type]
+    dispatch = made(
+        catalog,
+        {},
+        nobody,  # type: ignore[arg-type]
+        clock,
+        guard=guard,
+        route_check=route_check,
+        budgets=budgets,
+        gate=gate,
+        deciding=gate,
+    )
     if kind != BUDGETED:
         return _Way(dispatch, None)
     link.account = Account("subserver", PLENTY, clock.now())
-    dispatch.enforce(Budgets(PLENTY, clock))
     return _Way(dispatch, PLENTY)
 
 

@@ -348,7 +348,7 @@ async def test_a_node_without_budgets_counts_nothing(tmp_path: Path) -> None:
     async with house(tmp_path, '[budget]\nunits = { metered = 3 }\n[[tool]]\nmatch = "*"\ncost_units = 5\n') as here:
         leaf = await here.leaf()
         assert leaf.registered["budget"] == {}
-        assert here.node.dispatch.guard.budgets is None
+        assert not here.node.budgets.is_enforced
         called = here.client().call("leaf__write")
         await called.result()
         assert called.running.charge is None

@@ -27,7 +27,10 @@ from interlock.protocol.approvals.state import Status
 from interlock.protocol.ax.confirmation.policy import GateRule
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.calls.caller import Principal
-from interlock.runtime.calls.guard import HELD, Refuse, Rung
+from interlock.runtime.calls.check import CheckNumber, Refuse, Release
+from interlock.runtime.calls.refusals import HELD
+from interlock.runtime.dispatch.checks.commit import CommitCheck
+from interlock.runtime.dispatch.checks.route import RouteCheck
 from interlock.runtime.gate.rounds import Relayed
 from interlock.runtime.node.node import Node
 from interlock.store.ports import Unavailable
@@ -285,15 +288,22 @@ async def test_the_guard_lets_no_held_call_through_without_an_approval_it_saw_us
         asked = here.call("plant.fire")
         await asked.result()
         guard, link, call = here.node.dispatch.guard, here.node.keepers["plant"].link, asked.running
-        assert call.gate is not None
-        assert guard.admit(call, link) is HELD
-        assert guard.resume(call, link, "never used") is HELD
-        refused = await guard.redeem(call, link, here.node.inbox, str(uuid.uuid4()))
-        assert isinstance(refused, Refuse)
-        assert (refused.rung, refused.fault.message) == (Rung.COMMIT, "confirmation_unknown")
+        route, commit = here.node._find_tool("plant.fire"), CommitCheck(here.node.gate, here.node.budgets)
+        assert route is not None
+        assert call.hold.is_waiting
+        for carried in (msgspec.structs.replace(route, checks=()), None, route):
+            call.route = carried
+            refused = guard.admit(call, link)
+            assert isinstance(refused, Refuse)
+            assert refused.check is CheckNumber.GATE
+        used = await commit.check(call, link, Release("never used", is_used=True))
+        assert used == Refuse(CheckNumber.COMMIT, HELD.fault)
+        refused = await commit.check(call, link, Release(str(uuid.uuid4())))
+        assert refused is not None
+        assert (refused.check, refused.fault.message) == (CheckNumber.COMMIT, "confirmation_unknown")
         (waiting,) = here.node.inbox.waiting()
-        refused = await guard.redeem(call, link, here.node.inbox, waiting.id)
-        assert isinstance(refused, Refuse)
+        assert await commit.check(call, link, Release(waiting.id)) is not None
+        assert isinstance(await guard.release(call, link), Refuse)
         assert not here.diary.read()
 
 
@@ -330,9 +340,12 @@ async def test_an_unknown_caller_asks_nobody_by_way_of_a_hop_below_either(tmp_pa
         route = here.node._find_tool("plant.fire")
         assert route is not None
         below = msgspec.structs.replace(route, gate=GateRule(hold=None, relays=True), gated=True)
-        refused = here.node.gate.enter(asked.running, below, None)
+        check = RouteCheck(lambda: here.node.catalog.namespace)
+        assert check.applies_to(below)
+        asked.running.route = below
+        refused = check.check(asked.running, route.link)
         assert refused is not None
-        assert refused.message == "scope_denied"
+        assert refused.fault.message == "scope_denied"
 
 
 async def test_what_was_held_leaves_nothing_in_memory(tmp_path: Path) -> None:
@@ -344,7 +357,7 @@ async def test_what_was_held_leaves_nothing_in_memory(tmp_path: Path) -> None:
             await here.becomes(demand, Status.DONE)
         gate = here.node.gate
         await here.until(lambda: not gate._work)  # the end of the last one is still being written
-        assert (gate.rounds._passes, gate.rounds._relayed, here.node.dispatch.guard._underway) == ({}, {}, set())
+        assert (gate.rounds._passes, gate.rounds._relayed, gate._underway) == ({}, {}, set())
         assert here.node.keepers["plant"].link.booked == 0
         assert not here.node.dispatch.in_flight
 
@@ -465,15 +478,16 @@ async def test_the_record_names_the_hold_and_the_decision(tmp_path: Path) -> Non
     assert "s3cr3t" not in json.dumps(records)
 
 
-async def test_nobody_is_asked_again_what_was_said_before_the_tool_is_listed_so(tmp_path: Path) -> None:
+async def test_nobody_is_asked_again_what_was_said_before_the_tool_is_listed_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with house(tmp_path) as here:
-        gate = here.node.dispatch.gate
-        assert gate is not None
-        gate.ruled = lambda tool, digest: "read_only" if tool == "plant.silent" else None
+        gate = here.node.gate
+        monkeypatch.setattr(gate, "_ruled", lambda tool, digest: "read_only" if tool == "plant.silent" else None)
         answer = await here.call("plant.silent").error()
         assert (answer["message"], answer["data"]["reason"]) == ("unavailable", "relisting")
         assert here.node.inbox.waiting() == []
-        gate.ruled = lambda tool, digest: None
+        monkeypatch.setattr(gate, "_ruled", lambda tool, digest: None)
         await here.held("plant.silent")
         assert len(here.node.inbox.waiting()) == 1
 

@@ -41,7 +41,7 @@ class House:
         self.plan = Plan(workspace=Path(), data=Path(), ax=AxPlan(**ax), tools=tools, gate=gate or GatePlan())
         self.told: list[frozenset[str]] = []  # what clients are told
         self.notes = 0  # how often parents are told of metadata besides
-        self.catalog = Catalog(self.plan, self.told.append, self._note)
+        self.catalog = Catalog(self.plan, self.told.append, self._note, checks_for=lambda route: ())
 
     def _note(self, kinds: frozenset[str]) -> None:
         assert kinds == {"tools"}

@@ -1,8 +1,8 @@
-"""Whose budget a call counts against, and what is charged when (MCP-AX 11.4; SURFACE 8, rungs 9 and 11).
+"""Whose budget a call counts against, and what is charged when (MCP-AX 11.4; SURFACE 8, checks 9 and 11).
 
 A call may stand on several accounts: of the registration session it goes to, of the principal that makes it, of its
 tool, and of this node's own registration with a parent. Either all of them have room, and all are charged, or none is.
-Nothing here waits, so that calls side by side never overshoot. Where nothing is limited the guard does not ask.
+Nothing here waits, so that calls side by side never overshoot. Where nothing is limited nothing is counted.
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -15,9 +15,8 @@ from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.base.clock import Clock
 
 if TYPE_CHECKING:
-    from interlock.runtime.calls.call import Call
-    from interlock.runtime.calls.caller import Asking, Principal
-    from interlock.runtime.links.link import Link
+    from interlock.runtime.calls.call import Call, CallLink
+    from interlock.runtime.calls.caller import Caller, Principal
 
 IDLE_S: Final = 1800.0  # MCP-AX 11.4, ours: without a call for so long, a caller or a tool begins anew
 ACCOUNTS_MAX: Final = 100_000  # of callers, of tools; whoever has called least recently gives way
@@ -59,12 +58,19 @@ def is_limited(plan: Plan) -> bool:
 
 
 class Budgets:
-    def __init__(self, declared: Limits, clock: Clock) -> None:
+    def __init__(self, declared: Limits, clock: Clock, *, enforced: bool = True) -> None:
+        """`enforced`: whether anybody has a budget."""
         self.declared = declared  # to every subserver that registers, as far as nothing else is said of it
+        self.is_enforced = enforced
         self._clock = clock
         self._received: dict[str, Account] = {}  # by tree
         self.callers: dict[str, Account] = {}  # by principal; the one that has called least recently first
         self.tools: dict[str, Account] = {}  # by qualified name, likewise
+
+    def limit(self, declared: Limits, *, enforced: bool) -> None:
+        """Other limits from now on. What was declared under one holds, also when nothing is limited any more."""
+        self.declared = declared
+        self.is_enforced = self.is_enforced or enforced
 
     # Registrations
 
@@ -84,51 +90,56 @@ class Budgets:
 
     # Calls (guard)
 
-    def room(self, call: "Call", link: "Link") -> Fault | None:
+    def room(self, call: "Call", link: "CallLink") -> Fault | None:
         """The refusal of a call that could not be charged now. Charges nothing."""
-        price = call.price
+        price, caller = call.price, call.caller
         if price is None or call.charge is not None:
             return None
-        now = self._clock.now()
-        return _refusal(self._accounts(call, link, price, now), price, now)
+        worst = self._maybe_over(link, call.target, price, caller.principal, from_parent=caller.hop is not None)
+        return None if worst is None else budget_exceeded(*worst)
 
-    def charge(self, call: "Call", link: "Link") -> Fault | None:
+    def charge(self, call: "Call", link: "CallLink") -> Fault | None:
         """Once for each call, however often it is asked and sent."""
-        price = call.price
-        if price is None or call.charge is not None:
+        price, caller = call.price, call.caller
+        if price is None or call.charge is not None or not self.is_enforced:
             return None
-        now = self._clock.now()
-        accounts = self._accounts(call, link, price, now)
-        fault = _refusal(accounts, price, now)
-        if fault is None and accounts:
-            call.charge = _take(accounts, price, now)
-        return fault
-
-    def refund(self, call: "Call") -> None:
-        call.refund()
-
-    def asked(self, link: "Link", asking: "Asking", questions: int = 1) -> Fault | None:
-        """A subserver sends requests up: they are charged to the session that its calls are charged to (11.4)."""
-        accounts = self._of_tree(link, asking.caller.hop is not None)
-        now = self._clock.now()
-        for _ in range(questions):
-            fault = _refusal(accounts, READING, now)
-            if fault is not None:
-                return fault
-            _take(accounts, READING, now)
-        return None
-
-    def _accounts(self, call: "Call", link: "Link", price: Price, now: float) -> list[Account]:
-        caller = call.caller
-        principal = caller.principal
+        now, principal = self._clock.now(), caller.principal
         accounts = self._of_tree(link, caller.hop is not None)
         if principal.budget is not None:
             accounts.append(_account(self.callers, "caller", principal.name, principal.budget, now))
         if price.limits is not None:
             accounts.append(_account(self.tools, "tool", call.target, price.limits, now))
-        return accounts
+        worst = _maybe_worst(accounts, price, now)
+        if worst is None and accounts:
+            call.charge = _take(accounts, price, now)
+        return None if worst is None else budget_exceeded(*worst)
 
-    def _of_tree(self, link: "Link", from_parent: bool) -> list[Account]:
+    def charge_questions(self, link: "CallLink", caller: "Caller", questions: int = 1) -> Fault | None:
+        """A subserver sends requests up: they are charged to the session that its calls are charged to (11.4)."""
+        accounts = self._of_tree(link, caller.hop is not None)
+        now = self._clock.now()
+        for _ in range(questions):
+            worst = _maybe_worst(accounts, READING, now)
+            if worst is not None:
+                return budget_exceeded(*worst)
+            _take(accounts, READING, now)
+        return None
+
+    def _maybe_over(
+        self, link: "CallLink", tool: str, price: Price, principal: "Principal", *, from_parent: bool
+    ) -> tuple[Over, Scope] | None:
+        """What refuses a call now, made or only thought of. Nothing is begun by asking."""
+        if not self.is_enforced:
+            return None
+        now = self._clock.now()
+        accounts = self._of_tree(link, from_parent)
+        if principal.budget is not None:
+            accounts.append(_as_it_stands(self.callers, "caller", principal.name, principal.budget, now))
+        if price.limits is not None:
+            accounts.append(_as_it_stands(self.tools, "tool", tool, price.limits, now))
+        return _maybe_worst(accounts, price, now)
+
+    def _of_tree(self, link: "CallLink", from_parent: bool) -> list[Account]:
         """Of the session a call goes to. What parents gave bounds all they ask, and all that goes to subservers."""
         accounts = [] if link.account is None else [link.account]
         if self._received and (from_parent or link.offer.kind != "adopted"):
@@ -148,22 +159,17 @@ class Budgets:
         ]
         return [shown for _, shown in sorted(live, key=lambda one: one[0], reverse=True)[:SHOWN_MAX]]
 
-    def shown_of(self, link: "Link") -> dict[str, dict[str, int]] | None:
+    def shown_of(self, link: "CallLink") -> dict[str, dict[str, int]] | None:
         return None if link.account is None else link.account.shown(self._clock.now())
 
     def shown_received(self, tree: str) -> dict[str, dict[str, int]] | None:
         account = self._received.get(tree)
         return None if account is None else account.shown(self._clock.now())
 
-    def outlook(self, link: "Link", tool: str, price: Price, caller: "Principal") -> Over | None:
+    def outlook(self, link: "CallLink", tool: str, price: Price, caller: "Principal") -> Over | None:
         """What would refuse a call of this tool by this caller now."""
-        accounts = self._of_tree(link, from_parent=False)
-        now = self._clock.now()
-        for kept in (self.tools.get(tool), self.callers.get(caller.name)):
-            if kept is not None and now - kept.asked_at < IDLE_S:
-                accounts.append(kept)
-        overs = [account.limits.exceeded(account.usage, price, now) for account in accounts]
-        return max((over for over in overs if over is not None), key=_wait_ms, default=None)
+        worst = self._maybe_over(link, tool, price, caller, from_parent=False)
+        return None if worst is None else worst[0]
 
 
 def _account(accounts: dict[str, Account], scope: Scope, name: str, limits: Limits, now: float) -> Account:
@@ -178,14 +184,23 @@ def _account(accounts: dict[str, Account], scope: Scope, name: str, limits: Limi
     return account
 
 
-def _refusal(accounts: list[Account], price: Price, now: float) -> Fault | None:
+def _as_it_stands(accounts: dict[str, Account], scope: Scope, name: str, limits: Limits, now: float) -> Account:
+    """By the limits that hold now; an account that is not there, or was idle for long, is like a new one."""
+    looked_at = Account(scope, limits, now)
+    kept = accounts.get(name)
+    if kept is not None and now - kept.asked_at < IDLE_S:
+        looked_at.usage = kept.usage
+    return looked_at
+
+
+def _maybe_worst(accounts: list[Account], price: Price, now: float) -> tuple[Over, Scope] | None:
     """The one that lasts longest, where several accounts refuse."""
     worst: tuple[Over, Scope] | None = None
     for account in accounts:
         over = account.limits.exceeded(account.usage, price, now)
         if over is not None and (worst is None or _wait_ms(over) > _wait_ms(worst[0])):
             worst = (over, account.scope)
-    return None if worst is None else budget_exceeded(*worst)
+    return worst
 
 
 def _take(accounts: list[Account], price: Price, now: float) -> Charge:

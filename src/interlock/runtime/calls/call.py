@@ -44,6 +44,7 @@ from interlock.protocol.mcp.results import error_to_legacy, error_to_modern, res
 from interlock.runtime.base.link_state import Standing
 from interlock.runtime.calls.budgets import Account, Charge
 from interlock.runtime.calls.caller import Asked, Caller, Sink
+from interlock.runtime.calls.check import Check, Refuse, Release
 from interlock.runtime.credentials.consents import Consent
 
 if TYPE_CHECKING:
@@ -120,13 +121,13 @@ Timing = Callable[["Call", bytes], bytes]  # writes into a result how long it to
 
 
 class CallLink(Protocol):
-    """The link a call travels on."""
+    """A link, as far as calls, the guard and budgets need it."""
 
     segment: str
     standing: Standing
     offer: Offer
-    account: Account | None
-    booked: int
+    account: Account | None  # the budget of a registration
+    booked: int  # clients' calls under way
     latencies: deque[float]
     errors: int
 
@@ -144,6 +145,22 @@ class CallRoute(Protocol):
 
     @property
     def qualified(self) -> str: ...
+
+    @property
+    def digest(self) -> str:
+        """Of the definition as declared (MCP-AX 11.3)."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a call waits for a person here."""
+
+    @property
+    def gated(self) -> bool:
+        """Whether it waits for a person, here or at a hop below."""
+
+    @property
+    def checks(self) -> tuple[Check[Any], ...]:
+        """Of the guard, those that apply to its calls, in order; empty where only the common ones do."""
 
 
 class Interviewer(Protocol):
@@ -165,6 +182,27 @@ class Dialogue(msgspec.Struct, eq=False):
 
 
 CallFactory = Callable[..., "Call"]  # takes the first fields of a call, in their order
+
+
+class CallHold(Protocol):
+    """What keeps a call from being sent until a person agrees, and is told its answer and its end.
+
+    It knows the call only while it is asked: neither keeps the other alive.
+    """
+
+    is_waiting: bool  # for a person; once its approval is used it waits no more
+
+    def identify(self, call: "Call") -> Fault | None:
+        """Name exactly what is asked, so that an approval holds for nothing else; the fault where that cannot be."""
+
+    def refusal(self, call: "Call") -> Refuse:
+        """What the call is answered, where that is known without asking the store; else HELD."""
+
+    async def approval(self, call: "Call") -> Release | Refuse:
+        """The approval that releases the call; asked for where there is none yet."""
+
+    def on_ended(self, call: "Call", outcome: Outcome, message: bytes) -> bytes:
+        """The call is over: the answer on its way to the client, and what the client is to get."""
 
 
 class Call(msgspec.Struct, eq=False):
@@ -200,7 +238,7 @@ class Call(msgspec.Struct, eq=False):
     after: asyncio.Future[Any] | None = None  # what its server must have heard before it
     forwarded: float | None = None  # when it was sent, where that was not at once
     charge: Charge | None = None  # what it was charged
-    gate: Any = None  # what it waits for (`gate.Held`); the guard admits it no other way
+    hold: CallHold | None = None  # of a tool with a gate
 
     @property
     def waits_forever(self) -> bool:
@@ -289,12 +327,24 @@ class Call(msgspec.Struct, eq=False):
         self._let_go()
         self.sink.drop()
         self.handler.finish(self, Outcome.CANCELLED)
+        if self.hold is not None:
+            self.hold.on_ended(self, Outcome.CANCELLED, b"")
 
     def _end(self, message: bytes, outcome: Outcome, status: int) -> None:
         self.done = True
         self._let_go()
+        if self.hold is not None:
+            message = self.hold.on_ended(self, outcome, message)
         self.sink.answer(message, status)
         self.handler.finish(self, outcome)
+
+    def argument_fault(self) -> Fault | None:
+        """What is wrong with its arguments, where a contract says what they must be; else they are the server's."""
+        return None
+
+    def availability_fault(self) -> Fault | None:
+        """Why nothing beyond its link could serve it, where something has to be chosen there."""
+        return None
 
     def refund(self) -> None:
         """It never left (MCP-AX 11.4). One that asked for more did, in the round before."""

@@ -1,53 +1,45 @@
-"""The one door. Nothing reaches a link but an `Admitted` command, and only the guard makes one.
+"""The guard: nothing reaches a link but an `Admitted` command, and only the guard makes one.
 
-Rungs are asked in the order of SURFACE 8; the first refusal wins and names its rung. Rungs 1 to 3 belong to the front.
-Refusals are values. A command that waits for a person's word passes `redeem` and no other way: the approval is used up,
-on disk, before the command exists. For every other command the guard touches no disk and awaits nothing.
+The checks are asked in the order of SURFACE 8; the first refusal wins and names its check. Which of them apply to a
+tool is settled when it is listed (`checks_for`): a call over a route without checks, to a link that is ready, passes
+with one test, no disk and no await. A call that a person has to agree to passes `release` and no other way: its
+approval is used, on disk, before the command exists.
 """
 
-from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, assert_never
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-import msgspec
-
-from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, TOOL_DEGRADED, UNAVAILABLE, Fault
-from interlock.runtime.base.clock import rfc3339
-from interlock.runtime.base.link_state import LinkState, Standing
+from interlock.protocol.ax.errors import CONFIRMATION_EXPIRED, CONFIRMATION_USED, CONFIRMATION_VOID
+from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
+from interlock.runtime.base.link_state import LinkState
+from interlock.runtime.calls.budgets import Budgets
+from interlock.runtime.calls.check import Check, CheckNumber, Commit, Explained, Refuse, Send, Verdict
+from interlock.runtime.calls.refusals import HELD, maybe_unusable
 
 if TYPE_CHECKING:
-    from interlock.runtime.calls.budgets import Budgets
-    from interlock.runtime.calls.call import Call
-    from interlock.runtime.links.link import Link
+    from interlock.runtime.calls.call import Call, CallLink
+    from interlock.runtime.calls.caller import Principal
 
-
-class Rung(IntEnum):
-    ROUTE = 4
-    ARGUMENTS = 7
-    AVAILABILITY = 8
-    BUDGET = 9
-    GATE = 10
-    COMMIT = 11
-    SEND = 12
-
-
-class Refuse(msgspec.Struct, frozen=True):
-    rung: Rung
-    fault: Fault
-
-
-class Approvals(Protocol):
-    async def use(self, approval_id: str) -> object | Fault:
-        """Exactly one caller wins, and what it won is on disk."""
-
+RELEASES_MAX: Final = 3  # approvals that others use first, before a call is told to come again
 
 C = TypeVar("C")
+R = TypeVar("R")
 
 _KEY: Final = object()
 _READY: Final = LinkState.READY  # a name of its own, as in `protocol.mcp.eras`
+_TAKEN: Final = frozenset((CONFIRMATION_USED, CONFIRMATION_EXPIRED, CONFIRMATION_VOID))
+_CONTENDED: Final = Refuse(
+    CheckNumber.COMMIT,
+    Fault(
+        UNAVAILABLE,
+        "unavailable",
+        {"reason": "contended", "detail": "its approval keeps changing; make the call again"},
+    ),
+)
 
 
 class Admitted(Generic[C]):
-    """A command that passed every rung. Cannot be made anywhere else."""
+    """A command that passed every check. Cannot be made anywhere else."""
 
     __slots__ = ("command",)
 
@@ -57,107 +49,84 @@ class Admitted(Generic[C]):
         self.command = command
 
 
-class Guard:
-    __slots__ = ("_underway", "budgets")
+class Guard(Generic[R]):
+    __slots__ = ("_budgets", "_commit", "_common", "_own", "_send", "calls_max", "checks")
 
-    def __init__(self) -> None:
-        self.budgets: Budgets | None = None  # where nobody has one
-        self._underway: set[str] = set()  # approvals that were used and whose calls are not over
+    def __init__(
+        self, checks: Iterable[Check[R]], *, commit: Commit[R], send: Send[R], budgets: Budgets, calls_max: int
+    ) -> None:
+        """`calls_max`: under way at one link; a server that never answers must not starve others."""
+        self.checks = tuple(sorted(checks, key=lambda check: check.number))
+        self._common = tuple(check for check in self.checks if check.is_common)
+        self._own = tuple(check for check in self.checks if not check.is_common)
+        self._commit = commit
+        self._send = send
+        self._budgets = budgets
+        self.calls_max = calls_max
 
-    def admit(self, call: "Call", link: "Link | None") -> "Admitted[Call] | Refuse":
-        """`link` is where the call's route leads; None when the name leads nowhere. What is admitted is charged."""
-        if link is None:
-            return Refuse(Rung.ROUTE, NOT_FOUND)
-        standing = link.standing
-        if standing.state is _READY and self.budgets is None and call.gate is None:
+    def checks_for(self, route: R) -> tuple[Check[R], ...]:
+        """What a route carries: the checks that apply to it, in order; nothing where only the common ones do."""
+        if not any(check.applies_to(route) for check in self._own):
+            return ()
+        return tuple(check for check in self.checks if check.is_common or check.applies_to(route))
+
+    def explain(self, route: R, caller: "Principal") -> list[Verdict]:
+        """What a call over this route by this caller would meet now."""
+        every: tuple[Explained[R], ...] = (*self.checks, self._commit, self._send)
+        return [check.explain(route, caller) for check in every]
+
+    def admit(self, call: "Call", link: "CallLink") -> "Admitted[Call] | Refuse":
+        """What is admitted is charged. HELD: it waits for `release`."""
+        route = call.route
+        if (
+            call.hold is None
+            and (route is None or not route.checks)
+            and link.standing.state is _READY
+            and link.booked < self.calls_max
+            and not self._budgets.is_enforced
+        ):
             return Admitted(call, _KEY)
-        away = _maybe_away(standing)
-        if away is not None:
-            return away
-        if call.gate is None:
-            return self._maybe_over(call, link) or Admitted(call, _KEY)
-        fault = self.budgets.room(call, link) if self.budgets is not None else None
-        return HELD if fault is None else Refuse(Rung.BUDGET, fault)
+        refused = self.maybe_refusal(call, link, CheckNumber.COMMIT)
+        if refused is None and call.hold is not None and call.hold.is_waiting:
+            return HELD  # whatever its route carries
+        return Admitted(call, _KEY) if refused is None else refused
 
-    async def redeem(
-        self, call: "Call", link: "Link", approvals: Approvals, approval_id: str
-    ) -> "Admitted[Call] | Refuse":
-        """Rungs 8, 9, 11 and 12 of a call that a person released. One approval admits one call."""
-        refused = _maybe_away(link.standing) or self._maybe_over(call, link)
-        if refused is not None:
-            return refused
-        used = await approvals.use(approval_id)
-        if isinstance(used, Fault):
-            call.refund()
-            return Refuse(Rung.COMMIT, used)
-        self._underway.add(approval_id)
-        # The link may have gone meanwhile: then nothing is sent, and the approval is spent all the same.
-        return _maybe_away(link.standing) or Admitted(call, _KEY)
+    def maybe_refusal(self, call: "Call", link: "CallLink", before: CheckNumber) -> Refuse | None:
+        """The first refusal of the checks that are numbered below `before`."""
+        for check in (call.route.checks if call.route is not None else ()) or self._common:
+            if check.number >= before:
+                return None
+            refused = check.check(call, link)
+            if refused is not None:
+                return refused
+        return None
 
-    def resume(self, call: "Call", link: "Link", approval_id: str) -> "Admitted[Call] | Refuse":
-        """The next round of a released call that its server, or a gate below, answered with a question."""
-        if approval_id not in self._underway:
+    async def release(self, call: "Call", link: "CallLink") -> "Admitted[Call] | Refuse":
+        """The way of a held call: a person's yes, every check before the gate anew, the commit. One yes, one call."""
+        hold = call.hold
+        if hold is None:
             return HELD
-        return _maybe_away(link.standing) or self._maybe_over(call, link) or Admitted(call, _KEY)
+        for _ in range(RELEASES_MAX):
+            found = await hold.approval(call)
+            if isinstance(found, Refuse):
+                return found
+            refused = self.maybe_refusal(call, link, CheckNumber.GATE)
+            if refused is None:
+                refused = await self._commit.check(call, link, found)
+            if refused is None:
+                # The link, or the caller, may have gone meanwhile: nothing is sent, and the approval is spent.
+                refused = HELD if call.done else self._send.check(call, link)
+                return Admitted(call, _KEY) if refused is None else refused
+            if refused.check is not CheckNumber.COMMIT or refused.fault.code not in _TAKEN:
+                return refused
+        return _CONTENDED
 
-    def derive(self, admitted: "Admitted[Call]", link: "Link") -> "Admitted[Call] | Refuse":
-        """A command admitted to a link that only chooses, for the link it chose: every rung is passed and charged, and
-        only whether that one is there is asked anew. Nothing that was not admitted comes this way."""
+    def derive(self, admitted: "Admitted[Call]", link: "CallLink") -> "Admitted[Call] | Refuse":
+        """A command admitted to a link that only chooses, for the link it chose: every check is passed and charged,
+        and only whether that one is there is asked anew. Nothing that was not admitted comes this way."""
         standing = link.standing
         if standing.state is not _READY:
-            away = _maybe_away(standing)
-            if away is not None:
-                return away
+            refused = maybe_unusable(standing)
+            if refused is not None:
+                return refused
         return Admitted(admitted.command, _KEY)
-
-    def over(self, approval_id: str) -> None:
-        """The call has its answer, or will never have one."""
-        self._underway.discard(approval_id)
-
-    def _maybe_over(self, call: "Call", link: "Link") -> Refuse | None:
-        fault = self.budgets.charge(call, link) if self.budgets is not None else None
-        return None if fault is None else Refuse(Rung.BUDGET, fault)
-
-
-def _maybe_away(standing: Standing) -> Refuse | None:
-    match standing.state:
-        case LinkState.READY | LinkState.SLOW:
-            return None
-        case LinkState.CONNECTING | LinkState.DEGRADED | LinkState.UNAUTHORISED | LinkState.FAILED:
-            return Refuse(Rung.AVAILABILITY, degraded(standing))
-        case LinkState.STOPPED | LinkState.ASLEEP:
-            return Refuse(Rung.AVAILABILITY, degraded(standing))
-        case _:
-            assert_never(standing.state)
-
-
-_REASONS: Final = {LinkState.UNAUTHORISED: "unauthorised", LinkState.CONNECTING: "relisting"}
-
-
-def degraded(standing: Standing) -> Fault:
-    unauthorised = standing.state is LinkState.UNAUTHORISED
-    data: dict[str, Any] = {
-        "reason": _REASONS.get(standing.state, "subserver_unreachable"),
-        "since": rfc3339(standing.since_wall),
-        "retry_after_ms": standing.retry_after_ms,
-        "mcpax_code": -32002,  # the draft's own number, which 2026-07-28 does not let us send as the code
-    }
-    if unauthorised:  # why exactly is for the operator: it may name hosts
-        data["next"] = "an operator looks at it: interlock status"
-    return Fault(TOOL_DEGRADED, "tool_degraded", data)
-
-
-# MCP-AX 5.2: -32601, though MCP itself would say -32602.
-NOT_FOUND: Final = Fault(METHOD_NOT_FOUND, "tool_not_found", {"reason": "tool_not_found"})
-
-
-BUSY: Final = Fault(
-    TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "outcome": "not_sent", "retry_after_ms": 1000}
-)
-
-RELISTED: Final = Fault(
-    TOOL_DEGRADED, "tool_degraded", {"reason": "relisting", "outcome": "not_sent", "retry_after_ms": 0}
-)
-
-# Whoever is refused at this rung is told what it waits for (`gate`), not this.
-HELD: Final = Refuse(Rung.GATE, Fault(UNAVAILABLE, "unavailable", {"reason": "confirmation_required"}))

@@ -33,6 +33,7 @@ from interlock.runtime.catalog.routes import (
     NO_RULINGS,
     RESOURCE_SCHEME,
     Changed,
+    ChecksFor,
     Place,
     Route,
     Rulings,
@@ -365,9 +366,12 @@ class Catalog:
         plan: Plan,
         on_change: Callable[[frozenset[str]], None],
         on_metadata: Callable[[frozenset[str]], None] = lambda kinds: None,
+        *,
+        checks_for: ChecksFor,
     ) -> None:
         """Told are the kinds of lists; `on_metadata` where only what MCP-AX says of the tools changed."""
         self._plan = plan
+        self._checks_for = checks_for
         self.rulings: Rulings = NO_RULINGS
         self.on_redefined: list[Callable[[tuple[Changed, ...]], None]] = []
         self.on_seen: list[Callable[[Shelf], None]] = []  # of a shelf with definitions to remember or to ask about
@@ -403,11 +407,11 @@ class Catalog:
         self._stocking[ticket] = link
         try:
             said = self._said
-            shelf = await make_shelf(link, listing, self._plan, old, self.rulings)
+            shelf = await make_shelf(link, listing, self._plan, old, self.rulings, checks_for=self._checks_for)
             while said != self._said:  # by rules that hold no more, a tool could be let through that is held by now
                 said = self._said
                 before = msgspec.structs.replace(old, stale=True) if old is not None else None
-                shelf = await make_shelf(link, listing, self._plan, before, self.rulings)
+                shelf = await make_shelf(link, listing, self._plan, before, self.rulings, checks_for=self._checks_for)
         finally:
             left = self._stocking.pop(ticket, None) is None
         if left:

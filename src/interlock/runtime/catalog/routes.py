@@ -6,6 +6,7 @@ is taken as it is, a registrant is held to MCP-AX, and only an aggregator has an
 """
 
 import asyncio
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any, Final, Protocol
 
@@ -57,6 +58,7 @@ from interlock.protocol.mcp.headers import Mirrored, encode_header, mirrored_arg
 from interlock.protocol.mcp.items import Item, maybe_value
 from interlock.protocol.mcp.methods import PROMPTS_GET, TOOLS_CALL
 from interlock.protocol.mcp.tasks import needs_task
+from interlock.runtime.calls.check import Check
 from interlock.runtime.catalog import unlisted_tools
 from interlock.runtime.catalog.definition import Look, Sight
 from interlock.runtime.catalog.names import Named, refuse_names, settle_names
@@ -129,6 +131,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     price: Price = Price()  # what a call counts for in budgets
     mirrored: tuple[Mirrored, ...] = ()
     needs_task: bool = False  # a legacy server's tool that can be called only as a task
+    checks: "Checks" = ()  # of the guard, those that apply to its calls; empty for a plain tool
 
     @property
     def is_held(self) -> bool:
@@ -140,6 +143,10 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """Of the definition as declared (MCP-AX 11.3)."""
         declared = as_declared(self.said, self.meta.get(DECLARED, {}))
         return tool_digest(self.item, downstream_name=self.original, declared=declared)
+
+
+Checks = tuple[Check[Route], ...]
+ChecksFor = Callable[[Route], Checks]  # what the guard says of a route that is being listed
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -183,7 +190,13 @@ _KINDS: Final = ("tools", "prompts", "resources", "templates")
 
 
 async def make_shelf(
-    link: Link, listing: Listing, plan: Plan, old: Shelf | None, rulings: Rulings = NO_RULINGS
+    link: Link,
+    listing: Listing,
+    plan: Plan,
+    old: Shelf | None,
+    rulings: Rulings = NO_RULINGS,
+    *,
+    checks_for: ChecksFor,
 ) -> Shelf | Fault:
     """The shelf, `old` itself where nothing changed, or the refusal upon which the registration ends (MCP-AX 4.3)."""
     offer = link.offer
@@ -205,7 +218,7 @@ async def make_shelf(
     if invalid:
         return refuse_names(offer, invalid)
     tools, prompts = named
-    stock = _Stock(link, plan, offer, least, rulings, known)
+    stock = _Stock(link, plan, offer, least, rulings, known, checks_for)
     stock.tools += unchanged
     await stock.take_tools(tools)
     stock.take_prompts(prompts)
@@ -285,10 +298,12 @@ class _Stock:
         offer: Offer,
         least: LatencyClass,
         rulings: Rulings,
-        known: dict[str, Route] | None = None,
+        known: dict[str, Route],
+        checks_for: ChecksFor,
     ) -> None:
         """`known`: tools by their original names, as they were made last time by the same rules."""
-        self._known = known or {}
+        self._known = known
+        self._checks_for = checks_for
         self._link = link
         self._rulings = rulings
         self._waits = rulings.waits(link.segment)
@@ -397,7 +412,7 @@ class _Stock:
         asked = original in self._link.asks
         hold = self._hold(qualified, told, irreversible=irreversible, is_open=is_open, asked=asked)
         gated = told.gated or hold is not None
-        return Route(
+        route = Route(
             link=self._link,
             qualified=qualified,
             alias=alias(qualified),
@@ -425,6 +440,10 @@ class _Stock:
             mirrored=mirrored,
             needs_task=not self._link.modern and self._link.tasks and needs_task(item),
         )
+        checks = self._checks_for(route)
+        if checks:
+            msgspec.structs.force_setattr(route, "checks", checks)  # nobody has seen it yet
+        return route
 
     def _is_open(self, original: str, told: Below, annotations: object, rule: ToolRule | None) -> bool:
         """An aggregator has said it of every tool it lists, in its own name where the tool's server was silent."""

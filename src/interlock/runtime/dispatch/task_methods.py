@@ -35,7 +35,7 @@ from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.link_state import USABLE
 from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Caller, Sink
-from interlock.runtime.calls.guard import BUSY
+from interlock.runtime.calls.refusals import BUSY
 from interlock.runtime.catalog.catalog import View
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.dispatch.dispatch import STANDARD_S, Dispatch

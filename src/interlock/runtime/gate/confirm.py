@@ -25,8 +25,8 @@ from interlock.runtime.base.clock import Clock
 from interlock.runtime.calls.call import Call, Outcome
 from interlock.runtime.calls.caller import Caller, Sink
 from interlock.runtime.catalog.routes import Route
-from interlock.runtime.gate.gate import Gate, Heard, result_of
-from interlock.runtime.gate.responses import Waiting
+from interlock.runtime.gate.gate import Gate, result_of
+from interlock.runtime.gate.hold import GateHold
 from interlock.runtime.gate.rounds import Relayed
 from interlock.runtime.links.handshake import modern_head
 from interlock.runtime.links.link import Link
@@ -121,7 +121,7 @@ class Confirmations:
         return await self._deciding.approve(approval.id, read.proof, by=by)
 
     def _make(self, call: Confirming, approval: Approval) -> None:
-        """The very call, through every rung; what it is answered answers the confirmation."""
+        """The very call, through every check; what it is answered answers the confirmation."""
         params: dict[str, Any] = {
             "name": Raw(encode_value(approval.tool)),
             "arguments": approval.params if approval.params is not None else RAW_EMPTY,
@@ -143,20 +143,25 @@ class Confirmations:
         if caller.stranger or relayed.principal != caller.name:
             call.params["dispatch"] = Raw(b"false")  # the result is for whoever made the call
         elif bytes(call.params.get("dispatch", b"true")) == b"true":
-            call.sink = _MadeBelow(call.sink, self._gate, call, relayed, route)
+            call.hold = _ConfirmedBelow(
+                gate=self._gate,
+                route=route,
+                arguments=RAW_EMPTY,
+                is_waiting=False,
+                digest=relayed.digest,
+                relayed=relayed,
+                made_below=self._gate.made_below,
+            )
         return self._ways.go(call, route.link)
 
 
-class _MadeBelow(Heard):
+class _ConfirmedBelow(GateHold, eq=False, kw_only=True):
     """The result comes from further down; or the next hop there wants a confirmation of its own."""
 
-    __slots__ = ("_relayed",)
+    relayed: Relayed
+    made_below: Callable[[Relayed], None]
 
-    def __init__(self, sink: Sink, gate: Gate, call: Call, relayed: Relayed, route: Route) -> None:
-        super().__init__(sink, gate, call, Waiting(route=route, digest=relayed.digest, arguments=RAW_EMPTY))
-        self._relayed = relayed
-
-    def answer(self, message: bytes, status: int = 200) -> None:
+    def on_ended(self, call: Call, outcome: Outcome, message: bytes) -> bytes:
         if MARK not in message and result_of(message) is not RAW_EMPTY:
-            self._gate.made_below(self._relayed)
-        super().answer(message, status)
+            self.made_below(self.relayed)
+        return super().on_ended(call, outcome, message)

@@ -1,7 +1,9 @@
-"""Rungs 10 to 12 for calls that a person has to agree to (MCP-AX 11.3).
+"""The gate: what a call waits for that a person has to agree to (MCP-AX 11.3).
 
-In comes a call whose route has a gate. Out comes either its answer, confirmation_required, or the Admitted that lets it
-through: after an approval of this very call was used up, on disk. Nothing of the call is kept but what the inbox shows
+Theory of operation. The dispatcher gives a call over a route with a gate a `GateHold`. The guard asks the gate through
+it: to name what is asked (`identify`, check 7), for the answer where one is known (`refusal`, check 10), for the
+approval that releases the call (`approval`), and to use it up, on disk (`use`, check 11). The gate itself sends nothing
+and admits nothing. The call tells its hold the answer and the end. Nothing of the call is kept but what the inbox shows
 a person; the client makes the identical call again. What a hop below demands is carried up and never answered for. Who
 may decide, and on what proof, is settled before an approval counts.
 """
@@ -24,8 +26,6 @@ from interlock.protocol.ax.errors import (
     CONFIRMATION_EXPIRED,
     CONFIRMATION_USED,
     CONFIRMATION_VOID,
-    SCOPE_DENIED,
-    refusal,
 )
 from interlock.protocol.ax.hop_metadata import DECLARED
 from interlock.protocol.jsonrpc.codec import decode_object, decode_untrusted, encode_result, maybe_string
@@ -38,14 +38,14 @@ from interlock.protocol.mcp.mrtr import read_input_required, request_digest
 from interlock.runtime.approvals.inbox import Inbox
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.calls.call import Call, Outcome
-from interlock.runtime.calls.caller import Caller, Sink
-from interlock.runtime.calls.guard import Admitted, Guard, Refuse, Rung
+from interlock.runtime.calls.caller import Caller
+from interlock.runtime.calls.check import CheckNumber, Refuse, Release
+from interlock.runtime.calls.refusals import HELD
 from interlock.runtime.catalog.definition import Sight
 from interlock.runtime.catalog.routes import Changed, Route
-from interlock.runtime.gate.call_observer import Witnessed
-from interlock.runtime.gate.responses import STATE_FOREIGN, STATE_INVALID, Answers, Back, Waiting, sees_pages
+from interlock.runtime.gate.hold import Back, GateHold
+from interlock.runtime.gate.responses import STATE_FOREIGN, STATE_INVALID, Answers, sees_pages
 from interlock.runtime.gate.rounds import Relayed, Rounds
-from interlock.runtime.links.link import Link
 from interlock.store.ports import Conflict, KeyValue
 
 LOOKS_MAX: Final = 3  # at an approval that others use up or change meanwhile
@@ -75,16 +75,16 @@ class Gate:
         inbox: Inbox,
         approvers: Approvers,
         judge: Standing,
-        guard: Guard,
         clock: Clock,
         *,
         aggregator_id: str,
         operator_url: Callable[[], str],
+        ruled: Callable[[str, str], object | None],
     ) -> None:
+        """`ruled`: what was said of a tool's definition, by its name and digest."""
         self.inbox = inbox
         self._judge = judge
         self.aggregator_id = aggregator_id
-        self._guard = guard
         self._clock = clock
         self.rounds = Rounds(clock, self._not_taken_up)
         self.answers = Answers(
@@ -94,7 +94,8 @@ class Gate:
             able=lambda tool: bool(approvers.approving(tool)),
         )
         self._work: set[asyncio.Task[Any]] = set()
-        self.ruled: Callable[[str, str], object | None] = lambda tool, digest: None  # what was said of a definition
+        self._ruled = ruled
+        self._underway: set[str] = set()  # approvals that were used and whose calls are not over
 
     async def open(self, kv: KeyValue) -> None:
         """The key of the states outlives the node, as approvals do. Raises StoreError."""
@@ -110,107 +111,94 @@ class Gate:
         while self._work:
             await asyncio.wait(list(self._work))
 
-    # A call comes in: rungs 4 and 7
+    # A call comes in
 
     def returned(self, caller: Caller, params: dict[str, Any]) -> Back | Fault | None:
         """What a request with a state comes back for, if it is for a confirmation of ours."""
         return self.answers.returned(caller, params)
 
-    def enter(self, call: Call, route: Route, back: Back | None) -> Fault | None:
-        """Before the link is looked at: who asks, and whether what is asked can be named. Sets what the call waits for.
+    def hold(self, call: Call, route: Route, back: Back | None) -> GateHold:
+        """What a call over a route with a gate waits for."""
+        return GateHold(
+            gate=self,
+            route=route,
+            digest=request_digest(TOOLS_CALL, call.params).hex() if not route.is_held and sees_pages(call) else "",
+            arguments=call.params.get("arguments") or RAW_EMPTY,
+            is_waiting=route.is_held,
+            back=back,
+            state=bytes(call.params.get("requestState", b"")),
+        )
 
-        A call that its client takes back is answered here.
-        """
-        digest = self._digest(call, route)
-        if isinstance(digest, Fault):
-            return digest
-        if back is not None and back.visit.digest != digest:
+    def take_back(self, call: Call, hold: GateHold, back: Back) -> None:
+        """The person at the client does not want the call: it is answered so, and never sent."""
+        hold.is_waiting = hold.answered_here = True
+        self._begin(self._take_back(call, hold, back.visit.confirmation_id))
+
+    # Check 7
+
+    def identify(self, call: Call, hold: GateHold) -> Fault | None:
+        if hold.route.is_held:
+            digest = self._digest(call, hold.route)
+            if isinstance(digest, Fault):
+                return digest
+            hold.digest = digest
+        if hold.back is not None and hold.back.visit.digest != hold.digest:
             return STATE_FOREIGN
-        waiting = Waiting(route=route, digest=digest, arguments=call.params.get("arguments") or RAW_EMPTY)
-        waiting.state = bytes(call.params.get("requestState", b""))
-        if waiting.state.startswith(_VISIT) and not self._may_go_on(call, waiting):
+        if hold.state.startswith(_VISIT) and not self._may_go_on(call, hold):
             return STATE_INVALID
-        call.sink = Heard(call.sink, self, call, waiting)
-        if route.gate is not None and route.gate.hold is not None:
-            call.gate = waiting
-        if back is not None and back.declined:
-            call.gate = waiting
-            waiting.answered_here = True
-            self._begin(self._take_back(call, waiting, back.visit.confirmation_id))
+        hold.is_named = True
         return None
 
     def _digest(self, call: Call, route: Route) -> str | Fault:
-        principal = call.caller.principal
-        if principal.stranger and route.gated:  # here or by a hop below, which would take us for who asks
-            return refusal(SCOPE_DENIED, "a person confirms calls of this tool; an unknown caller has nobody to ask")
-        if route.gate is None or route.gate.hold is None:
-            return request_digest(TOOLS_CALL, call.params).hex() if sees_pages(call) else ""
         return call_digest(
             call.params.get("arguments"),
             aggregator_id=self.aggregator_id,
             tool=route.qualified,
             route=(*route.segments, route.local),
-            caller=principal.name,
+            caller=call.caller.principal.name,
             tool_digest=route.digest,
         )
 
-    # Rung 10
+    # Check 10
 
-    def answers_at_once(self, call: Call) -> bool:
-        """Whether the call is answered from what is known without asking the store."""
-        waiting: Waiting = call.gate
-        if waiting.answered_here:
-            return True
-        found = self._find(call, waiting)
-        if found is None or found.status is Status.APPROVED or self._may_go_on(call, waiting):
-            return False
-        self._tell(call, waiting, found)
-        return True
+    def refusal(self, call: Call, hold: GateHold) -> Refuse:
+        """What the call is answered from what is known; HELD where the store has to be asked."""
+        found = self._find(call, hold)
+        if found is None or found.status is Status.APPROVED or self._may_go_on(call, hold):
+            return HELD
+        return self._wait_for(call, hold, found)
 
-    async def released(self, call: Call, link: Link) -> Admitted[Call] | None:
-        """The call, admitted; None when it was answered."""
-        waiting: Waiting = call.gate
-        if self._may_go_on(call, waiting):
-            return self._taken_up(call, waiting, link)
-        route = waiting.route
-        if _is_open(route) and self.ruled(route.qualified, route.digest) is not None:
-            call.on_failed(_RELISTING, Outcome.REFUSED)  # said meanwhile: nobody is asked a second time
-            return None
+    async def approval(self, call: Call, hold: GateHold) -> Release | Refuse:
+        """A person's yes to this call, looked for or asked for."""
+        if self._may_go_on(call, hold):
+            approval_id = self.rounds.maybe_approval(call.caller.principal.name, hold.digest) or ""
+            return Release(approval_id, is_used=True)
+        route = hold.route
+        if _is_open(route) and self._ruled(route.qualified, route.digest) is not None:
+            return _RELISTING  # said meanwhile: nobody is asked a second time
         for _ in range(LOOKS_MAX):
-            found = self._find(call, waiting) or await self.inbox.raise_(self._asked(call, waiting))
+            found = self._find(call, hold) or await self.inbox.raise_(self._asked(call, hold))
             if call.done:
-                return None
+                return HELD
             if isinstance(found, Fault):
-                call.on_failed(found, Outcome.REFUSED)
-                return None
+                return Refuse(CheckNumber.GATE, found)
             if found.status is not Status.APPROVED:
-                self._tell(call, waiting, found)
-                return None
+                return self._wait_for(call, hold, found)
             if found.kind is Kind.DEFINITION:  # said, and about to be listed so
-                call.on_failed(_RELISTING, Outcome.REFUSED)
-                return None
-            if not self._is_still_good(found):
-                await self.inbox.void(found.id, "the anchor whose proof released it is gone")
-                continue
-            verdict = await self._guard.redeem(call, link, self.inbox, found.id)
-            if isinstance(verdict, Admitted):
-                return self._commit(call, waiting, found.id, verdict)
-            if verdict.rung is Rung.COMMIT and verdict.fault.code in _AGAIN:
-                continue  # another was first: this one waits for a confirmation of its own
-            self._spent_in_vain(verdict, found.id)
-            call.on_failed(verdict.fault, Outcome.REFUSED)
-            return None
-        call.on_failed(_CHANGING, Outcome.REFUSED)
-        return None
+                return _RELISTING
+            if self._is_still_good(found):
+                return Release(found.id)
+            await self.inbox.void(found.id, "the anchor whose proof released it is gone")
+        return _CHANGING
 
-    def _find(self, call: Call, waiting: Waiting) -> Approval | None:
-        if _is_open(waiting.route):
-            return self.inbox.find_definition(waiting.route.qualified, waiting.route.digest)
-        return self.inbox.find(call.caller.principal.name, waiting.digest)
+    def _find(self, call: Call, hold: GateHold) -> Approval | None:
+        if _is_open(hold.route):
+            return self.inbox.find_definition(hold.route.qualified, hold.route.digest)
+        return self.inbox.find(call.caller.principal.name, hold.digest)
 
-    def _asked(self, call: Call, waiting: Waiting) -> Approval:
+    def _asked(self, call: Call, hold: GateHold) -> Approval:
         """What a person is to decide."""
-        route = waiting.route
+        route = hold.route
         definition = _is_open(route)
         client = call.meta.get(META_CLIENT, call.caller.client)
         sight = Sight(route.qualified, route.original, route.item, route.said, route.meta.get(DECLARED, {}))
@@ -219,11 +207,11 @@ class Gate:
             Source.DRIVERS if route.gate is not None and route.gate.by_contract else Source.AX,
             requested_by=call.caller.principal.name,
             tool=route.qualified,
-            digest=route.digest if definition else waiting.digest,
+            digest=route.digest if definition else hold.digest,
             agent=maybe_string((decode_object(client) or {}).get("name")) if client is not None else None,
             target=route.link.segment,
             method=TOOLS_CALL,
-            params=Raw(b'{"definition":%b}' % sight.definition()) if definition else waiting.arguments,
+            params=Raw(b'{"definition":%b}' % sight.definition()) if definition else hold.arguments,
             route=(*route.segments, route.local),
             capability=as_object(route.capability) if route.capability is not None else None,
             tool_digest=route.digest,
@@ -236,95 +224,76 @@ class Gate:
         decision = approval.decision
         return decision is not None and decision.proof is not None and self._judge.stands(approval)
 
-    def _tell(self, call: Call, waiting: Waiting, approval: Approval) -> None:
-        result = self.answers.of(call, waiting, approval, self.inbox.rules.redeem_s)
-        self._answer(call, waiting, result)
+    def _wait_for(self, call: Call, hold: GateHold, approval: Approval) -> Refuse:
+        hold.answered_here = True
+        result = self.answers.of(call, hold, approval, self.inbox.rules.redeem_s)
+        return Refuse(CheckNumber.GATE, HELD.fault, result)
 
-    def _answer(self, call: Call, waiting: Waiting, result: bytes) -> None:
-        waiting.answered_here = True
-        call.answer(encode_result(call.client_id, result), Outcome.REFUSED)
-
-    async def _take_back(self, call: Call, waiting: Waiting, confirmation_id: str) -> None:
-        """The person at the client does not want it. What a hop below holds is left there to lapse."""
+    async def _take_back(self, call: Call, hold: GateHold, confirmation_id: str) -> None:
+        """What a hop below holds is left there to lapse."""
         approval = self.inbox.get(confirmation_id)
         if approval is not None and approval.requested_by == call.caller.principal.name:
             await self.inbox.withdraw(confirmation_id)
-        draft = approval or self._asked(call, waiting)
-        self._answer(call, waiting, self.answers.declined(call, waiting, draft))
+        result = self.answers.declined(call, hold, approval or self._asked(call, hold))
+        call.answer(encode_result(call.client_id, result), Outcome.REFUSED)
 
-    # Rung 11 and after
+    # Check 11 and after
 
-    def _commit(
-        self, call: Call, waiting: Waiting, approval_id: str, admitted: Admitted[Call]
-    ) -> Admitted[Call] | None:
-        waiting.approval_id = approval_id
+    async def use(self, call: Call, release: Release) -> Fault | None:
+        """The approval is used, on disk, by this call and no other; or by an earlier round of it, while that lasts."""
+        hold, approval_id = call.hold, release.approval_id
+        if not isinstance(hold, GateHold):
+            return HELD.fault
+        if release.is_used:
+            if approval_id not in self._underway:
+                return HELD.fault
+            self.rounds.take(call.caller.principal.name, hold.digest)
+        else:
+            used = await self.inbox.use(approval_id)
+            if isinstance(used, Fault):
+                return used
+            self._underway.add(approval_id)
+        hold.approval_id = approval_id
+        hold.is_waiting = False
         if call.done:  # its client left while the approval was being used
             self.finish(approval_id, Move.FAIL, "its caller left before anything was sent")
-            return None
-        call.gate = None
-        call.handler = Witnessed(call.handler, lambda _, outcome: self._over(waiting, outcome))
-        return admitted
+        return None
 
-    def sent(self, call: Call, link: Link) -> None:
-        """An approved call is never sent twice, whatever its server says of sessions and credentials."""
-        if link.modern:
-            call.renewed = True  # the ticket stays for the next round of a question
-        else:
-            call.ticket = None
-
-    def _over(self, waiting: Waiting, outcome: Outcome) -> None:
-        if waiting.approval_id is not None and not waiting.goes_on:
-            self.finish(waiting.approval_id, *_END[outcome])
+    def end(self, hold: GateHold, outcome: Outcome) -> None:
+        if hold.approval_id is not None and not hold.goes_on:
+            self.finish(hold.approval_id, *_END[outcome])
 
     def finish(self, approval_id: str, move: Move, outcome: str) -> None:
-        self._guard.over(approval_id)
+        self._underway.discard(approval_id)
         self._begin(self.inbox.finish(approval_id, move, outcome))
-
-    def _spent_in_vain(self, verdict: Refuse, approval_id: str) -> None:
-        """The link went between the use of the approval and the sending."""
-        approval = self.inbox.get(approval_id)
-        if verdict.rung is Rung.AVAILABILITY and approval is not None and approval.status is Status.USED:
-            self.finish(approval_id, Move.FAIL, "the link went away before anything was sent")
 
     # A released call whose answer is a question goes on with the same approval
 
-    def _may_go_on(self, call: Call, waiting: Waiting) -> bool:
-        return self.rounds.may_go_on(call.caller.principal.name, waiting.digest, waiting.state)
-
-    def _taken_up(self, call: Call, waiting: Waiting, link: Link) -> Admitted[Call] | None:
-        who = call.caller.principal.name
-        approval_id = self.rounds.maybe_approval(who, waiting.digest) or ""
-        verdict = self._guard.resume(call, link, approval_id)
-        if isinstance(verdict, Admitted):
-            self.rounds.take(who, waiting.digest)
-            return self._commit(call, waiting, approval_id, verdict)
-        call.on_failed(verdict.fault, Outcome.REFUSED)
-        return None
+    def _may_go_on(self, call: Call, hold: GateHold) -> bool:
+        return self.rounds.may_go_on(call.caller.principal.name, hold.digest, hold.state)
 
     def _not_taken_up(self, approval_id: str) -> None:
         self.finish(approval_id, Move.FAIL, "the question it was answered with was not answered in time")
 
-    def _let_go_on(self, call: Call, waiting: Waiting, state: bytes) -> None:
-        if waiting.approval_id is not None:
+    def _let_go_on(self, call: Call, hold: GateHold, state: bytes) -> None:
+        if hold.approval_id is not None:
             who, seconds = call.caller.principal.name, self.inbox.rules.redeem_s
-            waiting.goes_on = self.rounds.let_go_on(who, waiting.digest, waiting.approval_id, state, seconds)
+            hold.goes_on = self.rounds.let_go_on(who, hold.digest, hold.approval_id, state, seconds)
 
-    def heard(self, call: Call, waiting: Waiting, message: bytes) -> bytes:
+    def read_answer(self, call: Call, hold: GateHold, message: bytes) -> bytes:
         """The answer on its way to the client."""
-        route = waiting.route
-        if waiting.answered_here or route.gate is None:
-            return message
-        if route.gate.relays and MARK in message:
+        route = hold.route
+        if route.gate is not None and route.gate.relays and MARK in message:
             carried = maybe_carried(result_of(message), route.qualified, (*route.segments, route.local))
             if carried is not None:
-                relayed = Relayed(route=route, principal=call.caller.principal.name, digest=waiting.digest)
+                relayed = Relayed(route=route, principal=call.caller.principal.name, digest=hold.digest)
                 self.rounds.remember(carried.confirmation_id, relayed)
-                self._let_go_on(call, waiting, b"")
-                return encode_result(call.client_id, self.answers.from_below(call, waiting, carried))
-        if waiting.approval_id is not None and _INPUT_REQUIRED in message and call.caller.era is Era.MODERN:
+                self._let_go_on(call, hold, b"")
+                return encode_result(call.client_id, self.answers.from_below(call, hold, carried))
+        if hold.approval_id is not None and _INPUT_REQUIRED in message and call.caller.era is Era.MODERN:
             wanted = read_input_required(result_of(message))
             if wanted is not None and not isinstance(wanted, str):
-                self._let_go_on(call, waiting, bytes(wanted.state or b""))
+                self._let_go_on(call, hold, bytes(wanted.state or b""))
         return message
 
     def made_below(self, relayed: Relayed) -> None:
@@ -352,27 +321,6 @@ class Gate:
         task.add_done_callback(self._work.discard)
 
 
-class Heard:
-    """The sink of a call that meets a gate: the answer is looked at on its way."""
-
-    __slots__ = ("_call", "_gate", "_sink", "_waiting")
-
-    def __init__(self, sink: Sink, gate: Gate, call: Call, waiting: Waiting) -> None:
-        self._sink = sink
-        self._gate = gate
-        self._call = call
-        self._waiting = waiting
-
-    def emit(self, message: bytes) -> None:
-        self._sink.emit(message)
-
-    def answer(self, message: bytes, status: int = 200) -> None:
-        self._sink.answer(self._gate.heard(self._call, self._waiting, message), status)
-
-    def drop(self) -> None:
-        self._sink.drop()
-
-
 _END: Final = {
     Outcome.OK: (Move.SUCCEED, "ok"),
     Outcome.TOOL_ERROR: (Move.SUCCEED, "tool_error"),
@@ -382,11 +330,21 @@ _END: Final = {
     Outcome.CANCELLED: (Move.LOSE, "cancelled"),
     Outcome.LOST: (Move.LOSE, "lost"),
 }
-_CHANGING: Final = Fault(
-    UNAVAILABLE, "unavailable", {"reason": "contended", "detail": "its approval keeps changing; make the call again"}
+_CHANGING: Final = Refuse(
+    CheckNumber.GATE,
+    Fault(
+        UNAVAILABLE,
+        "unavailable",
+        {"reason": "contended", "detail": "its approval keeps changing; make the call again"},
+    ),
 )
-_RELISTING: Final = Fault(
-    UNAVAILABLE, "unavailable", {"reason": "relisting", "detail": "the tool was just classified; make the call again"}
+_RELISTING: Final = Refuse(
+    CheckNumber.GATE,
+    Fault(
+        UNAVAILABLE,
+        "unavailable",
+        {"reason": "relisting", "detail": "the tool was just classified; make the call again"},
+    ),
 )
 
 

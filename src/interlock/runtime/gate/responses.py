@@ -27,7 +27,7 @@ from interlock.protocol.mcp.mrtr import Question, encode_input_required
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Caller
-from interlock.runtime.catalog.routes import Route
+from interlock.runtime.gate.hold import Back, GateHold
 
 VISIT_S: Final = 600.0  # a state for a question that has no expiry of its own
 PAGE: Final = "confirmation"  # the one question in an input_required of ours
@@ -35,25 +35,6 @@ _SAYS: Final = {
     Kind.CALL: "This call waits for a person. Look at it on this page and decide; then go on here.",
     Kind.DEFINITION: "Nobody has said yet what this tool does. An operator says it once on this page; then go on here.",
 }
-
-
-class Back(msgspec.Struct, frozen=True):
-    """A client that came back with a state of ours."""
-
-    visit: Visit
-    declined: bool
-
-
-class Waiting(msgspec.Struct, eq=False):
-    """What one call waits for. As `Call.gate` it keeps the guard from admitting it."""
-
-    route: Route
-    digest: str  # of the call; where only a hop below may hold it, of the request
-    arguments: Raw
-    state: bytes = b""  # what its client brought from the server's last question
-    approval_id: str | None = None  # once it is used
-    goes_on: bool = False  # its answer was a question: the call is not over
-    answered_here: bool = False  # by the gate, not by anybody below
 
 
 class Answers:
@@ -69,41 +50,41 @@ class Answers:
 
     # To the client
 
-    def of(self, call: Call, waiting: Waiting, approval: Approval, redeem_s: float) -> bytes:
+    def of(self, call: Call, hold: GateHold, approval: Approval, redeem_s: float) -> bytes:
         """The result for a call whose approval is not there yet, or was refused."""
         denied = approval.status is Status.DENIED
         call.reason = DENIED if denied else "confirmation_required"
         if not denied and sees_pages(call):
             expires_at = (approval.expires_at or self._clock.wall() + VISIT_S) + redeem_s
-            return self._page(call, waiting, approval.kind, self._url(approval.id), approval.id, expires_at)
-        form = _form(call, waiting)
-        held = self._held(waiting, approval)
+            return self._page(call, hold, approval.kind, self._url(approval.id), approval.id, expires_at)
+        form = _form(call, hold)
+        held = self._held(hold, approval)
         if denied:
             return denied_result(held, approval.decision.reason if approval.decision is not None else None, **form)
         if approval.kind is Kind.DEFINITION:
             return open_result(held, **form)
         return held_result(held, has_approvers=self._able(approval.tool), **form)
 
-    def declined(self, call: Call, waiting: Waiting, approval: Approval) -> bytes:
+    def declined(self, call: Call, hold: GateHold, approval: Approval) -> bytes:
         call.reason = DENIED
-        held = msgspec.structs.replace(self._held(waiting, approval), expires_at=None)
-        return denied_result(held, "declined at the client", **_form(call, waiting))
+        held = msgspec.structs.replace(self._held(hold, approval), expires_at=None)
+        return denied_result(held, "declined at the client", **_form(call, hold))
 
-    def from_below(self, call: Call, waiting: Waiting, carried: Carried) -> bytes:
+    def from_below(self, call: Call, hold: GateHold, carried: Carried) -> bytes:
         call.reason = carried.status
         if carried.status == DENIED or carried.approval_url is None or not sees_pages(call):
             return carried.result
         expires_at = self._clock.wall() + VISIT_S
-        return self._page(call, waiting, Kind.CALL, carried.approval_url, carried.confirmation_id, expires_at)
+        return self._page(call, hold, Kind.CALL, carried.approval_url, carried.confirmation_id, expires_at)
 
     def _url(self, approval_id: str) -> str:
         return f"{self._operator_url()}/approvals/{approval_id}"
 
-    def _held(self, waiting: Waiting, approval: Approval) -> Held:
-        route = waiting.route
+    def _held(self, hold: GateHold, approval: Approval) -> Held:
+        route = hold.route
         return Held(
             tool=route.qualified,
-            arguments=waiting.arguments,
+            arguments=hold.arguments,
             capability=route.meta.get(CAPABILITY),
             route=(*route.segments, route.local),
             confirmation_id=approval.id,
@@ -114,10 +95,8 @@ class Answers:
             aggregator_id=self._aggregator_id,
         )
 
-    def _page(
-        self, call: Call, waiting: Waiting, kind: Kind, url: str, confirmation_id: str, expires_at: float
-    ) -> bytes:
-        visit = Visit(confirmation_id, waiting.digest, call.caller.principal.name, expires_at)
+    def _page(self, call: Call, hold: GateHold, kind: Kind, url: str, confirmation_id: str, expires_at: float) -> bytes:
+        visit = Visit(confirmation_id, hold.digest, call.caller.principal.name, expires_at)
         asked = Raw(encode_value({"mode": "url", "url": url, "message": _SAYS[kind]}))
         return encode_input_required({PAGE: Question(ELICIT, asked)}, seal(visit, self.key))
 
@@ -130,7 +109,7 @@ class Answers:
             return None
         visit = unseal_untrusted(state, self.key)
         if visit is None:
-            return None  # another node's, that is reached as a plain server, or changed: see `enter`
+            return None  # another node's, that is reached as a plain server, or changed: see `Gate.identify`
         if visit.principal != caller.principal.name:
             return STATE_FOREIGN
         if self._clock.wall() >= visit.expires_at:
@@ -149,8 +128,8 @@ def sees_pages(call: Call) -> bool:
     return declares(call.meta.get(META_CAPABILITIES, RAW_EMPTY), "elicitation", "url")
 
 
-def _form(call: Call, waiting: Waiting) -> dict[str, bool]:
-    return {"has_output_schema": "outputSchema" in waiting.route.item, "modern": call.caller.era is Era.MODERN}
+def _form(call: Call, hold: GateHold) -> dict[str, bool]:
+    return {"has_output_schema": "outputSchema" in hold.route.item, "modern": call.caller.era is Era.MODERN}
 
 
 def _state_refused(reason: str, why: str) -> Fault:

@@ -59,7 +59,8 @@ from interlock.runtime.base.link_state import RETRY_AFTER_MS, LinkState, Outlook
 from interlock.runtime.calls.budgets import Account
 from interlock.runtime.calls.call import Call, CallFactory, Inquiry, Outcome, Pending
 from interlock.runtime.calls.caller import Asking
-from interlock.runtime.calls.guard import BUSY, Admitted
+from interlock.runtime.calls.guard import Admitted
+from interlock.runtime.calls.refusals import BUSY
 from interlock.runtime.credentials.consents import Consent
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listen_request import Listener, subscription_id
@@ -189,9 +190,6 @@ class Link:
         """Of a tools/call that its server may answer with a task."""
         tasks = self.events.tasks
         return tasks.call_type if self.personal is None else tasks.per_user_call_type
-
-    def check_input(self, call: Call) -> None:
-        """Answer a tool's call whose arguments are not as they must be, where `checks_input` is set."""
 
     def new_request(self, what: str, *fields: Any) -> Call:
         """A request for a prompt or a resource, or about one; `what` is its name or URI here. One that is done was

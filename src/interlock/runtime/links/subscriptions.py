@@ -18,7 +18,7 @@ from interlock.protocol.jsonrpc.errors import CALL_TIMEOUT, INTERNAL_ERROR, INVA
 from interlock.protocol.jsonrpc.messages import Response
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import LISTEN, SUBSCRIBE, UNSUBSCRIBE
-from interlock.runtime.calls.guard import degraded
+from interlock.runtime.calls.refusals import degraded
 from interlock.runtime.links.handshake import MODERN_META, modern_head
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listen_request import Listener

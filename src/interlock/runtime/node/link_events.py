@@ -54,7 +54,7 @@ class NodeLinkEvents(LinkEvents):
         self._audience.log(link, params, self._tasks.principals(link))
 
     def on_question(self, link: Link, asking: Asking) -> Fault | None:
-        return self._budgets.asked(link, asking)
+        return self._budgets.charge_questions(link, asking.caller)
 
     def on_orphan_request(self, link: Link, request: Request) -> bool:
         return self._audience.roots(link, request)

@@ -46,8 +46,10 @@ from interlock.runtime.calls.caller import principal_for
 from interlock.runtime.catalog.catalog import EVERYTHING, Catalog
 from interlock.runtime.catalog.routes import Route, Shelf
 from interlock.runtime.credentials.service import GrantDesk
+from interlock.runtime.dispatch.checks.route import RouteCheck
 from interlock.runtime.dispatch.client_tasks import AskedTasks
 from interlock.runtime.dispatch.dispatch import Dispatch
+from interlock.runtime.dispatch.guard_checks import make_guard
 from interlock.runtime.dispatch.task_methods import TaskDesk
 from interlock.runtime.dispatch.task_updates import TaskNews
 from interlock.runtime.drivers.contracts.lazy import LazyContracts
@@ -62,14 +64,12 @@ from interlock.runtime.fronts.public import PublicDoor
 from interlock.runtime.fronts.sessions import Session, Sessions
 from interlock.runtime.fronts.stdio import LineFront
 from interlock.runtime.fronts.stdio_bridge import SOCKET, BridgedClient
-from interlock.runtime.gate.confirm import Confirmations
 from interlock.runtime.gate.gate import Gate
 from interlock.runtime.links.connector import Workshop
 from interlock.runtime.links.era_memory import EraMemory
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.per_user import PersonalLinks
 from interlock.runtime.node.configured_servers import Servers
-from interlock.runtime.node.explain_call import rungs
 from interlock.runtime.node.link_events import NodeLinkEvents
 from interlock.runtime.node.listen import DoorServer, answers, bind, reachable
 from interlock.runtime.node.loopback import Taken, maybe_twin
@@ -135,18 +135,41 @@ class Node:
         self.tokens = TokenBook(TokenTable(self.store.kv), self.clock, plan.access, plan.auth.token_days)
         self.keepers: dict[str, Keeper] = {}
         self.audience = Audience(self.keepers)
-        self.catalog = Catalog(plan, self.audience.lists_changed, self.audience.metadata_changed)
-        self.budgets = Budgets(plan.budget.limits, self.clock)
+        own_id = self.identity.aggregator_id
+        drawer, record = Drawer(self.store.kv, self.clock), Record(self.recorder)
+        self.inbox = Inbox(drawer, record, self.clock, rules_of(plan.approvals))
+        self.deciding = Deciding(self.inbox, self.clock, own_id)
+        self.definitions = self.deciding.rulings = Definitions(self.store.kv, self.inbox, self.clock)
+        self.anchors = Anchors(plan.anchors, self.clock)
+        self.passkeys = PasskeyDesk(self.anchors, self.recorder, self.clock, lambda: self.addresses.operator)
+        self.judge = self.deciding.judge = Judge(self.store.kv, self.clock, self.anchors, self.passkeys.maybe_party)
+        self.gate = Gate(
+            self.inbox,
+            self.anchors,
+            self.judge,
+            self.clock,
+            aggregator_id=own_id,
+            operator_url=self.passkeys.url,
+            ruled=self.definitions.get,
+        )
+        self.budgets = Budgets(plan.budget.limits, self.clock, enforced=is_limited(plan))
+        route_check = RouteCheck(lambda: self.catalog.namespace)
+        guard = make_guard(route_check, self.budgets, self.gate, self.anchors, self.current)
+        self.catalog = Catalog(
+            plan, self.audience.lists_changed, self.audience.metadata_changed, checks_for=guard.checks_for
+        )
         self.dispatch = Dispatch(
             self.catalog,
             self.keepers,
             self.recorder,
             self.clock,
-            plan.limits.calls_in_flight,
+            guard=guard,
+            route_check=route_check,
+            budgets=self.budgets,
+            gate=self.gate,
+            deciding=self.deciding,
             latency_meta=plan.mcp.latency_meta,
         )
-        if is_limited(plan):
-            self.dispatch.enforce(self.budgets)
         self.dispatch.parking.room = descriptors.limit() * 2 // 3  # the rest is for those who are at work
         self.stock = Stock(self.catalog, self.keepers, self.clock, plan.ax.list_ttl_s)
         self.sessions = Sessions(self.clock, plan.mcp.session_idle_s, self._session_ended)
@@ -187,17 +210,11 @@ class Node:
                 rules=(*outer_rules(plan.drivers), *files),
             ),
         )
-        own_id = self.identity.aggregator_id
-        drawer, record = Drawer(self.store.kv, self.clock), Record(self.recorder)
-        self.inbox = Inbox(drawer, record, self.clock, rules_of(plan.approvals))
-        self.deciding = Deciding(self.inbox, self.clock, own_id)
-        self.definitions = self.deciding.rulings = self.catalog.rulings = Definitions(
-            self.store.kv, self.inbox, self.clock
-        )
+        self.catalog.rulings = self.definitions
         self.definitions.on_ruled.append(self.restock)
         self.catalog.on_seen.append(self._definitions_seen)
-        self.anchors = Anchors(plan.anchors, self.clock)
-        self.passkeys = PasskeyDesk(self.anchors, self.recorder, self.clock, lambda: self.addresses.operator)
+        self.catalog.on_redefined.append(self.gate.definitions_changed)
+        self.deciding.is_current = self._is_current
         self.notifier = Notifier(
             self.inbox, make_channels(plan.approvals, self.clock), url=self.passkeys.url, node=plan.node.name
         )
@@ -229,9 +246,7 @@ class Node:
             self.anchors,
             audiences=lambda: (f"{addresses.public}/ax", addresses.public, own_id),
         )
-        self.judge = self.deciding.judge = Judge(self.store.kv, self.clock, self.anchors, self.passkeys.maybe_party)
         self.revocation = KeyRevocation(self.inbox, self.judge, self.recorder, self.clock)
-        self.gate = self._make_gate()
         self.registrar = Registrar(plan, own_id, fittings, Owners(self.store.kv, self.clock), proofs)
         self.children = Nursery(plan, self.registrar, self._workshop)
         self.door.also_dismiss = lambda: self.registrar.dismiss_unwelcome(self._stands)
@@ -292,7 +307,7 @@ class Node:
         self._stack.push_async_callback(self.notifier.close)
         await self.gate.open(self.store.kv)
         self._stack.push_async_callback(self.gate.close)
-        self._stack.push_async_callback(self.confirmations.close)
+        self._stack.push_async_callback(self.dispatch.confirmations.close)
         retention = Retention(self.audit, self.recorder, self.clock, self.plan.store.audit_days)
         retention.start()
         self._stack.push_async_callback(retention.stop)
@@ -400,33 +415,8 @@ class Node:
         )
 
     def _explain_call(self, route: Route, caller: str) -> list[dict[str, Any]]:
-        return rungs(
-            route,
-            self.tokens.as_it_would_be(caller),
-            plan=self.plan,
-            namespace=self.catalog.namespace,
-            inbox=self.inbox,
-            approvers=self.anchors,
-            budgets=self.budgets,
-        )
-
-    def _make_gate(self) -> Gate:
-        gate = Gate(
-            self.inbox,
-            self.anchors,
-            self.judge,
-            self.dispatch.guard,
-            self.clock,
-            aggregator_id=self.identity.aggregator_id,
-            operator_url=self.passkeys.url,
-        )
-        gate.ruled = self.definitions.get
-        self.deciding.is_current = self._is_current
-        self.dispatch.gate = gate
-        self.confirmations = Confirmations(gate, self.deciding, self.dispatch, self.clock, self._find_tool)
-        self.dispatch.confirmations = self.confirmations
-        self.catalog.on_redefined.append(gate.definitions_changed)
-        return gate
+        met = self.dispatch.guard.explain(route, self.tokens.as_it_would_be(caller))
+        return [{"rung": one.check, "name": one.name, "verdict": one.verdict, "reason": one.reason} for one in met]
 
     def _is_current(self, approval: Approval) -> bool:
         """A tool that is not listed now may come back as it was."""

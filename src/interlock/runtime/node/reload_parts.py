@@ -60,9 +60,7 @@ class _Takes:
     def _limit(self, new: Plan) -> None:
         node = self._node
         node.current.replace(new)
-        node.budgets.declared = new.budget.limits
-        if is_limited(new):
-            node.dispatch.enforce(node.budgets)
+        node.budgets.limit(new.budget.limits, enforced=is_limited(new))
 
     async def tools(self, old: Plan, new: Plan) -> None:
         node = self._node

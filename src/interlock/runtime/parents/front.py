@@ -20,8 +20,8 @@ from interlock.protocol.mcp.methods import CANCELLED, INITIALIZE, LISTEN, LOG_ME
 from interlock.runtime.audience import Audience
 from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Principal
-from interlock.runtime.calls.guard import BUSY
 from interlock.runtime.calls.incoming_route import Hop
+from interlock.runtime.calls.refusals import BUSY
 from interlock.runtime.fronts.legacy import LegacyDesk
 from interlock.runtime.fronts.modern import EVENTS, Listener, ModernDesk
 from interlock.runtime.fronts.sessions import CHANGED, Session

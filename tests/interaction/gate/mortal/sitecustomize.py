@@ -35,10 +35,10 @@ def watch_the_drawer(name: str, status: str, when: str) -> None:
 
 def watch_the_link() -> None:
     from interlock.runtime.calls.call import Call
-    from interlock.runtime.gate.gate import Gatekeeper
+    from interlock.runtime.dispatch import sender
 
     if STEP == "sent":
-        Gatekeeper.sent = lambda self, call, link: die()  # type: ignore[method-assign]
+        sender.forbid_resending = lambda call, link: die()
     else:
         heard = Call.on_response
 

@@ -35,12 +35,13 @@ from interlock.protocol.mcp.mrtr import read_input_required
 from interlock.runtime.calls.call import OK, Call, Outcome
 from interlock.runtime.calls.guard import Admitted
 from interlock.runtime.drivers.contracts import audit_rows as call_records
-from interlock.runtime.drivers.contracts.contract import Prepared, Served
+from interlock.runtime.drivers.contracts.contract import Decision, Prepared, Served
 from interlock.runtime.drivers.contracts.leased_call import (
     INTERNAL,
     MESSAGE_CHARS_MAX,
     UNREACHABLE,
     LentCall,
+    as_fault,
     unreachable,
 )
 from interlock.runtime.drivers.contracts.uri_check import maybe_denied
@@ -67,32 +68,32 @@ class ContractCall(LentCall, eq=False, kw_only=True):
     sent_at: float | None = None  # while it is with a server
     left: bool = False  # some server has had it
 
-    # Out
+    # Before it is admitted
 
-    def check_input(self) -> None:
+    def argument_fault(self) -> Fault | None:
         """It depends on no driver, and nobody is asked to agree to what cannot be sent."""
         params = self.params
         try:
             self.given = decode_value(params["arguments"]) if "arguments" in params else {}
         except CodecError:
-            self.refuse(_ARGUMENTS_UNREADABLE, 200)
-            return
+            return _ARGUMENTS_UNREADABLE
         if "requestState" in params:
             opened = round_state.open_untrusted(params["requestState"])
             if opened is None:
-                self.refuse(_STATE_INVALID, 200)
-                return
+                return _STATE_INVALID
             self.pinned, self.state = opened
         error = self.served.maybe_fault(self.given, self.caller)
-        if error is not None:
-            self.fail(error)
+        return None if error is None else as_fault(error)
 
-    def depart(self, admitted: Admitted[Call]) -> None:
-        self.admitted = admitted
-        served, lender = self.served, self.lender
-        decision = served.decide(self.given, self.pinned, lender.clock)
-        error = decision.resolution.error
-        caller = self.caller
+    def availability_fault(self) -> Fault | None:
+        decision = self.served.decide(self.given, self.pinned, self.lender.clock)
+        if decision.resolution.error is None:
+            return None
+        self._record(decision)
+        return as_fault(decision.resolution.error)
+
+    def _record(self, decision: Decision) -> None:
+        lender, caller, error = self.lender, self.caller, decision.resolution.error
         lender.recorder.add_made(
             (
                 call_records.resolved,
@@ -100,11 +101,19 @@ class ContractCall(LentCall, eq=False, kw_only=True):
                 caller.principal.name,
                 caller.via,
                 self.target,
-                served.workspace,
+                self.served.workspace,
                 decision.row,
                 None if error is None else error.code,
             )
         )
+
+    # Out
+
+    def depart(self, admitted: Admitted[Call]) -> None:
+        self.admitted = admitted
+        decision = self.served.decide(self.given, self.pinned, self.lender.clock)
+        error = decision.resolution.error
+        self._record(decision)
         if error is not None:
             self.fail(error)
             return

@@ -120,7 +120,7 @@ class Served:
         self._last: tuple[list[tuple[object, ...]], Decision] | None = None
         self._prepared: dict[int, Prepared] = {}
 
-    # Rung 7
+    # Check 7 of the guard
 
     def maybe_fault(self, given: Any, caller: Caller) -> DriverError | None:
         """AIP-14.rules-4: the host checks input and context before anything is chosen."""
@@ -133,7 +133,7 @@ class Served:
                 return DriverError(code="input_invalid", message=f"{CONTEXT}: {fault}")
         return None
 
-    # Rung 8
+    # Check 8 of the guard
 
     def decide(self, given: Mapping[str, Any], pinned: str | None, clock: Clock) -> Decision:
         dropped = self._dropped.intersection(given) if self._dropped else _NOTHING

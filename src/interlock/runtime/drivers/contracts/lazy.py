@@ -8,6 +8,7 @@ from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.calls.guard import Guard
 from interlock.runtime.catalog.catalog import Catalog
+from interlock.runtime.catalog.routes import Route
 from interlock.runtime.links.link_events import LinkEvents
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class LazyContracts:
         taken: Mapping[str, object],
         link_events: LinkEvents,
         clock: Clock,
-        guard: Guard,
+        guard: Guard[Route],
         recorder: Recorder,
         keep: Callable[[Iterable[str]], None],
     ) -> None:

@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.jsonrpc.codec import encode_result
-from interlock.protocol.jsonrpc.errors import TOOL_DEGRADED, Fault
+from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, TOOL_DEGRADED, Fault
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import META_CAPABILITIES, NAMED_BY
 from interlock.protocol.mcp.results import result_to_legacy
@@ -24,7 +24,9 @@ from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.link_state import RETRY_AFTER_MS
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.calls.call import Call, Outcome
-from interlock.runtime.calls.guard import Admitted, Guard, Refuse
+from interlock.runtime.calls.check import Refuse
+from interlock.runtime.calls.guard import Admitted, Guard
+from interlock.runtime.catalog.routes import Route
 from interlock.runtime.drivers.interfaces import Lease, Provider
 from interlock.runtime.links.link import Link
 
@@ -39,11 +41,21 @@ UNREACHABLE: Final = frozenset(("tool_unavailable", "upstream_error"))  # where 
 INTERNAL: Final = DriverError(code="internal", message="something failed inside the node; its log says more")
 
 
+class DriverFault(Fault, frozen=True, kw_only=True):
+    """A refusal that a tool's result says, as every other error of a driver."""
+
+    error: DriverError
+
+
+def as_fault(error: DriverError) -> DriverFault:
+    return DriverFault(INVALID_PARAMS, error.code, {"reason": error.code}, error=error)
+
+
 class Lender(Protocol):
     """What a call needs of whoever offers it."""
 
     @property
-    def guard(self) -> Guard: ...
+    def guard(self) -> Guard[Route]: ...
 
     @property
     def clock(self) -> Clock: ...
@@ -63,9 +75,6 @@ class LentCall(Call, eq=False, kw_only=True):
     since: float | None = None  # when it was first sent: its time began
     approved: bool = False  # a person released this very call: once it has left it is never sent again
 
-    def check_input(self) -> None:
-        """Answer it where its arguments are not as they must be."""
-
     def depart(self, admitted: Admitted[Call]) -> None:
         """It was admitted: find a server and send it."""
         raise NotImplementedError
@@ -81,6 +90,12 @@ class LentCall(Call, eq=False, kw_only=True):
     def fail(self, error: DriverError) -> None:
         """End it with this."""
         raise NotImplementedError
+
+    def refuse(self, fault: Fault, status: int) -> None:
+        if isinstance(fault, DriverFault):
+            self.fail(fault.error)
+        else:
+            super().refuse(fault, status)
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Something of it that takes time. Whatever goes wrong there ends the call, not only the work."""

@@ -23,7 +23,8 @@ from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.link_state import LinkState, Outlook
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.calls.call import Call, CallFactory
-from interlock.runtime.calls.guard import RELISTED, Admitted, Guard
+from interlock.runtime.calls.guard import Admitted, Guard
+from interlock.runtime.calls.refusals import RELISTED
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.drivers.contracts.call import ContractCall
 from interlock.runtime.drivers.contracts.contract import Served
@@ -41,7 +42,7 @@ _PARAMS: Final = Call.__struct_fields__.index("params")
 
 
 class ContractLink(Link):
-    def __init__(self, segment: str, events: LinkEvents, clock: Clock, guard: Guard, recorder: Recorder) -> None:
+    def __init__(self, segment: str, events: LinkEvents, clock: Clock, guard: Guard[Route], recorder: Recorder) -> None:
         super().__init__(ServerPlan(segment=segment, reach=Dial(url="")), events, clock, vendor_meta=False)
         self.kind, self.transport = "contracts", "none"
         self.guard = guard
@@ -99,18 +100,11 @@ class ContractLink(Link):
             return call
         exposed = self.shown.tools.get(route.original)
         if exposed is None:
-            return Call(*fields)
+            return _WithdrawnToolCall(*fields)
         says = {"name": route.wire_name}
         return RawCall(
             *fields, lender=self, asked=dict(params), provider=exposed.provider, says=says, approved=approved
         )
-
-    def check_input(self, call: Call) -> None:
-        """Guard rung 7. What was listed and is offered no more is refused too."""
-        if isinstance(call, LentCall):
-            call.check_input()
-        else:
-            call.refuse(RELISTED, 200)
 
     def new_request(self, what: str, *fields: Any) -> Call:
         method = fields[_METHOD]
@@ -155,6 +149,13 @@ class ContractLink(Link):
 
     def _new_raw_call(self, provider: Provider, says: dict[str, Any], *fields: Any) -> RawCall:
         return RawCall(*fields, lender=self, asked=dict(fields[_PARAMS]), provider=provider, says=says)
+
+
+class _WithdrawnToolCall(Call, eq=False):
+    """A call of a tool that was listed and is offered no more."""
+
+    def argument_fault(self) -> Fault:
+        return RELISTED
 
 
 def _refused(call: Call, fault: Fault) -> Call:

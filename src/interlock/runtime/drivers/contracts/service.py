@@ -22,6 +22,7 @@ from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.calls.guard import Guard
 from interlock.runtime.catalog.catalog import Catalog
+from interlock.runtime.catalog.routes import Route
 from interlock.runtime.drivers.contracts.contract import Served
 from interlock.runtime.drivers.contracts.link import ContractLink
 from interlock.runtime.drivers.contracts.table import ContractTable
@@ -41,7 +42,7 @@ class Contracts:
         taken: Mapping[str, object],
         link_events: LinkEvents,
         clock: Clock,
-        guard: Guard,
+        guard: Guard[Route],
         recorder: Recorder,
         keep: Callable[[Iterable[str]], None],
     ) -> None:

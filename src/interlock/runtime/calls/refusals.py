@@ -1,0 +1,50 @@
+"""Refusals that several parts of a node make: a link that cannot be used, a name that is not listed, a held call."""
+
+from typing import Any, Final, assert_never
+
+from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, TOOL_DEGRADED, UNAVAILABLE, Fault
+from interlock.runtime.base.clock import rfc3339
+from interlock.runtime.base.link_state import LinkState, Standing
+from interlock.runtime.calls.check import CheckNumber, Refuse
+
+_REASONS: Final = {LinkState.UNAUTHORISED: "unauthorised", LinkState.CONNECTING: "relisting"}
+
+# MCP-AX 5.2: -32601, though MCP itself would say -32602.
+NOT_FOUND: Final = Fault(METHOD_NOT_FOUND, "tool_not_found", {"reason": "tool_not_found"})
+
+BUSY: Final = Fault(
+    TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "outcome": "not_sent", "retry_after_ms": 1000}
+)
+
+RELISTED: Final = Fault(
+    TOOL_DEGRADED, "tool_degraded", {"reason": "relisting", "outcome": "not_sent", "retry_after_ms": 0}
+)
+
+# A call that waits for a person: the gate says what for (`Guard.release`).
+HELD: Final = Refuse(CheckNumber.GATE, Fault(UNAVAILABLE, "unavailable", {"reason": "confirmation_required"}))
+
+
+def maybe_unusable(standing: Standing) -> Refuse | None:
+    """The refusal of a call to a link that stands so; None where it takes calls."""
+    match standing.state:
+        case LinkState.READY | LinkState.SLOW:
+            return None
+        case LinkState.CONNECTING | LinkState.DEGRADED | LinkState.UNAUTHORISED | LinkState.FAILED:
+            return Refuse(CheckNumber.AVAILABILITY, degraded(standing))
+        case LinkState.STOPPED | LinkState.ASLEEP:
+            return Refuse(CheckNumber.AVAILABILITY, degraded(standing))
+        case _:
+            assert_never(standing.state)
+
+
+def degraded(standing: Standing) -> Fault:
+    unauthorised = standing.state is LinkState.UNAUTHORISED
+    data: dict[str, Any] = {
+        "reason": _REASONS.get(standing.state, "subserver_unreachable"),
+        "since": rfc3339(standing.since_wall),
+        "retry_after_ms": standing.retry_after_ms,
+        "mcpax_code": -32002,  # the draft's own number, which 2026-07-28 does not let us send as the code
+    }
+    if unauthorised:  # why exactly is for the operator: it may name hosts
+        data["next"] = "an operator looks at it: interlock status"
+    return Fault(TOOL_DEGRADED, "tool_degraded", data)

@@ -1,0 +1,1 @@
+"""The checks of the guard, one module each. `guard_checks` beside this package lists them."""

@@ -1,0 +1,69 @@
+"""Check 10: does a person have to agree first? A held call passes by `Guard.release`, never here."""
+
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+
+from interlock.config.plan import GatePlan
+from interlock.protocol.approvals.state import Status
+from interlock.protocol.ax.confirmation.policy import Hold
+from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.calls.call import Call, CallLink
+from interlock.runtime.calls.caller import Principal
+from interlock.runtime.calls.check import CheckNumber, Refuse, Verdict
+from interlock.runtime.calls.refusals import HELD
+from interlock.runtime.catalog.routes import Route
+from interlock.runtime.gate.gate import Approvers
+
+
+class GateCheck:
+    number = CheckNumber.GATE
+    name = "gate"
+    is_common = False
+
+    def __init__(self, inbox: Inbox, approvers: Approvers, plan: Callable[[], GatePlan]) -> None:
+        """`plan`: [gate] of the configuration as it is now."""
+        self._inbox = inbox
+        self._approvers = approvers
+        self._plan = plan
+
+    def applies_to(self, route: Route) -> bool:
+        return route.is_held
+
+    def check(self, call: Call, link: CallLink) -> Refuse | None:
+        hold = call.hold
+        if hold is None:  # nobody could be asked
+            return HELD
+        return hold.refusal(call) if hold.is_waiting else None
+
+    def explain(self, route: Route, caller: Principal) -> Verdict:
+        held = self.applies_to(route)
+        reason = self._why_held(route, caller) if held else self._why_not(route)
+        return Verdict(check=self.number, name=self.name, verdict="hold" if held else "pass", reason=reason)
+
+    def _why_held(self, route: Route, caller: Principal) -> str:
+        if route.gate is not None and route.gate.hold is Hold.DEFINITION:
+            found = self._inbox.find_definition(route.qualified, route.digest)
+            how = f"interlock approve {found.id}" if found is not None else "the first call asks"
+            return f"nobody has said yet what it does: {how}"
+        names = self._approvers.approving(route.qualified)
+        by = f"proof by {', '.join(names)}" if names else "nobody can: interlock init makes an operator key"
+        waiting = self._inbox.listed((Status.PENDING, Status.APPROVED))
+        mine = [one for one in waiting if one.requested_by == caller.name and one.tool == route.qualified]
+        told = [self._cause(route), by]
+        if mine:
+            told.append(", ".join(f"{one.id} {one.status.value}" for one in mine))
+        return "; ".join(told)
+
+    def _cause(self, route: Route) -> str:
+        if any(fnmatchcase(route.qualified, pattern) for pattern in self._plan().also):
+            return "gate.also names it"
+        by_contract = route.gate is not None and route.gate.by_contract
+        return "its contract asks for every call" if by_contract else "it cannot be undone"
+
+    def _why_not(self, route: Route) -> str:
+        if route.gate is not None:
+            return "a hop below asks" if route.gated else "nothing is held here; a hop below may ask"
+        if route.irreversible:
+            mode = self._plan().mode
+            return 'gate.unannotated is "allow"' if route.is_open and mode != "open" else f'gate.mode is "{mode}"'
+        return "it can be undone" if route.capability is not None and route.capability.mutable else "it changes nothing"

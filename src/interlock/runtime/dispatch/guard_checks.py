@@ -1,0 +1,45 @@
+"""The list of the guard's checks. A new check is a module in `checks` and a line in `admission_checks`.
+
+`Guard` asks them in the order of their numbers (SURFACE 8), whatever the order here.
+"""
+
+from interlock.runtime.base.current_plan import CurrentPlan
+from interlock.runtime.calls.budgets import Budgets
+from interlock.runtime.calls.check import Check
+from interlock.runtime.calls.guard import Guard
+from interlock.runtime.catalog.routes import Route
+from interlock.runtime.dispatch.checks.arguments import ArgumentsCheck
+from interlock.runtime.dispatch.checks.availability import AvailabilityCheck
+from interlock.runtime.dispatch.checks.budget import BudgetCheck
+from interlock.runtime.dispatch.checks.commit import CommitCheck
+from interlock.runtime.dispatch.checks.gate import GateCheck
+from interlock.runtime.dispatch.checks.route import RouteCheck
+from interlock.runtime.dispatch.checks.send import SendCheck
+from interlock.runtime.gate.gate import Approvers, Gate
+
+
+def admission_checks(
+    route_check: RouteCheck, budgets: Budgets, gate: Gate, approvers: Approvers, current: CurrentPlan
+) -> list[Check[Route]]:
+    return [
+        # 3, the operation of MCP-AQL, is to come.
+        route_check,
+        # 5, the state of the agent, and 6, the names registry, are to come.
+        ArgumentsCheck(),
+        AvailabilityCheck(current.plan.limits.calls_in_flight),
+        BudgetCheck(budgets),
+        GateCheck(gate.inbox, approvers, lambda: current.plan.gate),
+    ]
+
+
+def make_guard(
+    route_check: RouteCheck, budgets: Budgets, gate: Gate, approvers: Approvers, current: CurrentPlan
+) -> Guard[Route]:
+    """`current`: the configuration as it is now."""
+    return Guard(
+        admission_checks(route_check, budgets, gate, approvers, current),
+        commit=CommitCheck(gate, budgets),
+        send=SendCheck(),
+        budgets=budgets,
+        calls_max=current.plan.limits.calls_in_flight,
+    )

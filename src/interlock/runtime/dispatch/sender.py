@@ -1,0 +1,171 @@
+"""From a call to its link: through the guard, at once where that is possible, else as soon as it may be sent.
+
+One way: the guard admits, refuses or holds. What is held, or waits for a server that is being started again, is sent by
+a task of its own once the guard releases it. Nothing is sent that the guard did not admit.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping
+from math import inf
+from typing import Any, Final
+
+from interlock.protocol.jsonrpc.codec import encode_result
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.ladder import HTTP_STATUS
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.calls.budgets import Budgets
+from interlock.runtime.calls.call import Call, Outcome
+from interlock.runtime.calls.check import CheckNumber, Refuse
+from interlock.runtime.calls.guard import Admitted, Guard
+from interlock.runtime.calls.refusals import BUSY, HELD, NOT_FOUND
+from interlock.runtime.catalog.catalog import Catalog
+from interlock.runtime.catalog.routes import Route
+from interlock.runtime.credentials.consents import Consent
+from interlock.runtime.credentials.errors import Unobtainable
+from interlock.runtime.dispatch.checks.route import RouteCheck
+from interlock.runtime.dispatch.checks.send import forbid_resending
+from interlock.runtime.dispatch.handler import Handler
+from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.link import Crowded, Link, Personal
+from interlock.runtime.links.unauthorized_retry import unauthorised
+from interlock.store.ports import StoreError
+
+log = logging.getLogger("interlock.dispatch")
+
+RESPAWN_WAIT_S: Final = 5.0  # how long a call waits for a server that is being started again
+
+
+class Sender(Handler):
+    def __init__(
+        self,
+        catalog: Catalog,
+        keepers: Mapping[str, Keeper],
+        recorder: Recorder,
+        clock: Clock,
+        budgets: Budgets,
+        *,
+        guard: Guard[Route],
+        route_check: RouteCheck,
+        latency_meta: bool,
+    ) -> None:
+        super().__init__(catalog, keepers, recorder, clock, budgets, latency_meta=latency_meta)
+        self.guard = guard
+        self._route_check = route_check
+        self._waiting: set[asyncio.Task[None]] = set()
+
+    def go(self, call: Call, link: Link) -> Call:
+        if link.personal is not None:
+            own = link.personal.ready(call.caller.principal.name)
+            if own is None:
+                return self._go_personally(call, link, link.personal)
+            link = own
+        verdict = self.guard.admit(call, link)
+        if isinstance(verdict, Refuse):
+            if verdict is not HELD and not self._may_wait(verdict, link):
+                return self._refuse(call, verdict)
+        elif call.after is None:
+            self._register(call, link)
+            link.send(verdict)
+            return call
+        self._register(call, link)
+        call.deadline = inf  # the time of its class begins when it is sent (MCP-AX 7.3); until then other bounds hold
+        self._wait(self._send_when_ready(call, link))
+        return call
+
+    def _wait(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+
+    def _may_wait(self, refused: Refuse, link: Link) -> bool:
+        return refused.check is CheckNumber.AVAILABILITY and refused.fault is not BUSY and self._may_return_soon(link)
+
+    def _may_return_soon(self, link: Link) -> bool:
+        """A child that ended is started again on demand; one that keeps ending is not waited for."""
+        keeper = self._keepers.get(link.segment)
+        return keeper is not None and keeper.may_return_soon
+
+    async def _send_when_ready(self, call: Call, link: Link) -> None:
+        if call.after is not None:
+            await asyncio.wait((call.after,))
+        verdict = self.guard.admit(call, link)
+        is_away = link.pipe is None or (isinstance(verdict, Refuse) and self._may_wait(verdict, link))
+        if is_away and self._may_return_soon(link) and not call.done:
+            keeper = self._keepers[link.segment]
+            keeper.wake()
+            await keeper.usable_within(RESPAWN_WAIT_S)
+            verdict = self.guard.admit(call, link)
+            if verdict is HELD or not isinstance(verdict, Refuse):
+                verdict = self._route_check.maybe_relisted(call) or verdict
+        await self._settle(call, link, verdict)
+
+    async def _settle(self, call: Call, link: Link, verdict: Admitted[Call] | Refuse) -> None:
+        """Send it or refuse it; what is held waits for its release first."""
+        is_released = verdict is HELD and not call.done
+        if is_released:
+            verdict = await self.guard.release(call, link)
+        if call.done:
+            return
+        if isinstance(verdict, Refuse):
+            self._refuse(call, verdict, 200)
+            return
+        call.forwarded = self._clock.now()
+        if call.timeout_s is not None:
+            call.deadline = call.forwarded + call.timeout_s
+        link.send(verdict)
+        if is_released:
+            forbid_resending(call, link)
+
+    # Servers that want to know their users
+
+    def _go_personally(self, call: Call, link: Link, personal: Personal) -> Call:
+        refused = self.guard.maybe_refusal(call, link, CheckNumber.AVAILABILITY)
+        if refused is not None:
+            return self._refuse(call, refused)
+        if link.booked >= self.guard.calls_max:
+            return self.refuse(call, BUSY)
+        self._register(call, link)
+        self._wait(self._send_personally(call, link, personal))
+        return call
+
+    async def _send_personally(self, call: Call, link: Link, personal: Personal) -> None:
+        """The user's link is not up: bring it up, or send the user to the page where they can agree to it."""
+        try:
+            found = await personal.open(call.caller.principal.name)
+        except (Unobtainable, StoreError) as error:
+            log.warning("link %s: no token for %s: %s", link.segment, call.caller.principal.name, error)
+            call.on_failed(unauthorised(link.segment), Outcome.REFUSED)
+            return
+        except Crowded:
+            call.on_failed(BUSY, Outcome.REFUSED)
+            return
+        if call.done:
+            return
+        if isinstance(found, Consent):
+            self.ask_consent(call, link.segment, found)
+            return
+        verdict = self.guard.admit(call, found)
+        link.booked -= 1
+        found.booked += 1
+        call.booked = found
+        await self._settle(call, found, verdict)
+
+    # Refusals
+
+    def _refuse(self, call: Call, refused: Refuse, status: int | None = None) -> Call:
+        if refused.result is not None:
+            call.answer(encode_result(call.client_id, refused.result), Outcome.REFUSED)
+            return call
+        if status is not None:
+            call.refuse(refused.fault, status)
+            return call
+        return self.refuse(call, refused.fault)
+
+    def refuse(self, call: Call, fault: Fault) -> Call:
+        """NOT_FOUND is 200 on HTTP: 404 with -32601 means an unknown method there."""
+        status = 200 if fault is NOT_FOUND or call.caller.era is Era.LEGACY else HTTP_STATUS.get(fault.code, 200)
+        call.refuse(fault, status)
+        return call

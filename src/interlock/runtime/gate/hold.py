@@ -1,0 +1,64 @@
+"""What one call of a tool with a gate waits for, and what is known of it until it ends."""
+
+from typing import Protocol
+
+import msgspec
+from msgspec import Raw
+
+from interlock.protocol.ax.confirmation.request_state import Visit
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.runtime.calls.call import Call, Outcome
+from interlock.runtime.calls.check import Refuse, Release
+from interlock.runtime.catalog.routes import Route
+
+
+class Back(msgspec.Struct, frozen=True):
+    """A client that came back with a state of ours."""
+
+    visit: Visit
+    declined: bool
+
+
+class HoldOwner(Protocol):
+    """The gate."""
+
+    def identify(self, call: Call, hold: "GateHold") -> Fault | None: ...
+
+    def refusal(self, call: Call, hold: "GateHold") -> Refuse: ...
+
+    async def approval(self, call: Call, hold: "GateHold") -> Release | Refuse: ...
+
+    def read_answer(self, call: Call, hold: "GateHold", message: bytes) -> bytes: ...
+
+    def end(self, hold: "GateHold", outcome: Outcome) -> None: ...
+
+
+class GateHold(msgspec.Struct, eq=False):
+    """The `CallHold` of a gated call. It refers to the gate and never to its call."""
+
+    gate: HoldOwner
+    route: Route
+    arguments: Raw
+    is_waiting: bool  # False from the start where only a hop below may hold the call
+    back: Back | None = None
+    state: bytes = b""  # what its client brought from the server's last question
+    is_named: bool = False
+    digest: str = ""  # of the call, once it is named; where only a hop below may hold it, of the request
+    approval_id: str | None = None  # once it is used
+    goes_on: bool = False  # its answer was a question: the call is not over
+    answered_here: bool = False  # by the gate, not by anybody below
+
+    def identify(self, call: Call) -> Fault | None:
+        return None if self.is_named else self.gate.identify(call, self)
+
+    def refusal(self, call: Call) -> Refuse:
+        return self.gate.refusal(call, self)
+
+    async def approval(self, call: Call) -> Release | Refuse:
+        return await self.gate.approval(call, self)
+
+    def on_ended(self, call: Call, outcome: Outcome, message: bytes) -> bytes:
+        if not self.answered_here:
+            message = self.gate.read_answer(call, self, message)
+        self.gate.end(self, outcome)
+        return message
