@@ -213,7 +213,7 @@ async def test_an_expired_login_is_noticed_once_kept_and_over_with_another_secre
         assert isinstance(refused, DriverError)
         assert refused.code == "auth_required"
         assert there.calls == 1
-        await until(lambda: provider.state is DriverState.UNAUTHED and not provider._undone)
+        await until(lambda: provider.state is DriverState.UNAUTHED and not provider._login_tasks)
         await provider.stop()
         before = len(there.requests)
         again = await settled(dialled(stage, there.url, **EXPIRES))  # the node was started anew
