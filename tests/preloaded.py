@@ -22,13 +22,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "tests"
 PLAIN = "INTERLOCK_TESTS_PLAIN"  # in the environment of a command or of the run: start it plainly
+SETTINGS = "INTERLOCK_TESTS_SETTINGS"  # see `settings`
 REQUEST_BYTES_MAX = 128 * 1024
 FORK_EXEC_ARGUMENTS = 23  # of Python 3.11 to 3.13; another number is another meaning
 
@@ -53,6 +54,14 @@ def install() -> None:
         subprocess._fork_exec = copies.start
 
 
+def settings(values: Mapping[str, Any]) -> dict[str, str]:
+    """Environment for a command whose modules shall have these values: {"interlock.net.fetch:TIMEOUT_S": 0.5}.
+
+    So a test need not wait for an interval as long as a user's. A name the module does not have is an error.
+    """
+    return {SETTINGS: json.dumps(dict(values))}
+
+
 class Copies:
     """Stands where `subprocess` forks and executes."""
 
@@ -64,7 +73,7 @@ class Copies:
 
     def start(self, *given: Any) -> int:
         pid = self.copied(given) if len(given) == FORK_EXEC_ARGUMENTS else None
-        return self.plainly(*given) if pid is None else pid
+        return self.plainly(*_told(given)) if pid is None else pid
 
     def copied(self, given: Sequence[Any]) -> int | None:
         words, _, close_fds, kept, cwd, environment = given[:6]
@@ -107,6 +116,14 @@ class Copies:
         return ours
 
 
+def _told(given: Sequence[Any]) -> Sequence[Any]:
+    """The same command, by way of this file where it has settings."""
+    words, environment = given[0], given[5]
+    if not any(os.fsencode(each).startswith(SETTINGS.encode()) for each in environment or ()):
+        return given
+    return [[words[0], os.fsencode(Path(__file__).resolve()), b"run", *words[1:]], *given[1:]]
+
+
 def _environment(given: Sequence[bytes] | None) -> dict[str, str]:
     if given is None:
         return dict(os.environ)
@@ -128,7 +145,7 @@ def _starts_alike(env: dict[str, str]) -> bool:
         return False
     early = {name for name in (*env, *os.environ) if name.startswith(("PYTHON", "LC_", "LANG", "LD_"))}
     early -= {"PYTHONUNBUFFERED"}
-    return all(env.get(name) == os.environ.get(name) for name in early) and env.get("PATH") == os.environ.get("PATH")
+    return all(env.get(name) == os.environ.get(name) for name in early)
 
 
 def serve(pipe: socket.socket) -> dict[str, Any] | None:
@@ -193,6 +210,10 @@ def _stream(fd: int, mode: str, errors: str, **options: bool) -> Any:
 
 def run(request: dict[str, Any]) -> None:
     """What the interpreter does with its command line."""
+    for name, value in json.loads(os.environ.pop(SETTINGS, "{}")).items():
+        module, _, attribute = name.partition(":")
+        getattr(importlib.import_module(module), attribute)
+        setattr(sys.modules[module], attribute, value)
     words = request["words"]
     if words[0] == "-m":
         sys.argv = ["-m", *words[2:]]
@@ -223,7 +244,9 @@ def preload() -> None:
     gc.freeze()
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[1] == "run":
+    run({"words": sys.argv[2:], "cwd": str(Path.cwd())})
+elif __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[1])) as control:
         preload()
         asked = serve(control)

@@ -19,9 +19,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests import preloaded
+
 START_SECONDS = 20.0
 MODERN = "2026-07-28"
 LEGACY = "2025-11-25"
+SOONER = {  # a node of the tests looks sooner than a user's whether files have changed
+    "interlock.runtime.node.reload:LOOK_S": 0.2,
+    "interlock.runtime.drivers.registry.service:LOOK_S": 0.2,
+}
 
 
 class RunningNode:
@@ -81,17 +87,20 @@ def running_node(
     extra: str = "",
     env: Mapping[str, str] | None = None,
     announced: bool = True,
+    settings: Mapping[str, Any] | None = None,
 ) -> Iterator[RunningNode]:
     """`servers` is segment -> table of [servers.SEGMENT]; `extra` is TOML that comes before them.
 
+    `settings` are values of the program's modules, see `preloaded.settings`.
     `announced` waits until the node has printed its status; without it, only until its doors are open.
     """
     data = folder / "data"
     config = write_config(folder, servers, extra)
     command = [sys.executable, "-m", "interlock", "serve", "--json", "--config", str(config), "--data", str(data)]
     errors = (folder / "stderr.txt").open("wb")
+    environment = {**os.environ, **preloaded.settings({**SOONER, **(settings or {})}), **(env or {})}
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})}
+        command, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, env=environment
     )
     try:
         status = _read_status(process, folder) if announced else _ask_status(process, data, folder)

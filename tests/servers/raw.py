@@ -11,10 +11,14 @@ python raw.py --list                               every feature and fault with 
 """
 
 import argparse
-import asyncio
 import sys
 
-from rawserver import http, stdio
+if "--http" not in sys.argv:  # started hundreds of times in a test run: without TLS, asyncio is there a fifth sooner
+    sys.modules.setdefault("ssl", None)
+
+import asyncio
+
+from rawserver import stdio
 from rawserver.faults import faults
 from rawserver.features import ALL, FEATURES, USUAL
 from rawserver.guard import Guard, add_arguments
@@ -81,6 +85,8 @@ async def run(options: argparse.Namespace) -> None:
         if "stubborn" in options.behaviour:
             await asyncio.Event().wait()
         return
+    from rawserver import http
+
     pipe = http.HttpPipe(server, token=options.token, always_stream=options.stream, forget_after=options.forget_after)
     if options.guard is not None:
         pipe.guard = Guard(options)

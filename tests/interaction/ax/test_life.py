@@ -241,7 +241,7 @@ async def test_a_node_that_stops_answers_what_is_under_way_and_sends_its_subserv
             stopping = asyncio.create_task(asyncio.to_thread(own.stop))
             with pytest.raises((OSError, InvalidMessage)):
                 while True:
-                    await connect(own)
+                    await (await connect(own)).close()
             may_end.set()
             assert (await calling)["result"]["content"][0]["text"] == "after all"
             assert (await leaf.closed())[0] == 1001

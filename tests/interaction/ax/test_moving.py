@@ -11,7 +11,8 @@ from tests.interaction.ax.tree import ACCESS, ax_url, parent, parents, wait_pare
 from tests.interaction.harness import RunningNode, Wire, running_node, wait_for
 from tests.servers.start import raw
 
-INTERVAL_S = 5.0  # of a node
+INTERVAL_S = 2.0
+BEATING = {"interlock.runtime.parents.parents:HEARTBEAT_MS": int(INTERVAL_S * 1000)}
 TREE = dict[str, RunningNode]
 
 
@@ -22,9 +23,10 @@ def tree(tmp_path: Path) -> Iterator[TREE]:
         nodes = {"root": stack.enter_context(running_node(tmp_path / "root", {}, ACCESS))}
         for name in ("east", "west"):
             said = parents((ax_url(nodes["root"]), name)) + ACCESS
-            nodes[name] = stack.enter_context(running_node(tmp_path / name, {}, said))
+            nodes[name] = stack.enter_context(running_node(tmp_path / name, {}, said, settings=BEATING))
         said = parents((ax_url(nodes["east"]), "gate"), (ax_url(nodes["west"]), "gate")) + ACCESS
-        nodes["gate"] = stack.enter_context(running_node(tmp_path / "gate", {"bench": {"command": raw("all")}}, said))
+        bench = {"bench": {"command": raw("all")}}
+        nodes["gate"] = stack.enter_context(running_node(tmp_path / "gate", bench, said, settings=BEATING))
         stack.callback(lambda: nodes["east"].process.kill())  # also when it is frozen
         wait_for(lambda: _answers(nodes["root"], "east__gate__bench__echo"))
         yield nodes

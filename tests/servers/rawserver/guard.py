@@ -91,6 +91,8 @@ class Guard:
         return await asyncio.to_thread(self._ask, token) if token else None
 
     def _ask(self, token: str) -> dict[str, Any] | None:
+        import urllib.request
+
         data = json.dumps({"do": "judge", "token": token}).encode()
         import urllib.request  # a tenth of a second that every other server would wait for
 

@@ -16,7 +16,7 @@ from interlock.net.message_pipe import MessagePipe, MessageSink
 from interlock.net.websocket.dial import HUNG_UP, DialFailed, dial
 from interlock.protocol.ax import errors
 from interlock.protocol.ax.budget import Limits
-from interlock.protocol.ax.messages import DEREGISTER, REGISTER, SUBPROTOCOL, VERSION, Register
+from interlock.protocol.ax.messages import DEREGISTER, HEARTBEAT_MS, REGISTER, SUBPROTOCOL, VERSION, Register
 from interlock.protocol.ax.registration.authority import maybe_authority
 from interlock.protocol.ax.registration.registrant import FAREWELL_S, Failed, Joined, Left
 from interlock.protocol.jsonrpc.codec import decode_array, decode_object
@@ -77,6 +77,7 @@ class Parents(Uplink):
             tools=True,
             resources=True,
             notifications=True,
+            heartbeat_interval_ms=HEARTBEAT_MS,
             version=VERSION,
             tree=plan.ax.tree,
             subtree_ids=subtree_ids,
