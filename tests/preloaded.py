@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "tests"
 PLAIN = "INTERLOCK_TESTS_PLAIN"  # in the environment of a command or of the run: start it plainly
 SETTINGS = "INTERLOCK_TESTS_SETTINGS"  # see `settings`
+FIRST = "INTERLOCK_TESTS_FIRST"  # a script that is run before the command, in its process
 REQUEST_BYTES_MAX = 128 * 1024
 FORK_EXEC_ARGUMENTS = 23  # of Python 3.11 to 3.13; another number is another meaning
 
@@ -38,7 +39,7 @@ CLONE_PARENT = 0x00008000
 CLONE_NUMBERS = {"x86_64": 56, "aarch64": 220}
 
 USED_LATE = (  # imported inside of functions of the program, or by the fixture servers
-    *("argparse", "http.server", "jsonschema_rs", "re2", "rich.console", "rich.json", "rich.live", "rich.text"),
+    *("argparse", "http.server", "jwt", "jsonschema_rs", "re2", "rich.console", "rich.json", "rich.live", "rich.text"),
     *("ruamel.yaml", "uvicorn", "uvicorn.protocols.http.httptools_impl", "uvloop", "websockets.speedups"),
     *("cryptography.hazmat.primitives.ciphers.aead", "cryptography.x509", "cryptography.x509.verification"),
     *("cryptography.hazmat.primitives.asymmetric.ec", "cryptography.hazmat.primitives.asymmetric.ed25519"),
@@ -119,7 +120,7 @@ class Copies:
 def _told(given: Sequence[Any]) -> Sequence[Any]:
     """The same command, by way of this file where it has settings."""
     words, environment = given[0], given[5]
-    if not any(os.fsencode(each).startswith(SETTINGS.encode()) for each in environment or ()):
+    if not any(each.startswith((f"{SETTINGS}=".encode(), f"{FIRST}=".encode())) for each in environment or ()):
         return given
     return [[words[0], os.fsencode(Path(__file__).resolve()), b"run", *words[1:]], *given[1:]]
 
@@ -144,8 +145,8 @@ def _starts_alike(env: dict[str, str]) -> bool:
     if PLAIN in env:
         return False
     early = {name for name in (*env, *os.environ) if name.startswith(("PYTHON", "LC_", "LANG", "LD_"))}
-    early -= {"PYTHONUNBUFFERED"}
-    return all(env.get(name) == os.environ.get(name) for name in early)
+    early -= {"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"}
+    return all(env.get(name, "") == os.environ.get(name, "") for name in early)
 
 
 def serve(pipe: socket.socket) -> dict[str, Any] | None:
@@ -214,6 +215,8 @@ def run(request: dict[str, Any]) -> None:
         module, _, attribute = name.partition(":")
         getattr(importlib.import_module(module), attribute)
         setattr(sys.modules[module], attribute, value)
+    if first := os.environ.pop(FIRST, ""):
+        runpy.run_path(first)
     words = request["words"]
     if words[0] == "-m":
         sys.argv = ["-m", *words[2:]]

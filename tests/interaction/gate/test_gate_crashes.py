@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import preloaded
 from tests.interaction.gate.actuator import command
 from tests.interaction.gate.held import ANCHORED, ERAS, MARK, Client, Diary, approve, proof, served
 from tests.interaction.harness import RunningNode, running_node, wait_for
 from tests.servers.start import serving
 
-MORTAL = Path(__file__).parent / "mortal"
+MORTAL = Path(__file__).parent / "mortal.py"
 # step -> the status afterwards, how often it was done, whether the next identical call runs it
 STEPS = {
     "create:pending:before": (None, {0}, False),
@@ -32,8 +33,7 @@ STEPS = {
 
 
 def mortal(step: str) -> dict[str, str]:
-    path = os.pathsep.join(filter(None, (str(MORTAL), os.environ.get("PYTHONPATH"))))
-    return {"MORTAL": step, "PYTHONPATH": path}
+    return {"MORTAL": step, preloaded.FIRST: str(MORTAL)}
 
 
 def live_and_die(node: RunningNode, era: str) -> None:

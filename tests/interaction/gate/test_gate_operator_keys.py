@@ -19,8 +19,8 @@ class Person:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-        self.env = {**kept, "HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path)}
+        kept = {name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ}
+        self.env = {**kept, "HOME": str(home)}
 
     def run(self, node: RunningNode, *words: str, passphrase: str | None = PASSPHRASE) -> Any:
         given = {} if passphrase is None else {"INTERLOCK_PASSPHRASE": passphrase}

@@ -340,7 +340,7 @@ def test_a_passkey_is_made_by_command_and_browser_and_counts_once_configured(tmp
 
 def test_without_a_node_init_writes_the_file_and_says_what_comes_next(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "interlock", "init", "--passkey", "--data", str(tmp_path / "data")]
-    here: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}}
+    here: dict[str, Any] = {"cwd": tmp_path, "env": dict(os.environ)}
     done = subprocess.run(command, **here, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
     assert "interlock init --passkey" in done.stdout

@@ -5,6 +5,7 @@ Both are programs of their own that know nothing of the node but what a held cal
 
 import http.client
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -278,7 +279,7 @@ def test_a_revoked_operator_key_releases_nothing_any_more(tmp_path: Path) -> Non
     with gated_node(tmp_path / "node", diary, ANCHORED) as node, Client(node) as client:
         approved, pending = client.held("plant.fire", {"n": 1}), client.held("plant.fire", {"n": 2})
         approve(node, approved)
-        home = {"env": {"HOME": str(tmp_path), "PATH": "", "PYTHONPATH": ":".join(sys.path)}}
+        home = {"env": {**os.environ, "HOME": str(tmp_path), "PATH": ""}}
         done = node.cli("access", "key", "ada", "--revoke", "--json", **home)
         assert json.loads(done.stdout)["voided"] == [approved["confirmation_id"]], done.stderr
         assert client.held("plant.fire", {"n": 1})["confirmation_id"] != approved["confirmation_id"]

@@ -94,7 +94,6 @@ class Guard:
         import urllib.request
 
         data = json.dumps({"do": "judge", "token": token}).encode()
-        import urllib.request  # a tenth of a second that every other server would wait for
 
         with urllib.request.urlopen(f"{self._options.guard}/control", data, timeout=20) as answer:
             told: dict[str, Any] | None = json.loads(answer.read())

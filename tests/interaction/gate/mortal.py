@@ -1,4 +1,4 @@
-"""A node that dies at one step of an approval's life, as by kill -9. Python imports this before the program.
+"""A node that dies at one step of an approval's life, as by kill -9. This is run before the program.
 
 MORTAL names the step: `create` or `update`, the status that is being written, `before` or `after` it is on disk; or
 `sent` (the call has left), `heard` (its answer has come).
