@@ -3,6 +3,7 @@
 import gc
 import importlib.util
 import json
+import os
 import signal
 import sys
 from collections.abc import Generator, Iterable
@@ -20,7 +21,12 @@ DURATIONS = ROOT / "tests" / "durations.json"
 WORST_FIRST = ("failed", "skipped", "passed")
 
 # A property is about values; how long a shared machine takes for one example says nothing about it.
-settings.register_profile("interlock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "interlock",
+    deadline=None,
+    max_examples=2000 if os.environ.get("TESTS_SOAK") == "1" else 60,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("interlock")
 
 

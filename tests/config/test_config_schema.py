@@ -11,6 +11,7 @@ import pytest
 from config_project import Project
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.scale import many
 
 from interlock.config.effective import MASK, effective
 from interlock.config.keys import SECTIONS, TOP
@@ -292,7 +293,7 @@ ANYTHING = st.recursive(
 
 
 @given(choice=st.sampled_from(EVERY_KEY), value=ANYTHING)
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=many(100, 4000), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_loader_accepts_nothing_that_the_schema_refuses(
     project: Project, choice: tuple[Section | None, Key], value: Any
 ) -> None:

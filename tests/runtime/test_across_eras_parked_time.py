@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from tests.runtime.parked import ELICIT, FILLED, FORM, Place, filled, finish, park, place, since, steps
+from tests.scale import many
 
 from interlock.runtime.calls import parking
 from interlock.runtime.calls.call import Call
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-MANY = 1000
+MANY = many(200, 1000)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -221,7 +222,7 @@ async def settled(here: Place) -> dict[str, int]:
     return {**here.held(), "calls": calls}
 
 
-async def test_nothing_grows_after_a_thousand_parked_and_resumed(here: Place) -> None:
+async def test_nothing_grows_after_many_parked_and_resumed(here: Place) -> None:
     async def whole() -> None:
         arguments, said = await park(here, "many", name="web__interview")
         done = await here.again("web__interview", arguments, said, filled(said)).result()
@@ -234,7 +235,7 @@ async def test_nothing_grows_after_a_thousand_parked_and_resumed(here: Place) ->
     assert since(before, await settled(here)) == {}
 
 
-async def test_nothing_grows_after_a_thousand_parked_and_abandoned(here: Place) -> None:
+async def test_nothing_grows_after_many_parked_and_abandoned(here: Place) -> None:
     before = await settled(here)
     await abandon(here, MANY)
     async with asyncio.timeout(15):

@@ -4,6 +4,7 @@ import ast
 import importlib
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -60,7 +61,8 @@ def texts(node: ast.expr, module: ModuleType) -> Iterator[str]:
             yield value
 
 
-def printed() -> set[str]:
+@cache
+def printed() -> frozenset[str]:
     all_trees = list(trees())
     known = takers(all_trees)
     found: set[str] = set()
@@ -80,7 +82,7 @@ def printed() -> set[str]:
             if place is not None and place < len(node.args):
                 given.append(node.args[place])
             found.update(text for each in given for text in texts(each, module))
-    return {each for each in found if re.fullmatch(r"[a-z]+(_[a-z]+)*", each)}
+    return frozenset(each for each in found if re.fullmatch(r"[a-z]+(_[a-z]+)*", each))
 
 
 def documented() -> set[str]:
