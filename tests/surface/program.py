@@ -16,7 +16,6 @@ import pytest
 
 from interlock.surface.cli.app import run
 
-SOURCE = Path(__file__).resolve().parents[2] / "src"
 PATIENCE_S = 20.0
 
 
@@ -95,10 +94,11 @@ class Interlock:
         self.folder = folder
         self.data = folder / "data"
         (self.data / "run").mkdir(parents=True)
-        kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "LC_ALL", "TMPDIR")}
+        # With these as they are, the program is started as a copy of one that has been imported (tests/preloaded.py).
+        alike = ("PATH", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+        kept = {name: value for name, value in os.environ.items() if name in alike}
         self.env = kept | {
             "HOME": str(folder),
-            "PYTHONPATH": str(SOURCE),
             "INTERLOCK_DATA": str(self.data),
             "TZ": "UTC",
         }
