@@ -69,6 +69,7 @@ check: $(VENV)/.dev
 	@$(BIN)/python -m pytest --quiet tests/test_architecture.py tests/test_words.py tests/test_newcomer.py
 	@$(BIN)/python spec/conformance.py --check
 	@$(BIN)/python spec/ax_reference.py --check
+	@$(BIN)/python spec/operator_api.py --check
 	@$(BIN)/python spec/commands_reference.py --check
 
 conformance: $(VENV)/.dev $(VENV)/.sandbox

@@ -203,8 +203,9 @@ class House:
 
     def used(self, segment: str = "leaf") -> dict[str, int]:
         """What the operator sees of a link's budget."""
-        shown = self.node.operations.links.get(segment)["budget"]
-        return {name: limit["used"] for name, limit in shown.items()}
+        shown = self.node.operations.links.get(segment).budget
+        assert shown is not None
+        return {name: limit.used for name, limit in shown.items()}
 
 
 @contextlib.asynccontextmanager

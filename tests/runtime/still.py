@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 from tests.runtime.still_leaf import META, MODERN, Leaf, tool
 from tests.runtime.still_time import StillClock, move, real_patience, still, turns
@@ -69,7 +70,8 @@ class House:
 
     def link(self, segment: str) -> dict[str, Any]:
         """As `interlock status` shows it."""
-        return self.node.operations.links.get(segment)
+        shown: dict[str, Any] = msgspec.to_builtins(self.node.operations.links.get(segment))
+        return shown
 
     def state(self, segment: str) -> str | None:
         keeper = self.node.keepers.get(segment)

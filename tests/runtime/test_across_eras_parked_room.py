@@ -46,15 +46,15 @@ async def test_a_parked_call_is_not_in_flight_until_its_client_is_back(here: Pla
     before = here.held()
     arguments, said = await park(here, "aside", {"ask": {"q": ELICIT}}, {"gate": f"aside {link}"}, name=name)
     status = here.node.operations.node.status()
-    assert (status["calls"]["in_flight"], status["calls"]["parked"]) == (0, 1)
-    (shown,) = [one for one in status["links"] if one["segment"] == link]
-    assert (shown["in_flight"], shown["parked"]) == (0, 1)
+    assert (status.calls.in_flight, status.calls.parked) == (0, 1)
+    (shown,) = [one for one in status.links if one.segment == link]
+    assert (shown.in_flight, shown.parked) == (0, 1)
     assert since(before, here.held()).keys() == {
         "spaces", "handles", "aside", "aside by principal", "questions", "principals", "bytes",
     }  # fmt: skip
     retry = here.again(name, arguments, said, filled(said))
     status = here.node.operations.node.status()
-    assert (status["calls"]["in_flight"], status["calls"]["parked"]) == (1, 0)
+    assert (status.calls.in_flight, status.calls.parked) == (1, 0)
     assert here.node.keepers[link].link.booked == 1
     here.call(f"{link}__open", {"gate": f"aside {link}"})
     assert (await retry.result())["structuredContent"]["answers"] == [{"q": FILLED}]

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.interaction.ax.bare import bare, tool
 from tests.interaction.ax.tree import ACCESS, parents
@@ -33,7 +34,7 @@ def url(port: int) -> str:
 
 def standing(place: Level, number: int = 0) -> dict[str, Any]:
     """How a parent of this node stands."""
-    found: dict[str, Any] = place.node.operations.node.status()["parents"][number]
+    found: dict[str, Any] = msgspec.to_builtins(place.node.operations.node.status().parents[number])
     return found
 
 

@@ -9,6 +9,7 @@ from inboxes import Hands
 from tests.servers.authenticator import Authenticator
 
 from interlock.config.plan import AnchorPlan
+from interlock.operator_api.passkeys import PasskeyRequest
 from interlock.protocol.ax.confirmation.held_call import Presented
 from interlock.protocol.ax.confirmation.jws_proof import Asked, Verified
 from interlock.protocol.jsonrpc.errors import Fault
@@ -36,8 +37,8 @@ class Court:
 
     def asked(self) -> str:
         request = self.desk.request(ASKED)
-        assert isinstance(request, dict)
-        return str(request["challenge"])
+        assert isinstance(request, PasskeyRequest)
+        return request.challenge
 
     async def judged(self, token: str) -> Verified | Fault:
         return await self.judge.judge(ASKED, Presented(token=token))

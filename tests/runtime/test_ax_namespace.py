@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.interaction.ax.bare import bare, tool
 from tests.interaction.ax.tree import ACCESS, parents
@@ -105,8 +106,7 @@ async def test_registered_at_is_the_time_of_the_registration_in_utc(tmp_path: Pa
     async with levels(tmp_path, 1, clock=clock) as (node,):
 
         def registered_at() -> str:
-            said: str = node.node.operations.tools.routes()["leaf.read"]["registered_at"]
-            return said
+            return node.node.operations.tools.routes()["leaf.read"].registered_at
 
         async with bare(node, "leaf", tools=[tool("read")], heartbeat_interval_ms=0) as leaf:
             await node.until_listed("leaf.read")
@@ -129,9 +129,9 @@ async def test_registered_at_is_the_time_of_the_registration_in_utc(tmp_path: Pa
                 async with await HttpPeer.modern_(f"{node.url}/mcp") as peer:
                     refused = await peer.call("leaf.read")
                 operations = node.node.operations
-                shown = json.dumps(
+                shown = msgspec.json.encode(
                     [operations.node.status(), operations.links.get("leaf"), operations.tools.routes(), refused.message]
-                )
+                ).decode()
                 stamps = LIKE_A_STAMP.findall(shown)
                 assert len(stamps) > 5
                 assert [one for one in stamps if not STAMP.fullmatch(one)] == []
@@ -261,8 +261,8 @@ async def test_each_hop_lists_its_own_subtree_keeps_its_own_table_and_has_its_ow
             assert {name for name in table if "leaf" in name} == expected
             row = table[f"{way}leaf.read"]
             below = tree[at].node.keepers[("l2", "l3", "leaf")[at]].link
-            assert row["downstream_session"] == f"{below.registration.session_id[:4]}***"  # it is a secret of the two
-            assert row["downstream_name"] == f"{('l3.', '', '')[at]}{'leaf.' if at < 2 else ''}read"
+            assert row.downstream_session == f"{below.registration.session_id[:4]}***"  # it is a secret of the two
+            assert row.downstream_name == f"{('l3.', '', '')[at]}{'leaf.' if at < 2 else ''}read"
         assert Counter(ran()) == {"read": 5, "secret": 1, "erase": 1}
 
 

@@ -7,6 +7,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.runtime.still import House, Leaf, house, move, real_patience, still, tool, turns
 
@@ -150,7 +151,8 @@ async def test_one_that_asks_for_a_taken_segment_again_and_again_is_on_record_tw
             assert (await node.leaf("plant").register())["error"]["message"] == "namespace_conflict"
         await move(60.0)
         node.node.refusals.settle()
-        records = (await node.node.operations.audit.page(0, 100))["records"]
+        page = await node.node.operations.audit.page(0, 100)
+        records = [msgspec.json.decode(record) for record in page.records]
         refused = [(one["method"], one["tool"], one["reason"]) for one in records if one["outcome"] == "refused"]
         assert refused == [
             ("mcpax/register", "plant", "namespace_conflict"),

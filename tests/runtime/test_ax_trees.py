@@ -4,7 +4,6 @@ import contextlib
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
 import pytest
 from tests.interaction.ax.bare import Bare, Refused, bare, connect, tool
 from tests.interaction.ax.tree import ACCESS
@@ -12,7 +11,6 @@ from tests.interaction.peers import HttpPeer
 from tests.runtime.levels import Level, level, until
 
 from interlock.surface.cli.render.tree_parents import parent_lines
-from interlock.surface.operator.schema import Parent
 
 
 def tree(name: str) -> str:
@@ -25,7 +23,7 @@ def parent(above: Level, segment: str, name: str | None = None) -> str:
 
 
 def states(node: Level) -> list[tuple[str, str]]:
-    return [(one["tree"], one["state"]) for one in node.node.operations.node.status()["parents"]]
+    return [(one.tree, one.state) for one in node.node.operations.node.status().parents]
 
 
 @pytest.mark.req("AX-3.1-1")
@@ -39,7 +37,7 @@ async def test_a_node_registers_with_the_roots_of_two_trees_and_serves_both(tmp_
         shared = await stack.enter_async_context(level(tmp_path / "shared", said + ACCESS))
         await until(lambda: states(shared) == [("north", "registered"), ("south", "registered"), ("north", "standby")])
         drawn = parent_lines(
-            msgspec.convert(shared.node.operations.node.status()["parents"], tuple[Parent, ...]),
+            shared.node.operations.node.status().parents,
             width=80,
             now=datetime.now(UTC),
             ascii_only=True,
@@ -73,8 +71,8 @@ async def test_a_parent_of_another_tree_than_was_said_refuses_and_says_which_it_
         level(tmp_path / "child", parent(north, "child", "south") + ACCESS) as child,
     ):
         await until(lambda: states(child) == [("south", "waiting")])
-        (shown,) = child.node.operations.node.status()["parents"]
-        assert "tree" in shown["reason"]
+        (shown,) = child.node.operations.node.status().parents
+        assert "tree" in (shown.reason or "")
         assert "child" not in north.node.keepers
 
 

@@ -12,6 +12,7 @@ from tests.runtime.budgeting import house, outcomes, until
 from tests.runtime.parked import Asked
 from tests.servers.start import raw
 
+from interlock.operator_api.budgets import Spent
 from interlock.protocol.ax.budget import Limits
 from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.calls import budgets
@@ -119,9 +120,9 @@ async def test_a_call_that_never_left_is_given_back_on_every_account(tmp_path: P
         assert (await client.call("leaf__read").error())["data"]["reason"] == "link_busy"
         leaf.reads = True
         assert here.used() == {MINUTE: 1}
-        shown = here.node.operations.node.status()["budgets"]
-        assert sorted((one["scope"], one["name"]) for one in shown) == [("caller", "local"), ("tool", "leaf.read")]
-        assert [one["limits"] for one in shown] == [{MINUTE: {"limit": 9, "used": 1}}] * 2
+        shown = here.node.operations.node.status().budgets
+        assert sorted((one.scope, one.name) for one in shown) == [("caller", "local"), ("tool", "leaf.read")]
+        assert [one.limits for one in shown] == [{MINUTE: Spent(limit=9, used=1)}] * 2
 
 
 async def test_a_call_is_charged_once_however_often_it_is_asked_and_room_alone_charges_nothing(tmp_path: Path) -> None:
@@ -148,7 +149,7 @@ async def test_a_call_that_waits_for_its_server_is_charged_when_it_is_sent_and_n
         link = here.node.keepers["old"].link
 
         def used() -> int:
-            return sum(one["limits"][MINUTE]["used"] for one in here.node.operations.node.status()["budgets"])
+            return sum(one.limits[MINUTE].used for one in here.node.operations.node.status().budgets)
 
         for ends in (True, False):
             assert link.pid is not None
@@ -217,7 +218,7 @@ async def test_a_caller_that_keeps_asking_is_not_idle_and_after_half_an_hour_wit
             here.clock.ahead += 1000
             assert await outcomes([here.client().call("leaf__write")]) == [MUTABLE]
         here.clock.ahead += budgets.IDLE_S + 1
-        assert here.node.operations.node.status()["budgets"] == []
+        assert here.node.operations.node.status().budgets == ()
         assert await outcomes([here.client("legacy").call("leaf__write") for _ in range(2)]) == ["ran", MUTABLE]
 
 

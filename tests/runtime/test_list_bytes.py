@@ -17,7 +17,8 @@ async def listed(folder: Path, pages: int, junk: int = 0) -> tuple[list[str], st
     config = f"[servers.many]\ncommand = {json.dumps(command(pages, PAD, junk))}\n"
     async with running(folder, config) as (node, _):
         link = node.operations.links.get("many")
-        return [tool["original"] for tool in node.operations.tools.list_all()["tools"]], link["state"], link["withheld"]
+        withheld = [{"name": one.name, "reason": one.reason} for one in link.withheld]
+        return [tool.original for tool in node.operations.tools.list_all().tools], link.state, withheld
 
 
 async def test_a_list_beyond_the_limit_is_cut_at_a_page_and_the_reason_is_shown(

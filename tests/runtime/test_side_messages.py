@@ -53,7 +53,7 @@ async def test_every_message_of_a_burst_arrives(here: Place, segment: str) -> No
     if segment != "pipe":
         await here.until(lambda: not link_of(here, segment).pipe._aside._under_way)  # type: ignore[union-attr]
     assert sorted(await received(here, segment)) == list(range(BURST))
-    assert here.node.operations.links.get(segment)["unsent"] == 0
+    assert here.node.operations.links.get(segment).unsent == 0
 
 
 @pytest.mark.parametrize("segment", ["web", "sse"])
@@ -67,12 +67,12 @@ async def test_what_does_not_fit_is_counted_and_said(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     link = link_of(here, segment)
-    before = here.node.operations.links.get(segment)["unsent"]
+    before = here.node.operations.links.get(segment).unsent
     link.greeted(link.facts)  # type: ignore[arg-type]
     monkeypatch.setattr(aside, limit, value)
     for _ in range(200):
         link.notify(NOTICE, {"n": -1})
-    unsent = here.node.operations.links.get(segment)["unsent"] - before
+    unsent = here.node.operations.links.get(segment).unsent - before
     assert 100 < unsent < 200
     said = [record.getMessage() for record in caplog.records if "was not delivered" in record.getMessage()]
     assert said == [

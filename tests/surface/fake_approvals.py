@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from interlock.operator_api.approvals import Approval, Approvals, ApprovalSummary
 from interlock.protocol.approvals.approval import Kind
 from interlock.protocol.approvals.errors import UNKNOWN
 from interlock.protocol.approvals.state import Status
@@ -41,14 +42,20 @@ def approval(id: str, kind: str = "call", **more: Any) -> dict[str, Any]:
         "decision": None,
         "outcome": None,
         "url": f"http://127.0.0.1:7412/approvals/{id}",
+        "proposal_id": None,
+        "target": None,
+        "method": "tools/call",
         "params": ARGUMENTS,
         "route": ["files", "delete"],
         "capability": {"mutable": True, "reversible": False},
         "tool_digest": TOOL_DIGEST,
         "nonce": "n",
+        "factors": [],
+        "gating_link": None,
         "answers": [],
         "approvers": ["ada", "change-desk"],
         "aggregator_id": OWN_ID,
+        "passkey_origin": None,
     }
     made |= more
     digest = call_digest(
@@ -99,15 +106,18 @@ class FakeApprovals:
         ]
         self.decided: list[dict[str, Any]] = []
 
-    def listed(self, kind: Kind | None, statuses: frozenset[Status]) -> dict[str, Any]:
+    def listed(self, kind: Kind | None, statuses: frozenset[Status]) -> Approvals:
         found = [
-            {key: value for key, value in one.items() if key != "params"}
-            for one in self.all
-            if (kind is None or one["kind"] == kind.value) and Status(one["status"]) in statuses
+            one for one in self.all if (kind is None or one["kind"] == kind.value) and Status(one["status"]) in statuses
         ]
-        return {"approvals": found, "total": len(found)}
+        encoded = msgspec.json.encode({"approvals": found, "total": len(found)})
+        return msgspec.json.decode(encoded, type=Approvals)
 
-    def maybe_one(self, reference: str) -> dict[str, Any] | None:
+    def maybe_one(self, reference: str) -> Approval | None:
+        one = self._maybe_find(reference)
+        return None if one is None else msgspec.json.decode(msgspec.json.encode(one), type=Approval)
+
+    def _maybe_find(self, reference: str) -> dict[str, Any] | None:
         found = [one for one in self.all if one["id"].startswith(reference)]
         if len(found) > 1:
             raise Ambiguous([one["id"] for one in found])
@@ -115,20 +125,20 @@ class FakeApprovals:
 
     async def approve(
         self, reference: str, proof: Presented | None, *, by: str, reason: str | None, answer: str | None
-    ) -> dict[str, Any] | Fault:
+    ) -> Approval | Fault:
         return self._decide(reference, "approved", by=by, reason=reason, answer=answer, proof=proof)
 
-    async def deny(self, reference: str, *, by: str, reason: str | None) -> dict[str, Any] | Fault:
+    async def deny(self, reference: str, *, by: str, reason: str | None) -> Approval | Fault:
         return self._decide(reference, "denied", by=by, reason=reason)
 
-    def _decide(self, reference: str, status: str, **decision: Any) -> dict[str, Any] | Fault:
-        one = self.maybe_one(reference)
+    def _decide(self, reference: str, status: str, **decision: Any) -> Approval | Fault:
+        one = self._maybe_find(reference)
         if one is None:
             return UNKNOWN
         self.decided.append({"id": one["id"], "status": status, **decision})
         one |= {"status": status, "params": None, "left_s": 300 if status == "approved" else None}
-        return one
+        return msgspec.json.decode(msgspec.json.encode(one), type=Approval)
 
-    async def changes(self) -> AsyncGenerator[dict[str, Any], None]:
+    async def changes(self) -> AsyncGenerator[ApprovalSummary, None]:
         for one in self.all:
-            yield one
+            yield msgspec.json.decode(msgspec.json.encode(one), type=ApprovalSummary)

@@ -11,15 +11,31 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import uvicorn
+from msgspec import Raw
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from interlock.operator_api.access import IssuedToken, RevokedKeys, RevokedTokens, Tokens
+from interlock.operator_api.approvals import Approval
+from interlock.operator_api.audit import AuditPage
+from interlock.operator_api.configuration import EffectiveConfiguration
+from interlock.operator_api.links import Consent, Link, LinkLog, Links, ReleasedSegment, RestartedLink
+from interlock.operator_api.secrets import RemovedSecret, Secrets, StoredSecret
+from interlock.operator_api.status import Status
+from interlock.operator_api.tools import Skills, ToolDetail, ToolRoutes, Tools
 from interlock.runtime.base.operator_errors import NotFound, Refused
+from interlock.runtime.credentials.consents import Page
 
 STARTED = "2026-11-15T10:00:00Z"
+
+
+def as_json(value: object) -> Any:
+    """A value of the operator API as a reader decodes it."""
+    return json.loads(msgspec.json.encode(value))
 
 
 def link(segment: str, state: str = "ready", **more: Any) -> dict[str, Any]:
@@ -59,6 +75,7 @@ def tool(name: str, **more: Any) -> dict[str, Any]:
         "capability": {"mutable": False, "reversible": True, "idempotent": True, "cost_class": "free"},
         "hops": 1,
         "withheld": None,
+        "unclassified": False,
     } | more
 
 
@@ -66,27 +83,38 @@ class FakeNode:
     def __init__(self, data: "FakeOperations") -> None:
         self._data = data
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Status:
         if self._data.broken:
             raise RuntimeError("/secret/path: the fake is broken")
-        return {
+        status = {
             "node": {
                 "name": "default",
                 "version": "0.1.0",
                 "pid": 4000,
                 "url": self._data.url,
+                "mcp_url": self._data.url,
                 "operator_url": "http://127.0.0.1:7412",
                 "started_at": STARTED,
                 "uptime_s": 3725.0,
                 "data": "/data",
+                "aggregator_id": "550e8400-e29b-41d4-a716-446655440000",
+                "tree": "default",
+                "audit_trouble": None,
+                "require_proof": "mutable",
             },
+            "configuration": None,
+            "parents": [],
+            "budgets": [],
             "links": self._data.link_list,
             "catalog": {"version": 3, "tools": 145, "prompts": 1, "resources": 0, "templates": 0},
-            "clients": {"sessions": 2, "streams": 1},
+            "clients": {"sessions": 2, "unplaced_logs": 0, "streams": 1},
             "calls": {"total": 120, "failed": 3, "in_flight": 1, "parked": 7},
+            "gate": {"mode": "gated", "tools": 0, "unclassified": 0, "without_approver": 0},
+            "approvals": {"waiting": 0, "channels": {}},
         }
+        return msgspec.convert(status, Status)
 
-    def configuration(self) -> dict[str, Any]:
+    def configuration(self) -> EffectiveConfiguration:
         return {"node": {"name": "default"}}
 
 
@@ -94,85 +122,86 @@ class FakeLinks:
     def __init__(self, data: "FakeOperations") -> None:
         self._data = data
 
-    def list_all(self) -> dict[str, Any]:
-        return {"links": self._data.link_list}
+    def list_all(self) -> Links:
+        return msgspec.convert({"links": self._data.link_list}, Links)
 
-    def get(self, segment: str) -> dict[str, Any]:
+    def get(self, segment: str) -> Link:
         for one in self._data.link_list:
             if one["segment"] == segment:
-                return one
+                return msgspec.convert(one, Link)
         raise NotFound("link", segment, [str(one["segment"]) for one in self._data.link_list], few=True)
 
-    def logs(self, segment: str, lines: int) -> dict[str, Any]:
+    def logs(self, segment: str, lines: int) -> LinkLog:
         self.get(segment)
-        return {"segment": segment, "lines": self._data.log_lines[-lines:]}
+        return msgspec.convert({"segment": segment, "lines": self._data.log_lines[-lines:]}, LinkLog)
 
-    async def restart(self, segment: str) -> dict[str, Any]:
+    async def restart(self, segment: str) -> RestartedLink:
         self.get(segment)
         if segment == "git":
             raise Refused("draining", "the node is shutting down")
         self._data.restarted.append(segment)
-        return {"segment": segment, "state": "connecting"}
+        return RestartedLink(segment=segment, state="connecting")
 
-    async def release(self, segment: str) -> dict[str, Any]:
+    async def release(self, segment: str) -> ReleasedSegment:
         if segment != "greenhouse":
             raise NotFound("owner", segment, ["greenhouse"], few=True)
-        return {"segment": segment, "held": False}
+        return ReleasedSegment(segment=segment, held=False)
 
 
 class FakeConsents:
     def __init__(self, data: "FakeOperations") -> None:
         self._data = data
 
-    async def authorize(self, segment: str) -> dict[str, Any]:
+    async def authorize(self, segment: str) -> Consent:
         self._data.links.get(segment)
         if segment != "notes":
             raise Refused("no_oauth", f"{segment} is reached without OAuth", {"segment": segment})
-        return {
-            "segment": segment,
-            "url": "https://login.example.com/authorize?state=x",
-            "issuer": "https://login.example.com",
-            "scopes": ["a", "b"],
-            "expires_at": "2026-11-15T10:10:00Z",
-        }
+        return Consent(
+            segment=segment,
+            url="https://login.example.com/authorize?state=x",
+            issuer="https://login.example.com",
+            scopes=("a", "b"),
+            expires_at="2026-11-15T10:10:00Z",
+        )
 
-    async def take_return(self, parameters: list[tuple[str, str]]) -> dict[str, Any]:
+    async def take_return(self, parameters: list[tuple[str, str]]) -> Page:
         self._data.returned.append(parameters)
-        return {"status": 400, "title": "<i>No</i>", "text": "a & b <script>"}
+        return Page(400, "<i>No</i>", "a & b <script>")
 
 
 class FakeSecrets:
     def __init__(self, data: "FakeOperations") -> None:
         self._data = data
 
-    async def list_all(self) -> dict[str, Any]:
-        return {"secrets": [{"kind": kind, "name": name} for kind, name in self._data.kept]}
+    async def list_all(self) -> Secrets:
+        kept = [{"kind": kind, "name": name} for kind, name in self._data.kept]
+        return msgspec.convert({"secrets": kept}, Secrets)
 
-    async def set(self, name: str, value: str) -> dict[str, Any]:
+    async def set(self, name: str, value: str) -> StoredSecret:
         if name == "bad":
             raise Refused("bad_secret_name", "no")
         self._data.kept[("secret", name)] = value
-        return {"name": name, "restarted": ["notes"]}
+        return StoredSecret(name=name, restarted=("notes",))
 
-    async def keep(self, name: str, value: str) -> dict[str, Any]:
+    async def keep(self, name: str, value: str) -> StoredSecret:
         new = ("secret", name) not in self._data.kept
         same = self._data.kept.setdefault(("secret", name), value) == value
-        return {"name": name, "state": "new" if new else "same" if same else "differs", "restarted": []}
+        return StoredSecret(name=name, state="new" if new else "same" if same else "differs", restarted=())
 
-    async def remove(self, kind: str, name: str) -> dict[str, Any]:
+    async def remove(self, kind: str, name: str) -> RemovedSecret:
         if self._data.kept.pop((kind, name), None) is None:
             raise NotFound("secret", name, [known for _, known in self._data.kept])
-        return {"removed": {"kind": kind, "name": name}}
+        return msgspec.convert({"removed": {"kind": kind, "name": name}}, RemovedSecret)
 
 
 class FakeTools:
     def __init__(self, data: "FakeOperations") -> None:
         self._data = data
 
-    def list_all(self) -> dict[str, Any]:
-        return {"tools": self._data.tool_list}
+    def list_all(self) -> Tools:
+        return msgspec.convert({"tools": self._data.tool_list}, Tools)
 
-    def get(self, name: str, caller: str = "local") -> dict[str, Any]:
+    def get(self, name: str, caller: str = "local") -> ToolDetail:
         for one in self._data.tool_list:
             if name in (one["name"], one["alias"]):
                 schema = {
@@ -183,10 +212,11 @@ class FakeTools:
                     },
                     "required": ["timezone"],
                 }
-                return one | {
+                detail = one | {
                     "definition": {"name": one["alias"], "inputSchema": schema},
                     "route": [one["segment"], one["original"]],
                     "era": "modern",
+                    "owner": {"kind": "configuration", "verified": True},
                     "caller": caller,
                     "rungs": [
                         {"rung": 4, "name": "route", "verdict": "pass", "reason": "in scope"},
@@ -194,13 +224,17 @@ class FakeTools:
                         {"rung": 10, "name": "gate", "verdict": "hold", "reason": "it cannot be undone"},
                     ],
                 }
+                return msgspec.convert(detail, ToolDetail)
         raise NotFound("tool", name, [str(one["name"]) for one in self._data.tool_list])
 
-    async def classify(self, name: str) -> dict[str, Any]:
+    async def classify(self, name: str) -> Approval:
         raise Refused("classified", "it is known what it does")
 
-    def routes(self) -> dict[str, Any]:
-        return {
+    def skills(self) -> Skills:
+        return Skills(skills=())
+
+    def routes(self) -> ToolRoutes:
+        table = {
             one["name"]: {
                 "downstream_session": f"spawned:{one['segment']}",
                 "downstream_name": one["original"],
@@ -209,25 +243,27 @@ class FakeTools:
             }
             for one in self._data.tool_list
         }
+        return msgspec.convert(table, ToolRoutes)
 
 
 class FakeAudit:
     def __init__(self, data: "FakeOperations") -> None:
         self._data = data
 
-    async def page(self, after: int, limit: int) -> dict[str, Any]:
+    async def page(self, after: int, limit: int) -> AuditPage[Raw]:
         page = [record for record in self._data.records if record["seq"] > after][:limit]
-        return {"records": page, "last": self._data.records[-1]["seq"] if self._data.records else 0}
+        records = tuple(Raw(msgspec.json.encode(record)) for record in page)
+        return AuditPage(records=records, last=self._data.records[-1]["seq"] if self._data.records else 0)
 
 
 class FakeTokens:
     def __init__(self, data: "FakeOperations") -> None:
         self._data = data
 
-    async def list_all(self) -> dict[str, Any]:
-        return {"tokens": self._data.token_list}
+    async def list_all(self) -> Tokens:
+        return msgspec.convert({"tokens": self._data.token_list}, Tokens)
 
-    async def issue(self, name: str, door: str, scope: str | None, days: int | None) -> dict[str, Any]:
+    async def issue(self, name: str, door: str, scope: str | None, days: int | None) -> IssuedToken:
         made = {
             "id": "00000000000000aa",
             "name": name,
@@ -240,31 +276,31 @@ class FakeTokens:
         }
         self._data.token_list.append(made)
         prefix = "ilc_" if door == "client" else "ilo_"
-        return {
-            "token": prefix + "x" * 43,
-            "id": made["id"],
-            "name": name,
-            "for": door,
-            "expires_at": made["expires_at"],
-        }
+        return IssuedToken(
+            token=prefix + "x" * 43,
+            id="00000000000000aa",
+            name=name,
+            door=door,
+            expires_at="2026-12-15T10:00:00Z",
+        )
 
-    async def revoke(self, ref: str) -> dict[str, Any]:
+    async def revoke(self, ref: str) -> RevokedTokens:
         gone = [one["id"] for one in self._data.token_list if ref in (one["id"], one["name"])]
         if not gone:
             raise NotFound("token", ref, [str(one["name"]) for one in self._data.token_list])
         self._data.token_list = [one for one in self._data.token_list if one["id"] not in gone]
-        return {"revoked": gone}
+        return RevokedTokens(revoked=tuple(gone))
 
 
 class FakeKeys:
     def __init__(self, data: "FakeOperations") -> None:
         self._data = data
 
-    async def revoke(self, ref: str, by: str) -> dict[str, Any]:
+    async def revoke(self, ref: str, by: str) -> RevokedKeys:
         if ref == "nobody":
             raise NotFound("anchor", ref, ["ada"], few=True)
         self._data.revoked_keys.append((ref, by))
-        return {"revoked": [ref], "voided": []}
+        return RevokedKeys(revoked=(ref,), voided=())
 
 
 class FakeOperations:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_node import FakeOperations, link, serving, tcp_listener, tool, unix_listener, url_of
+from fake_node import FakeOperations, as_json, link, serving, tcp_listener, tool, unix_listener, url_of
 from program import PATIENCE_S, Inline, Interlock
 from starlette.requests import Request
 from tests.interaction.ax.certificates import Authority
@@ -49,7 +49,7 @@ def test_json_is_what_the_node_said_and_nothing_else(
 ) -> None:
     done = interlock(*arguments, "--json")
     assert (done.code, done.err) == (0, "")
-    assert done.json == expected(node)
+    assert done.json == as_json(expected(node))
 
 
 DRAWN = [
@@ -343,9 +343,11 @@ def remote(operations: FakeOperations) -> Iterator[str]:
 def test_another_node_is_reached_by_url_and_token(
     interlock: Interlock, remote: str, operations: FakeOperations
 ) -> None:
-    assert interlock("status", "--url", remote, "--json", INTERLOCK_TOKEN=TOKEN).json == operations.node.status()
+    assert interlock("status", "--url", remote, "--json", INTERLOCK_TOKEN=TOKEN).json == as_json(
+        operations.node.status()
+    )
     environment = {"INTERLOCK_URL": remote, "INTERLOCK_TOKEN": TOKEN}
-    assert interlock("links", "list", "--json", **environment).json == operations.links.list_all()
+    assert interlock("links", "list", "--json", **environment).json == as_json(operations.links.list_all())
 
 
 def test_a_wrong_token_is_refused_with_the_way_to_get_one(inline: Inline, remote: str) -> None:
@@ -457,7 +459,7 @@ def test_an_unexpected_failure_prints_an_id_and_where_the_log_is(
 ) -> None:
     url, handler = canned
     handler.body = b'"no object"'
-    done = interlock("links", "restart", "x", "--url", url)
+    done = interlock("skills", "show", "x", "--url", url)
     assert (done.code, done.out) == (1, "")
     ref = re.search(r"ref ([0-9a-f]{8})", done.err)
     log = re.search(r"the trace is in (\S+);", done.err)
@@ -469,7 +471,7 @@ def test_an_unexpected_failure_prints_an_id_and_where_the_log_is(
     assert kept.stat().st_mode & 0o777 == 0o600
     assert ref[1] in kept.read_text()
     assert "Traceback" in kept.read_text()
-    assert "Traceback" in interlock("links", "restart", "x", "--url", url, "--debug").err
+    assert "Traceback" in interlock("skills", "show", "x", "--url", url, "--debug").err
 
 
 def on_terminal(interlock: Interlock, *arguments: str, **env: str) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from fake_approvals import approval
 from program import Inline, Interlock
 
 from interlock.keys import encrypted_pem as sealing
@@ -42,13 +43,14 @@ def digest(arguments: str | None = ARGUMENTS, **changes: Any) -> str:
 
 
 def shown(arguments: str | None = ARGUMENTS, **changes: Any) -> Answer:
-    members = {"id": "c1", "kind": "call", "status": "pending", "aggregator_id": OWN_ID, "digest": digest(), **CALL}
-    text = json.dumps(members | changes)
+    made = approval("c1", **{"aggregator_id": OWN_ID, "digest": digest(), **CALL, **changes})
+    text = json.dumps({name: value for name, value in made.items() if name != "params"})
     return Answer(f'{text[:-1]},"params":{arguments or "null"}}}'.encode())
 
 
 def sign(answer: Answer, said: str | None = None, key: str | None = "ada") -> dict[str, Any]:
-    return prove(answer, said=said, key=key, passphrase_fd=None)
+    proof: dict[str, Any] = json.loads(bytes(prove(answer, said=said, key=key, passphrase_fd=None)))
+    return proof
 
 
 @pytest.fixture

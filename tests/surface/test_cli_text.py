@@ -7,6 +7,7 @@ import pytest
 from fake_node import FakeOperations, link
 from rich.text import Text
 
+from interlock.operator_api.links import LogLine
 from interlock.surface.cli.render.columns import in_columns
 from interlock.surface.cli.render.tool_result import ToolResult, result_blocks
 from interlock.surface.cli.render.tree import tree_lines
@@ -21,7 +22,6 @@ from interlock.surface.cli.terminal.text import (
     since,
 )
 from interlock.surface.cli.verbs.links import unseen
-from interlock.surface.operator.schema import LogLine, Status
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 
@@ -117,7 +117,7 @@ def test_wide_characters_keep_the_columns_straight() -> None:
 def test_the_tree_never_exceeds_its_width_where_anything_can_give_way(width: int) -> None:
     operations = FakeOperations()
     operations.link_list.append(link("x" * 63, "degraded", reason="z" * 300, tools=10_000, latency_ms=59_999.0))
-    status = msgspec.convert(operations.node.status(), Status)
+    status = operations.node.status()
     for ascii_only in (False, True):
         lines = tree_lines(status, width=width, now=NOW, ascii_only=ascii_only)
         rows = lines[1:-1]  # the first and the last are short and of a fixed length
@@ -126,7 +126,7 @@ def test_the_tree_never_exceeds_its_width_where_anything_can_give_way(width: int
 
 
 def test_a_terminal_without_drawings_gets_plain_signs() -> None:
-    status = msgspec.convert(FakeOperations().node.status(), Status)
+    status = FakeOperations().node.status()
     assert all(line.plain.isascii() for line in tree_lines(status, width=200, now=NOW, ascii_only=True))
 
 

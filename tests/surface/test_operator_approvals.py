@@ -14,10 +14,11 @@ import pytest
 from approval_door import CLIENT, OPERATOR, OWN_ID, VIEWER, Door, door_at, signed
 from msgspec import Raw
 
+from interlock.operator_api.approvals import Approval as ApprovalView
 from interlock.protocol.approvals.approval import Approval, Kind, Requires, Source
 from interlock.protocol.approvals.digests import signed_digest
 from interlock.protocol.approvals.state import Status
-from interlock.surface.cli.render.approval import Whole, preview
+from interlock.surface.cli.render.approval import preview
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 HOSTILE = Raw(b'{"path":"</pre><script src=//evil.example>alert(1)</script>","\\u202e":"x","n":1.10,"b":[]}')
@@ -271,7 +272,7 @@ async def test_arguments_that_look_like_a_changed_definition_are_shown_whole(tmp
         page = await door.ask("GET", f"/approvals/{raised.id}", headers=BROWSER)
         assert page.text.count("rm -rf /") == 2
         assert re.search(r"pre \{[^}]*white-space: pre-wrap", page.text), "a long line must not leave the screen"
-        whole = msgspec.json.decode((await door.ask("GET", f"/approvals/{raised.id}")).content, type=Whole)
+        whole = msgspec.json.decode((await door.ask("GET", f"/approvals/{raised.id}")).content, type=ApprovalView)
         shown = "\n".join(line.plain for line in preview(whole, 100, ascii_only=True))
         assert shown.count("rm -rf /") == 2
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_node import FakeOperations, serving, tcp_listener
+from fake_node import FakeOperations, as_json, serving, tcp_listener
 from starlette.requests import Request
 
 from interlock.store.ports import Unavailable
@@ -117,7 +117,7 @@ def test_a_path_answers_with_what_the_operation_says(
     door: Door, operations: FakeOperations, path: str, expected: Any
 ) -> None:
     reply = door("GET", path)
-    assert (reply.status, reply.body) == (200, expected(operations))
+    assert (reply.status, reply.body) == (200, as_json(expected(operations)))
 
 
 def test_audit_pages_follow_after_and_limit(door: Door) -> None:

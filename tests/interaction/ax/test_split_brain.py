@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from msgspec import UNSET
 from tests.interaction.ax.bare import Bare, Refused, connect, tool
 from tests.interaction.ax.tree import parents, wait_parent
 from tests.interaction.harness import RunningNode, running_node
@@ -139,7 +140,9 @@ async def test_a_node_is_the_same_after_a_stop_a_crash_and_an_upgrade_and_a_copy
             for how in ("stopped", "killed", "upgraded", "last"):
                 async with _below(home, a.node.url) as node:
                     await _until(lambda: "edge" in a.node.keepers and not a.node.keepers["edge"].link.standing.reason)
-                    seen.add(a.node.operations.links.get("edge")["registration"]["subserver_id"])
+                    registration = a.node.operations.links.get("edge").registration
+                    assert registration is not UNSET
+                    seen.add(registration.subserver_id)
                     if how == "killed":
                         node.process.kill()
                     if how == "last":

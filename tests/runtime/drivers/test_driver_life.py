@@ -324,6 +324,6 @@ async def test_a_driver_that_ended_starts_nothing_and_keeps_nobody_waiting(stage
 async def test_a_sleeping_driver_is_shown_as_such_and_its_lists_make_no_other_list_old(stage: Stage) -> None:
     await settled(stage.provider(**SECOND))
     await until(lambda: is_asleep(stage), 5)
-    (shown,) = stage.node.operations.links.list_all()["links"]
-    assert (shown["state"], shown["tools"]) == ("asleep", 0)
+    (shown,) = stage.node.operations.links.list_all().links
+    assert (shown.state, shown.tools) == ("asleep", 0)
     assert stage.node.stock._ttl_ms(None) > 50_000

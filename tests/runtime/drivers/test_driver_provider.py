@@ -34,13 +34,13 @@ async def test_a_driver_whose_server_keeps_its_contract_is_ready_and_lends_its_l
 
 async def test_it_stands_among_the_links_under_its_id_and_major_version(stage: Stage) -> None:
     await settled(stage.provider())
-    shown = stage.node.operations.links.list_all()["links"]
-    assert [(link["segment"], link["state"]) for link in shown] == [("driven-mcp@1", "ready")]
+    shown = stage.node.operations.links.list_all().links
+    assert [(link.segment, link.state) for link in shown] == [("driven-mcp@1", "ready")]
 
 
 async def test_an_operator_may_leave_the_major_version_away(stage: Stage) -> None:
     await settled(stage.provider(metadata={"isolation": "tenant"}))
-    assert stage.node.operations.links.get("driven-mcp")["segment"] == "driven-mcp@1"
+    assert stage.node.operations.links.get("driven-mcp").segment == "driven-mcp@1"
     await settled(stage.provider(version="2.0.0"))
     with pytest.raises(NotFound):
         stage.node.operations.links.get("driven-mcp")

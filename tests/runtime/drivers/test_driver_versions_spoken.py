@@ -70,7 +70,7 @@ async def test_a_declared_handshake_version_goes_first_and_offers_the_newest(sta
     assert "server/discover" not in stage.log.methods
     assert stage.log.params("initialize")[0]["protocolVersion"] == "2025-11-25"
     assert warnings(provider) == ["protocol_below_target"]
-    assert (provider.driver.protocol_version, provider.running()["protocol_version"]) == ("2025-03-26", "2024-11-05")
+    assert (provider.driver.protocol_version, provider.running().protocol_version) == ("2025-03-26", "2024-11-05")
 
 
 @pytest.mark.req("AIP-proto-3")

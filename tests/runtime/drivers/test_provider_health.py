@@ -110,8 +110,8 @@ async def test_an_address_is_healthy_when_it_answers_as_expected(stage: Stage, a
 async def test_a_banner_does_no_harm_and_is_counted(stage: Stage) -> None:
     provider = await settled(stage.provider("--banner", "1"))
     assert provider.state is DriverState.READY
-    (shown,) = stage.node.operations.links.list_all()["links"]
-    assert shown["stdout_noise"] == 1
+    (shown,) = stage.node.operations.links.list_all().links
+    assert shown.stdout_noise == 1
 
 
 @pytest.mark.req("AIP-transport-6")

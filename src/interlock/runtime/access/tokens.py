@@ -7,11 +7,12 @@ dictionary look-up, whether it is a token of ours or an access token that was ve
 import base64
 import logging
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from interlock.config.plan import AccessRule
+from interlock.operator_api.access import IssuedToken, Token, Tokens
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.calls.caller import Principal, principal_for
 from interlock.runtime.trust.registrant import registrant_scope
@@ -166,20 +167,30 @@ class TokenBook:
         for hash, at in used.items():
             await self._table.note_used(hash, at, self._clock.wall())
 
-    def shown(self, record: TokenRecord) -> dict[str, Any]:
+    async def list_live(self) -> Tokens:
+        """Every token that is not revoked."""
+        return Tokens(tokens=tuple(self.shown(record) for record in await self.list() if record.revoked_at is None))
+
+    def shown(self, record: TokenRecord) -> Token:
         """A token for people: what it amounts to here, and nothing that opens a door."""
         scope: str = record.scope
         if record.door == "subserver":
             scope = registrant_scope(f"subserver:{record.name}", self._rules, record.scope).value
-        return {
-            "id": record.id,
-            "name": record.name,
-            "door": record.door,
-            "scope": scope,
-            "created_at": rfc3339(record.created_at),
-            "expires_at": rfc3339(record.expires_at) if record.expires_at is not None else None,
-            "last_used_at": rfc3339(record.last_used_at) if record.last_used_at is not None else None,
-        }
+        return Token(
+            id=record.id,
+            name=record.name,
+            door=record.door,
+            scope=scope,
+            created_at=rfc3339(record.created_at),
+            expires_at=rfc3339(record.expires_at) if record.expires_at is not None else None,
+            last_used_at=rfc3339(record.last_used_at) if record.last_used_at is not None else None,
+        )
+
+
+def issued_token(token: str, record: TokenRecord) -> IssuedToken:
+    """A new token as its maker sees it once."""
+    ends = rfc3339(record.expires_at) if record.expires_at is not None else None
+    return IssuedToken(token=token, id=record.id, name=record.name, door=record.door, expires_at=ends)
 
 
 def _keep(kept: dict[K, V], key: K, value: V) -> None:

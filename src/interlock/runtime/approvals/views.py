@@ -1,12 +1,18 @@
-"""The inbox as the operator door shows it: plain values, with everything a person or a signer needs to decide.
+"""The inbox as the operator endpoint shows it, with everything a person or a signer needs to decide.
 
 No credential is among them: what an approval holds of a proof is its name, not the token. The arguments of a held call
 are shown in full to whoever looks at that one approval, and to nobody in lists, events or notifications.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
+from msgspec import Raw
+from msgspec.structs import asdict
+
+from interlock.operator_api.approvals import Approval as ApprovalView
+from interlock.operator_api.approvals import Approvals, ApprovalSummary, Decision, ProofFacts
+from interlock.operator_api.passkeys import PasskeyRequest
 from interlock.protocol.approvals.approval import Approval, Kind
 from interlock.protocol.approvals.digests import answers
 from interlock.protocol.approvals.errors import UNKNOWN
@@ -17,8 +23,6 @@ from interlock.runtime.approvals.decisions import Deciding
 from interlock.runtime.approvals.inbox import Inbox
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.trust.passkeys import PasskeyDesk
-
-JsonObject = dict[str, Any]
 
 LISTED_MAX: Final = 1000
 PREFIX_MIN: Final = 4  # characters of an id that may name it
@@ -53,31 +57,31 @@ class Window:
         self._passkeys = passkeys
         self._approving = approving
 
-    def listed(self, kind: Kind | None, statuses: frozenset[Status]) -> JsonObject:
+    def listed(self, kind: Kind | None, statuses: frozenset[Status]) -> Approvals:
         """The newest, where there are more than one answer holds."""
         found = self._inbox.listed(statuses, kind)
-        return {"approvals": [self._gist(one) for one in found[-LISTED_MAX:]], "total": len(found)}
+        return Approvals(approvals=tuple(self._summary(one) for one in found[-LISTED_MAX:]), total=len(found))
 
-    def maybe_one(self, reference: str) -> JsonObject | None:
+    def maybe_one(self, reference: str) -> ApprovalView | None:
         """By its id, or the beginning of it. Raises Ambiguous."""
         approval = self._maybe_find(reference)
         return None if approval is None else self._whole(approval)
 
     async def approve(
         self, reference: str, proof: Presented | None, *, by: str, reason: str | None, answer: str | None
-    ) -> JsonObject | Fault:
+    ) -> ApprovalView | Fault:
         approval = self._maybe_find(reference)
         decided = await self._deciding.approve(
             approval.id if approval else reference, proof, by=by, reason=reason, answer=answer
         )
         return decided if isinstance(decided, Fault) else self._whole(decided)
 
-    async def deny(self, reference: str, *, by: str, reason: str | None) -> JsonObject | Fault:
+    async def deny(self, reference: str, *, by: str, reason: str | None) -> ApprovalView | Fault:
         approval = self._maybe_find(reference)
         decided = await self._deciding.deny(approval.id if approval else reference, by=by, reason=reason)
         return decided if isinstance(decided, Fault) else self._whole(decided)
 
-    def passkey_request(self, reference: str, answer: str | None) -> JsonObject | Fault:
+    def passkey_request(self, reference: str, answer: str | None) -> PasskeyRequest | Fault:
         """What a browser asks a passkey, for it to approve this."""
         approval = self._maybe_find(reference)
         if approval is None or self._passkeys is None:
@@ -85,14 +89,14 @@ class Window:
         asked = self._deciding.asked(approval.id, answer)
         return asked if isinstance(asked, Fault) else self._passkeys.request(asked)
 
-    async def changes(self) -> AsyncGenerator[JsonObject, None]:
+    async def changes(self) -> AsyncGenerator[ApprovalSummary, None]:
         """What waits now, then every change."""
         listener = self._inbox.listen()
         try:
             for approval in self._inbox.waiting()[-LISTED_MAX:]:
-                yield self._gist(approval)
+                yield self._summary(approval)
             async for approval in listener:
-                yield self._gist(approval)
+                yield self._summary(approval)
         finally:
             listener.close()
 
@@ -105,63 +109,63 @@ class Window:
             raise Ambiguous([one.id for one in live[:10]])
         return live[0] if live else None
 
-    def _gist(self, approval: Approval) -> JsonObject:
+    def _summary(self, approval: Approval) -> ApprovalSummary:
         deadline = approval.deadline
-        return {
-            "id": approval.id,
-            "kind": approval.kind.value,
-            "source": approval.source.value,
-            "status": approval.status.value,
-            "requested_by": approval.requested_by,
-            "agent": approval.agent,
-            "room": approval.room,
-            "tool": approval.tool,
-            "reason": approval.reason,
-            "requires": approval.requires.value,
-            "created_at": rfc3339(approval.created_at),
-            "expires_at": _time(approval.expires_at),
-            "redeem_by": _time(approval.redeem_by),
-            "left_s": None if deadline is None else max(0, round(deadline - self._clock.wall())),
-            "decision": _decision(approval),
-            "outcome": approval.outcome,
-            "url": f"{self._url()}/approvals/{approval.id}",
-        }
+        return ApprovalSummary(
+            id=approval.id,
+            kind=approval.kind.value,
+            source=approval.source.value,
+            status=approval.status.value,
+            requested_by=approval.requested_by,
+            agent=approval.agent,
+            room=approval.room,
+            tool=approval.tool,
+            reason=approval.reason,
+            requires=approval.requires.value,
+            created_at=rfc3339(approval.created_at),
+            expires_at=_time(approval.expires_at),
+            redeem_by=_time(approval.redeem_by),
+            left_s=None if deadline is None else max(0, round(deadline - self._clock.wall())),
+            decision=_decision(approval),
+            outcome=approval.outcome,
+            url=f"{self._url()}/approvals/{approval.id}",
+        )
 
-    def _whole(self, approval: Approval) -> JsonObject:
-        return {
-            **self._gist(approval),
-            "proposal_id": approval.proposal_id,
-            "target": approval.target,
-            "method": approval.method,
-            "params": approval.params,
-            "route": list(approval.route),
-            "capability": approval.capability,
-            "digest": approval.digest,
-            "tool_digest": approval.tool_digest,
-            "nonce": approval.nonce,
-            "factors": list(approval.factors),
-            "gating_link": approval.gating_link,
-            "answers": list(answers(approval)),
-            "approvers": list(self._approving(approval.tool)),
-            "aggregator_id": self._own_id,
-            "passkey_origin": None if self._passkeys is None else self._passkeys.maybe_origin(approval.tool),
-        }
+    def _whole(self, approval: Approval) -> ApprovalView:
+        return ApprovalView(
+            **asdict(self._summary(approval)),
+            proposal_id=approval.proposal_id,
+            target=approval.target,
+            method=approval.method,
+            params=approval.params if approval.params is not None else Raw(b"null"),
+            route=approval.route,
+            capability=approval.capability,
+            digest=approval.digest,
+            tool_digest=approval.tool_digest,
+            nonce=approval.nonce,
+            factors=approval.factors,
+            gating_link=approval.gating_link,
+            answers=answers(approval),
+            approvers=tuple(self._approving(approval.tool)),
+            aggregator_id=self._own_id,
+            passkey_origin=None if self._passkeys is None else self._passkeys.maybe_origin(approval.tool),
+        )
 
 
 def _time(at: float | None) -> str | None:
     return None if at is None else rfc3339(at)
 
 
-def _decision(approval: Approval) -> JsonObject | None:
+def _decision(approval: Approval) -> Decision | None:
     decision = approval.decision
     if decision is None:
         return None
     proof = decision.proof
-    return {
-        "what": decision.what.value,
-        "by": decision.by,
-        "at": rfc3339(decision.at),
-        "reason": decision.reason,
-        "answer": decision.answer,
-        "proof": None if proof is None else {"type": proof.type, "anchor": proof.anchor, "jti": proof.jti},
-    }
+    return Decision(
+        what=decision.what.value,
+        by=decision.by,
+        at=rfc3339(decision.at),
+        reason=decision.reason,
+        answer=decision.answer,
+        proof=None if proof is None else ProofFacts(type=proof.type, anchor=proof.anchor, jti=proof.jti),
+    )

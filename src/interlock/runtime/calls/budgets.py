@@ -5,11 +5,12 @@ tool, and of this node's own registration with a parent. Either all of them have
 Nothing here waits, so that calls side by side never overshoot. Where nothing is limited nothing is counted.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from interlock.config.plan import Plan
+from interlock.operator_api.budgets import Budget, Spent
 from interlock.protocol.ax.budget import Limits, Over, Price, Scope, Slice, Usage, budget_exceeded
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.base.clock import Clock
@@ -35,8 +36,9 @@ class Account:
         self.usage = Usage()
         self.asked_at = now
 
-    def shown(self, now: float) -> dict[str, dict[str, int]]:
-        return self.limits.shown(self.usage, now)
+    def shown(self, now: float) -> dict[str, Spent]:
+        limits = self.limits.shown(self.usage, now)
+        return {name: Spent(limit=one["limit"], used=one["used"]) for name, one in limits.items()}
 
 
 class Charge(msgspec.Struct, frozen=True):
@@ -148,21 +150,21 @@ class Budgets:
 
     # For the operator
 
-    def shown(self) -> list[dict[str, Any]]:
+    def shown(self) -> tuple[Budget, ...]:
         """Of callers and tools, those asked for last first."""
         now = self._clock.now()
         live = [
-            (one.asked_at, {"scope": one.scope, "name": name, "limits": one.shown(now)})
+            (one.asked_at, Budget(scope=one.scope, name=name, limits=one.shown(now)))
             for accounts in (self.callers, self.tools)
             for name, one in accounts.items()
             if now - one.asked_at < IDLE_S
         ]
-        return [shown for _, shown in sorted(live, key=lambda one: one[0], reverse=True)[:SHOWN_MAX]]
+        return tuple(shown for _, shown in sorted(live, key=lambda one: one[0], reverse=True)[:SHOWN_MAX])
 
-    def shown_of(self, link: "CallLink") -> dict[str, dict[str, int]] | None:
+    def shown_of(self, link: "CallLink") -> dict[str, Spent] | None:
         return None if link.account is None else link.account.shown(self._clock.now())
 
-    def shown_received(self, tree: str) -> dict[str, dict[str, int]] | None:
+    def shown_received(self, tree: str) -> dict[str, Spent] | None:
         account = self._received.get(tree)
         return None if account is None else account.shown(self._clock.now())
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from interlock.config.load import Loaded
+from interlock.operator_api.status import Status
 from interlock.process import fd_limit as descriptors
 from interlock.runtime.fronts.stdio import stdio_front
 from interlock.runtime.fronts.stdio_bridge import SOCKET, bridge
@@ -26,7 +27,7 @@ def serve(
     *,
     stdio: bool,
     only: str | None,
-    on_ready: Callable[[dict[str, Any]], None],
+    on_ready: Callable[[Status], None],
     operator_app: OperatorApp,
 ) -> None:
     """Run a node until SIGTERM, SIGINT or, on stdio, the end of input. Blocks. `read`: when the files change."""
@@ -56,7 +57,7 @@ async def _run(
     *,
     stdio: bool,
     only: str | None,
-    on_ready: Callable[[dict[str, Any]], None],
+    on_ready: Callable[[Status], None],
     operator_app: OperatorApp,
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -93,7 +94,7 @@ async def _run(
         await node.stop()
 
 
-async def _announce(node: Node, on_ready: Callable[[dict[str, Any]], None]) -> None:
+async def _announce(node: Node, on_ready: Callable[[Status], None]) -> None:
     """Say how the node stands soon, and once more when the last server had its first chance."""
     await node.settle(READY_S)
     late = not node.settled

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 
 from interlock.config.plan import Plan
+from interlock.operator_api.tools import CheckVerdict
 from interlock.process import fd_limit as descriptors
 from interlock.process.warden import Warden
 from interlock.protocol.approvals.approval import Approval, Kind
@@ -414,9 +415,9 @@ class Node:
             tools=ToolOperations(self.catalog, self.definitions, self.window, self.contracts, self._explain_call),
         )
 
-    def _explain_call(self, route: Route, caller: str) -> list[dict[str, Any]]:
+    def _explain_call(self, route: Route, caller: str) -> tuple[CheckVerdict, ...]:
         met = self.dispatch.guard.explain(route, self.tokens.as_it_would_be(caller))
-        return [{"rung": one.check, "name": one.name, "verdict": one.verdict, "reason": one.reason} for one in met]
+        return tuple(CheckVerdict(rung=one.check, name=one.name, verdict=one.verdict, reason=one.reason) for one in met)
 
     def _is_current(self, approval: Approval) -> bool:
         """A tool that is not listed now may come back as it was."""

@@ -11,11 +11,12 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from interlock.config.difference import as_written, differences, section_of, without
 from interlock.config.load import ConfigInvalid, Loaded
 from interlock.config.plan import Plan
+from interlock.operator_api.status import ConfigurationState
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.start_errors import CannotStart
 from interlock.store.ports import StoreError
@@ -59,13 +60,13 @@ class Reload:
             if sys.platform != "win32":
                 asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
 
-    def status(self) -> dict[str, Any]:
-        return {
-            "files": [str(path) for path in self._paths],
-            "read_at": rfc3339(self._read_wall),
-            "problem": self.problem,
-            "restart_for": [as_written(key) for key in self.restart_for],
-        }
+    def status(self) -> ConfigurationState:
+        return ConfigurationState(
+            files=tuple(str(path) for path in self._paths),
+            read_at=rfc3339(self._read_wall),
+            problem=self.problem,
+            restart_for=tuple(as_written(key) for key in self.restart_for),
+        )
 
     async def _watch(self) -> None:
         while True:

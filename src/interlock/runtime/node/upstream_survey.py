@@ -9,16 +9,18 @@ from typing import Any
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.runtime.base.operator_errors import JsonObject
+from interlock.operator_api.drivers import DriverSummary
+from interlock.operator_api.links import Link
+from interlock.operator_api.tools import Tool
 from interlock.runtime.node.node import Node
 
 LAST_WORDS = 3  # lines of stderr: the reason of most programs that end is in the last
 
 
 class Survey(msgspec.Struct, frozen=True, kw_only=True):
-    links: tuple[JsonObject, ...]  # as the operator door shows them
-    tools: tuple[JsonObject, ...]
-    drivers: tuple[JsonObject, ...]
+    links: tuple[Link, ...]
+    tools: tuple[Tool, ...]
+    drivers: tuple[DriverSummary, ...]
     last_words: Mapping[str, tuple[str, ...]]  # by segment: the end of what a program wrote to stderr
 
 
@@ -32,11 +34,11 @@ async def survey(plan: Plan, *, patience_s: float) -> Survey:
         seen = node.operations
         desk = await seen.drivers.open() if node.drivers.registry is not None else None
         return Survey(
-            links=tuple(seen.links.list_all()["links"]),
-            tools=tuple(seen.tools.list_all()["tools"]),
-            drivers=tuple((await desk.listed())["drivers"]) if desk is not None else (),
+            links=seen.links.list_all().links,
+            tools=seen.tools.list_all().tools,
+            drivers=(await desk.listed()).drivers if desk is not None else (),
             last_words={
-                segment: tuple(line["text"] for line in seen.links.logs(segment, LAST_WORDS)["lines"])
+                segment: tuple(line.text for line in seen.links.logs(segment, LAST_WORDS).lines)
                 for segment in node.keepers
             },
         )

@@ -1,9 +1,11 @@
 """The audit log, read by an operator."""
 
 import msgspec
+from msgspec import Raw
 
-from interlock.runtime.base.operator_errors import JsonObject
+from interlock.operator_api.audit import AuditPage
 from interlock.runtime.base.recorder import Recorder
+from interlock.store.audit_chain import ChainedRecord
 from interlock.store.ports import AuditLog
 
 
@@ -12,14 +14,14 @@ class AuditOperations:
         self._audit = audit
         self._recorder = recorder
 
-    async def page(self, after: int, limit: int) -> JsonObject:
+    async def page(self, after: int, limit: int) -> AuditPage[Raw]:
         """Records with a sequence above `after`, oldest first, at most `limit`."""
         await self._recorder.flush()
         records = await self._audit.read(after, limit)
-        return {
-            "records": [
-                {"seq": record.sequence, "hash": record.hash.hex(), **msgspec.json.decode(record.data)}
-                for record in records
-            ],
-            "last": await self._audit.last(),
-        }
+        return AuditPage(records=tuple(_placed(record) for record in records), last=await self._audit.last())
+
+
+def _placed(record: ChainedRecord) -> Raw:
+    """The record as it was written, with its place in the chain before it."""
+    members = msgspec.json.decode(record.data, type=dict[str, Raw])
+    return Raw(msgspec.json.encode({"seq": record.sequence, "hash": record.hash.hex(), **members}))

@@ -1,10 +1,11 @@
 """A person's consent to a token towards a server: the page they are sent to, and their return from it."""
 
+from interlock.operator_api.links import Consent
 from interlock.runtime.audience import Audience
 from interlock.runtime.base.clock import Clock, rfc3339
-from interlock.runtime.base.operator_errors import JsonObject, Refused
+from interlock.runtime.base.operator_errors import Refused
 from interlock.runtime.base.recorder import Recorder
-from interlock.runtime.credentials.consents import Pending
+from interlock.runtime.credentials.consents import Page, Pending
 from interlock.runtime.credentials.errors import Unobtainable
 from interlock.runtime.credentials.service import GrantDesk
 from interlock.runtime.operations.links import Keepers, find_keeper
@@ -20,7 +21,7 @@ class ConsentOperations:
         self._recorder = recorder
         self._clock = clock
 
-    async def authorize(self, segment: str) -> JsonObject:
+    async def authorize(self, segment: str) -> Consent:
         """The page on which a person agrees to a token for this server. Raises NotFound, Refused."""
         holder = find_keeper(self._keepers, segment).holder
         if holder is None:
@@ -30,15 +31,15 @@ class ConsentOperations:
         except Unobtainable as error:
             raise Refused("auth_failed", str(error), {"segment": segment}) from None
         left_s = consent.expires_at - self._clock.now()
-        return {
-            "segment": segment,
-            "url": consent.url,
-            "issuer": consent.issuer,
-            "scopes": list(consent.scopes),
-            "expires_at": rfc3339(self._clock.wall() + left_s),
-        }
+        return Consent(
+            segment=segment,
+            url=consent.url,
+            issuer=consent.issuer,
+            scopes=tuple(consent.scopes),
+            expires_at=rfc3339(self._clock.wall() + left_s),
+        )
 
-    async def take_return(self, parameters: list[tuple[str, str]]) -> JsonObject:
+    async def take_return(self, parameters: list[tuple[str, str]]) -> Page:
         """What a browser brought back from such a page; gives the status, title and text to show.
 
         The state in the parameters is the only credential.
@@ -46,7 +47,7 @@ class ConsentOperations:
         page, pending = await self._credentials.returned(parameters)
         if pending is not None:
             self._on_consented(pending)
-        return {"status": page.status, "title": page.title, "text": page.text}
+        return page
 
     def _on_consented(self, pending: Pending) -> None:
         """Records the consent, and tells a client that sent the person to the page."""

@@ -1,7 +1,8 @@
 """The keys of people, taken back by an operator."""
 
+from interlock.operator_api.access import RevokedKeys
 from interlock.runtime.approvals.revocation import KeyRevocation
-from interlock.runtime.base.operator_errors import JsonObject, NotFound
+from interlock.runtime.base.operator_errors import NotFound
 from interlock.runtime.trust.anchors import Anchors
 
 
@@ -10,10 +11,10 @@ class KeyOperations:
         self._revocation = revocation
         self._anchors = anchors
 
-    async def revoke(self, ref: str, by: str) -> JsonObject:
+    async def revoke(self, ref: str, by: str) -> RevokedKeys:
         """Of a person: the name of an anchor, or a key's thumbprint. Raises NotFound."""
         prints = await self._revocation.revoke(ref, by)
         if not prints:
             raise NotFound("anchor", ref, [anchor.name for anchor in self._anchors.known()], few=True)
         voided = await self._revocation.void_unfounded()
-        return {"revoked": list(prints), "voided": [approval.id for approval in voided]}
+        return RevokedKeys(revoked=tuple(prints), voided=tuple(approval.id for approval in voided))

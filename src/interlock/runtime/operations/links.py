@@ -3,11 +3,28 @@
 import statistics
 from collections.abc import Mapping
 
+from msgspec import UNSET, UnsetType
+
+from interlock.operator_api.links import (
+    HeldToken,
+    LinkLog,
+    Links,
+    LogLine,
+    Registration,
+    ReleasedSegment,
+    RestartedLink,
+    Server,
+    WaitingChild,
+    Withheld,
+)
+from interlock.operator_api.links import (
+    Link as LinkView,
+)
 from interlock.runtime.ax.children import Nursery
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.base.clock import rfc3339
 from interlock.runtime.base.link_state import USABLE
-from interlock.runtime.base.operator_errors import JsonObject, NotFound
+from interlock.runtime.base.operator_errors import NotFound
 from interlock.runtime.calls.budgets import Budgets
 from interlock.runtime.catalog.catalog import Catalog
 from interlock.runtime.catalog.subtree import below
@@ -28,114 +45,115 @@ class LinkOperations:
         self._children = children
         self._budgets = budgets
 
-    def list_all(self) -> JsonObject:
+    def list_all(self) -> Links:
         waiting = [
-            {
-                "segment": segment,
-                "kind": "child",
-                "transport": "stdio",
-                "state": child.state,
-                "reason": child.reason,
-                "since": rfc3339(child.since_wall),
-            }
+            WaitingChild(
+                segment=segment,
+                kind="child",
+                transport="stdio",
+                state=child.state,
+                reason=child.reason,
+                since=rfc3339(child.since_wall),
+            )
             for segment, child in self._children.waiting.items()
             if segment not in self._keepers
         ]
-        return {"links": [self._link(keeper) for keeper in self._keepers.values()] + waiting}
+        return Links(links=(*(self._link(keeper) for keeper in self._keepers.values()), *waiting))
 
-    def get(self, segment: str) -> JsonObject:
+    def get(self, segment: str) -> LinkView:
         return self._link(find_keeper(self._keepers, segment))
 
-    def logs(self, segment: str, lines: int) -> JsonObject:
+    def logs(self, segment: str, lines: int) -> LinkLog:
         kept = find_keeper(self._keepers, segment).stderr.tail(lines)
-        return {"segment": segment, "lines": [{"at": rfc3339(line.at), "text": line.text} for line in kept]}
+        lines_kept = tuple(LogLine(at=rfc3339(line.at), text=line.text) for line in kept)
+        return LinkLog(segment=segment, lines=lines_kept)
 
-    async def restart(self, segment: str) -> JsonObject:
+    async def restart(self, segment: str) -> RestartedLink:
         """What dialled in can only be sent away: whether it returns is its own matter."""
         keeper = find_keeper(self._keepers, segment)
         was = keeper.link.standing.state
         await keeper.restart()
-        answer: JsonObject = {"segment": segment, "state": keeper.link.standing.state.value}
-        if isinstance(keeper.link, RegisteredLink) and keeper.link.transport == "websocket":
-            answer["disconnected"] = was in USABLE
-        return answer
+        has_dialled_in = isinstance(keeper.link, RegisteredLink) and keeper.link.transport == "websocket"
+        return RestartedLink(
+            segment=segment,
+            state=keeper.link.standing.state.value,
+            disconnected=was in USABLE if has_dialled_in else UNSET,
+        )
 
-    async def release(self, segment: str) -> JsonObject:
+    async def release(self, segment: str) -> ReleasedSegment:
         registrar = self._registrar
         if not await registrar.release(segment):
             raise NotFound("owner", segment, [record.segment for record in await registrar.owners.all()], few=True)
-        return {"segment": segment, "held": registrar.engine.maybe_standing(segment) is not None}
+        return ReleasedSegment(segment=segment, held=registrar.engine.maybe_standing(segment) is not None)
 
-    def _link(self, keeper: Keeper) -> JsonObject:
+    def _link(self, keeper: Keeper) -> LinkView:
         link = keeper.link
         links = [link, *(link.personal.links if link.personal is not None else ())]
         facts = link.facts
         namespace = self._catalog.namespace
         shelf = next((s for s in namespace.shelves if s.link is link), None)
         withheld = namespace.withheld(link)
-        return {
-            "segment": link.segment,
-            "kind": link.kind,
-            "transport": link.transport,
-            "era": facts.era.value if facts else None,
-            "protocol_version": facts.version if facts else None,
-            "state": link.standing.state.value,
-            "reason": link.standing.reason,
-            "since": rfc3339(link.standing.since_wall),
-            "server": {"name": facts.name, "version": facts.server_version} if facts else None,
-            "tools": len(namespace.listed(shelf.tools)) if shelf else 0,
-            "contracts": keeper.contracts,
-            "prompts": len(namespace.listed(shelf.prompts)) if shelf else 0,
-            "resources": len(shelf.resources) if shelf else 0,
-            "withheld": [{"name": one.name, "reason": one.reason} for one in withheld],
-            "in_flight": sum(one.booked for one in links),  # of clients: what the node itself asks does not count
-            "parked": sum(len(one.aside) for one in links),
-            "calls": sum(one.calls for one in links),
-            "errors": sum(one.errors for one in links),
-            "restarts": link.restarts,
-            "stray": link.stray,  # answers nobody waited for
-            "stdout_noise": link.noise,  # what it sent that is no message
-            "unsent": link.unsent,  # answers, cancellations and notices of ours that did not arrive
-            "pid": link.pid,
-            "sandbox": link.sandboxed,
-            "stderr_lines": keeper.stderr.count,
-            "hops": max((route.hops for route in shelf.tools), default=1) if shelf else 1,
-            "below": below(namespace.listed(shelf.tools)) if shelf else [],
-            "budget": self._budgets.shown_of(link),
-            **self._registration(link),
-            "latency_ms": round(statistics.median(link.latencies) * 1000, 3) if link.latencies else None,
-            "token": _held(keeper),
-            "consent": keeper.holder is not None and keeper.holder.waits_for_consent,
-            "users": len(link.personal.links) if link.personal is not None else None,
-        }
+        return LinkView(
+            segment=link.segment,
+            kind=link.kind,
+            transport=link.transport,
+            era=facts.era.value if facts else None,
+            protocol_version=facts.version if facts else None,
+            state=link.standing.state.value,
+            reason=link.standing.reason,
+            since=rfc3339(link.standing.since_wall),
+            server=Server(name=facts.name, version=facts.server_version) if facts else None,
+            tools=len(namespace.listed(shelf.tools)) if shelf else 0,
+            contracts=keeper.contracts,
+            prompts=len(namespace.listed(shelf.prompts)) if shelf else 0,
+            resources=len(shelf.resources) if shelf else 0,
+            withheld=tuple(Withheld(name=one.name, reason=one.reason) for one in withheld),
+            in_flight=sum(one.booked for one in links),  # of clients: what the node itself asks does not count
+            parked=sum(len(one.aside) for one in links),
+            calls=sum(one.calls for one in links),
+            errors=sum(one.errors for one in links),
+            restarts=link.restarts,
+            stray=link.stray,  # answers nobody waited for
+            stdout_noise=link.noise,  # what it sent that is no message
+            unsent=link.unsent,  # answers, cancellations and notices of ours that did not arrive
+            pid=link.pid,
+            sandbox=link.sandboxed,
+            stderr_lines=keeper.stderr.count,
+            hops=max((route.hops for route in shelf.tools), default=1) if shelf else 1,
+            below=below(namespace.listed(shelf.tools)) if shelf else (),
+            budget=self._budgets.shown_of(link),
+            registration=self._registration(link),
+            latency_ms=round(statistics.median(link.latencies) * 1000, 3) if link.latencies else None,
+            token=_held(keeper),
+            consent=keeper.holder is not None and keeper.holder.waits_for_consent,
+            users=len(link.personal.links) if link.personal is not None else None,
+        )
 
-    def _registration(self, link: Link) -> JsonObject:
+    def _registration(self, link: Link) -> Registration | UnsetType:
         """What MCP-AX adds for a link that registered."""
         if not isinstance(link, RegisteredLink):
-            return {}
+            return UNSET
         session = link.registration
         register = session.register
         standing = self._registrar.engine.maybe_standing(link.segment)
         rule = self._registrar.maybe_rule(session.session_id)
-        return {
-            "registration": {
-                "subserver_id": register.subserver_id,
-                "principal": session.peer.principal,
-                "authority": f"dns:{register.authority}" if register.authority is not None else None,
-                "verified": session.peer.proved,
-                "auth_scope": session.auth_scope.value,
-                "transport_class": register.transport_class.value,
-                "version": register.version,
-                "heartbeat_interval_ms": register.heartbeat_interval_ms,
-                "registered_at": rfc3339(link.registered_wall),
-                "session": masked_session(session.session_id),
-                "liveness": standing.state.value if standing is not None else None,
-                "aggregators": len(standing.subtree_ids or ()) if standing is not None else 0,
-                "secure_by": rule.secure_by if rule is not None else None,
-                "unwanted_notifications": link.unwanted,
-                "dropped_notifications": self._registrar.drops.by_segment.get(link.segment, 0),
-            }
-        }
+        return Registration(
+            subserver_id=register.subserver_id,
+            principal=session.peer.principal,
+            authority=f"dns:{register.authority}" if register.authority is not None else None,
+            verified=session.peer.proved,
+            auth_scope=session.auth_scope.value,
+            transport_class=register.transport_class.value,
+            version=register.version,
+            heartbeat_interval_ms=register.heartbeat_interval_ms,
+            registered_at=rfc3339(link.registered_wall),
+            session=masked_session(session.session_id),
+            liveness=standing.state.value if standing is not None else None,
+            aggregators=len(standing.subtree_ids or ()) if standing is not None else 0,
+            secure_by=rule.secure_by if rule is not None else None,
+            unwanted_notifications=link.unwanted,
+            dropped_notifications=self._registrar.drops.by_segment.get(link.segment, 0),
+        )
 
 
 def find_keeper(keepers: Keepers, segment: str) -> Keeper:
@@ -154,9 +172,9 @@ def masked_session(session_id: str) -> str:
     return f"{session_id[:4]}***"
 
 
-def _held(keeper: Keeper) -> JsonObject | None:
+def _held(keeper: Keeper) -> HeldToken | None:
     """What may be seen of the token towards a server."""
     holder = keeper.holder
     if holder is None or not holder.line:
         return None
-    return {"expires_at": rfc3339(holder.expires_at) if holder.expires_at is not None else None}
+    return HeldToken(expires_at=rfc3339(holder.expires_at) if holder.expires_at is not None else None)

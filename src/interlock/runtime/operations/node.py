@@ -5,6 +5,18 @@ from collections.abc import Callable
 
 from interlock import __version__
 from interlock.config.effective import effective
+from interlock.operator_api.configuration import EffectiveConfiguration
+from interlock.operator_api.status import (
+    ApprovalCounts,
+    CallCounts,
+    CatalogCounts,
+    ClientCounts,
+    ConfigurationState,
+    GateCounts,
+    NodeFacts,
+    Parent,
+    Status,
+)
 from interlock.protocol.oauth.resource import resource_of
 from interlock.runtime.approvals.inbox import Inbox
 from interlock.runtime.approvals.notifier import Notifier
@@ -12,7 +24,6 @@ from interlock.runtime.audience import Audience
 from interlock.runtime.base.addresses import Addresses
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.current_plan import CurrentPlan
-from interlock.runtime.base.operator_errors import JsonObject
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.calls.budgets import Budgets
 from interlock.runtime.catalog.catalog import Catalog
@@ -42,8 +53,8 @@ class NodeOperations:
         anchors: Anchors,
         inbox: Inbox,
         notifier: Notifier,
-        parents: Callable[[], list[JsonObject]],
-        reload: Callable[[], JsonObject | None],
+        parents: Callable[[], list[Parent]],
+        reload: Callable[[], ConfigurationState | None],
     ) -> None:
         """`parents` and `reload` give what there is to say of the parents and of the configuration's files."""
         self._current = current
@@ -66,61 +77,61 @@ class NodeOperations:
         self._parents = parents
         self._reload = reload
 
-    def status(self) -> JsonObject:
+    def status(self) -> Status:
         plan, namespace = self._current.plan, self._catalog.namespace
         sessions = self._sessions.by_id
-        return {
-            "node": {
-                "name": plan.node.name,
-                "version": __version__,
-                "pid": os.getpid(),
-                "url": self._addresses.public,
-                "mcp_url": resource_of(self._addresses.public),
-                "operator_url": self._addresses.operator,
-                "started_at": rfc3339(self._started_wall),
-                "uptime_s": round(self._clock.now() - self._started, 1),
-                "data": str(plan.data),
-                "aggregator_id": self._aggregator_id,
-                "tree": plan.ax.tree,
-                "audit_trouble": self._recorder.trouble,
-                "require_proof": plan.ax.require_proof,
-            },
-            "configuration": self._reload(),
-            "parents": self._parents(),
-            "budgets": self._budgets.shown(),
-            **self._links.list_all(),
-            "catalog": {
-                "version": namespace.version,
-                "tools": sum(len(namespace.listed(shelf.tools)) for shelf in namespace.shelves),
-                "prompts": sum(len(namespace.listed(shelf.prompts)) for shelf in namespace.shelves),
-                "resources": sum(len(shelf.resources) for shelf in namespace.shelves),
-                "templates": sum(len(shelf.templates) for shelf in namespace.shelves),
-            },
-            "clients": {
-                "sessions": len(sessions),
-                "unplaced_logs": self._audience.unplaced_logs,
-                "streams": sum(len(one.streams) for one in sessions.values()) + len(self._modern.listeners),
-            },
-            "calls": {
-                "total": self._dispatch.total,
-                "failed": self._dispatch.failed,
-                "in_flight": len(self._dispatch.in_flight),
-                "parked": self._dispatch.parking.waiting,
-            },
-            "gate": self._gate(),
-            "approvals": {"waiting": self._inbox.waiting_count, "channels": dict(self._notifier.trouble)},
-        }
+        return Status(
+            node=NodeFacts(
+                name=plan.node.name,
+                version=__version__,
+                pid=os.getpid(),
+                url=self._addresses.public,
+                mcp_url=resource_of(self._addresses.public),
+                operator_url=self._addresses.operator,
+                started_at=rfc3339(self._started_wall),
+                uptime_s=round(self._clock.now() - self._started, 1),
+                data=str(plan.data),
+                aggregator_id=self._aggregator_id,
+                tree=plan.ax.tree,
+                audit_trouble=self._recorder.trouble,
+                require_proof=plan.ax.require_proof,
+            ),
+            configuration=self._reload(),
+            parents=tuple(self._parents()),
+            budgets=self._budgets.shown(),
+            links=self._links.list_all().links,
+            catalog=CatalogCounts(
+                version=namespace.version,
+                tools=sum(len(namespace.listed(shelf.tools)) for shelf in namespace.shelves),
+                prompts=sum(len(namespace.listed(shelf.prompts)) for shelf in namespace.shelves),
+                resources=sum(len(shelf.resources) for shelf in namespace.shelves),
+                templates=sum(len(shelf.templates) for shelf in namespace.shelves),
+            ),
+            clients=ClientCounts(
+                sessions=len(sessions),
+                unplaced_logs=self._audience.unplaced_logs,
+                streams=sum(len(one.streams) for one in sessions.values()) + len(self._modern.listeners),
+            ),
+            calls=CallCounts(
+                total=self._dispatch.total,
+                failed=self._dispatch.failed,
+                in_flight=len(self._dispatch.in_flight),
+                parked=self._dispatch.parking.waiting,
+            ),
+            gate=self._gate(),
+            approvals=ApprovalCounts(waiting=self._inbox.waiting_count, channels=dict(self._notifier.trouble)),
+        )
 
-    def configuration(self) -> JsonObject:
+    def configuration(self) -> EffectiveConfiguration:
         return effective(self._current.plan)
 
-    def _gate(self) -> JsonObject:
+    def _gate(self) -> GateCounts:
         """How many tools the gate holds, and of how many of them nobody could release a call."""
         namespace = self._catalog.namespace
         held = [route for shelf in namespace.shelves for route in namespace.listed(shelf.tools) if route.is_held]
-        return {
-            "mode": self._current.plan.gate.mode,
-            "tools": len(held),
-            "unclassified": sum(route.is_open for route in held),
-            "without_approver": sum(not self._anchors.approving(route.qualified) for route in held),
-        }
+        return GateCounts(
+            mode=self._current.plan.gate.mode,
+            tools=len(held),
+            unclassified=sum(route.is_open for route in held),
+            without_approver=sum(not self._anchors.approving(route.qualified) for route in held),
+        )

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from interlock.runtime.base.operator_errors import JsonObject, NotFound, Refused
+from interlock.operator_api.secrets import RemovedSecret, Secret, Secrets, StoredSecret
+from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.credentials.service import BadSecretName, GrantDesk, named_by
 from interlock.runtime.drivers.registry.service import Drivers
 from interlock.runtime.links.per_user import PersonalLinks
@@ -19,34 +20,35 @@ class SecretOperations:
         self._personal = personal
         self._drivers = drivers
 
-    async def list_all(self) -> JsonObject:
-        return {"secrets": [{"kind": kind, "name": name} for kind, name in await self._credentials.secret_names()]}
+    async def list_all(self) -> Secrets:
+        names = await self._credentials.secret_names()
+        return Secrets(secrets=tuple(Secret(kind=kind, name=name) for kind, name in names))
 
-    async def set(self, name: str, value: str) -> JsonObject:
+    async def set(self, name: str, value: str) -> StoredSecret:
         """Servers that name it are started or dialled anew with it. May raise Refused."""
         try:
             await self._credentials.set_secret(name, value)
         except BadSecretName as error:
             raise Refused("bad_secret_name", str(error)) from None
-        return {"name": name, "restarted": await self._restart_users_of(name)}
+        return StoredSecret(name=name, restarted=await self._restart_users_of(name))
 
-    async def keep(self, name: str, value: str) -> JsonObject:
+    async def keep(self, name: str, value: str) -> StoredSecret:
         """Unless one is kept already; `state` says new, same or differs. May raise Refused."""
         try:
             state = await self._credentials.keep_secret(name, value)
         except BadSecretName as error:
             raise Refused("bad_secret_name", str(error)) from None
-        restarted = await self._restart_users_of(name) if state == "new" else []
-        return {"name": name, "state": state, "restarted": restarted}
+        restarted = await self._restart_users_of(name) if state == "new" else ()
+        return StoredSecret(name=name, state=state, restarted=restarted)
 
-    async def remove(self, kind: Kind, name: str) -> JsonObject:
+    async def remove(self, kind: Kind, name: str) -> RemovedSecret:
         """Raises NotFound."""
         if not await self._credentials.remove_secret(kind, name):
             known = [known for _, known in await self._credentials.secret_names()]
             raise NotFound("secret", name, known)
         if kind == "token":
             await self._forget_token(name)
-        return {"removed": {"kind": kind, "name": name}}
+        return RemovedSecret(removed=Secret(kind=kind, name=name))
 
     async def _forget_token(self, name: str) -> None:
         """A stored token was removed: it is not used from memory either."""
@@ -61,9 +63,9 @@ class SecretOperations:
         await keeper.holder.forget()
         await keeper.restart()
 
-    async def _restart_users_of(self, slug: str) -> list[str]:
+    async def _restart_users_of(self, slug: str) -> tuple[str, ...]:
         configured = [keeper for keeper in self._keepers.values() if keeper.is_offered]
         users = [keeper for keeper in configured if slug in named_by(keeper.link.plan)]
         for keeper in users:
             await keeper.restart()
-        return [*(keeper.link.segment for keeper in users), *self._drivers.on_secret(slug)]
+        return (*(keeper.link.segment for keeper in users), *self._drivers.on_secret(slug))

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from interlock.runtime.access.tokens import TokenBook
-from interlock.runtime.base.clock import rfc3339
-from interlock.runtime.base.operator_errors import JsonObject, NotFound, Refused
+from interlock.operator_api.access import IssuedToken, RevokedTokens, Tokens
+from interlock.runtime.access.tokens import TokenBook, issued_token
+from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.store.tokens import BadTokenName, Door, Scope
 
 
@@ -14,29 +14,22 @@ class TokenOperations:
         self._tokens = tokens
         self._dismiss = dismiss
 
-    async def list_all(self) -> JsonObject:
-        book = self._tokens
-        return {"tokens": [book.shown(record) for record in await book.list() if record.revoked_at is None]}
+    async def list_all(self) -> Tokens:
+        return await self._tokens.list_live()
 
-    async def issue(self, name: str, door: Door, scope: Scope | None, days: int | None) -> JsonObject:
+    async def issue(self, name: str, door: Door, scope: Scope | None, days: int | None) -> IssuedToken:
         """None means the configured default. A name may be used again. May raise Refused."""
         try:
             token, record = await self._tokens.issue(name, door, scope, days)
         except BadTokenName as error:
             raise Refused("bad_token_name", str(error)) from None
-        return {
-            "token": token,
-            "id": record.id,
-            "name": record.name,
-            "for": record.door,
-            "expires_at": rfc3339(record.expires_at) if record.expires_at else None,
-        }
+        return issued_token(token, record)
 
-    async def revoke(self, ref: str) -> JsonObject:
+    async def revoke(self, ref: str) -> RevokedTokens:
         """`ref` is an id or a name. Raises NotFound."""
         revoked = await self._tokens.revoke(ref)
         if not revoked:
             live = [record for record in await self._tokens.list() if record.revoked_at is None]
             raise NotFound("token", ref, [record.name for record in live])
         self._dismiss()
-        return {"revoked": list(revoked)}
+        return RevokedTokens(revoked=revoked)

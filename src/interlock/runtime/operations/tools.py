@@ -3,6 +3,20 @@
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import asdict
+
+from interlock.operator_api.approvals import Approval
+from interlock.operator_api.tools import (
+    CheckVerdict,
+    Owner,
+    Skill,
+    Skills,
+    Tool,
+    ToolDetail,
+    ToolRoute,
+    ToolRoutes,
+    Tools,
+)
 from interlock.protocol.ax.capability import as_object
 from interlock.protocol.jsonrpc.codec import decode_value
 from interlock.protocol.jsonrpc.errors import Fault
@@ -11,7 +25,7 @@ from interlock.protocol.mcp.items import maybe_value
 from interlock.runtime.approvals.tool_definitions import Definitions
 from interlock.runtime.approvals.views import Window
 from interlock.runtime.base.clock import rfc3339
-from interlock.runtime.base.operator_errors import JsonObject, NotFound, Refused
+from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.calls.caller import ViewKey
 from interlock.runtime.catalog.catalog import EVERYTHING, Catalog
 from interlock.runtime.catalog.routes import Route, era_of
@@ -21,7 +35,7 @@ from interlock.runtime.links.link import Link
 from interlock.runtime.links.registered import RegisteredLink
 from interlock.runtime.operations.links import masked_session
 
-Explain = Callable[[Route, str], list[JsonObject]]  # what a call of the tool by that principal would meet
+Explain = Callable[[Route, str], tuple[CheckVerdict, ...]]  # what a call of the tool by that principal would meet
 
 
 class ToolOperations:
@@ -39,28 +53,28 @@ class ToolOperations:
         self._contracts = contracts
         self._explain = explain
 
-    def list_all(self) -> JsonObject:
+    def list_all(self) -> Tools:
         listed = [self._tool(route) for shelf in self._catalog.namespace.shelves for route in shelf.tools]
         for shelf in self._catalog.namespace.shelves:
             listed.extend(
-                {
-                    "name": f"{shelf.link.segment}.?",
-                    "alias": None,
-                    "segment": shelf.link.segment,
-                    "original": one.name,
-                    "title": None,
-                    "description": None,
-                    "state": shelf.link.standing.state.value,
-                    "capability": {},
-                    "hops": 1,
-                    "withheld": one.reason,
-                }
+                Tool(
+                    name=f"{shelf.link.segment}.?",
+                    alias=None,
+                    segment=shelf.link.segment,
+                    original=one.name,
+                    title=None,
+                    description=None,
+                    state=shelf.link.standing.state.value,
+                    capability={},
+                    hops=1,
+                    withheld=one.reason,
+                )
                 for one in shelf.withheld
             )
-        return {"tools": listed}
+        return Tools(tools=tuple(listed))
 
-    def get(self, name: str, caller: str = "local") -> JsonObject:
-        """`caller`: the principal whose call the rungs are told for."""
+    def get(self, name: str, caller: str = "local") -> ToolDetail:
+        """`caller`: the principal whose call the checks are told for. Raises NotFound, Refused."""
         namespace = self._catalog.namespace
         view = namespace.view(EVERYTHING)
         route = view.find_tool(name)
@@ -70,17 +84,17 @@ class ToolOperations:
             known = [r.qualified for r in view.tool_routes] + [r.alias for r in view.tool_routes]
             raise NotFound("tool", name, known)
         shown = namespace.view(ViewKey())
-        return {
-            **self._tool(route),
-            "definition": decode_value(shown.tool_definition(route, Era.MODERN)),
-            "route": [*route.segments, route.local],
-            "era": era_of(route.link).value,
-            "owner": self._owner(route.link),
-            "caller": caller,
-            "rungs": self._explain(route, caller),
-        }
+        return ToolDetail(
+            **asdict(self._tool(route)),
+            definition=decode_value(shown.tool_definition(route, Era.MODERN)),
+            route=(*route.segments, route.local),
+            era=era_of(route.link).value,
+            owner=self._owner(route.link),
+            caller=caller,
+            rungs=self._explain(route, caller),
+        )
 
-    async def classify(self, name: str) -> JsonObject:
+    async def classify(self, name: str) -> Approval:
         """Ask what a tool is, without waiting for somebody to call it: the approval that then waits."""
         route = self._catalog.namespace.view(EVERYTHING).find_tool(name)
         if route is not None and not route.is_open:
@@ -91,7 +105,10 @@ class ToolOperations:
             raise NotFound("tool", name)
         if isinstance(raised, Fault):
             raise Refused(raised.message, (raised.data or {}).get("detail", raised.message), raised.data)
-        return self._approvals.maybe_one(raised.id) or {}
+        found = self._approvals.maybe_one(raised.id)
+        if found is None:
+            raise NotFound("approval", raised.id)
+        return found
 
     def _maybe_withheld(self, name: str) -> str | None:
         for shelf in self._catalog.namespace.shelves:
@@ -109,53 +126,53 @@ class ToolOperations:
         known = [route.qualified for route in self._catalog.namespace.view(EVERYTHING).tool_routes]
         raise NotFound("tool", name, known)
 
-    def skills(self) -> JsonObject:
+    def skills(self) -> Skills:
         contracts = self._contracts.maybe
         known = contracts.skills() if contracts is not None else {}
-        return {"skills": [{"name": name, "blocks": blocks} for name, blocks in known.items()]}
+        return Skills(skills=tuple(Skill(name=name, blocks=blocks) for name, blocks in known.items()))
 
-    def routes(self) -> JsonObject:
+    def routes(self) -> ToolRoutes:
         """MCP-AX 7.1."""
         return {
-            route.qualified: {
-                "downstream_session": _session_of(route.link),
-                "downstream_name": route.original,
-                "capability": as_object(route.capability) if route.capability else {},
-                "registered_at": rfc3339(_registered_at(route.link)),
-            }
+            route.qualified: ToolRoute(
+                downstream_session=_session_of(route.link),
+                downstream_name=route.original,
+                capability=as_object(route.capability) if route.capability else {},
+                registered_at=rfc3339(_registered_at(route.link)),
+            )
             for shelf in self._catalog.namespace.shelves
             for route in self._catalog.namespace.listed(shelf.tools)
         }
 
-    def _tool(self, route: Route) -> JsonObject:
+    def _tool(self, route: Route) -> Tool:
         clash = self._catalog.namespace.clashing.get(route.qualified)
-        return {
-            "name": route.qualified,
-            "alias": route.alias,
-            "segment": route.link.segment,
-            "original": route.original,
-            "title": _text(maybe_value(route.item, "title")),
-            "description": _text(maybe_value(route.item, "description")),
-            "state": route.link.standing.state.value,
-            "capability": as_object(route.capability) if route.capability else {},
-            "unclassified": route.is_open,
-            "hops": route.hops,
-            "withheld": clash.reason if clash is not None else None,
-        }
+        return Tool(
+            name=route.qualified,
+            alias=route.alias,
+            segment=route.link.segment,
+            original=route.original,
+            title=_text(maybe_value(route.item, "title")),
+            description=_text(maybe_value(route.item, "description")),
+            state=route.link.standing.state.value,
+            capability=as_object(route.capability) if route.capability else {},
+            unclassified=route.is_open,
+            hops=route.hops,
+            withheld=clash.reason if clash is not None else None,
+        )
 
-    def _owner(self, link: Link) -> JsonObject:
+    def _owner(self, link: Link) -> Owner:
         """Who answers for a tool: the operator for what is configured, else the registrant."""
         if not isinstance(link, RegisteredLink):
-            return {"kind": "configuration", "verified": True}
+            return Owner(kind="configuration", verified=True)
         session = link.registration
         authority = session.register.authority
-        return {
-            "kind": link.kind,
-            "principal": session.peer.principal,
-            "subserver_id": session.register.subserver_id,
-            "authority": f"dns:{authority}" if authority is not None else None,
-            "verified": session.peer.proved,
-        }
+        return Owner(
+            kind=link.kind,
+            principal=session.peer.principal,
+            subserver_id=session.register.subserver_id,
+            authority=f"dns:{authority}" if authority is not None else None,
+            verified=session.peer.proved,
+        )
 
 
 def _session_of(link: Link) -> str:

@@ -7,13 +7,15 @@ node's aggregator_id is its subserver_id, one identity for cycles and for split 
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
 from interlock.config.plan import ParentPlan, Plan, Scope
 from interlock.net.message_pipe import MessagePipe, MessageSink
 from interlock.net.websocket.dial import HUNG_UP, DialFailed, dial
+from interlock.operator_api.budgets import Spent
+from interlock.operator_api.status import Parent
 from interlock.protocol.ax import errors
 from interlock.protocol.ax.budget import Limits
 from interlock.protocol.ax.messages import DEREGISTER, HEARTBEAT_MS, REGISTER, SUBPROTOCOL, VERSION, Register
@@ -217,26 +219,26 @@ class Parents(Uplink):
 
     # For the operator
 
-    def _received(self, standing: Standing) -> dict[str, dict[str, int]] | None:
+    def _received(self, standing: Standing) -> dict[str, Spent] | None:
         return self._budgets.shown_received(self._tree) if standing.state == "registered" else None
 
-    def status(self) -> list[dict[str, Any]]:
+    def status(self) -> list[Parent]:
         return [
-            {
-                "url": plan.url,
-                "segment": plan.segment,
-                "tree": self._tree,
-                "state": standing.state,
-                "since": rfc3339(standing.since_wall),
-                "assigned_segment": standing.assigned_segment,
-                "aggregator_id": standing.aggregator_id,
-                "scope": standing.scope,
-                "secure_by": plan.secure_by,
-                "not_listed": standing.not_listed,
-                "reason": standing.reason,
-                "next_step": standing.next_step,
-                "budget": self._received(standing),
-            }
+            Parent(
+                url=plan.url,
+                segment=plan.segment,
+                tree=self._tree,
+                state=standing.state,
+                since=rfc3339(standing.since_wall),
+                assigned_segment=standing.assigned_segment,
+                aggregator_id=standing.aggregator_id,
+                scope=standing.scope,
+                secure_by=plan.secure_by,
+                not_listed=standing.not_listed,
+                reason=standing.reason,
+                next_step=standing.next_step,
+                budget=self._received(standing),
+            )
             for plan, standing in zip(self.plans, self.standings, strict=True)
         ]
 

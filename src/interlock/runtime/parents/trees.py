@@ -5,11 +5,11 @@ Parents of one tree are backups of each other. What stands below the node is off
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
 from interlock.config.plan import ParentPlan, Plan
+from interlock.operator_api.status import Parent
 from interlock.runtime.parents.parents import Parents
 
 
@@ -39,7 +39,7 @@ class Forest:
         for parents in self._trees:
             parents.subtree_changed(subtree_ids)
 
-    def status(self) -> list[dict[str, Any]]:
+    def status(self) -> list[Parent]:
         """In the order of the configuration."""
         found = {
             id(plan): status

@@ -7,10 +7,12 @@ stands in its configuration. Invitations are in memory alone.
 
 import secrets
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
+from interlock.operator_api.passkeys import Invitation as InvitationView
+from interlock.operator_api.passkeys import PasskeyCreation, PasskeyRequest
 from interlock.protocol.ax.confirmation.jws_proof import Asked, invalid
 from interlock.protocol.ax.confirmation.passkey_proof import ENTROPY_BYTES, challenge, passkeys_for
 from interlock.protocol.jose.base64url import encode
@@ -23,8 +25,6 @@ from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.trust.anchors import Anchors
 from interlock.store.ports import StoreError
-
-JsonObject = dict[str, Any]
 
 PATH: Final = "/passkeys"
 INVITATION_S: Final = 600.0
@@ -77,21 +77,20 @@ class PasskeyDesk:
         party = self.maybe_party()
         return party.origin if party is not None and passkeys_for(tool, self._anchors.known()) else None
 
-    def request(self, asked: Asked) -> JsonObject | Fault:
+    def request(self, asked: Asked) -> PasskeyRequest | Fault:
         """What a browser is told (WebAuthn 5.5), bytes in base64url."""
         party, keys = self.maybe_party(), passkeys_for(asked.tool, self._anchors.known())
         if party is None:
             return invalid("party", NO_PARTY)
         if not keys:
             return invalid("not_entitled", f"no passkey may approve {asked.tool}")
-        return {
-            "challenge": encode(
-                challenge(asked, now=self._clock.wall(), entropy=secrets.token_bytes(ENTROPY_BYTES)),
-            ),
-            "rpId": party.id,
-            "credentials": [key.kid for key in keys],
-            "timeout": TIMEOUT_MS,
-        }
+        entropy = secrets.token_bytes(ENTROPY_BYTES)
+        return PasskeyRequest(
+            challenge=encode(challenge(asked, now=self._clock.wall(), entropy=entropy)),
+            rp_id=party.id,
+            credentials=tuple(key.kid for key in keys if key.kid is not None),
+            timeout=TIMEOUT_MS,
+        )
 
     # Making one
 
@@ -118,18 +117,19 @@ class PasskeyDesk:
         found = self._invitations.get(ticket)
         return found if found is not None and self._clock.wall() < found.expires_at else None
 
-    def creation(self, invitation: Invitation) -> JsonObject:
+    def creation(self, invitation: Invitation) -> PasskeyCreation:
         """What a browser is told (WebAuthn 5.4), bytes in base64url."""
-        known = [key.kid for anchor in self._anchors.known() if anchor.source == "passkey" for key in anchor.keys]
-        return {
-            "challenge": encode(invitation.challenge),
-            "rpId": invitation.party.id,
-            "user": encode(invitation.user),
-            "name": invitation.name,
-            "algorithms": list(ALGORITHMS),
-            "exclude": known,
-            "timeout": TIMEOUT_MS,
-        }
+        passkeys = (anchor for anchor in self._anchors.known() if anchor.source == "passkey")
+        known = tuple(key.kid for anchor in passkeys for key in anchor.keys if key.kid is not None)
+        return PasskeyCreation(
+            challenge=encode(invitation.challenge),
+            rp_id=invitation.party.id,
+            user=encode(invitation.user),
+            name=invitation.name,
+            algorithms=tuple(ALGORITHMS),
+            exclude=known,
+            timeout=TIMEOUT_MS,
+        )
 
     async def enrol(self, ticket: str, client_data: bytes, attestation: bytes) -> Invitation | Wrong:
         """What does not hold leaves the invitation as it was. Raises StoreError."""
@@ -150,16 +150,16 @@ class PasskeyDesk:
         return done
 
 
-def shown(invitation: Invitation) -> JsonObject:
+def shown(invitation: Invitation) -> InvitationView:
     key = invitation.made
-    return {
-        "name": invitation.name,
-        "url": f"{invitation.party.origin}{PATH}/{invitation.ticket}",
-        "expires_at": rfc3339(invitation.expires_at),
-        "status": "waiting" if key is None else "made",
-        "passkey": None if key is None else written(key),
-        "thumbprint": None if key is None else thumbprint(key),
-    }
+    return InvitationView(
+        name=invitation.name,
+        url=f"{invitation.party.origin}{PATH}/{invitation.ticket}",
+        expires_at=rfc3339(invitation.expires_at),
+        status="waiting" if key is None else "made",
+        passkey=None if key is None else written(key),
+        thumbprint=None if key is None else thumbprint(key),
+    )
 
 
 def _made_line(invitation: Invitation, key: Jwk, now: float) -> bytes:

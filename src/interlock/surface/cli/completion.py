@@ -11,7 +11,7 @@ PATIENCE_S = 1.0  # longer than this and the person has typed the name
 
 
 def segments(ctx: typer.Context, incomplete: str) -> list[str]:
-    from interlock.surface.operator.schema import Links
+    from interlock.operator_api.links import Links
 
     node = _maybe_node(ctx)
     try:
@@ -22,7 +22,7 @@ def segments(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def tool_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    from interlock.surface.operator.schema import Tools
+    from interlock.operator_api.tools import Tools
 
     node = _maybe_node(ctx)
     try:
@@ -33,11 +33,11 @@ def tool_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def approval_ids(ctx: typer.Context, incomplete: str) -> list[str]:
-    from interlock.surface.cli.render.approval import Listed
+    from interlock.operator_api.approvals import Approvals
 
     node = _maybe_node(ctx)
     try:
-        found = node.get("approvals", under="", timeout=PATIENCE_S).as_(Listed).approvals if node else ()
+        found = node.get("approvals", under="", timeout=PATIENCE_S).as_(Approvals).approvals if node else ()
     except Exception:
         return []
     return [one.id for one in found if one.id.startswith(incomplete)]

@@ -1,22 +1,21 @@
-"""The inbox at the operator door: what waits, one of them in full, what happens, and the word that decides.
+"""The inbox at the operator endpoint: what waits, one approval in full, what happens, and the decision.
 
-GET /approvals, /approvals/{id} (JSON, or a page for a browser), /approvals/{id}/passkey (what the page asks a passkey),
-/approvals/events (SSE); POST /approvals/{id}.
-Looking takes any credential of this door. To deny takes the role of an operator or an admin. To approve takes what the
-approval requires: mostly a proof, which is judged by the runtime, never here; or the role of an operator.
+Looking takes any credential of an operator. To deny takes the role of an operator or an admin. To approve takes what
+the approval requires: mostly a proof, which is judged by the runtime, never here; or the role of an operator.
 """
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Final
 
 import msgspec
-from msgspec import Raw
-from starlette.requests import Request
+from msgspec import UNSET, Raw
 from starlette.responses import RedirectResponse, Response, StreamingResponse
-from starlette.routing import Route
 
+from interlock.operator_api.approvals import Approval, Approvals, ApprovalSummary
+from interlock.operator_api.passkeys import PasskeyRequest
+from interlock.operator_api.requests import DecideApproval, DecideApprovalForm
 from interlock.protocol.approvals.approval import Kind, Requires
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.ax.confirmation.held_call import read_proof_untrusted
@@ -24,29 +23,28 @@ from interlock.protocol.ax.errors import CONFIRMATION_UNKNOWN, PROOF_INVALID
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
 from interlock.runtime.approvals.views import Ambiguous, Window
 from interlock.runtime.base.operator_errors import NotFound
-from interlock.runtime.operations.operations import Operations
+from interlock.surface.operator import error_cases
 from interlock.surface.operator.approvals_page import approval_page, approvals_page, missing_page
-from interlock.surface.operator.requests import (
-    Rejected,
-    form_body,
-    json_answer,
-    json_body,
-    media_type,
-    quoted,
-    refuse_unknown_parameters,
-    wants_page,
-)
-
-T = TypeVar("T")
+from interlock.surface.operator.endpoint import Endpoint, Exchange
+from interlock.surface.operator.parameters import ChoiceParameter, TextParameter
+from interlock.surface.operator.requests import FORM, Rejected, form_body, json_body, media_type, wants_page
 
 PATH: Final = "/approvals"
 OPERATOR: Final = "operator"
 ADMIN: Final = "admin"
-SOCKET_ROLES: Final = frozenset(("viewer", ADMIN))  # being on the machine is no proof of being an operator
-REASON_CHARS_MAX: Final = 1000
 BEAT_S: Final = 15.0  # a stream that says nothing for long is closed by proxies
 
-_FORM: Final = "application/x-www-form-urlencoded"
+KIND: Final = ChoiceParameter(
+    name="kind", description="Only approvals of this kind.", choices=tuple(kind.value for kind in Kind)
+)
+STATUS: Final = ChoiceParameter(
+    name="status",
+    description="Only approvals that stand like this; all: every one.",
+    choices=(*(status.value for status in Status), "all"),
+    default=Status.PENDING.value,
+)
+CLASS: Final = TextParameter(name="class", description="The answer, where the question has several.")
+
 _STATUSES: Final = {
     CONFIRMATION_UNKNOWN: 404,
     PROOF_INVALID: 403,
@@ -55,112 +53,147 @@ _STATUSES: Final = {
 }
 
 
-class Decide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    decision: Literal["approve", "deny"]
-    reason: Annotated[str, msgspec.Meta(max_length=REASON_CHARS_MAX)] | None = None
-    tool_class: Literal["read_only", "reversible", "irreversible"] | None = msgspec.field(name="class", default=None)
-    proof: Raw = Raw()
+async def list_approvals(exchange: Exchange[None]) -> Approvals | Response:
+    kind, status = KIND.read(exchange.request), STATUS.read(exchange.request)
+    statuses = frozenset(Status) if status == "all" else frozenset((Status(status),))
+    found = exchange.operations.approvals.listed(None if kind is None else Kind(kind), statuses)
+    return approvals_page(found) if wants_page(exchange.request) else found
 
 
-class DecideByForm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    decision: Literal["approve", "deny"]
-    reason: Annotated[str, msgspec.Meta(max_length=REASON_CHARS_MAX)] | None = None
-    tool_class: Literal["read_only", "reversible", "irreversible"] | None = msgspec.field(name="class", default=None)
-    proof: str | None = None
+async def follow_approvals(exchange: Exchange[None]) -> Response:
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    stream = _events(exchange.operations.approvals)
+    return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
 
-def approval_routes(operations: Operations) -> list[Route]:
-    async def listed(request: Request) -> Response:
-        refuse_unknown_parameters(request, ("kind", "status"))
-        found = operations.approvals.listed(_kind(request), _statuses(request))
-        return approvals_page(found) if wants_page(request) else json_answer(found)
-
-    async def one(request: Request) -> Response:
-        refuse_unknown_parameters(request, ())
-        if not wants_page(request):
-            return json_answer(_found(operations.approvals, request.path_params["id"]))
-        try:
-            found = _found(operations.approvals, request.path_params["id"])
-        except NotFound:
-            return missing_page("It was never here, or is long over.", 404)
-        return approval_page(found, may_decide=not _roles(request).isdisjoint((OPERATOR, ADMIN)))
-
-    async def passkey(request: Request) -> Response:
-        refuse_unknown_parameters(request, ("class",))
-        id, said = request.path_params["id"], request.query_params.get("class")
-        _found(operations.approvals, id)
-        asked = operations.approvals.passkey_request(id, said)
-        if isinstance(asked, Fault):
-            raise _rejected(asked, id)
-        return json_answer(asked)
-
-    async def events(request: Request) -> Response:
-        refuse_unknown_parameters(request, ())
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(_events(operations.approvals), media_type="text/event-stream", headers=headers)
-
-    async def decide(request: Request) -> Response:
-        by_form = media_type(request) == _FORM
-        wanted = await _read_form(request) if by_form else await json_body(request, Decide)
-        roles = _roles(request)
-        if roles.isdisjoint((OPERATOR, ADMIN)):
-            raise Rejected(403, "role_required", "this credential may look and not decide; use one of an operator's")
-        found = _found(operations.approvals, request.path_params["id"])
-        if wanted.decision == "approve" and found["requires"] == Requires.ROLE.value and OPERATOR not in roles:
-            raise Rejected(403, "role_required", "to approve this takes an operator's token")
-        by = request.scope.get("state", {}).get("principal", "local")
-        decided = await _decided(operations.approvals, found["id"], wanted, by)
-        if isinstance(decided, Fault):
-            raise _rejected(decided, request.path_params["id"])
-        return RedirectResponse(f"{PATH}/{decided['id']}", 303) if by_form else json_answer(decided)
-
-    async def decide_on_page(request: Request) -> Response:
-        """A person who sent a form reads why it was refused on the page they sent it from."""
-        try:
-            return await decide(request)
-        except Rejected as error:
-            found = operations.approvals.maybe_one(request.path_params["id"])
-            if found is None:
-                raise
-            may_decide = error.error not in ("role_required", "bad_origin")
-            return approval_page(found, error=error.message, status=error.status, may_decide=may_decide)
-
-    async def by_id(request: Request) -> Response:
-        if request.method != "POST":
-            return await one(request)
-        return await (decide_on_page if wants_page(request) else decide)(request)
-
-    return [
-        Route(PATH, listed, methods=["GET"]),
-        Route(f"{PATH}/events", events, methods=["GET"]),
-        Route(f"{PATH}/{{id}}", by_id, methods=["GET", "POST"]),
-        Route(f"{PATH}/{{id}}/passkey", passkey, methods=["GET"]),
-    ]
+async def get_approval(exchange: Exchange[None]) -> Approval | Response:
+    if not wants_page(exchange.request):
+        return _found(exchange.operations.approvals, exchange.path("id"))
+    try:
+        found = _found(exchange.operations.approvals, exchange.path("id"))
+    except NotFound:
+        return missing_page("It was never here, or is long over.", 404)
+    return approval_page(found, may_decide=not exchange.roles.isdisjoint((OPERATOR, ADMIN)))
 
 
-def _roles(request: Request) -> frozenset[str]:
-    roles: frozenset[str] = request.scope.get("state", {}).get("roles", SOCKET_ROLES)
-    return roles
+async def ask_passkey(exchange: Exchange[None]) -> PasskeyRequest:
+    id = exchange.path("id")
+    _found(exchange.operations.approvals, id)
+    asked = exchange.operations.approvals.passkey_request(id, CLASS.read(exchange.request))
+    if isinstance(asked, Fault):
+        raise _rejected(asked, id)
+    return asked
 
 
-async def _read_form(request: Request) -> Decide:
-    form = await form_body(request, DecideByForm)
-    proof = Raw(msgspec.json.encode(form.proof.strip())) if form.proof is not None else Raw()
-    return Decide(decision=form.decision, reason=form.reason, tool_class=form.tool_class, proof=proof)
+async def decide_approval(exchange: Exchange[None]) -> Approval | Response:
+    if not wants_page(exchange.request):
+        return await _decide(exchange)
+    try:
+        return await _decide(exchange)
+    except Rejected as error:  # a person who sent a form reads why it was refused on the page they sent it from
+        found = exchange.operations.approvals.maybe_one(exchange.path("id"))
+        if found is None:
+            raise
+        may_decide = error.error not in ("role_required", "bad_origin")
+        return approval_page(found, error=error.message, status=error.status, may_decide=may_decide)
 
 
-async def _decided(window: Window, id: str, wanted: Decide, by: str) -> dict[str, Any] | Fault:
+async def _decide(exchange: Exchange[None]) -> Approval | Response:
+    request, approvals = exchange.request, exchange.operations.approvals
+    by_form = media_type(request) == FORM
+    wanted = (
+        _from_form(await form_body(request, DecideApprovalForm))
+        if by_form
+        else await json_body(request, DecideApproval)
+    )
+    if exchange.roles.isdisjoint((OPERATOR, ADMIN)):
+        raise Rejected(403, "role_required", "this credential may look and not decide; use one of an operator's")
+    found = _found(approvals, exchange.path("id"))
+    if wanted.decision == "approve" and found.requires == Requires.ROLE.value and OPERATOR not in exchange.roles:
+        raise Rejected(403, "role_required", "to approve this takes an operator's token")
+    decided = await _decided(approvals, found.id, wanted, exchange.principal)
+    if isinstance(decided, Fault):
+        raise _rejected(decided, exchange.path("id"))
+    return RedirectResponse(f"{PATH}/{decided.id}", 303) if by_form else decided
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path=PATH,
+        handler=list_approvals,
+        summary="What waits for a decision, or was decided.",
+        query=(KIND, STATUS),
+        is_page=True,
+    ),
+    Endpoint(
+        method="GET",
+        path=f"{PATH}/events",
+        handler=follow_approvals,
+        summary="What waits now, then every change, each as an event named approval.",
+        events=ApprovalSummary,
+    ),
+    Endpoint(
+        method="GET",
+        path=f"{PATH}/{{id}}",
+        handler=get_approval,
+        summary="One approval in full, by its id or the beginning of it.",
+        is_page=True,
+        errors=(error_cases.NOT_FOUND, error_cases.AMBIGUOUS_ID),
+    ),
+    Endpoint(
+        method="POST",
+        path=f"{PATH}/{{id}}",
+        handler=decide_approval,
+        summary="Approve or deny.",
+        role="operator",
+        own_bodies={"application/json": DecideApproval, FORM: DecideApprovalForm},
+        is_page=True,
+        redirects=True,
+        errors=(
+            error_cases.ANSWER_NEEDED,
+            error_cases.BAD_ORIGIN,
+            error_cases.PROOF_INVALID,
+            error_cases.PROOF_REQUIRED,
+            error_cases.NOT_FOUND,
+            error_cases.AMBIGUOUS_ID,
+            error_cases.CONFIRMATION_OVER,
+        ),
+    ),
+    Endpoint(
+        method="GET",
+        path=f"{PATH}/{{id}}/passkey",
+        handler=ask_passkey,
+        summary="What a browser asks a passkey, for it to approve this.",
+        query=(CLASS,),
+        errors=(
+            error_cases.ANSWER_NEEDED,
+            error_cases.PROOF_INVALID,
+            error_cases.NOT_FOUND,
+            error_cases.AMBIGUOUS_ID,
+            error_cases.CONFIRMATION_OVER,
+        ),
+    ),
+)
+
+
+def _from_form(form: DecideApprovalForm) -> DecideApproval:
+    proof = Raw(msgspec.json.encode(form.proof.strip())) if form.proof is not None else UNSET
+    return DecideApproval(decision=form.decision, reason=form.reason, tool_class=form.tool_class, proof=proof)
+
+
+async def _decided(approvals: Window, id: str, wanted: DecideApproval, by: str) -> Approval | Fault:
     if wanted.decision == "deny":
-        return await window.deny(id, by=by, reason=wanted.reason)
+        return await approvals.deny(id, by=by, reason=wanted.reason)
     proof = read_proof_untrusted(wanted.proof) if wanted.proof else None
     if isinstance(proof, Fault):
         return proof
-    return await window.approve(id, proof, by=by, reason=wanted.reason, answer=wanted.tool_class)
+    return await approvals.approve(id, proof, by=by, reason=wanted.reason, answer=wanted.tool_class)
 
 
-def _found(window: Window, id: str) -> dict[str, Any]:
+def _found(approvals: Window, id: str) -> Approval:
     try:
-        found = window.maybe_one(id)
+        found = approvals.maybe_one(id)
     except Ambiguous as error:
         raise Rejected(409, "ambiguous_id", f"{error}; give more of it", {"ids": error.ids}) from None
     if found is None:
@@ -177,30 +210,11 @@ def _rejected(fault: Fault, id: str) -> Rejected:
     return Rejected(_STATUSES.get(fault.code, 409), error, message, {"approval": id, "code": fault.code, **data})
 
 
-def _kind(request: Request) -> Kind | None:
-    return _maybe_choice(request, "kind", {kind.value: kind for kind in Kind})
-
-
-def _statuses(request: Request) -> frozenset[Status]:
-    by_name = {status.value: frozenset((status,)) for status in Status} | {"all": frozenset(Status)}
-    return _maybe_choice(request, "status", by_name) or frozenset((Status.PENDING,))
-
-
-def _maybe_choice(request: Request, name: str, choices: dict[str, T]) -> T | None:
-    given = request.query_params.get(name)
-    if given is None:
-        return None
-    if given not in choices:
-        message = f"{name} must be one of {', '.join(choices)}, not {quoted(given)}"
-        raise Rejected(400, "invalid_parameter", message, {"parameter": name})
-    return choices[given]
-
-
-async def _events(window: Window) -> AsyncIterator[bytes]:
+async def _events(approvals: Window) -> AsyncIterator[bytes]:
     """What waits now and then every change, with a comment now and again while nothing happens."""
     yield b": approvals\n\n"
-    async with contextlib.aclosing(window.changes()) as changes:
-        upcoming: asyncio.Future[Any] | None = None
+    async with contextlib.aclosing(approvals.changes()) as changes:
+        upcoming: asyncio.Future[ApprovalSummary] | None = None
         try:
             while True:
                 upcoming = upcoming or asyncio.ensure_future(anext(changes))
@@ -209,7 +223,7 @@ async def _events(window: Window) -> AsyncIterator[bytes]:
                     yield b": still here\n\n"
                     continue
                 change, upcoming = upcoming.result(), None
-                yield b"event: approval\nid: %b\ndata: %b\n\n" % (change["id"].encode(), msgspec.json.encode(change))
+                yield b"event: approval\nid: %b\ndata: %b\n\n" % (change.id.encode(), msgspec.json.encode(change))
         except StopAsyncIteration:
             return
         finally:

@@ -4,6 +4,7 @@ What stands on them is what the JSON says, and their forms go nowhere else. The 
 changes, and asks a passkey where one may approve; without it everything else still works.
 """
 
+from collections.abc import Sequence
 from html import escape
 from typing import Any, Final
 from urllib.parse import quote
@@ -11,6 +12,7 @@ from urllib.parse import quote
 import msgspec
 from starlette.responses import Response
 
+from interlock.operator_api.approvals import Approval, Approvals, ApprovalSummary, Decision
 from interlock.protocol.jsontext.display import cut_lines, differences, layout_lines
 from interlock.surface.operator.pages import page, text
 
@@ -39,32 +41,30 @@ _NEXT: Final = {
 _ALL: Final = '<nav><a href="/approvals">All that waits</a></nav>'
 
 
-def approvals_page(listed: dict[str, Any]) -> Response:
-    found = listed["approvals"]
+def approvals_page(listed: Approvals) -> Response:
+    found = listed.approvals
     if not found:
         return page("Nothing waits", "<h1>Nothing waits for a decision</h1>", refresh=True)
     rows = "".join(
-        f'<tr><td><a href="/approvals/{quote(one["id"], safe="")}"><code>{text(one["id"][:8])}</code></a></td>'
-        f"<td>{text(one['kind'])}</td><td>{text(one['tool'])}</td><td>{text(one['requested_by'])}</td>"
+        f'<tr><td><a href="/approvals/{quote(one.id, safe="")}"><code>{text(one.id[:8])}</code></a></td>'
+        f"<td>{text(one.kind)}</td><td>{text(one.tool)}</td><td>{text(one.requested_by)}</td>"
         f"<td>{text(_left(one))}</td></tr>"
         for one in reversed(found)
     )
-    more = "" if len(found) == listed["total"] else f"<p>These are the newest of {listed['total']}.</p>"
+    more = "" if len(found) == listed.total else f"<p>These are the newest of {listed.total}.</p>"
     table = f'<table class="list"><tr><th>Id<th>Kind<th>Tool<th>Asked by<th>Left</tr>{rows}</table>{more}'
-    title = f"{listed['total']} for you to decide"
+    title = f"{listed.total} for you to decide"
     return page(title, f"<h1>{text(title)}</h1>{table}", refresh=True)
 
 
-def approval_page(
-    one: dict[str, Any], *, error: str | None = None, status: int = 200, may_decide: bool = True
-) -> Response:
+def approval_page(one: Approval, *, error: str | None = None, status: int = 200, may_decide: bool = True) -> Response:
     """`error`: why what the browser sent was refused."""
-    is_open = one["status"] in OPEN
-    left = f' &middot; <span id="left" data-left="{one["left_s"]}">{text(_left(one))}</span>' if one["left_s"] else ""
+    is_open = one.status in OPEN
+    left = f' &middot; <span id="left" data-left="{one.left_s}">{text(_left(one))}</span>' if one.left_s else ""
     body = (
-        f'<main id="approval" data-id="{text(one["id"])}" data-status="{text(one["status"])}"'
-        f' data-live="{"yes" if is_open or one["status"] == "used" else ""}">'
-        f'<p class="state {text(one["status"])}">{text(_STATES.get(one["status"], one["status"]))}'
+        f'<main id="approval" data-id="{text(one.id)}" data-status="{text(one.status)}"'
+        f' data-live="{"yes" if is_open or one.status == "used" else ""}">'
+        f'<p class="state {text(one.status)}">{text(_STATES.get(one.status, one.status))}'
         f"{left if is_open else ''}</p>"
         f"<h1>{_heading(one)}</h1>{_effect(one)}{_error(error)}{_what(one)}{_after(one)}"
         f"{_decide(one) if is_open and may_decide else ''}{_facts(one)}</main>{_ALL}"
@@ -96,24 +96,24 @@ def shown_params(params: bytes, kind: str) -> list[str]:
     return cut_lines(layout_lines(params), LINES_MAX)
 
 
-def _title(one: dict[str, Any]) -> str:
-    if one["source"] == "drivers":
-        return f"Trust {one['tool']}?"
-    return {"definition": f"What does {one['tool']} do?"}.get(one["kind"], f"A call of {one['tool']}")
+def _title(one: Approval) -> str:
+    if one.source == "drivers":
+        return f"Trust {one.tool}?"
+    return {"definition": f"What does {one.tool} do?"}.get(one.kind, f"A call of {one.tool}")
 
 
-def _heading(one: dict[str, Any]) -> str:
-    if one["kind"] == "definition":
+def _heading(one: Approval) -> str:
+    if one.kind == "definition":
         return text(_title(one))
-    verb = "wants to call" if one["status"] in OPEN else "called" if one["status"] in _RAN else "wanted to call"
-    return f"{text(one['requested_by'])} {verb} <code>{text(one['tool'])}</code>"
+    verb = "wants to call" if one.status in OPEN else "called" if one.status in _RAN else "wanted to call"
+    return f"{text(one.requested_by)} {verb} <code>{text(one.tool)}</code>"
 
 
-def _effect(one: dict[str, Any]) -> str:
-    if one["kind"] == "definition":
+def _effect(one: Approval) -> str:
+    if one.kind == "definition":
         return ""
-    words = effect(one["capability"])
-    is_grave = "cannot" in words and one["status"] in OPEN
+    words = effect(one.capability)
+    is_grave = "cannot" in words and one.status in OPEN
     return f'<p class="effect{" grave" if is_grave else ""}">{text(words)}</p>'
 
 
@@ -121,62 +121,62 @@ def _error(error: str | None) -> str:
     return "" if error is None else f'<p class="error" role="alert">Nothing was decided: {text(error)}</p>'
 
 
-def _what(one: dict[str, Any]) -> str:
+def _what(one: Approval) -> str:
     heads = {"call": "With these arguments", "definition": "As its server defines it"}
-    if one["source"] == "drivers":
+    if one.source == "drivers":
         heads["definition"] = "As its files declare it"
-    head = f"<h2>{heads.get(one['kind'], 'With')}</h2>"
-    if one["params"] is None:
-        return "<p>The arguments are erased.</p>" if one["status"] not in OPEN else f"{head}<p>There are none.</p>"
-    lines = "\n".join(shown_params(bytes(one["params"]), one["kind"]))
+    head = f"<h2>{heads.get(one.kind, 'With')}</h2>"
+    if bytes(one.params) == b"null":
+        return "<p>The arguments are erased.</p>" if one.status not in OPEN else f"{head}<p>There are none.</p>"
+    lines = "\n".join(shown_params(bytes(one.params), one.kind))
     return f"{head}<pre>{escape(lines)}</pre>"
 
 
-def _after(one: dict[str, Any]) -> str:
+def _after(one: Approval) -> str:
     """How it went, for whoever decided."""
-    told = _NEXT.get(one["status"], "").format(by=text(one["requested_by"]))
-    if one["kind"] == "definition" and one["status"] in ("approved", *_RAN):
-        told = "It is remembered for this definition of the tool." if one["status"] == "done" else ""
-    decided = _decision(one["decision"])
-    lines = [told, text(decided) if decided else "", f"outcome: {text(one['outcome'])}" if one["outcome"] else ""]
+    told = _NEXT.get(one.status, "").format(by=text(one.requested_by))
+    if one.kind == "definition" and one.status in ("approved", *_RAN):
+        told = "It is remembered for this definition of the tool." if one.status == "done" else ""
+    decided = _decision(one.decision)
+    lines = [told, text(decided) if decided else "", f"outcome: {text(one.outcome)}" if one.outcome else ""]
     words = "".join(f"<p>{line}</p>" for line in lines if line)
     return f'<div class="box">{words}</div>' if words else ""
 
 
-def _facts(one: dict[str, Any]) -> str:
+def _facts(one: Approval) -> str:
     facts = [
-        ("Asked by", one["requested_by"]),
-        ("Agent", one["agent"]),
-        ("Tool", one["tool"]),
-        ("Route", " / ".join(one["route"])),
-        ("Capability", _capability(one["capability"])),
-        ("Why you are asked", one["reason"]),
-        ("Asked at", one["created_at"]),
+        ("Asked by", one.requested_by),
+        ("Agent", one.agent),
+        ("Tool", one.tool),
+        ("Route", " / ".join(one.route)),
+        ("Capability", _capability(one.capability)),
+        ("Why you are asked", one.reason),
+        ("Asked at", one.created_at),
         ("May approve", _approvers(one)),
-        ("Digest", one["digest"]),
-        ("Approval", one["id"]),
+        ("Digest", one.digest),
+        ("Approval", one.id),
     ]
     rows = "".join(f"<tr><th>{text(name)}<td>{text(value)}</tr>" for name, value in facts if value)
     return f"<h2>In full</h2><table>{rows}</table>"
 
 
-def _decide(one: dict[str, Any]) -> str:
-    action = f"/approvals/{quote(one['id'], safe='')}"
+def _decide(one: Approval) -> str:
+    action = f"/approvals/{quote(one.id, safe='')}"
     deny = (
         f'<form method="post" action="{action}"><input type="hidden" name="decision" value="deny">'
         "<button>Deny</button>"
         '<label>Reason, told to whoever asked<br><input name="reason" maxlength="1000"></label></form>'
     )
-    if one["status"] == "approved":
+    if one.status == "approved":
         return f'<section class="box"><h2>Changed your mind?</h2><div class="buttons">{deny}</div></section>'
-    choice = _choice(one["answers"])
-    if one["requires"] == "role":
+    choice = _choice(one.answers)
+    if one.requires == "role":
         approve = (
             f'<form method="post" action="{action}"><input type="hidden" name="decision" value="approve">{choice}'
             '<button class="go">Approve</button></form>'
         )
         return f'<section class="box"><h2>Decide</h2><div class="buttons">{approve}{deny}</div></section>'
-    passkey_origin = one.get("passkey_origin")
+    passkey_origin = one.passkey_origin
     approve, hint = "", ""
     if passkey_origin:
         there = text(f"{passkey_origin}{action}")
@@ -196,9 +196,9 @@ def _decide(one: dict[str, Any]) -> str:
     )
 
 
-def _other_ways(one: dict[str, Any], action: str, choice: str, *, shown: bool) -> str:
+def _other_ways(one: Approval, action: str, choice: str, *, shown: bool) -> str:
     how = (
-        f"<p>Where your key is: <code>interlock approve {text(one['id'])}</code></p>"
+        f"<p>Where your key is: <code>interlock approve {text(one.id)}</code></p>"
         f'<form method="post" action="{action}"><input type="hidden" name="decision" value="approve">{choice}'
         '<p><label>Or paste a proof that was signed elsewhere<textarea name="proof" rows="3" required></textarea>'
         "</label></p><button>Approve with this proof</button></form>"
@@ -209,32 +209,32 @@ def _other_ways(one: dict[str, Any], action: str, choice: str, *, shown: bool) -
     return f"<details><summary>Approve without a passkey</summary>{how}</details>"
 
 
-def _choice(answers: list[str]) -> str:
+def _choice(answers: Sequence[str]) -> str:
     if len(answers) < 2:
         return ""
     options = "".join(f'<option value="{text(one)}">{text(one.replace("_", " "))}</option>' for one in answers)
     return f'<label>It is<br><select name="class" required><option value="">choose</option>{options}</select></label>'
 
 
-def _left(one: dict[str, Any]) -> str:
-    if one["status"] not in OPEN:
-        return str(one["status"])
-    return "no limit" if one["left_s"] is None else f"{one['left_s']} s"
+def _left(one: ApprovalSummary) -> str:
+    if one.status not in OPEN:
+        return one.status
+    return "no limit" if one.left_s is None else f"{one.left_s} s"
 
 
-def _approvers(one: dict[str, Any]) -> str:
-    if one["requires"] != "proof":
+def _approvers(one: Approval) -> str:
+    if one.requires != "proof":
         return "an operator"
-    return ", ".join(one["approvers"]) or "nobody yet: interlock init makes a key"
+    return ", ".join(one.approvers) or "nobody yet: interlock init makes a key"
 
 
 def _capability(capability: dict[str, Any] | None) -> str:
     return ", ".join(f"{key} {msgspec.json.encode(value).decode()}" for key, value in (capability or {}).items())
 
 
-def _decision(decision: dict[str, Any] | None) -> str | None:
+def _decision(decision: Decision | None) -> str | None:
     if decision is None:
         return None
-    proof = decision["proof"]
-    by = f"{decision['by']}, with a proof of {proof['anchor']}" if proof else decision["by"]
-    return f"{decision['what']} at {decision['at']} by {by}" + (f": {decision['reason']}" if decision["reason"] else "")
+    proof = decision.proof
+    by = f"{decision.by}, with a proof of {proof.anchor}" if proof else decision.by
+    return f"{decision.what} at {decision.at} by {by}" + (f": {decision.reason}" if decision.reason else "")

@@ -1,87 +1,128 @@
-"""/admin/drivers: what drivers there are, and what is decided about them."""
+"""Drivers at the operator endpoint: which there are, and what is decided about them."""
 
-from typing import Annotated
+from interlock.operator_api.drivers import (
+    AllowedHosts,
+    DriverDetail,
+    DriverExamples,
+    Drivers,
+    DriverSummary,
+    DriverUpdate,
+    RemovedDriver,
+    ServedContract,
+    SwitchedDriver,
+)
+from interlock.operator_api.requests import AllowHost, RunExamples, TrustDriver, UpdateDriver
+from interlock.surface.operator.endpoint import Endpoint, Exchange
+from interlock.surface.operator.error_cases import (
+    AMBIGUOUS,
+    BAD_HOST,
+    CHANGED,
+    NOT_FOUND,
+    NOT_LOOKED_AT,
+    NOT_RUNNING,
+    NOTHING_TO_UPDATE,
+    REJECTED,
+    TOO_MANY_HOSTS,
+    UPDATE_FAILED,
+)
+from interlock.surface.operator.parameters import ChoiceParameter
 
-import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-
-from interlock.runtime.operations.operations import Operations
-from interlock.surface.operator.requests import Rejected, json_answer, json_body, refuse_unknown_parameters
-
-_FLAGS = {"true": True, "false": False}
-
-
-class Trust(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]  # of the folder as it was shown
-
-
-class Allow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    host: Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
-    revoke: bool = False
-
-
-class Test(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    allow_mutation: bool = False
-
-
-class Update(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    candidate: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")] | None = None  # None: only look
-
-
-def driver_routes(operations: Operations) -> list[Route]:
-    async def drivers(request: Request) -> Response:
-        refuse_unknown_parameters(request, ())
-        return json_answer(await (await operations.drivers.open()).listed())
-
-    async def driver(request: Request) -> Response:
-        refuse_unknown_parameters(request, ())
-        return json_answer(await (await operations.drivers.open()).shown(request.path_params["name"]))
-
-    async def trust(request: Request) -> Response:
-        wanted = await json_body(request, Trust)
-        desk = await operations.drivers.open()
-        return json_answer(await desk.trust(request.path_params["name"], wanted.digest, _by(request)))
-
-    async def allow(request: Request) -> Response:
-        wanted = await json_body(request, Allow)
-        desk = await operations.drivers.open()
-        name = request.path_params["name"]
-        return json_answer(await desk.allow(name, wanted.host, _by(request), revoke=wanted.revoke))
-
-    async def test(request: Request) -> Response:
-        wanted = await json_body(request, Test)
-        desk = await operations.drivers.open()
-        name = request.path_params["name"]
-        return json_answer(await desk.test(name, _by(request), allow_mutation=wanted.allow_mutation))
-
-    async def update(request: Request) -> Response:
-        wanted = await json_body(request, Update)
-        desk = await operations.drivers.open()
-        return json_answer(await desk.update(request.path_params["name"], _by(request), wanted.candidate))
-
-    async def remove(request: Request) -> Response:
-        refuse_unknown_parameters(request, ("forget",))
-        forget = _FLAGS.get(request.query_params.get("forget", "false"))
-        if forget is None:
-            raise Rejected(400, "invalid_parameter", "forget is true or false", {"parameter": "forget"})
-        desk = await operations.drivers.open()
-        return json_answer(await desk.remove(request.path_params["name"], _by(request), forget=forget))
-
-    async def one(request: Request) -> Response:
-        return await (remove if request.method == "DELETE" else driver)(request)
-
-    return [
-        Route("/admin/drivers", drivers, methods=["GET"]),
-        Route("/admin/drivers/{name}", one, methods=["GET", "DELETE"]),
-        Route("/admin/drivers/{name}/trust", trust, methods=["POST"]),
-        Route("/admin/drivers/{name}/allow", allow, methods=["POST"]),
-        Route("/admin/drivers/{name}/test", test, methods=["POST"]),
-        Route("/admin/drivers/{name}/update", update, methods=["POST"]),
-    ]
+FORGET = ChoiceParameter(
+    name="forget",
+    description="Also what the next version of this driver would be compared with.",
+    choices=("true", "false"),
+    default="false",
+)
 
 
-def _by(request: Request) -> str:
-    who: str = request.scope.get("state", {}).get("principal", "local")
-    return who
+async def list_drivers(exchange: Exchange[None]) -> Drivers:
+    return await (await exchange.operations.drivers.open()).listed()
+
+
+async def get_driver(exchange: Exchange[None]) -> DriverDetail | ServedContract:
+    return await (await exchange.operations.drivers.open()).shown(exchange.path("name"))
+
+
+async def trust_driver(exchange: Exchange[TrustDriver]) -> DriverSummary:
+    drivers = await exchange.operations.drivers.open()
+    return await drivers.trust(exchange.path("name"), exchange.body.digest, exchange.principal)
+
+
+async def allow_host(exchange: Exchange[AllowHost]) -> AllowedHosts:
+    wanted, drivers = exchange.body, await exchange.operations.drivers.open()
+    return await drivers.allow(exchange.path("name"), wanted.host, exchange.principal, revoke=wanted.revoke)
+
+
+async def run_examples(exchange: Exchange[RunExamples]) -> DriverExamples:
+    drivers = await exchange.operations.drivers.open()
+    allow_mutation = exchange.body.allow_mutation
+    return await drivers.test(exchange.path("name"), exchange.principal, allow_mutation=allow_mutation)
+
+
+async def update_driver(exchange: Exchange[UpdateDriver]) -> DriverUpdate | SwitchedDriver:
+    drivers = await exchange.operations.drivers.open()
+    return await drivers.update(exchange.path("name"), exchange.principal, exchange.body.candidate)
+
+
+async def remove_driver(exchange: Exchange[None]) -> RemovedDriver:
+    forget = FORGET.read(exchange.request) == "true"
+    drivers = await exchange.operations.drivers.open()
+    return await drivers.remove(exchange.path("name"), exchange.principal, forget=forget)
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path="/admin/drivers",
+        handler=list_drivers,
+        summary="Every driver of the workspace.",
+    ),
+    Endpoint(
+        method="GET",
+        path="/admin/drivers/{name}",
+        handler=get_driver,
+        summary="One driver, by its id, ID@MAJOR or folder; or a contract, and which driver serves it.",
+        errors=(NOT_FOUND, AMBIGUOUS),
+    ),
+    Endpoint(
+        method="DELETE",
+        path="/admin/drivers/{name}",
+        handler=remove_driver,
+        summary="Delete a driver's folder and stop its server.",
+        role="admin",
+        query=(FORGET,),
+        errors=(NOT_FOUND, AMBIGUOUS),
+    ),
+    Endpoint(
+        method="POST",
+        path="/admin/drivers/{name}/trust",
+        handler=trust_driver,
+        summary="Accept a driver's files as they were shown. Its server is then installed and started.",
+        role="admin",
+        errors=(NOT_FOUND, AMBIGUOUS, REJECTED, CHANGED),
+    ),
+    Endpoint(
+        method="POST",
+        path="/admin/drivers/{name}/allow",
+        handler=allow_host,
+        summary="Let a driver reach a host that its file does not name.",
+        role="admin",
+        errors=(NOT_FOUND, AMBIGUOUS, REJECTED, BAD_HOST, TOO_MANY_HOSTS),
+    ),
+    Endpoint(
+        method="POST",
+        path="/admin/drivers/{name}/test",
+        handler=run_examples,
+        summary="Run the examples of a driver's contracts through it.",
+        role="admin",
+        errors=(NOT_FOUND, AMBIGUOUS, NOT_RUNNING),
+    ),
+    Endpoint(
+        method="POST",
+        path="/admin/drivers/{name}/update",
+        handler=update_driver,
+        summary="Look at the newest release of a driver's server; with the candidate that this names, switch to it.",
+        role="admin",
+        errors=(NOT_FOUND, AMBIGUOUS, NOT_RUNNING, UPDATE_FAILED, NOTHING_TO_UPDATE, NOT_LOOKED_AT),
+    ),
+)

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from html import escape
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.responses import HTMLResponse, Response
+
+from interlock.runtime.credentials.consents import Page
 
 _HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -20,7 +22,7 @@ _PAGE: Final = """<!doctype html>
 """
 
 
-FOREIGN: Final = {"status": 400, "title": "Nothing was done", "text": "Another page asked for this, not a person."}
+FOREIGN: Final = Page(400, "Nothing was done", "Another page asked for this, not a person.")
 
 
 def is_foreign(headers: Mapping[str, str]) -> bool:
@@ -34,6 +36,6 @@ def is_foreign(headers: Mapping[str, str]) -> bool:
         return True
 
 
-def callback_page(shown: dict[str, Any]) -> Response:
-    text = _PAGE.format(title=escape(shown["title"]), text=escape(shown["text"]))
-    return HTMLResponse(text, shown["status"], headers=_HEADERS)
+def callback_page(shown: Page) -> Response:
+    text = _PAGE.format(title=escape(shown.title), text=escape(shown.text))
+    return HTMLResponse(text, shown.status, headers=_HEADERS)

@@ -1,4 +1,4 @@
-"""What every endpoint of the operator door does alike: read a request strictly, answer in JSON, refuse by name."""
+"""What endpoints for operators do alike: read a request strictly, answer in JSON, refuse by name."""
 
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -7,10 +7,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from interlock.operator_api.errors import ErrorAnswer
 from interlock.runtime.base.operator_errors import JsonObject
 
 Shape = TypeVar("Shape")
 
+FORM = "application/x-www-form-urlencoded"
 BODY_BYTES_MAX = 64 * 1024  # a secret may be a key; a token's request stays below 1 KiB
 
 
@@ -33,7 +35,7 @@ def json_answer(value: object, status: int = 200) -> Response:
 def error_answer(
     status: int, error: str, message: str, details: JsonObject | None = None, headers: Any | None = None
 ) -> Response:
-    body = msgspec.json.encode({"error": error, "message": message, "details": details or {}})
+    body = msgspec.json.encode(ErrorAnswer(error=error, message=message, details=details or {}))
     return Response(body, status, headers=headers, media_type="application/json")
 
 
@@ -50,18 +52,6 @@ def refuse_unknown_parameters(request: Request, known: tuple[str, ...]) -> None:
             raise Rejected(400, "invalid_parameter", message, {"parameter": name})
 
 
-def integer(request: Request, name: str, *, default: int, minimum: int, maximum: int) -> int:
-    given = request.query_params.getlist(name)
-    if not given:
-        return default
-    text = given[-1]
-    # isdecimal alone also takes other scripts' digits; twenty digits bound what int() is asked to do.
-    if len(given) == 1 and text.isascii() and text.isdecimal() and len(text) <= 20 and minimum <= int(text) <= maximum:
-        return int(text)
-    message = f"{name} must be one whole number from {minimum} to {maximum}"
-    raise Rejected(400, "invalid_parameter", message, {"parameter": name})
-
-
 async def json_body(request: Request, shape: type[Shape]) -> Shape:
     if media_type(request) != "application/json":
         raise Rejected(415, "unsupported_media_type", "send JSON with Content-Type: application/json")
@@ -74,10 +64,12 @@ async def json_body(request: Request, shape: type[Shape]) -> Shape:
 
 
 async def form_body(request: Request, shape: type[Shape]) -> Shape:
-    """What a page of this very door sent. A browser attaches credentials to other pages' forms too, hence the look at
-    where it comes from."""
+    """The fields of a form that a page of this endpoint sent.
+
+    A browser attaches credentials to the forms of other pages too, so it is checked where the form comes from.
+    """
     if not _is_own_page(request):
-        raise Rejected(403, "bad_origin", "a form is taken only from the operator door's own page")
+        raise Rejected(403, "bad_origin", "a form is taken only from the operator endpoint's own page")
     try:
         fields = parse_qsl((await _bounded(request)).decode(), strict_parsing=True, max_num_fields=20)
         return msgspec.convert({name: text for name, text in fields if text.strip()}, shape)

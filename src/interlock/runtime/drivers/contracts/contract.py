@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.operator_api.drivers import RankedDriver, RejectedDriver, ServedContract
 from interlock.protocol.drivers.binding.arguments import Feeding
 from interlock.protocol.drivers.binding.listed_tool import Offered
 from interlock.protocol.drivers.binding.uri_access import Watch
@@ -186,20 +187,22 @@ class Served:
         made = Decision(resolution, providers, row, facts)
         return made, not any(each.failed_at is not None for each in candidates)
 
-    def explained(self, name: str, clock: Clock) -> dict[str, Any]:
+    def explained(self, name: str, clock: Clock) -> ServedContract:
         """For people: who would serve a call without optional inputs, and why."""
         resolution = self.decide({}, None, clock).resolution
-        return {
-            "contract": self.contract.id,
-            "version": self.contract.version,
-            "name": name,
-            "file": self.contract.places.file,
-            "pinned": self._pinned,
-            "decided_by": resolution.decided_by,
-            "ranked": [{"driver": each.candidate.key, "cost_units": each.cost_units} for each in resolution.ranked],
-            "rejected": [each._asdict() for each in resolution.rejected],
-            "error": None if resolution.error is None else resolution.error.code,
-        }
+        return ServedContract(
+            contract=self.contract.id,
+            version=self.contract.version,
+            name=name,
+            file=self.contract.places.file,
+            pinned=self._pinned,
+            decided_by=resolution.decided_by,
+            ranked=tuple(
+                RankedDriver(driver=each.candidate.key, cost_units=each.cost_units) for each in resolution.ranked
+            ),
+            rejected=tuple(RejectedDriver(**each._asdict()) for each in resolution.rejected),
+            error=None if resolution.error is None else resolution.error.code,
+        )
 
     def _candidate(self, provider: Provider) -> Candidate | None:
         binding = provider.bindings.get(self.contract.id)

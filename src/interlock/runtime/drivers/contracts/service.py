@@ -13,6 +13,8 @@ from typing import Any
 from msgspec import Raw
 
 from interlock.config.plan import Plan
+from interlock.operator_api.drivers import ServedContract
+from interlock.operator_api.tools import SkillBlock
 from interlock.protocol.drivers.binding.listed_tool import Offered, offer
 from interlock.protocol.drivers.model import Driver, Problem
 from interlock.protocol.drivers.selection.resolver import Policy, Resolution
@@ -67,21 +69,21 @@ class Contracts:
     def links(self) -> Mapping[str, ContractLink]:
         return self._links
 
-    def skills(self) -> dict[str, list[dict[str, str]]]:
+    def skills(self) -> dict[str, tuple[SkillBlock, ...]]:
         """Every skill that has blocks, and for each block its prompt as it is listed and who serves it."""
-        found: dict[str, list[dict[str, str]]] = {}
+        found: dict[str, list[SkillBlock]] = {}
         for segment, link in sorted(self._links.items()):
             for block in link.shown.prompts.values():
                 if block.skill is not None:
-                    said = {
-                        "block": block.name,
-                        "prompt": f"{segment}.{block.name}",
-                        "driver": block.provider.driver.key,
-                        "server_prompt": block.theirs,
-                        "description": _text(block.item.get("description")),
-                    }
+                    said = SkillBlock(
+                        block=block.name,
+                        prompt=f"{segment}.{block.name}",
+                        driver=block.provider.driver.key,
+                        server_prompt=block.theirs,
+                        description=_text(block.item.get("description")),
+                    )
                     found.setdefault(block.skill, []).append(said)
-        return dict(sorted(found.items()))
+        return {skill: tuple(blocks) for skill, blocks in sorted(found.items())}
 
     async def take(self, table: ContractTable) -> None:
         async with self._taking:
@@ -113,7 +115,7 @@ class Contracts:
         for segment, link in list(self._links.items()):
             await self._catalog.stock_again(link, self._listings[segment])
 
-    def explained(self, name: str) -> dict[str, Any] | None:
+    def explained(self, name: str) -> ServedContract | None:
         """Who serves a contract now, and why not the others; None: none of that id or name is offered."""
         for segment, link in self._links.items():
             for local, served in link.contracts.items():

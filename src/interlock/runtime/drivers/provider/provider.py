@@ -9,12 +9,13 @@ import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from interlock.config.plan import Dial
 from interlock.net.tls import trusting_context
+from interlock.operator_api.drivers import RunningServer
 from interlock.process.launch import ChildStartFailed
 from interlock.protocol.drivers.binding.match import Bound
 from interlock.protocol.drivers.errors import DriverError
@@ -586,20 +587,20 @@ class DriverProvider:
 
     # For people
 
-    def running(self) -> dict[str, Any]:
+    def running(self) -> RunningServer:
         """What its server is now, beside what its file says."""
         instance = self._instances.maybe(None) if self._instances is not None else None
         if instance is None:
-            return {"protocol_version": None, "transport": None, "version": None, "last_words": []}
+            return RunningServer(protocol_version=None, transport=None, version=None, last_words=())
         keeper = instance.keeper
         facts = keeper.link.facts
-        return {
-            "protocol_version": facts.version if facts is not None else None,
-            "transport": keeper.link.transport if facts is not None else None,
-            "version": self.installed.version if self.installed is not None else None,
-            "link": keeper.link.standing.state.value,
-            "last_words": [line.text for line in keeper.stderr.tail(LAST_WORDS)],
-        }
+        return RunningServer(
+            protocol_version=facts.version if facts is not None else None,
+            transport=keeper.link.transport if facts is not None else None,
+            version=self.installed.version if self.installed is not None else None,
+            link=keeper.link.standing.state.value,
+            last_words=tuple(line.text for line in keeper.stderr.tail(LAST_WORDS)),
+        )
 
 
 def _offered(listing: Listing | None, bound: Mapping[str, Bound]) -> object:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.operator_api.drivers import DriverExamples, ExampleOutcome
 from interlock.protocol.drivers.binding.call_result import ERROR_KEY
 from interlock.protocol.drivers.binding.listed_tool import qualified_name
 from interlock.protocol.drivers.binding.request_state import pin
@@ -52,6 +53,13 @@ class _Answer:
             self.message.cancel()
 
 
+class Verdict(msgspec.Struct, frozen=True):
+    """How an example went: passed, failed, held or skipped; and what differs, or why."""
+
+    outcome: str
+    difference: tuple[str, ...] = ()
+
+
 class Examples:
     def __init__(self, modern: ModernDesk, dispatch: Dispatch, catalog: Catalog, contracts: LazyContracts) -> None:
         self._modern = modern
@@ -59,23 +67,27 @@ class Examples:
         self._catalog = catalog
         self._contracts = contracts
 
-    async def run(self, declared: Declared, by: str, *, allow_mutation: bool) -> JsonObject:
-        outcomes: list[JsonObject] = []
+    async def run(self, declared: Declared, by: str, *, allow_mutation: bool) -> DriverExamples:
+        outcomes: list[ExampleOutcome] = []
         for contract in declared.contracts.values():
             for example in contract.examples:
-                outcome: JsonObject = {"contract": contract.id, "example": example.name, "driver": declared.key}
                 if contract.mutates and not allow_mutation:
-                    outcomes.append({**outcome, "outcome": "skipped", "difference": ["it changes something"]})
-                    continue
-                outcomes.append(outcome | await self._one(declared.key, contract, example, by))
-        return {
-            "id": declared.id,
-            "key": declared.key,
-            "ok": all(each["outcome"] in ("passed", "skipped") for each in outcomes),
-            "examples": outcomes,
-        }
+                    verdict = Verdict("skipped", ("it changes something",))
+                else:
+                    verdict = await self._one(declared.key, contract, example, by)
+                outcomes.append(
+                    ExampleOutcome(
+                        contract=contract.id,
+                        example=example.name,
+                        driver=declared.key,
+                        outcome=verdict.outcome,
+                        difference=verdict.difference,
+                    )
+                )
+        is_ok = all(each.outcome in ("passed", "skipped") for each in outcomes)
+        return DriverExamples(id=declared.id, key=declared.key, ok=is_ok, examples=tuple(outcomes))
 
-    async def _one(self, key: str, contract: Contract, example: ContractExample, by: str) -> JsonObject:
+    async def _one(self, key: str, contract: Contract, example: ContractExample, by: str) -> Verdict:
         name = self._listed(contract)
         if name is None:
             return _failed("the contract is not offered: interlock drivers show says why")
@@ -112,29 +124,29 @@ class Examples:
         return None
 
 
-def _judged(said: JsonObject, example: ContractExample) -> JsonObject:
+def _judged(said: JsonObject, example: ContractExample) -> Verdict:
     error, result = said.get("error"), said.get("result")
     if isinstance(error, dict):
         data = error.get("data") or {}
         if data.get("reason") == "confirmation_required" or error.get("message") == "confirmation_required":
-            return {"outcome": "held", "difference": ["it waits for a decision: interlock approvals"]}
+            return Verdict("held", ("it waits for a decision: interlock approvals",))
         return _failed(f"{error.get('message')}: {data.get('reason', '')}".rstrip(": "))
     if not isinstance(result, dict):
         return _failed("the answer cannot be read")
     if result.get("resultType") == "input_required":
-        return {"outcome": "held", "difference": ["it asks something first"]}
+        return Verdict("held", ("it asks something first",))
     if result.get("isError"):
         code = ((result.get("_meta") or {}).get(ERROR_KEY) or {}).get("code", "")
         texts = [block.get("text", "") for block in result.get("content", ()) if isinstance(block, dict)]
         return _failed(texts[0] if texts else code or "the tool reports an error")
     if example.output is msgspec.UNSET:
-        return {"outcome": "passed", "difference": []}
-    found = list(itertools.islice(differences(example.output, result.get("structuredContent")), DIFFERENCES_MAX))
-    return {"outcome": "failed" if found else "passed", "difference": found}
+        return Verdict("passed")
+    found = tuple(itertools.islice(differences(example.output, result.get("structuredContent")), DIFFERENCES_MAX))
+    return Verdict("failed" if found else "passed", found)
 
 
-def _failed(why: str) -> JsonObject:
-    return {"outcome": "failed", "difference": [why]}
+def _failed(why: str) -> Verdict:
+    return Verdict("failed", (why,))
 
 
 def differences(wanted: Any, got: Any, pointer: str = "") -> Iterator[str]:

@@ -11,7 +11,23 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 import msgspec
+from msgspec.structs import asdict
 
+from interlock.operator_api.drivers import (
+    AllowedHosts,
+    Draft,
+    DriverDetail,
+    DriverExamples,
+    Drivers,
+    DriverSummary,
+    DriverUpdate,
+    RejectedDriver,
+    RemovedDriver,
+    RunningServer,
+    ServedContract,
+    SwitchedDriver,
+    UnreadableDriver,
+)
 from interlock.protocol.drivers.binding.listed_tool import qualified_name
 from interlock.protocol.drivers.files.driver_checks import is_egress
 from interlock.protocol.drivers.model import Contract, Problem
@@ -22,11 +38,11 @@ from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.registry.registry import Registry
 from interlock.runtime.drivers.registry.trust_requests import shown
 from interlock.runtime.drivers.registry.views import (
-    accepted_value,
+    accepted_view,
     changed,
-    declared_value,
+    declared_facts,
     difference,
-    problem_value,
+    problem_view,
     server_kind,
     summary,
     texts_of,
@@ -43,17 +59,17 @@ PACKAGES: Final = "packages"  # in the data folder
 OWN_FILES: Final = ("DRIVER.md", "driver.py", "server.json", "SECRETS.md")  # of a driver beside a contract
 
 
-Explain = Callable[[str], JsonObject | None]  # which driver serves a contract now, and why
+Explain = Callable[[str], ServedContract | None]  # which driver serves a contract now, and why
 
 
 class Tester(Protocol):
-    async def run(self, declared: Declared, by: str, *, allow_mutation: bool) -> JsonObject: ...
+    async def run(self, declared: Declared, by: str, *, allow_mutation: bool) -> DriverExamples: ...
 
 
 class Updater(Protocol):
-    async def look(self, one: Declared) -> JsonObject: ...
+    async def look(self, one: Declared) -> DriverUpdate: ...
 
-    async def switch(self, one: Declared, candidate: str) -> JsonObject: ...
+    async def switch(self, one: Declared, candidate: str) -> SwitchedDriver: ...
 
 
 class DriverDesk:
@@ -67,15 +83,15 @@ class DriverDesk:
 
     # Looking
 
-    async def listed(self) -> JsonObject:
+    async def listed(self) -> Drivers:
         declaration = await self.registry.current()
-        return {
-            "drivers": [self._gist(one) for one in declaration.drivers],
-            "drafts": [{"id": path.name, "folder": str(path)} for path in self.registry.sight.drafts],
-            "problems": [problem_value(one) for one in declaration.problems],
-        }
+        return Drivers(
+            drivers=tuple(self._summary(one) for one in declaration.drivers),
+            drafts=tuple(Draft(id=path.name, folder=str(path)) for path in self.registry.sight.drafts),
+            problems=tuple(problem_view(one) for one in declaration.problems),
+        )
 
-    async def shown(self, name: str) -> JsonObject:
+    async def shown(self, name: str) -> DriverDetail | ServedContract:
         """A driver, by its id, id@major or folder, and what changed since it was accepted. Raises NotFound, Refused."""
         await self.registry.current()
         served = self._maybe_contract(name)
@@ -85,21 +101,23 @@ class DriverDesk:
         accepted = self.registry.memory.maybe_trusted(one.folder)
         is_changed = accepted is not None and not one.trusted
         now = await asyncio.to_thread(texts_of, one) if is_changed else {}
-        return {
-            **self._gist(one),
-            "digest": one.digest,
-            "accepted": accepted_value(accepted),
-            "changed": sorted(changed(one.files, accepted.files)) if accepted is not None else [],
-            "difference": list(difference(accepted.texts, now)) if accepted is not None and is_changed else [],
-            "files": sorted(one.files),
-            "problems": [problem_value(each) for each in self._problems(one)],
-            "running": self._server(one),
-            **(declared_value(one, one.driver) if one.driver is not None else {}),
-        }
+        make = UnreadableDriver if one.driver is None else DriverDetail
+        declared = {} if one.driver is None else declared_facts(one, one.driver)
+        return make(
+            **asdict(self._summary(one)),
+            **declared,
+            digest=one.digest,
+            accepted=accepted_view(accepted),
+            changed=tuple(sorted(changed(one.files, accepted.files))) if accepted is not None else (),
+            difference=tuple(difference(accepted.texts, now)) if accepted is not None and is_changed else (),
+            files=tuple(sorted(one.files)),
+            problems=tuple(problem_view(each) for each in self._problems(one)),
+            running=self._server(one),
+        )
 
     # Deciding
 
-    async def trust(self, name: str, digest: str, by: str) -> JsonObject:
+    async def trust(self, name: str, digest: str, by: str) -> DriverSummary:
         """`digest`: of the folder that was looked at. Raises NotFound, Refused, StoreError."""
         await self.registry.refresh()
         one = self._trustable(name, digest)
@@ -111,7 +129,7 @@ class DriverDesk:
         await self._record(self._line("trust", one.key, by, more))
         return await self._trust(one, by)
 
-    async def accept(self, key: str, digest: str, by: str) -> JsonObject:
+    async def accept(self, key: str, digest: str, by: str) -> DriverSummary:
         """The same, where the decision is on record already. Raises NotFound, Refused, StoreError."""
         return await self._trust(self._trustable(key, digest), by)
 
@@ -123,7 +141,7 @@ class DriverDesk:
             raise Refused("changed", f"the files of {one.id} changed since they were shown", {"driver": one.key})
         return one
 
-    async def _trust(self, one: Declared, by: str) -> JsonObject:
+    async def _trust(self, one: Declared, by: str) -> DriverSummary:
         texts = await asyncio.to_thread(texts_of, one)
         await self.registry.memory.trust(
             Trusted(
@@ -139,7 +157,7 @@ class DriverDesk:
             )
         )
         await self.registry.refresh()
-        return self._gist(self._find(one.key))
+        return self._summary(self._find(one.key))
 
     async def compared(self, one: Declared) -> JsonObject:
         """What a person is shown in the inbox: the driver, or what it was and what it has become."""
@@ -153,7 +171,7 @@ class DriverDesk:
             "after": shown(summary(one), now, names),
         }
 
-    async def allow(self, name: str, host: str, by: str, *, revoke: bool = False) -> JsonObject:
+    async def allow(self, name: str, host: str, by: str, *, revoke: bool = False) -> AllowedHosts:
         """A host the server may reach besides those of its file. Raises NotFound, Refused, StoreError."""
         await self.registry.refresh()
         one = self._find(name)
@@ -171,9 +189,9 @@ class DriverDesk:
         await self._record(self._line("revoke" if revoke else "allow", one.key, by, {"host": host}))
         await self.registry.memory.allow(one.id, after)
         await self.registry.refresh()
-        return {"id": one.id, "allowed": list(after)}
+        return AllowedHosts(id=one.id, allowed=after)
 
-    async def remove(self, name: str, by: str, *, forget: bool) -> JsonObject:
+    async def remove(self, name: str, by: str, *, forget: bool) -> RemovedDriver:
         """The folder, and what was accepted of it. `forget`: also what was registered, which the next one of its major
         version is compared with (AIP-identity-4). Raises NotFound, StoreError."""
         await self.registry.refresh()
@@ -184,29 +202,29 @@ class DriverDesk:
                 await self._record(self._line("forget", name, by, {}))
                 for key in gone:
                     await self.registry.memory.forget(key)
-                return {"removed": None, "forgotten": gone}
+                return RemovedDriver(removed=None, forgotten=gone)
             raise
         await self._record(self._line("remove", one.key, by, {"digest": one.digest, "forget": forget}))
         removed = await asyncio.to_thread(_delete, one)
         await self.registry.memory.distrust(str(one.folder))
-        forgotten = []
+        forgotten: tuple[str, ...] = ()
         if forget:
             await self.registry.memory.allow(one.id, ())
-            forgotten = [one.key] if await self.registry.memory.forget(one.key) else []
+            forgotten = (one.key,) if await self.registry.memory.forget(one.key) else ()
         await self.registry.refresh()
         if forget and one.driver is not None:
             await self.registry.all_left()  # what runs is not taken from under it
             await remove_packages(self.registry.plan.data / PACKAGES, one.driver)
-        return {"removed": removed, "forgotten": forgotten}
+        return RemovedDriver(removed=removed, forgotten=forgotten)
 
-    async def test(self, name: str, by: str, *, allow_mutation: bool) -> JsonObject:
+    async def test(self, name: str, by: str, *, allow_mutation: bool) -> DriverExamples:
         """The examples of its contracts, through this driver. Raises NotFound, Refused."""
         one = await self._running(name)
         if self.tester is None:
             raise _not_here()
         return await self.tester.run(one, by, allow_mutation=allow_mutation)
 
-    async def update(self, name: str, by: str, candidate: str | None) -> JsonObject:
+    async def update(self, name: str, by: str, candidate: str | None) -> DriverUpdate | SwitchedDriver:
         """What the newest release of its server would change; with `candidate`, which that named, it is switched to.
         Raises NotFound, Refused, StoreError."""
         one = await self._running(name)
@@ -226,7 +244,7 @@ class DriverDesk:
             raise Refused("not_running", said, {"driver": one.key})
         return one
 
-    def _maybe_contract(self, name: str) -> JsonObject | None:
+    def _maybe_contract(self, name: str) -> ServedContract | None:
         """What is no driver's name may be a contract's."""
         if any(name in (one.key, one.id, one.folder.name) for one in self.registry.declaration.drivers):
             return None
@@ -241,17 +259,17 @@ class DriverDesk:
             if not bound:
                 return None
             served = unserved(bound[0][1], _listed_as(bound[0][1]))
-        known = {each["driver"] for each in (*served["ranked"], *served["rejected"])}
-        rejected = [*served["rejected"]]
+        known = {each.driver for each in served.ranked} | {each.driver for each in served.rejected}
+        rejected = [*served.rejected]
         for one, _ in bound:  # those that are not even asked
             if one.key not in known:
                 state, reason = self.registry.state_of(one)
-                rejected.append({"driver": one.key, "phase": 2, "code": state, "reason": reason or state})
-        return {**served, "rejected": rejected}
+                rejected.append(RejectedDriver(driver=one.key, phase=2, code=state, reason=reason or state))
+        return msgspec.structs.replace(served, rejected=tuple(rejected))
 
-    def _forgettable(self, name: str) -> list[str]:
+    def _forgettable(self, name: str) -> tuple[str, ...]:
         kept = self.registry.memory.all.manifests
-        return [key for key in kept if name in (key, key.partition("@")[0])]
+        return tuple(key for key in kept if name in (key, key.partition("@")[0]))
 
     # Values
 
@@ -267,30 +285,30 @@ class DriverDesk:
                 raise Refused("ambiguous", f"{name} is {' and '.join(keys)}", {"drivers": keys})
         raise NotFound("driver", name, [one.id for one in drivers], few=True)
 
-    def _gist(self, one: Declared) -> JsonObject:
+    def _summary(self, one: Declared) -> DriverSummary:
         state, reason = self.registry.state_of(one)
         driver = one.driver
-        return {
-            "id": one.id,
-            "key": one.key,
-            "version": driver.version if driver is not None else None,
-            "name": driver.name if driver is not None else None,
-            "state": state,
-            "reason": reason,
-            "trusted": one.trusted,
-            "server_kind": server_kind(driver) if driver is not None else None,
-            "transport": driver.transport if driver is not None else None,
-            "sandboxed": not self._is_unsandboxed(one),
-            "contracts": [contract.id for contract in one.contracts.values()],
-            "root": one.root.kind,
-            "folder": str(one.folder),
-            "found": [problem_value(each) for each in self._found(one)],
-            "warnings": sum(each.severity == "warning" for each in self._problems(one)),
-        }
+        return DriverSummary(
+            id=one.id,
+            key=one.key,
+            version=driver.version if driver is not None else None,
+            name=driver.name if driver is not None else None,
+            state=state,
+            reason=reason,
+            trusted=one.trusted,
+            server_kind=server_kind(driver) if driver is not None else None,
+            transport=driver.transport if driver is not None else None,
+            sandboxed=not self._is_unsandboxed(one),
+            contracts=tuple(contract.id for contract in one.contracts.values()),
+            root=one.root.kind,
+            folder=str(one.folder),
+            found=tuple(problem_view(each) for each in self._found(one)),
+            warnings=sum(each.severity == "warning" for each in self._problems(one)),
+        )
 
-    def _server(self, one: Declared) -> JsonObject | None:
+    def _server(self, one: Declared) -> RunningServer | None:
         provider = self.registry.providers.get(one.key)
-        return None if provider is None else dict(provider.running())
+        return None if provider is None else provider.running()
 
     def _problems(self, one: Declared) -> tuple[Problem, ...]:
         return tuple(dict.fromkeys((*one.problems, *self._found(one))))

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from interlock.config.plan import Plan
+from interlock.operator_api.drivers import RunningServer
 from interlock.protocol.drivers.model import Contract, Problem
 from interlock.protocol.drivers.selection.requirements import Machine
 from interlock.runtime.base.background import BackgroundTasks
@@ -38,7 +39,7 @@ class Running(Provider, Protocol):
     on_changed: Callable[[Any], None] | None
     settled: asyncio.Event  # the first verdict is there
 
-    def running(self) -> Mapping[str, Any]:
+    def running(self) -> RunningServer:
         """What its server is now, for people."""
 
     def start(self) -> None: ...

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.config.plan import Plan
+from interlock.operator_api.drivers import DriverUpdate, SwitchedDriver
 from interlock.protocol.jsonrpc.codec import decode_value
 from interlock.runtime.base.operator_errors import Refused
 from interlock.runtime.drivers.add.trial import Bench, Stood
@@ -35,7 +36,7 @@ class Updating:
         self._locks = locks
         self._candidates: dict[tuple[str, str], Locked] = {}  # by the driver's key and what was shown
 
-    async def look(self, one: Declared) -> JsonObject:
+    async def look(self, one: Declared) -> DriverUpdate:
         """Raises Refused, StoreError."""
         plan = self._registry.plan
         before = await self._lock(one.key)
@@ -57,29 +58,29 @@ class Updating:
             self._candidates[one.key, candidate] = after
         old = await self._tools(plan, one)
         now = {str(tool.get("name")): tool for tool in new.tools}
-        return {
-            "id": one.id,
-            "key": one.key,
-            "from": before.version if before is not None else None,
-            "to": after.version,
-            "changes": list(told),
-            "state": new.state.value,
-            "reason": new.reason,
-            "added": sorted(now.keys() - old.keys()),
-            "removed": sorted(old.keys() - now.keys()),
-            "changed": sorted(name for name in old.keys() & now.keys() if old[name] != now[name]),
-            "difference": list(_difference(old, now)),
-            "candidate": candidate,
-        }
+        return DriverUpdate(
+            id=one.id,
+            key=one.key,
+            before=before.version if before is not None else None,
+            to=after.version,
+            changes=tuple(told),
+            state=new.state.value,
+            reason=new.reason,
+            added=tuple(sorted(now.keys() - old.keys())),
+            removed=tuple(sorted(old.keys() - now.keys())),
+            changed=tuple(sorted(name for name in old.keys() & now.keys() if old[name] != now[name])),
+            difference=tuple(_difference(old, now)),
+            candidate=candidate,
+        )
 
-    async def switch(self, one: Declared, candidate: str) -> JsonObject:
+    async def switch(self, one: Declared, candidate: str) -> SwitchedDriver:
         """Raises Refused, StoreError."""
         lock = self._candidates.pop((one.key, candidate), None)
         if lock is None:
             raise Refused("not_looked_at", f"look at the newest release of {one.id} first", {"driver": one.key})
         await self._locks.put(one.key, lock)
         await self._registry.renew(one.key)
-        return {"id": one.id, "key": one.key, "to": lock.version}
+        return SwitchedDriver(id=one.id, key=one.key, to=lock.version)
 
     async def _lock(self, key: str) -> Locked | None:
         try:

@@ -7,8 +7,11 @@ from typing import Any, Final
 
 import msgspec
 
+from interlock.operator_api.drivers import Acceptance, Binding, ServedContract
+from interlock.operator_api.drivers import Problem as ProblemView
 from interlock.protocol.approvals.digests import DRIVER
 from interlock.protocol.approvals.folder_digest import folder_digest
+from interlock.protocol.drivers.model import Binding as DriverBinding
 from interlock.protocol.drivers.model import Contract, Driver, Problem, Secret
 from interlock.runtime.base.clock import rfc3339
 from interlock.runtime.base.operator_errors import Refused
@@ -22,9 +25,8 @@ JsonObject = dict[str, Any]
 DIFFERENCE_LINES_MAX: Final = 2_000
 
 
-def problem_value(problem: Problem) -> JsonObject:
-    made: JsonObject = msgspec.to_builtins(problem)
-    return made
+def problem_view(problem: Problem) -> ProblemView:
+    return ProblemView(**msgspec.structs.asdict(problem))
 
 
 def server_kind(driver: Driver) -> str:
@@ -32,9 +34,11 @@ def server_kind(driver: Driver) -> str:
     return kind
 
 
-def declared_value(one: Declared, driver: Driver) -> JsonObject:
+def declared_facts(one: Declared, driver: Driver) -> JsonObject:
     """What a person looks at before trusting it: command, sandbox, egress, secrets, tags (AIP-security-13). With the
-    environment as it is written: it decides what a program does, and holds placeholders where it would hold secrets."""
+    environment as it is written: it decides what a program does, and holds placeholders where it would hold secrets.
+
+    These are fields of `DriverDetail`, and a part of what is stored of a trusted driver."""
     return {
         "description": driver.description,
         "server": msgspec.to_builtins(driver.server),
@@ -51,28 +55,27 @@ def declared_value(one: Declared, driver: Driver) -> JsonObject:
         "extension_keys": list(driver.extension_keys),
         "expose": driver.interlock.expose,
         "isolation": driver.interlock.isolation,
-        "bindings": [
-            {
-                "tool_name": binding.tool_name,
-                "contract": one.contracts[binding.index].id if binding.index in one.contracts else binding.tool,
-                "version": one.contracts[binding.index].version if binding.index in one.contracts else None,
-                "file": one.contracts[binding.index].places.file if binding.index in one.contracts else None,
-            }
-            for binding in driver.implements
-        ],
+        "bindings": [_binding(binding, one.contracts.get(binding.index)) for binding in driver.implements],
     }
+
+
+def _binding(binding: DriverBinding, contract: Contract | None) -> Binding:
+    if contract is None:
+        return Binding(tool_name=binding.tool_name, contract=binding.tool, version=None, file=None)
+    file = contract.places.file
+    return Binding(tool_name=binding.tool_name, contract=contract.id, version=contract.version, file=file)
 
 
 def summary(one: Declared) -> JsonObject:
     """What the digest is made of, and what it means."""
-    declared = declared_value(one, one.driver) if one.driver is not None else {}
+    declared = declared_facts(one, one.driver) if one.driver is not None else {}
     return {DRIVER: one.key, "folder": str(one.folder), **declared, "files": dict(one.files)}
 
 
-def accepted_value(trusted: Trusted | None) -> JsonObject | None:
+def accepted_view(trusted: Trusted | None) -> Acceptance | None:
     if trusted is None:
         return None
-    return {"digest": trusted.digest, "by": trusted.by, "at": rfc3339(trusted.at), "policy_tags": list(trusted.tags)}
+    return Acceptance(digest=trusted.digest, by=trusted.by, at=rfc3339(trusted.at), policy_tags=trusted.tags)
 
 
 def changed(now: Mapping[str, str], before: Mapping[str, str]) -> set[str]:
@@ -121,16 +124,16 @@ def _place(secret: Secret) -> str:
     return secret.slug if secret.backend is None else f"{secret.slug} from {secret.backend}"
 
 
-def unserved(contract: Contract, name: str | None) -> dict[str, Any]:
+def unserved(contract: Contract, name: str | None) -> ServedContract:
     """A contract that nobody serves now, told as one that somebody does (`Served.explained`)."""
-    return {
-        "contract": contract.id,
-        "version": contract.version,
-        "name": name or contract.id,
-        "file": contract.places.file,
-        "pinned": None,
-        "decided_by": "",
-        "ranked": [],
-        "rejected": [],
-        "error": "no_route",
-    }
+    return ServedContract(
+        contract=contract.id,
+        version=contract.version,
+        name=name or contract.id,
+        file=contract.places.file,
+        pinned=None,
+        decided_by="",
+        ranked=(),
+        rejected=(),
+        error="no_route",
+    )

@@ -1,7 +1,7 @@
 """The store of a data folder, opened by a command itself: for tokens while no node runs, and for the audit log.
 
 Each method opens, does one thing and closes. What the store says no to becomes a refusal with its own words. The
-answers have the operator door's shapes.
+answers are those of the operator endpoint.
 """
 
 import asyncio
@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.runtime.access.tokens import TokenBook
-from interlock.runtime.base.clock import SystemClock, rfc3339
+from interlock.operator_api.access import IssuedToken, RevokedTokens
+from interlock.runtime.access.tokens import TokenBook, issued_token
+from interlock.runtime.base.clock import SystemClock
 from interlock.store.audit_chain import ChainedRecord, Verdict
 from interlock.store.backends import build_audit_reader, build_store
 from interlock.store.ports import AuditReader, StoreError
@@ -32,29 +33,24 @@ class StoredTokens:
         self._folder = folder
 
     def issue(self, name: str, door: Door, scope: Scope | None, days: int | None) -> Answer:
-        async def issue(book: TokenBook) -> dict[str, Any]:
-            token, record = await book.issue(name, door, scope, days)
-            expires_at = rfc3339(record.expires_at) if record.expires_at is not None else None
-            return {"token": token, "id": record.id, "name": name, "for": door, "expires_at": expires_at}
+        async def issue(book: TokenBook) -> IssuedToken:
+            return issued_token(*await book.issue(name, door, scope, days))
 
         return self._with_book(issue)
 
     def list(self) -> Answer:
-        async def listed(book: TokenBook) -> dict[str, Any]:
-            return {"tokens": [book.shown(record) for record in await book.list() if record.revoked_at is None]}
-
-        return self._with_book(listed)
+        return self._with_book(TokenBook.list_live)
 
     def revoke(self, ref: str) -> Answer:
-        async def revoke(book: TokenBook) -> dict[str, Any]:
+        async def revoke(book: TokenBook) -> RevokedTokens:
             revoked = await book.revoke(ref)
             if not revoked:
                 raise Refused("not_found", f"there is no token {ref}", hint="interlock access list shows them")
-            return {"revoked": list(revoked)}
+            return RevokedTokens(revoked=revoked)
 
         return self._with_book(revoke)
 
-    def _with_book(self, job: Callable[[TokenBook], Awaitable[dict[str, Any]]]) -> Answer:
+    def _with_book(self, job: Callable[[TokenBook], Awaitable[object]]) -> Answer:
         async def with_book() -> Answer:
             store = build_store(self._plan.store.backend, self._folder)
             try:

@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -42,7 +41,7 @@ class StoredDrivers:
     def remove(self, name: str, *, forget: bool) -> Answer:
         return self._with_desk(lambda desk: desk.remove(name, BY, forget=forget))
 
-    def _with_desk(self, job: Callable[[DriverDesk], Awaitable[dict[str, Any]]]) -> Answer:
+    def _with_desk(self, job: Callable[[DriverDesk], Awaitable[object]]) -> Answer:
         async def with_desk() -> Answer:
             clock = SystemClock()
             store = build_store(self._plan.store.backend, self._folder)

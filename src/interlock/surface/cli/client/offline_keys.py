@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 
 from interlock.config.plan import Plan
+from interlock.operator_api.access import RevokedKeys
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.base.start_errors import CannotStart
 from interlock.runtime.trust.anchors import Anchors
@@ -33,6 +34,6 @@ def revoke_stored(plan: Plan, folder: Path, ref: str) -> Answer:
         if not revoked:
             known = ", ".join(anchor.name for anchor in plan.anchors) or "none"
             raise Refused("not_found", f"there is no anchor {ref} with a key of its own", hint=f"there is {known}")
-        return Answer(msgspec.json.encode({"revoked": revoked, "voided": []}))
+        return Answer(msgspec.json.encode(RevokedKeys(revoked=tuple(revoked), voided=())))
 
     return run_stored(revoke())

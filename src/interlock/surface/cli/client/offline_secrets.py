@@ -2,11 +2,11 @@
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from interlock.config.plan import Plan
+from interlock.operator_api.secrets import RemovedSecret, Secret, Secrets, StoredSecret
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.credentials.service import BadSecretName, GrantDesk
 from interlock.store.sqlite.secrets import Kind
@@ -21,15 +21,15 @@ class StoredSecrets:
         self._folder = folder
 
     def list(self) -> Answer:
-        async def listed(desk: GrantDesk) -> dict[str, Any]:
-            return {"secrets": [{"kind": kind, "name": name} for kind, name in await desk.secret_names()]}
+        async def listed(desk: GrantDesk) -> Secrets:
+            return Secrets(secrets=tuple(Secret(kind=kind, name=name) for kind, name in await desk.secret_names()))
 
         return self._with_desk(listed)
 
     def set(self, name: str, value: str) -> Answer:
-        async def keep(desk: GrantDesk) -> dict[str, Any]:
+        async def keep(desk: GrantDesk) -> StoredSecret:
             await desk.set_secret(name, value)
-            return {"name": name, "restarted": []}
+            return StoredSecret(name=name, restarted=())
 
         try:
             return self._with_desk(keep)
@@ -37,8 +37,8 @@ class StoredSecrets:
             raise Refused("bad_secret_name", str(error)) from None
 
     def keep(self, name: str, value: str) -> Answer:
-        async def keep(desk: GrantDesk) -> dict[str, Any]:
-            return {"name": name, "state": await desk.keep_secret(name, value), "restarted": []}
+        async def keep(desk: GrantDesk) -> StoredSecret:
+            return StoredSecret(name=name, state=await desk.keep_secret(name, value), restarted=())
 
         try:
             return self._with_desk(keep)
@@ -46,14 +46,14 @@ class StoredSecrets:
             raise Refused("bad_secret_name", str(error)) from None
 
     def remove(self, kind: Kind, name: str) -> Answer:
-        async def remove(desk: GrantDesk) -> dict[str, Any]:
+        async def remove(desk: GrantDesk) -> RemovedSecret:
             if not await desk.remove_secret(kind, name):
                 raise Refused("not_found", f"there is no {kind} {name}", hint="interlock secrets list shows them")
-            return {"removed": {"kind": kind, "name": name}}
+            return RemovedSecret(removed=Secret(kind=kind, name=name))
 
         return self._with_desk(remove)
 
-    def _with_desk(self, job: Callable[[GrantDesk], Awaitable[dict[str, Any]]]) -> Answer:
+    def _with_desk(self, job: Callable[[GrantDesk], Awaitable[object]]) -> Answer:
         async def with_desk() -> Answer:
             desk = GrantDesk(self._folder, SystemClock(), self._plan.node.name)
             try:

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
+from interlock.operator_api.errors import ErrorAnswer
 from interlock.surface.cli.terminal.errors import BadUsage, CommandFailed, Refused, Unreachable
 
 T = TypeVar("T")
@@ -193,15 +194,9 @@ def unreachable(url: str | None, error: Exception) -> CommandFailed:
     return Unreachable("unreachable", f"{where} {what}", hint=hint)
 
 
-class _ErrorBody(msgspec.Struct):
-    error: str
-    message: str
-    details: dict[str, Any] = {}
-
-
 def _refusal(status: int, raw: bytes) -> CommandFailed:
     try:
-        body = msgspec.json.decode(raw, type=_ErrorBody)
+        body = msgspec.json.decode(raw, type=ErrorAnswer)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return Refused(
             "unexpected_answer",

@@ -2,34 +2,24 @@
 
 import time
 
-import msgspec
-
+from interlock.operator_api.passkeys import Invitation
+from interlock.operator_api.requests import InvitePasskey
 from interlock.surface.cli.command import Invocation
 from interlock.surface.cli.terminal.errors import Refused
 
 EVERY_S = 1.0
 
 
-class Enrolled(msgspec.Struct, frozen=True, kw_only=True):
-    """An invitation as the node shows it."""
-
-    name: str
-    url: str
-    status: str
-    passkey: str | None
-    thumbprint: str | None
-
-
-def enrol(invocation: Invocation, name: str) -> Enrolled:
+def enrol(invocation: Invocation, name: str) -> Invitation:
     """Ends when the passkey is made; Refused when the invitation is over before."""
     out, node = invocation.out, invocation.node
-    asked = node.post("passkeys", body={"name": name}).as_(Enrolled)
+    asked = node.post("passkeys", body=InvitePasskey(name=name)).as_(Invitation)
     out.remark(f"open this in the browser that is to approve, within ten minutes: {asked.url}")
     ticket = asked.url.rpartition("/")[2]
     while asked.passkey is None:
         time.sleep(EVERY_S)
         try:
-            asked = node.get("passkeys", ticket).as_(Enrolled)
+            asked = node.get("passkeys", ticket).as_(Invitation)
         except Refused as refused:
             if refused.error != "not_found":
                 raise

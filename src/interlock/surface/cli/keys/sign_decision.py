@@ -6,11 +6,11 @@ a signature is the person's word for what they saw.
 
 import secrets
 import time
-from typing import Any
 
 import msgspec
 from msgspec import Raw
 
+from interlock.operator_api.approvals import Approval as ShownApproval
 from interlock.protocol.approvals.approval import Approval, Kind, Source
 from interlock.protocol.approvals.digests import shown_digest, signed_digest
 from interlock.protocol.ax.confirmation.held_call import call_digest
@@ -23,23 +23,9 @@ from interlock.surface.cli.terminal.errors import BadUsage, Refused
 JTI_BYTES = 16
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """What of an approval is signed, as GET /approvals/{id} has it."""
-
-    id: str
-    kind: Kind
-    tool: str
-    digest: str
-    requested_by: str
-    aggregator_id: str
-    route: tuple[str, ...] = ()
-    params: Raw = Raw(b"null")
-    tool_digest: str | None = None
-
-
-def prove(answer: Answer, *, said: str | None, key: str | None, passphrase_fd: int | None) -> dict[str, Any]:
+def prove(answer: Answer, *, said: str | None, key: str | None, passphrase_fd: int | None) -> Raw:
     """The `proof` for POST /approvals/{id}. `said` is the answer to a question that has several."""
-    shown = answer.as_(Shown)
+    shown = answer.as_(ShownApproval)
     digest = _digest(shown, said)
     keys = OperatorKeys()
     name = _chosen(keys, key)
@@ -48,16 +34,16 @@ def prove(answer: Answer, *, said: str | None, key: str | None, passphrase_fd: i
         confirmation_id=shown.id, call_digest=digest, nonce="", tool=shown.tool, aggregator_id=shown.aggregator_id
     )
     claims = claims_of(asked, issuer=name, jti=secrets.token_urlsafe(JTI_BYTES), now=time.time())
-    return {"type": "operator_signature", "token": signer.sign(TYP, claims)}
+    return Raw(msgspec.json.encode({"type": "operator_signature", "token": signer.sign(TYP, claims)}))
 
 
-def _digest(shown: Shown, said: str | None) -> str:
-    if shown.kind is Kind.DEFINITION and shown_digest(shown.params) != shown.digest:
+def _digest(shown: ShownApproval, said: str | None) -> str:
+    if shown.kind == Kind.DEFINITION.value and shown_digest(shown.params) != shown.digest:
         raise _not_what_is_shown("definition")
-    if shown.kind is not Kind.CALL:
+    if shown.kind != Kind.CALL.value:
         approval = Approval(
             id=shown.id,
-            kind=shown.kind,
+            kind=_kind(shown),
             source=Source.AX,
             requested_by=shown.requested_by,
             tool=shown.tool,
@@ -76,6 +62,17 @@ def _digest(shown: Shown, said: str | None) -> str:
     if computed != shown.digest:
         raise _not_what_is_shown("call")
     return shown.digest
+
+
+def _kind(shown: ShownApproval) -> Kind:
+    try:
+        return Kind(shown.kind)
+    except ValueError:
+        raise Refused(
+            "unexpected_answer",
+            "the node asks for a kind of decision this version does not know",
+            hint="compare interlock version with the version of the node",
+        ) from None
 
 
 def _not_what_is_shown(what: str) -> Refused:

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from interlock.operator_api.drivers import DriverSummary
 from interlock.protocol.ax.capability import ToolClass
 from interlock.protocol.ax.names import normalise
 from interlock.protocol.drivers.authoring.proposal import Proposal
@@ -57,7 +58,7 @@ def proposal_lines(proposals: Sequence[Proposal]) -> list[str]:
     return [f"{one_line(each.tool_name)}: {each.tool_class}, {WHY[each.by]}" for each in proposals]
 
 
-def show_added(out: Output, done: Wrapped, *, state: Mapping[str, Any] | None) -> None:
+def show_added(out: Output, done: Wrapped, *, state: DriverSummary | None) -> None:
     added, composed, proposals = done.added, done.composed, done.proposals
     driver = composed.driver.driver
     if out.as_json:
@@ -78,10 +79,10 @@ def show_added(out: Output, done: Wrapped, *, state: Mapping[str, Any] | None) -
         out.line(f"open: {said} (interlock approvals)")
     if state is None:
         out.line(f"not trusted yet: interlock drivers trust {driver.id}")
-    elif state["state"] == "stopped":
+    elif state.state == "stopped":
         out.line(f"{added.key} is trusted and starts with the node: interlock serve")
     else:
-        out.line(f"{added.key} is trusted, and the node has it: {state['state']}")
+        out.line(f"{added.key} is trusted, and the node has it: {state.state}")
     fresh = next((each.tool_name for each in proposals if each.is_new), None)
     if state is not None and fresh is not None:
         out.line(f"try: interlock tools show {exposed_segment(driver.id)}.{normalise(fresh)}")
@@ -117,7 +118,7 @@ def _sandbox_lines(sandbox: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _value(done: Wrapped, state: Mapping[str, Any] | None) -> dict[str, Any]:
+def _value(done: Wrapped, state: DriverSummary | None) -> dict[str, Any]:
     added, composed, proposals = done.added, done.composed, done.proposals
     installed, facts = added.stood.installed, added.stood.facts
     return {
@@ -141,5 +142,5 @@ def _value(done: Wrapped, state: Mapping[str, Any] | None) -> dict[str, Any]:
         "reviews": list(composed.reviews),
         "sandbox": dict(added.sandbox),
         "trusted": state is not None,
-        "state": state["state"] if state is not None else "untrusted",
+        "state": state.state if state is not None else "untrusted",
     }

@@ -5,12 +5,13 @@ Pure apart from rich's types.
 
 import textwrap
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Raw
 from rich.text import Text
 
+from interlock.operator_api.approvals import Approval, ApprovalSummary, Decision
 from interlock.protocol.jsontext.display import cut_lines, differences, layout_lines, plain
 from interlock.surface.cli.render.columns import in_columns
 from interlock.surface.cli.render.link import labelled
@@ -23,52 +24,7 @@ _STYLES: Final = {"pending": "yellow", "approved": "green", "done": "green", "us
 _DIFF_STYLES: Final = {"+": "green", "-": "red"}
 
 
-class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    type: str
-    anchor: str
-    jti: str
-
-
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    what: str
-    by: str
-    at: str
-    reason: str | None = None
-    answer: str | None = None
-    proof: Proof | None = None
-
-
-class Gist(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    kind: str
-    status: str
-    requested_by: str
-    tool: str
-    agent: str | None = None
-    reason: str | None = None
-    created_at: str = ""
-    left_s: int | None = None
-    decision: Decision | None = None
-    outcome: str | None = None
-    url: str = ""
-
-
-class Whole(Gist, frozen=True, kw_only=True):
-    params: Raw = Raw(b"null")
-    route: tuple[str, ...] = ()
-    capability: dict[str, Any] | None = None
-    digest: str = ""
-    source: str = ""
-    answers: tuple[str, ...] = ()
-    approvers: tuple[str, ...] | None = None
-
-
-class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    approvals: tuple[Gist, ...]
-    total: int
-
-
-def table(found: Sequence[Gist], width: int) -> list[Text]:
+def table(found: Sequence[ApprovalSummary], width: int) -> list[Text]:
     rows = [[Text(head, style="dim") for head in ("ID", "KIND", "TOOL", "ASKED BY", "LEFT")]]
     length = short_id_length([one.id for one in found])
     rows += [
@@ -89,14 +45,14 @@ def short_id_length(ids: Sequence[str]) -> int:
     return next((n for n in range(SHORT_ID, 36) if len({id[:n] for id in ids}) == len(ids)), 36)
 
 
-def left(one: Gist) -> str:
+def left(one: ApprovalSummary) -> str:
     if one.status not in ("pending", "approved"):
         return plain(one.status)
     time = "no limit" if one.left_s is None else duration(one.left_s)
     return time if one.status == "pending" else f"approved, {time}"
 
 
-def preview(one: Whole, width: int, ascii_only: bool) -> list[Text]:
+def preview(one: Approval, width: int, ascii_only: bool) -> list[Text]:
     head = Text.assemble((plain(one.tool), "bold"), "  ", (plain(one.status), _STYLES.get(one.status, "dim")))
     lines = [head, *labelled("id", plain(one.id), width), *labelled("kind", plain(one.kind), width)]
     lines += labelled("what happens", _happens(one), width)
@@ -111,11 +67,10 @@ def preview(one: Whole, width: int, ascii_only: bool) -> list[Text]:
         lines += labelled("capability", plain(said), width)
     if one.status in ("pending", "approved"):
         lines += labelled("left", left(one), width)
-    if one.status == "pending" and one.approvers is not None:
+    if one.status == "pending":
         nobody = "nobody yet: interlock init, or interlock access key NAME, makes a key"
         lines += labelled("may approve", plain(", ".join(one.approvers)) or nobody, width)
-    if one.created_at:
-        lines += labelled("asked at", local_time(one.created_at), width)
+    lines += labelled("asked at", local_time(one.created_at), width)
     if one.decision is not None:
         lines += labelled(plain(one.decision.what), plain(_decided(one.decision)), width)
     if one.outcome:
@@ -124,7 +79,7 @@ def preview(one: Whole, width: int, ascii_only: bool) -> list[Text]:
     return lines + _content(one, width)
 
 
-def _happens(one: Whole) -> str:
+def _happens(one: Approval) -> str:
     if one.kind == "definition":
         if one.source == "drivers":
             return "its server is installed and started, until a file of it changes; nothing is called"
@@ -140,7 +95,7 @@ def _happens(one: Whole) -> str:
     return f"exactly this call runs once: it {effect}{known}"
 
 
-def _is(one: Whole, key: str) -> bool:
+def _is(one: Approval, key: str) -> bool:
     return bool((one.capability or {}).get(key, key == "mutable"))
 
 
@@ -151,7 +106,7 @@ def _decided(decision: Decision) -> str:
     return f"by {decision.by}{answer}{proof} at {local_time(decision.at)}{reason}"
 
 
-def _content(one: Whole, width: int) -> list[Text]:
+def _content(one: Approval, width: int) -> list[Text]:
     raw = bytes(one.params)
     if raw == b"null":
         gone = one.status not in ("pending", "approved")

@@ -1,10 +1,17 @@
 """Drivers as people see them: a table of all, and one with everything that decides whether it is trusted."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 from rich.text import Text
 
+from interlock.operator_api.drivers import (
+    DriverDetail,
+    DriverExamples,
+    Drivers,
+    DriverUpdate,
+    Problem,
+    ServedContract,
+)
 from interlock.surface.cli.render.columns import in_columns
 from interlock.surface.cli.render.link import labelled
 from interlock.surface.cli.terminal.text import count, local_time, one_line, printable
@@ -26,132 +33,7 @@ _DIFFERENCE = {"+": "green", "-": "red", "@": "cyan"}
 _SEVERITY = {"error": "red", "warning": "yellow", "note": "dim"}
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    file: str
-    line: int | None = None
-    field: str = ""
-    code: str
-    message: str
-    hint: str
-    severity: str = "error"
-
-
-class Binding(msgspec.Struct, frozen=True, kw_only=True):
-    tool_name: str
-    contract: str
-    version: str | None = None
-
-
-class Accepted(msgspec.Struct, frozen=True, kw_only=True):
-    by: str
-    at: str
-
-
-class Running(msgspec.Struct, frozen=True, kw_only=True):
-    protocol_version: str | None = None
-    transport: str | None = None
-    last_words: tuple[str, ...] = ()
-
-
-class Driver(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    key: str
-    state: str
-    folder: str
-    version: str | None = None
-    reason: str | None = None
-    trusted: bool = False
-    server_kind: str | None = None
-    transport: str | None = None
-    sandboxed: bool = True
-    contracts: tuple[str, ...] = ()
-    warnings: int | None = 0
-    description: str = ""
-    digest: str = ""
-    accepted: Accepted | None = None
-    changed: tuple[str, ...] = ()
-    difference: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
-    problems: tuple[Problem, ...] = ()
-    server: dict[str, Any] = {}
-    sandbox: dict[str, Any] | None = None
-    egress: tuple[str, ...] = ()
-    install: tuple[str, ...] = ()
-    secrets: dict[str, str | None] = {}
-    policy_tags: tuple[str, ...] = ()
-    region: tuple[str, ...] = ()
-    protocol_version: str | None = None
-    running: Running | None = None
-    extension_keys: tuple[str, ...] = ()
-    expose: str = "bound"
-    isolation: str = "driver"
-    bindings: tuple[Binding, ...] = ()
-
-
-class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    folder: str
-
-
-class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    drivers: tuple[Driver, ...]
-    drafts: tuple[Draft, ...] = ()
-    problems: tuple[Problem, ...] = ()
-
-
-class Ranked(msgspec.Struct, frozen=True, kw_only=True):
-    driver: str
-    cost_units: float = 0
-
-
-class Rejected(msgspec.Struct, frozen=True, kw_only=True):
-    driver: str
-    phase: int
-    code: str
-    reason: str
-
-
-class Contract(msgspec.Struct, frozen=True, kw_only=True):
-    contract: str
-    version: str
-    name: str
-    file: str
-    ranked: tuple[Ranked, ...]
-    rejected: tuple[Rejected, ...]
-    decided_by: str = ""
-    pinned: str | None = None
-    error: str | None = None
-
-
-class Example(msgspec.Struct, frozen=True, kw_only=True):
-    contract: str
-    example: str
-    driver: str
-    outcome: str
-    difference: tuple[str, ...] = ()
-
-
-class Tested(msgspec.Struct, frozen=True, kw_only=True):
-    key: str
-    ok: bool
-    examples: tuple[Example, ...]
-
-
-class Newer(msgspec.Struct, frozen=True, kw_only=True, rename={"before": "from"}):
-    key: str
-    before: str | None = None
-    to: str | None = None
-    changes: tuple[str, ...] = ()
-    state: str = ""
-    reason: str | None = None
-    added: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
-    difference: tuple[str, ...] = ()
-    candidate: str | None = None
-
-
-def draw_newer(out: "Output", newer: Newer) -> None:
+def draw_update(out: "Output", newer: DriverUpdate) -> None:
     if newer.candidate is None:
         out.line(f"{one_line(newer.key)} is the newest: {one_line(newer.to or 'as installed')}")
         return
@@ -171,7 +53,7 @@ def draw_newer(out: "Output", newer: Newer) -> None:
         out.console.print(Text(printable(line, keep="\t"), style=_DIFFERENCE.get(line[:1], "")), soft_wrap=True)
 
 
-def draw_contract(out: "Output", one: Contract) -> None:
+def draw_contract(out: "Output", one: ServedContract) -> None:
     """Who serves it, why, and why not the others."""
     width = out.console.width
     head = Text.assemble((one_line(one.name), "bold"), "  ", (f"{one_line(one.contract)}@{one.version}", "dim"))
@@ -204,11 +86,11 @@ _BECAUSE = {
 _OUTCOMES = {"passed": "green", "failed": "red", "held": "magenta", "skipped": "dim"}
 
 
-def draw_tested(out: "Output", tested: Tested) -> None:
-    if not tested.examples:
-        out.remark(f"the contracts of {one_line(tested.key)} have no examples")
+def draw_examples(out: "Output", run: DriverExamples) -> None:
+    if not run.examples:
+        out.remark(f"the contracts of {one_line(run.key)} have no examples")
         return
-    for one in tested.examples:
+    for one in run.examples:
         style = _OUTCOMES.get(one.outcome, "")
         name = one_line(f"{one.contract}: {one.example}")
         out.console.print(
@@ -216,11 +98,11 @@ def draw_tested(out: "Output", tested: Tested) -> None:
         )
         for line in one.difference:
             out.console.print(Text(f"         {one_line(line)}"), soft_wrap=True)
-    passed = sum(one.outcome == "passed" for one in tested.examples)
-    out.line(f"{passed} of {count(len(tested.examples), 'example')} passed")
+    passed = sum(one.outcome == "passed" for one in run.examples)
+    out.line(f"{passed} of {count(len(run.examples), 'example')} passed")
 
 
-def draw_list(out: "Output", listed: Listed) -> None:
+def draw_list(out: "Output", listed: Drivers) -> None:
     for problem in listed.problems:
         out.remark(f"{problem.severity}: {_line(problem)}")
     if not listed.drivers and not listed.drafts:
@@ -248,7 +130,7 @@ def draw_list(out: "Output", listed: Listed) -> None:
     out.draw(*in_columns(rows, width=out.console.width, shrink={5: 24, 0: 12}, right=frozenset((4,))))
 
 
-def draw(out: "Output", one: Driver) -> None:
+def draw(out: "Output", one: DriverDetail) -> None:
     width = out.console.width
     head = (one_line(one.key if one.version else one.id), "bold")
     lines = [Text.assemble(head, "  ", (one.state, _STYLES.get(one.state, "")), "  ", (one.version or "", "dim"))]
@@ -273,7 +155,7 @@ def draw(out: "Output", one: Driver) -> None:
         out.console.print(Text(printable(line, keep="\t"), style=_DIFFERENCE.get(line[:1], "")), soft_wrap=True)
 
 
-def _server(one: Driver, width: int) -> list[Text]:
+def _server(one: DriverDetail, width: int) -> list[Text]:
     """What is started, and what it may touch."""
     server = one.server
     command = [str(server[key]) for key in ("path", "package", "image", "url") if key in server]
@@ -296,11 +178,11 @@ def _server(one: Driver, width: int) -> list[Text]:
         lines += labelled("secrets", one_line(", ".join(said)), width)
     if one.policy_tags:
         lines += labelled("tags", one_line(", ".join(one.policy_tags)), width)
-    running = one.running or Running()
-    spoken = f", and {one_line(running.protocol_version)} is spoken" if running.protocol_version else ""
+    version = one.running.protocol_version if one.running is not None else None
+    spoken = f", and {one_line(version)} is spoken" if version else ""
     lines += labelled("speaks", f"MCP {one.protocol_version}{spoken}", width)
     if one.state not in ("ready", "partial"):
-        for number, words in enumerate(running.last_words):
+        for number, words in enumerate(one.running.last_words if one.running is not None else ()):
             lines += labelled("last words" if number == 0 else "", one_line(words), width, style="dim")
     if one.extension_keys:
         lines += labelled("extensions", one_line(", ".join(one.extension_keys)), width)
@@ -311,7 +193,7 @@ def _server(one: Driver, width: int) -> list[Text]:
     return lines
 
 
-def _sandbox(one: Driver) -> str:
+def _sandbox(one: DriverDetail) -> str:
     if not one.sandboxed:
         return "off, by drivers.sandbox of the configuration"
     if one.server_kind == "remote":
@@ -330,7 +212,7 @@ def _sandbox(one: Driver) -> str:
     return one_line("; ".join(said)) or "its own files and the paths among its arguments"
 
 
-def _no_network(one: Driver) -> str:
+def _no_network(one: DriverDetail) -> str:
     return "the host of its address" if one.server_kind == "remote" else "none"
 
 

@@ -3,12 +3,13 @@
 import textwrap
 from datetime import datetime
 
+from msgspec import UNSET
 from rich.text import Text
 
+from interlock.operator_api.links import Link, Registration
 from interlock.surface.cli.render.budgets import budget_style, spent
 from interlock.surface.cli.render.tree import state_text
 from interlock.surface.cli.terminal.text import count, latency, local_time, one_line, since
-from interlock.surface.operator.schema import Link, Registration
 
 LABEL_WIDTH = 13
 
@@ -36,7 +37,7 @@ def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> 
     reach = f"{link.kind} over {link.transport}" + (f", process {link.pid}" if link.pid else "")
     reach += {True: ", in a sandbox", False: ", in no sandbox", None: ""}[link.sandbox]
     lines += labelled("reached", reach, width)
-    if link.registration is not None:
+    if link.registration is not UNSET:
         lines += _registration(link.registration, link.hops, width)
     spoken = " ".join(part for part in (link.protocol_version, f"({link.era})" if link.era else None) if part)
     lines += labelled("speaks", spoken or "not known yet", width)

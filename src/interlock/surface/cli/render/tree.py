@@ -6,15 +6,17 @@ Pure apart from rich's types: a `Status` in, lines of styled text out.
 import textwrap
 from datetime import datetime
 
+from msgspec import UNSET
 from rich.text import Text
 
+from interlock.operator_api.links import Link
+from interlock.operator_api.status import NodeFacts, Status
 from interlock.surface.cli.render.budgets import budget_lines, budget_style, spent
 from interlock.surface.cli.render.columns import GAP, in_columns, total_width
 from interlock.surface.cli.render.tree_below import below_lines
 from interlock.surface.cli.render.tree_parents import parent_lines
 from interlock.surface.cli.terminal.output import shortened
 from interlock.surface.cli.terminal.text import count, duration, latency, one_line, since
-from interlock.surface.operator.schema import Link, NodeFacts, Status
 
 _STYLES = {
     "ready": "green",
@@ -46,7 +48,7 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
         Text.assemble(
             (one_line(node.name), "bold"),
             GAP,
-            (node.endpoint, "cyan"),
+            (node.mcp_url, "cyan"),
             GAP,
             (f"up {duration(node.uptime_s)}", "dim"),
         )
@@ -126,7 +128,7 @@ def _cells(link: Link, era: str) -> list[Text]:
 
 
 def _reach(link: Link) -> str:
-    if link.registration is None:
+    if link.registration is UNSET:
         return link.transport
     return f"{link.transport} {link.kind}" + (f", {count(link.hops, 'hop')}" if link.hops > 1 else "")
 

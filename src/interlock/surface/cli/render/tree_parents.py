@@ -8,10 +8,10 @@ from datetime import datetime
 
 from rich.text import Text
 
+from interlock.operator_api.status import Parent
 from interlock.surface.cli.render.budgets import budget_style, spent
 from interlock.surface.cli.render.columns import GAP
 from interlock.surface.cli.terminal.text import count, one_line, since
-from interlock.surface.operator.schema import Parent
 
 _STYLES = {"registered": "green", "connecting": "cyan", "waiting": "red", "standby": "dim", "stopped": "dim"}
 

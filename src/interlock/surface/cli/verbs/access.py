@@ -9,9 +9,9 @@ from interlock.surface.cli.terminal.errors import Unreachable
 from interlock.surface.cli.verbs import access_anchor, access_certificate, access_key, access_passkey
 
 if TYPE_CHECKING:
+    from interlock.operator_api.access import IssuedToken
     from interlock.surface.cli.client.offline import StoredTokens
     from interlock.surface.cli.client.operator import Answer
-    from interlock.surface.operator.schema import IssuedToken
 
 app = verb_app(
     "Make, list and revoke tokens, and what proves who we are.",
@@ -60,18 +60,18 @@ def token(
     ] = None,
 ) -> None:
     """Make a token. It is shown this once; only its hash is kept."""
-    body = {"name": name, "for": door, "scope": scope, "days": days}
-    wanted = {key: value for key, value in body.items() if value is not None}
+    from interlock.operator_api.requests import IssueToken
+
     try:
-        answer = invocation.node.post("tokens", body=wanted)
+        answer = invocation.node.post("tokens", body=IssueToken(name=name, door=door, scope=scope, days=days))
     except Unreachable as away:
         answer = _from_store(invocation, away).issue(name, door, scope, days)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
         return
+    from interlock.operator_api.access import IssuedToken
     from interlock.surface.cli.terminal.text import local_time
-    from interlock.surface.operator.schema import IssuedToken
 
     issued = answer.as_(IssuedToken)
     until = f", until {local_time(issued.expires_at, '%Y-%m-%d')}" if issued.expires_at else ""
@@ -113,9 +113,9 @@ def list_tokens(invocation: Invocation) -> None:
 def _draw(invocation: Invocation, answer: "Answer") -> None:
     from rich.text import Text
 
+    from interlock.operator_api.access import Tokens
     from interlock.surface.cli.render.columns import in_columns
     from interlock.surface.cli.terminal.text import local_time, one_line
-    from interlock.surface.operator.schema import Tokens
 
     out = invocation.out
     tokens = answer.as_(Tokens).tokens
@@ -162,7 +162,9 @@ def revoke(
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
-    for token_id in answer.value["revoked"]:
+    from interlock.operator_api.access import RevokedTokens
+
+    for token_id in answer.as_(RevokedTokens).revoked:
         invocation.out.line(f"revoked {token_id}")
 
 

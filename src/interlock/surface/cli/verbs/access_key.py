@@ -97,9 +97,12 @@ def _revoke(invocation: Invocation, keys: "OperatorKeys", name: str) -> None:
     if out.as_json:
         out.json({**answer.value, "removed": str(keys.file(name)) if removed else None})
         return
-    for one in answer.value["revoked"]:
+    from interlock.operator_api.access import RevokedKeys
+
+    done = answer.as_(RevokedKeys)
+    for one in done.revoked:
         out.line(f"revoked {one}")
-    for one in answer.value["voided"]:
+    for one in done.voided:
         out.line(f"what it had approved is void: {one}")
     if removed:
         out.line(f"removed {keys.file(name)}")

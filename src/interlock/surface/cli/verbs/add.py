@@ -15,6 +15,7 @@ from interlock.surface.cli.terminal.errors import BadUsage, Refused, Unreachable
 
 if TYPE_CHECKING:
     from interlock.config.plan import Plan
+    from interlock.operator_api.drivers import DriverSummary
     from interlock.protocol.drivers.authoring.proposal import Proposal
     from interlock.protocol.interop.model import Finding
     from interlock.runtime.drivers.add.add import NotAdded
@@ -336,32 +337,34 @@ def _assigned(texts: Sequence[str], option: str) -> dict[str, str | None]:
     return found
 
 
-def trusted(invocation: Invocation, key: str) -> dict[str, Any]:
+def trusted(invocation: Invocation, key: str) -> "DriverSummary":
     """What was written was agreed to just now."""
+    from interlock.operator_api.drivers import DriverDetail, DriverSummary
+    from interlock.operator_api.requests import TrustDriver
     from interlock.surface.cli.verbs.drivers import CHANGE_TIMEOUT_S, from_files, shown
 
-    one = shown(invocation, key).value
-    if one["trusted"]:
-        return dict(one)
-    digest = one["digest"]
+    one = shown(invocation, key).as_(DriverDetail)
+    if one.trusted:
+        return one
     try:
-        body = {"digest": digest}
+        body = TrustDriver(digest=one.digest)
         done = invocation.node.post("drivers", key, "trust", body=body, timeout=CHANGE_TIMEOUT_S)
     except Unreachable as away:
-        done = from_files(invocation, away).trust(key, digest)
-    return _settled(invocation, key, dict(done.value))
+        done = from_files(invocation, away).trust(key, one.digest)
+    return _settled(invocation, key, done.as_(DriverSummary))
 
 
-def _settled(invocation: Invocation, key: str, one: dict[str, Any]) -> dict[str, Any]:
+def _settled(invocation: Invocation, key: str, one: "DriverSummary") -> "DriverSummary":
     """A running node takes it up now; how that ended is worth a short wait."""
     import time
 
+    from interlock.operator_api.drivers import DriverSummary
     from interlock.surface.cli.verbs.drivers import shown
 
     end = time.monotonic() + SETTLE_S
-    while one["state"] in ("installing", "checking") and time.monotonic() < end:
+    while one.state in ("installing", "checking") and time.monotonic() < end:
         time.sleep(SETTLE_LOOK_S)
-        one = dict(shown(invocation, key).value)
+        one = shown(invocation, key).as_(DriverSummary)
     return one
 
 

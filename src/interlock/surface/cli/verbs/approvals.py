@@ -91,9 +91,10 @@ def _list(invocation: Invocation, answer: "Answer") -> None:
 def _lines(answer: "Answer", width: int) -> "list[Text]":
     from rich.text import Text
 
-    from interlock.surface.cli.render.approval import Listed, table
+    from interlock.operator_api.approvals import Approvals
+    from interlock.surface.cli.render.approval import table
 
-    listed = answer.as_(Listed)
+    listed = answer.as_(Approvals)
     if not listed.approvals:
         return []
     more = listed.total - len(listed.approvals)
@@ -107,9 +108,9 @@ def _show(invocation: Invocation, reference: str) -> None:
         out.raw_json(answer.raw)
         return
     draw_preview(invocation, answer)
-    from interlock.surface.cli.render.approval import Whole
+    from interlock.operator_api.approvals import Approval
 
-    one = answer.as_(Whole)
+    one = answer.as_(Approval)
     if one.status == "pending":
         out.line()
         out.line(f"interlock approve {one.id[:8]}")
@@ -117,10 +118,11 @@ def _show(invocation: Invocation, reference: str) -> None:
 
 
 def draw_preview(invocation: Invocation, answer: "Answer") -> None:
-    from interlock.surface.cli.render.approval import Whole, preview
+    from interlock.operator_api.approvals import Approval
+    from interlock.surface.cli.render.approval import preview
 
     console = invocation.out.console
-    invocation.out.draw(*preview(answer.as_(Whole), console.width, console.options.ascii_only))
+    invocation.out.draw(*preview(answer.as_(Approval), console.width, console.options.ascii_only))
 
 
 def _watch(invocation: Invocation, kind: str | None, state: str) -> None:
@@ -138,7 +140,8 @@ def _watch(invocation: Invocation, kind: str | None, state: str) -> None:
 
 def _print_changes(invocation: Invocation, answers: "Iterator[Answer | Unreachable]") -> None:
     """Each one once, when it comes or changes: a line of JSON, or a line of the table."""
-    from interlock.surface.cli.render.approval import Listed, left
+    from interlock.operator_api.approvals import Approvals
+    from interlock.surface.cli.render.approval import left
     from interlock.surface.cli.terminal.text import one_line
 
     out = invocation.out
@@ -151,7 +154,7 @@ def _print_changes(invocation: Invocation, answers: "Iterator[Answer | Unreachab
             away = True
             continue
         away = False
-        found = answer.as_(Listed).approvals
+        found = answer.as_(Approvals).approvals
         values = {one["id"]: one for one in answer.value["approvals"]}
         for one in found:
             if seen.get(one.id) == one.status:

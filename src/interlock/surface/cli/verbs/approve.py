@@ -1,6 +1,6 @@
 """interlock approve ID"""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -10,13 +10,16 @@ from interlock.surface.cli.keys.passphrases import FromDescriptor, can_ask
 from interlock.surface.cli.terminal.errors import BadUsage, Refused, Waits
 
 if TYPE_CHECKING:
+    from msgspec import Raw
+
+    from interlock.operator_api.approvals import Approval
     from interlock.surface.cli.client.operator import Answer
-    from interlock.surface.cli.render.approval import Whole
 
 app = verb_app("Approve what waits, with your signature.")
 
 Reference = Annotated[str, typer.Argument(metavar="ID", help="Its id, or how it begins.", autocompletion=approval_ids)]
 ToolClass = Literal["read_only", "reversible", "irreversible"]
+CLASSES: tuple[ToolClass, ...] = ("read_only", "reversible", "irreversible")
 
 
 @verb(
@@ -54,31 +57,32 @@ def approve(
     It shows what will happen and asks first. The signature is made here, over exactly what was shown; the key never
     leaves this machine. The caller can then make the held call once, while the approval is valid.
     """
-    from interlock.surface.cli.render.approval import Whole
+    from interlock.operator_api.approvals import Approval
+    from interlock.operator_api.requests import DecideApproval
     from interlock.surface.cli.verbs.approvals import draw_preview
 
     answer = invocation.node.get("approvals", id, under="")
-    one = answer.as_(Whole)
+    one = answer.as_(Approval)
     out = invocation.out
     if not out.as_json:
         draw_preview(invocation, answer)
     said = _said(one, tool_class)
     if one.status == "pending" and not yes:
         _ask(one, said)
-    body: dict[str, Any] = {"decision": "approve", "proof": _proof(answer, proof, said, key, passphrase_fd)}
-    body |= {"reason": reason} if reason is not None else {}
-    body |= {"class": said} if tool_class is not None or said in _CLASSES else {}
+    body = DecideApproval(
+        decision="approve",
+        proof=_proof(answer, proof, said, key, passphrase_fd),
+        reason=reason,
+        tool_class=next((known for known in CLASSES if known == said), None),
+    )
     done = invocation.node.post("approvals", one.id, under="", body=body)
     if out.as_json:
         out.raw_json(done.raw)
     else:
-        out.line(_told(done.as_(Whole)))
+        out.line(_told(done.as_(Approval)))
 
 
-_CLASSES = ("read_only", "reversible", "irreversible")
-
-
-def _said(one: "Whole", given: str | None) -> str | None:
+def _said(one: "Approval", given: str | None) -> str | None:
     if given is not None and given not in one.answers:
         raise BadUsage("usage", "--class is for tools that nobody has classified")
     if given is not None or not one.answers:
@@ -93,30 +97,32 @@ def _said(one: "Whole", given: str | None) -> str | None:
     return str(chosen)
 
 
-def _ask(one: "Whole", said: str | None) -> None:
+def _ask(one: "Approval", said: str | None) -> None:
     if not can_ask():
         raise Refused(
             "not_confirmed",
             "nobody is here to read what will happen, and nothing was approved",
             hint="run it on a terminal, or with --yes after interlock approvals show",
         )
-    what = f"Approve it as {said}?" if said in _CLASSES else "Approve it?"
+    what = f"Approve it as {said}?" if said in CLASSES else "Approve it?"
     if not typer.confirm(what, err=True):
         raise Waits("not_decided", "nothing was decided; it still waits", hint=f"interlock deny {one.id[:8]} says no")
 
 
-def _proof(answer: "Answer", given: str | None, said: str | None, key: str | None, passphrase_fd: int | None) -> Any:
+def _proof(answer: "Answer", given: str | None, said: str | None, key: str | None, passphrase_fd: int | None) -> "Raw":
     if given is None:
         from interlock.surface.cli.keys.sign_decision import prove
 
         return prove(answer, said=said, key=key, passphrase_fd=passphrase_fd)
     import sys
 
+    import msgspec
+
     token = sys.stdin.read(65_536) if given == "-" else given
-    return token.strip()
+    return msgspec.Raw(msgspec.json.encode(token.strip()))
 
 
-def _told(one: "Whole") -> str:
+def _told(one: "Approval") -> str:
     from interlock.surface.cli.render.approval import left
     from interlock.surface.cli.terminal.text import one_line
 

@@ -45,16 +45,16 @@ def tail(
 
     With --json each record is one line. Where no node runs, the data folder's log is read itself.
     """
+    from interlock.operator_api.audit import AuditPage, AuditRecord
     from interlock.surface.cli.client.poll import repeated
-    from interlock.surface.operator.schema import AuditPage
 
     page = _pages(invocation)
-    last = page(0, 1).as_(AuditPage).last
+    last = page(0, 1).as_(AuditPage[AuditRecord]).last
     answer = page(max(0, last - lines), lines)
     _print(invocation, answer, head=True)
     if not follow:
         return
-    seen = answer.as_(AuditPage).records
+    seen = answer.as_(AuditPage[AuditRecord]).records
     after = seen[-1].seq if seen else last
 
     def ask() -> "Answer":
@@ -64,7 +64,7 @@ def tail(
         for newest in repeated(ask, every_s=FOLLOW_S):
             if isinstance(newest, Unreachable):
                 continue
-            records = newest.as_(AuditPage).records
+            records = newest.as_(AuditPage[AuditRecord]).records
             if records:
                 after = records[-1].seq
                 _print(invocation, newest, head=False)
@@ -97,11 +97,11 @@ def _print(invocation: Invocation, answer: "Answer", *, head: bool) -> None:
         return
     from rich.text import Text
 
+    from interlock.operator_api.audit import AuditPage, AuditRecord
     from interlock.surface.cli.render.columns import in_columns
     from interlock.surface.cli.terminal.text import latency, local_time, one_line
-    from interlock.surface.operator.schema import AuditPage
 
-    records = answer.as_(AuditPage).records
+    records = answer.as_(AuditPage[AuditRecord]).records
     if not records and head:
         out.remark("no records yet")
         return

@@ -1,7 +1,7 @@
 """interlock check [PATH]"""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
     from interlock.config.load import Loaded, Problem
     from interlock.config.plan import Plan
+    from interlock.operator_api.links import Link
     from interlock.surface.cli.verbs.check_drivers import Checked
 
-    Links = tuple[dict[str, Any], ...]
+    Links = tuple[Link, ...]
 
 app = verb_app("Check the configuration.")
 
@@ -177,6 +178,8 @@ def _report(
     notes: "tuple[Problem, ...]" = (),
     sandboxed: dict[str, bool] | None = None,
 ) -> None:
+    from msgspec import to_builtins
+
     from interlock.surface.cli.config import problem_value
 
     out = invocation.out
@@ -187,7 +190,7 @@ def _report(
                 "problems": [problem_value(problem) for problem in errors],
                 "warnings": [problem_value(problem) for problem in warnings],
             }
-            | ({} if links is None else {"links": list(links)})
+            | ({} if links is None else {"links": to_builtins(links)})
             | ({} if sandboxed is None else {"sandboxed": sandboxed})
             | ({"notes": [problem_value(problem) for problem in notes]} if notes else {})
         )
@@ -236,8 +239,8 @@ def _summary(loaded: "Loaded", warnings: int, links: "Links | None", drivers: in
     state = f"usable, {count(warnings, 'warning')}" if warnings else "in order"
     servers = count(len(plan.servers), "server")
     if links is not None:
-        answering = sum(link["state"] in ("ready", "slow") for link in links)
-        servers += f", {answering} of them answering with {count(sum(link['tools'] for link in links), 'tool')}"
+        answering = sum(link.state in ("ready", "slow") for link in links)
+        servers += f", {answering} of them answering with {count(sum(link.tools for link in links), 'tool')}"
     if drivers:
         servers += f", {count(drivers, 'driver')}"
     return f"{files}: {state}, {servers}, listening on {plan.node.listen}"

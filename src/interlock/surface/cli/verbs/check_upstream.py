@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from interlock.config.load import Loaded, Problem
 from interlock.config.problems import shown
+from interlock.operator_api.links import Link
 from interlock.protocol.ax.names import QUALIFIED_MAX, normalise
 from interlock.runtime.catalog.unlisted_tools import HIDDEN
 from interlock.runtime.node.upstream_survey import Survey, survey
@@ -43,36 +43,36 @@ def warnings_of(found: Survey, loaded: Loaded, known: tuple[Problem, ...]) -> tu
 def _drivers(found: Survey) -> Iterator[Problem]:
     """How each stands; what speaks against the files of one is said there."""
     for one in found.drivers:
-        file = str(Path(one["folder"]) / "DRIVER.md")
-        for each in one["found"]:
-            if each["severity"] == "warning":
-                yield Problem(file=file, message=f"{each['message']} [{each['code']}]", hint=each["hint"])
-        if one["state"] in ("ready", "kind_unsupported") or (one["state"] == "rejected" and not one["trusted"]):
+        file = str(Path(one.folder) / "DRIVER.md")
+        for each in one.found:
+            if each.severity == "warning":
+                yield Problem(file=file, message=f"{each.message} [{each.code}]", hint=each.hint)
+        if one.state in ("ready", "kind_unsupported") or (one.state == "rejected" and not one.trusted):
             continue
         yield Problem(
             file=file,
-            message=f"{one['id']} is {one['state']}: {one['reason'] or 'no reason given'}",
-            hint=f"interlock drivers trust {one['id']} shows it" if one["state"] == "untrusted" else None,
+            message=f"{one.id} is {one.state}: {one.reason or 'no reason given'}",
+            hint=f"interlock drivers trust {one.id} shows it" if one.state == "untrusted" else None,
         )
 
 
 def _servers(found: Survey, loaded: Loaded, known: tuple[Problem, ...]) -> Iterator[Problem]:
     plans = {server.segment: server for server in loaded.plan.servers}
     for link in found.links:
-        segment = link["segment"]
+        segment = link.segment
         if segment not in plans:
             continue  # a driver's, or a subserver's
         at = loaded.written["servers", segment]
         explained = any((one.key or "").startswith(f"servers.{segment}.") for one in known)
-        if link["state"] != "ready" and not (link["state"] == "failed" and explained):
+        if link.state != "ready" and not (link.state == "failed" and explained):
             said = [line for line in found.last_words[segment] if line.strip()]
             yield at.problem(_standing(link), f"it wrote: {said[-1].strip()}" if said else None)
-        for one in link["withheld"]:
-            if one["reason"] != HIDDEN:
-                what, _, remedy = one["reason"].partition("; ")
-                yield at.problem(f"{shown(one['name'], QUALIFIED_MAX)} is withheld: {what}", remedy or None)
-        if link["state"] in USABLE:
-            offered = [tool["original"] for tool in found.tools if tool["segment"] == segment]
+        for one in link.withheld:
+            if one.reason != HIDDEN:
+                what, _, remedy = one.reason.partition("; ")
+                yield at.problem(f"{shown(one.name, QUALIFIED_MAX)} is withheld: {what}", remedy or None)
+        if link.state in USABLE:
+            offered = [tool.original for tool in found.tools if tool.segment == segment]
             for name in plans[segment].classes:
                 if name not in offered:
                     near = get_close_matches(name, offered, n=1)
@@ -80,22 +80,20 @@ def _servers(found: Survey, loaded: Loaded, known: tuple[Problem, ...]) -> Itera
                     yield at.inside("tools").inside(name).problem(f"the server has no tool {shown(name)}", hint)
 
 
-def _standing(link: dict[str, Any]) -> str:
-    if link["state"] == "connecting":
-        return (
-            f"[servers.{link['segment']}] is still connecting after {PATIENCE_S:g} s: {link['reason'] or 'no answer'}"
-        )
-    return f"[servers.{link['segment']}] is {link['state']}: {link['reason'] or 'no reason given'}"
+def _standing(link: Link) -> str:
+    if link.state == "connecting":
+        return f"[servers.{link.segment}] is still connecting after {PATIENCE_S:g} s: {link.reason or 'no answer'}"
+    return f"[servers.{link.segment}] is {link.state}: {link.reason or 'no reason given'}"
 
 
 def _rules(found: Survey, loaded: Loaded) -> Iterator[Problem]:
     """Only when every server is there: otherwise the tool in question may be one of the missing."""
-    if any(link["state"] not in USABLE for link in found.links):
+    if any(link.state not in USABLE for link in found.links):
         return
     root = loaded.plan.ax.root_segment
     above = f"{root}." if root else ""
     names = [
-        tool["name"] if tool["withheld"] is None else f"{above}{tool['segment']}.{normalise(tool['original'])}"
+        tool.name if tool.withheld is None else f"{above}{tool.segment}.{normalise(tool.original)}"
         for tool in found.tools
     ]
     for index, rule in enumerate(loaded.plan.tools):

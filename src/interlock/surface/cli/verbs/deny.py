@@ -31,14 +31,16 @@ def deny(
 
     Also to what was approved and is not used yet. A definition that is denied is withheld until it changes.
     """
-    body = {"decision": "deny"} | ({"reason": reason} if reason is not None else {})
+    from interlock.operator_api.requests import DecideApproval
+
+    body = DecideApproval(decision="deny", reason=reason)
     done = invocation.node.post("approvals", id, under="", body=body)
     out = invocation.out
     if out.as_json:
         out.raw_json(done.raw)
         return
-    from interlock.surface.cli.render.approval import Whole
+    from interlock.operator_api.approvals import Approval
     from interlock.surface.cli.terminal.text import one_line
 
-    one = done.as_(Whole)
+    one = done.as_(Approval)
     out.line(f"denied: {one_line(one.tool)}, asked by {one_line(one.requested_by)}")

@@ -47,9 +47,10 @@ def list_drivers(invocation: Invocation) -> None:
     if out.as_json:
         out.raw_json(answer.raw)
         return
-    from interlock.surface.cli.render.driver import Listed, draw_list
+    from interlock.operator_api.drivers import Drivers
+    from interlock.surface.cli.render.driver import draw_list
 
-    draw_list(out, answer.as_(Listed))
+    draw_list(out, answer.as_(Drivers))
 
 
 @verb(
@@ -73,12 +74,13 @@ def show(
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
-    from interlock.surface.cli.render.driver import Contract, Driver, draw, draw_contract
+    from interlock.operator_api.drivers import DriverDetail, ServedContract
+    from interlock.surface.cli.render.driver import draw, draw_contract
 
     if "ranked" in answer.value:
-        draw_contract(invocation.out, answer.as_(Contract))
+        draw_contract(invocation.out, answer.as_(ServedContract))
     else:
-        draw(invocation.out, answer.as_(Driver))
+        draw(invocation.out, answer.as_(DriverDetail))
 
 
 @verb(
@@ -95,10 +97,12 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
     Its server is then installed and started. It shows what the server is, may reach and knows, or what changed, and
     asks first. When a file changes, the driver has to be trusted again.
     """
-    from interlock.surface.cli.render.driver import Driver, draw
+    from interlock.operator_api.drivers import DriverDetail, DriverSummary
+    from interlock.operator_api.requests import TrustDriver
+    from interlock.surface.cli.render.driver import draw
 
     answer = shown(invocation, name)
-    one = answer.as_(Driver)
+    one = answer.as_(DriverDetail)
     out = invocation.out
     if one.trusted:
         if out.as_json:
@@ -111,13 +115,14 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
     if not yes:
         _ask(f"Trust {one.key}?", "interlock drivers show")
     try:
-        done = invocation.node.post("drivers", one.key, "trust", body={"digest": one.digest}, timeout=CHANGE_TIMEOUT_S)
+        body = TrustDriver(digest=one.digest)
+        done = invocation.node.post("drivers", one.key, "trust", body=body, timeout=CHANGE_TIMEOUT_S)
     except Unreachable as away:
         done = from_files(invocation, away).trust(one.key, one.digest)
     if out.as_json:
         out.raw_json(done.raw)
         return
-    now = done.as_(Driver)
+    now = done.as_(DriverSummary)
     if now.state == "stopped":
         out.line(f"{now.key} is trusted and starts with the node")
     else:
@@ -142,15 +147,18 @@ def allow(
 
     No file is changed.
     """
+    from interlock.operator_api.drivers import AllowedHosts
+    from interlock.operator_api.requests import AllowHost
+
     try:
-        body = {"host": host, "revoke": revoke}
+        body = AllowHost(host=host, revoke=revoke)
         answer = invocation.node.post("drivers", name, "allow", body=body, timeout=CHANGE_TIMEOUT_S)
     except Unreachable as away:
         answer = from_files(invocation, away).allow(name, host, revoke=revoke)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
-    hosts = ", ".join(answer.value["allowed"])
+    hosts = ", ".join(answer.as_(AllowedHosts).allowed)
     invocation.out.line(f"{name} may also reach {hosts}" if hosts else f"{name} reaches what its file names")
 
 
@@ -170,16 +178,19 @@ def test(
     ] = False,
 ) -> None:
     """Run the examples of a driver's contracts through it."""
-    body = {"allow_mutation": allow_mutation}
+    from interlock.operator_api.drivers import DriverExamples
+    from interlock.operator_api.requests import RunExamples
+
+    body = RunExamples(allow_mutation=allow_mutation)
     answer = invocation.node.post("drivers", name, "test", body=body, timeout=TEST_TIMEOUT_S)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
     else:
-        from interlock.surface.cli.render.driver import Tested, draw_tested
+        from interlock.surface.cli.render.driver import draw_examples
 
-        draw_tested(out, answer.as_(Tested))
-    if not answer.value["ok"]:
+        draw_examples(out, answer.as_(DriverExamples))
+    if not answer.as_(DriverExamples).ok:
         raise typer.Exit(EXIT_REFUSED)
 
 
@@ -199,24 +210,28 @@ def update(invocation: Invocation, name: Name, yes: Yes = False) -> None:
     out = invocation.out
     if not out.as_json:
         out.remark("looking at the newest release")
-    answer = invocation.node.post("drivers", name, "update", body={}, timeout=TEST_TIMEOUT_S)
-    from interlock.surface.cli.render.driver import Newer, draw_newer
+    from interlock.operator_api.drivers import DriverUpdate, SwitchedDriver
+    from interlock.operator_api.requests import UpdateDriver
 
-    newer = answer.as_(Newer)
+    answer = invocation.node.post("drivers", name, "update", body=UpdateDriver(), timeout=TEST_TIMEOUT_S)
+    newer = answer.as_(DriverUpdate)
     if not out.as_json:
-        draw_newer(out, newer)
+        from interlock.surface.cli.render.driver import draw_update
+
+        draw_update(out, newer)
     if newer.candidate is None:
         if out.as_json:
             out.raw_json(answer.raw)
         return
     if not yes:
         _ask(f"Switch {newer.key} to it?", "a look at what differs")
-    body = {"candidate": newer.candidate}
+    body = UpdateDriver(candidate=newer.candidate)
     done = invocation.node.post("drivers", newer.key, "update", body=body, timeout=CHANGE_TIMEOUT_S)
     if out.as_json:
         out.json({**answer.value, "switched": True})
     else:
-        out.line(f"{done.value['key']} now runs {done.value['to'] or 'the newest'}")
+        switched = done.as_(SwitchedDriver)
+        out.line(f"{switched.key} now runs {switched.to or 'the newest'}")
 
 
 @verb(
@@ -237,10 +252,10 @@ def remove(
 ) -> None:
     """Delete a driver's folder and stop its server."""
     if not yes:
-        from interlock.surface.cli.render.driver import Driver
+        from interlock.operator_api.drivers import DriverDetail
 
         try:
-            one = shown(invocation, name).as_(Driver)
+            one = shown(invocation, name).as_(DriverDetail)
             _ask(f"Delete {one.folder}?", "interlock drivers show")
         except Refused as refused:
             if not (forget and refused.error == "not_found"):
@@ -252,9 +267,12 @@ def remove(
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
-    if answer.value["removed"]:
-        invocation.out.line(f"removed {answer.value['removed']}")
-    for key in answer.value["forgotten"]:
+    from interlock.operator_api.drivers import RemovedDriver
+
+    done = answer.as_(RemovedDriver)
+    if done.removed:
+        invocation.out.line(f"removed {done.removed}")
+    for key in done.forgotten:
         invocation.out.line(f"forgot {key}")
 
 

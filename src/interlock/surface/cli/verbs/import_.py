@@ -219,14 +219,21 @@ def _asked_about_hosts(invocation: Invocation, found: "Batch") -> "Batch":
 
 def keeper(invocation: Invocation) -> "Keep":
     """Keeps a secret through the node that runs, or in its store while none does."""
+    from msgspec import UNSET
+
+    from interlock.operator_api.requests import SetSecret
+    from interlock.operator_api.secrets import StoredSecret
     from interlock.surface.cli.verbs.secrets import from_store
 
     def keep(slug: str, value: str) -> "Kept":
         try:
-            answer = invocation.node.post("secrets", body={"name": slug, "value": value, "unless_kept": True})
+            body = SetSecret(name=slug, value=value, unless_kept=True)
+            answer = invocation.node.post("secrets", body=body)
         except Unreachable as away:
             answer = from_store(invocation, away).keep(slug, value)
-        state: Kept = answer.value["state"]
+        state = answer.as_(StoredSecret).state
+        if state is UNSET:
+            raise Refused("unexpected_answer", "the node does not say what it keeps")
         return state
 
     return keep

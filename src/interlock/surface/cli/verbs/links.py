@@ -9,8 +9,8 @@ from interlock.surface.cli.completion import segments
 from interlock.surface.cli.terminal.errors import Unreachable
 
 if TYPE_CHECKING:
+    from interlock.operator_api.links import LogLine, RestartedLink
     from interlock.surface.cli.client.operator import Answer
-    from interlock.surface.operator.schema import LogLine
 
 REASON_WIDTH_MIN = 24  # less says nothing; interlock status shows it whole
 NUMBERS = frozenset((4, 5, 6, 7))
@@ -48,10 +48,10 @@ def list_links(invocation: Invocation) -> None:
         return
     from rich.text import Text
 
+    from interlock.operator_api.links import Links
     from interlock.surface.cli.render.columns import in_columns
     from interlock.surface.cli.render.tree import state_text
     from interlock.surface.cli.terminal.text import latency, one_line
-    from interlock.surface.operator.schema import Links
 
     links = answer.as_(Links).links
     if not links:
@@ -96,29 +96,29 @@ def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with new lines until Ctrl-C.")] = False,
 ) -> None:
     """Show what a server wrote to its stderr."""
-    from interlock.surface.operator.schema import Logs
+    from interlock.operator_api.links import LinkLog
 
     out = invocation.out
     answer = invocation.node.get("links", segment, "logs", lines=lines)
     if follow:
-        seen = answer.as_(Logs).lines
+        seen = answer.as_(LinkLog).lines
         _print_lines(invocation, seen)
         _follow(invocation, segment, seen)
     elif out.as_json:
         out.raw_json(answer.raw)
     else:
-        found = answer.as_(Logs).lines
+        found = answer.as_(LinkLog).lines
         _print_lines(invocation, found)
         if not found:
             out.remark(f"{segment} has written nothing to its stderr")
 
 
 def _follow(invocation: Invocation, segment: str, seen: "tuple[LogLine, ...]") -> None:
+    from interlock.operator_api.links import LinkLog
     from interlock.surface.cli.client.poll import repeated
-    from interlock.surface.operator.schema import Logs
 
     def ask() -> "tuple[LogLine, ...]":
-        return invocation.node.get("links", segment, "logs", lines=FOLLOW_LINES).as_(Logs).lines
+        return invocation.node.get("links", segment, "logs", lines=FOLLOW_LINES).as_(LinkLog).lines
 
     try:
         for newest in repeated(ask, every_s=FOLLOW_S):
@@ -174,19 +174,21 @@ def restart(
     A subserver that dialled in is disconnected, and dials again by itself.
     A server that wants a token somebody has to agree to: show the page to open.
     """
+    from interlock.operator_api.links import Link, RestartedLink
+
     node, out = invocation.node, invocation.out
     if not authorize:
         answer = node.post("links", segment, "restart", timeout=RESTART_TIMEOUT_S)
-        state = str(answer.value.get("state", "unknown"))
-        if state != "unauthorised" or node.get("links", segment).value.get("consent") is not True:
-            _restarted(invocation, segment, state, answer)
+        restarted = answer.as_(RestartedLink)
+        if restarted.state != "unauthorised" or not node.get("links", segment).as_(Link).consent:
+            _restarted(invocation, restarted, answer)
             return
     answer = node.post("links", segment, "authorize", timeout=RESTART_TIMEOUT_S)
     if out.as_json:
         out.raw_json(answer.raw)
         return
+    from interlock.operator_api.links import Consent
     from interlock.surface.cli.terminal.text import local_time, printable
-    from interlock.surface.operator.schema import Consent
 
     asked = answer.as_(Consent)
     out.line(printable(asked.url))
@@ -197,14 +199,16 @@ def restart(
     )
 
 
-def _restarted(invocation: Invocation, segment: str, state: str, answer: "Answer") -> None:
+def _restarted(invocation: Invocation, restarted: "RestartedLink", answer: "Answer") -> None:
+    from msgspec import UNSET
+
     out = invocation.out
+    segment, state = restarted.segment, restarted.state
     if out.as_json:
         out.raw_json(answer.raw)
         return
-    disconnected = answer.value.get("disconnected")
-    if disconnected is not None:
-        gone = "was disconnected" if disconnected else "is not connected"
+    if restarted.disconnected is not UNSET:
+        gone = "was disconnected" if restarted.disconnected else "is not connected"
         out.line(f"{segment} {gone}, now {state}: it dialled in, and only it can dial again")
         out.remark(f"interlock links release {segment} forgets what it listed, if it does not come back")
         return
@@ -229,4 +233,7 @@ def release(
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
-    invocation.out.line(f"{segment} is free" if not answer.value.get("held") else f"{segment} has no owner any more")
+    from interlock.operator_api.links import ReleasedSegment
+
+    is_held = answer.as_(ReleasedSegment).held
+    invocation.out.line(f"{segment} has no owner any more" if is_held else f"{segment} is free")

@@ -48,9 +48,9 @@ def list_secrets(invocation: Invocation) -> None:
         return
     from rich.text import Text
 
+    from interlock.operator_api.secrets import Secrets
     from interlock.surface.cli.render.columns import in_columns
     from interlock.surface.cli.terminal.text import one_line
-    from interlock.surface.operator.schema import Secrets
 
     kept = answer.as_(Secrets).secrets
     if not kept:
@@ -82,15 +82,19 @@ def set_secret(
     """
     value = _value(name)
     slug = name.lower().replace("_", "-")
+    from interlock.operator_api.requests import SetSecret
+
     try:
-        answer = invocation.node.post("secrets", body={"name": slug, "value": value})
+        answer = invocation.node.post("secrets", body=SetSecret(name=slug, value=value))
     except Unreachable as away:
         answer = from_store(invocation, away).set(slug, value)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
     invocation.out.line(f"kept {slug}")
-    for segment in answer.value.get("restarted", ()):
+    from interlock.operator_api.secrets import StoredSecret
+
+    for segment in answer.as_(StoredSecret).restarted:
         invocation.out.line(f"{segment} restarted")
     _remark_what_waits(invocation, slug)
 

@@ -10,7 +10,7 @@ from interlock.surface.cli.terminal.errors import BadUsage, Refused
 
 if TYPE_CHECKING:
     from interlock.config.plan import Plan
-    from interlock.surface.operator.schema import Status
+    from interlock.operator_api.status import Status
 
 app = verb_app("Run the node.")
 
@@ -52,7 +52,7 @@ def serve(
 
     told: list[bool] = []  # the node calls twice when servers were late: the second time the tree alone is news
 
-    def on_ready(status: dict[str, Any]) -> None:
+    def on_ready(status: "Status") -> None:
         anonymous = plan.auth.anonymous != "never"
         _announce(invocation, status, stdio=stdio, anonymous=anonymous, again=bool(told))
         told.append(True)
@@ -109,27 +109,25 @@ def _segments_of_drivers(plan: "Plan") -> list[str]:
     return [exposed_segment(each.path.name) for each in folders]
 
 
-def _announce(invocation: Invocation, status: dict[str, Any], *, stdio: bool, anonymous: bool, again: bool) -> None:
+def _announce(invocation: Invocation, status: "Status", *, stdio: bool, anonymous: bool, again: bool) -> None:
     import sys
 
     import msgspec
 
     from interlock.surface.cli.terminal.text import count
-    from interlock.surface.operator.schema import Status
 
     out = invocation.out
-    known = msgspec.convert(status, Status)
     if stdio:
         # stdout belongs to MCP.
-        ready = sum(link.state in ("ready", "slow") for link in known.links)
+        ready = sum(link.state in ("ready", "slow") for link in status.links)
         out.remark(
-            f"interlock: {count(known.catalog.tools, 'tool')} from {ready} of {count(len(known.links), 'server')}"
+            f"interlock: {count(status.catalog.tools, 'tool')} from {ready} of {count(len(status.links), 'server')}"
         )
         return
     if out.as_json:
-        out.json_line(status)
+        out.json_line(msgspec.to_builtins(status))
         return
-    _draw(invocation, known, anonymous=anonymous, again=again)
+    _draw(invocation, status, anonymous=anonymous, again=again)
     sys.stdout.flush()
 
 
@@ -150,7 +148,7 @@ def _draw(invocation: Invocation, status: "Status", *, anonymous: bool, again: b
         return
     config = invocation.config or next((str(path) for path in invocation.loaded.paths), None)
     data = invocation.data or os.environ.get("INTERLOCK_DATA")
-    ways = ways_to_connect(status.node.endpoint, config=config, data=data, needs_token=not anonymous)
+    ways = ways_to_connect(status.node.mcp_url, config=config, data=data, needs_token=not anonymous)
     for title, text in ways:
         out.draw(Text(), Text(title, style="bold"))
         for line in text.splitlines():

@@ -36,9 +36,9 @@ def list_skills(invocation: Invocation) -> None:
         return
     from rich.text import Text
 
+    from interlock.operator_api.tools import Skills
     from interlock.surface.cli.render.columns import in_columns
     from interlock.surface.cli.terminal.text import count, one_line
-    from interlock.surface.operator.schema import Skills
 
     skills = answer.as_(Skills).skills
     if not skills:
@@ -92,9 +92,9 @@ def shipped() -> dict[str, str]:
 def _draw(invocation: Invocation, answer: "Answer", name: str) -> None:
     from rich.text import Text
 
+    from interlock.operator_api.tools import Skills
     from interlock.surface.cli.render.columns import in_columns
     from interlock.surface.cli.terminal.text import one_line
-    from interlock.surface.operator.schema import Skills
 
     out = invocation.out
     rows = [[Text(head, style="dim") for head in ("BLOCK", "DRIVER", "ITS PROMPT", "WHAT IT DOES")]]

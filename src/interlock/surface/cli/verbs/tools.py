@@ -11,7 +11,7 @@ from interlock.surface.cli.verbs import tools_call, tools_classify
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from interlock.surface.operator.schema import Owner, Tool, ToolDetail
+    from interlock.operator_api.tools import Owner, Tool, ToolDetail
 
 GIST_CHARS_MAX = 120  # of a description, however wide the screen; tools show has it whole
 
@@ -50,7 +50,7 @@ def list_tools(
     if out.as_json and pattern is None:
         out.raw_json(answer.raw)
         return
-    from interlock.surface.operator.schema import Tools
+    from interlock.operator_api.tools import Tools
 
     if out.as_json:
         kept = [tool for tool in answer.value["tools"] if _matches(pattern, tool["name"], tool.get("alias"))]
@@ -137,7 +137,7 @@ def show(
     if out.as_json:
         out.raw_json(answer.raw)
         return
-    from interlock.surface.operator.schema import ToolDetail
+    from interlock.operator_api.tools import ToolDetail
 
     out.draw(*_detail(answer.as_(ToolDetail), out.console.width, out.console.options.ascii_only))
 
@@ -159,7 +159,7 @@ def _detail(tool: "ToolDetail", width: int, ascii_only: bool) -> "list[Text]":
     if tool.alias:
         lines += labelled("alias", one_line(tool.alias), width)
     arrow = " -> " if ascii_only else " → "
-    lines += labelled("route", one_line(arrow.join(tool.route or (tool.segment, tool.original))), width)
+    lines += labelled("route", one_line(arrow.join(tool.route)), width)
     if tool.era:
         lines += labelled("era", tool.era, width)
     lines += labelled("hops", str(tool.hops), width)
@@ -187,19 +187,21 @@ def _detail(tool: "ToolDetail", width: int, ascii_only: bool) -> "list[Text]":
         styles = {"pass": "green", "refuse": "red", "hold": "yellow", "later": "dim"}
         rows = [
             [
-                Text(f"    {rung.rung}"),
-                Text(one_line(rung.name)),
-                Text(one_line(rung.verdict), style=styles.get(rung.verdict, "")),
-                Text(one_line(rung.reason or "")),
+                Text(f"    {check.rung}"),
+                Text(one_line(check.name)),
+                Text(one_line(check.verdict), style=styles.get(check.verdict, "")),
+                Text(one_line(check.reason)),
             ]
-            for rung in tool.rungs
+            for check in tool.rungs
         ]
         lines += in_columns(rows, width=width, shrink={3: 20, 1: 12})
     return lines
 
 
 def _owner(owner: "Owner") -> str:
-    if owner.principal is None:
+    from msgspec import UNSET
+
+    if owner.principal is UNSET:
         return owner.kind
     claimed = f", {owner.authority} ({'verified' if owner.verified else 'unverified'})" if owner.authority else ""
     return f"{owner.kind} {owner.principal}{claimed}"
@@ -226,11 +228,11 @@ def routes(invocation: Invocation) -> None:
         return
     from rich.text import Text
 
+    from interlock.operator_api.tools import ToolRoutes
     from interlock.surface.cli.render.columns import in_columns
     from interlock.surface.cli.terminal.text import local_time, one_line
-    from interlock.surface.operator.schema import Route
 
-    table = answer.as_(dict[str, Route])
+    table = answer.as_(ToolRoutes)
     if not table:
         out.remark("no routes")
         return

@@ -104,10 +104,10 @@ def _value(tool: "ListedTool", key: str, text: str) -> Any:
 def _door(invocation: Invocation, token: str | None, timeout: float) -> "McpDoor":
     import os
 
+    from interlock.operator_api.status import Status
     from interlock.surface.cli.client.mcp import McpDoor
-    from interlock.surface.operator.schema import Status
 
-    url = invocation.remote_url or invocation.node.get("status").as_(Status).node.endpoint
+    url = invocation.remote_url or invocation.node.get("status").as_(Status).node.mcp_url
     return McpDoor(url, token or _client_token(os.environ.get("INTERLOCK_TOKEN")), timeout=timeout)
 
 

@@ -1,6 +1,6 @@
 """interlock tools classify [PATTERN]"""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,9 +9,8 @@ from interlock.surface.cli.completion import tool_names
 from interlock.surface.cli.keys.passphrases import FromDescriptor, can_ask
 
 if TYPE_CHECKING:
-    from interlock.surface.operator.schema import Tool
+    from interlock.operator_api.tools import Tool
 
-CLASSES = ("read_only", "reversible", "irreversible")
 SKIP = "skip"
 
 
@@ -45,7 +44,7 @@ def classify(
     It asks about each tool and signs your answer, which is remembered as long as the definition stays the same.
     Without a terminal it prints strict rules for the configuration, for you to loosen.
     """
-    from interlock.surface.operator.schema import Tools
+    from interlock.operator_api.tools import Tools
 
     out = invocation.out
     found = [tool for tool in invocation.node.get("tools").as_(Tools).tools if _is_meant(tool, pattern)]
@@ -66,7 +65,7 @@ def classify(
 def _is_meant(tool: "Tool", pattern: str | None) -> bool:
     from fnmatch import fnmatchcase
 
-    return tool.unclassified and (pattern is None or fnmatchcase(tool.name, pattern) or tool.alias == pattern)
+    return bool(tool.unclassified) and (pattern is None or fnmatchcase(tool.name, pattern) or tool.alias == pattern)
 
 
 def _is_name(pattern: str) -> bool:
@@ -86,22 +85,25 @@ def _rules(tools: "list[Tool]") -> list[str]:
 
 
 def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int | None) -> None:
+    from interlock.operator_api.approvals import Approval
+    from interlock.operator_api.requests import DecideApproval
     from interlock.surface.cli.keys.sign_decision import prove
-    from interlock.surface.cli.render.approval import Whole
     from interlock.surface.cli.terminal.text import one_line
     from interlock.surface.cli.verbs.approvals import draw_preview
+    from interlock.surface.cli.verbs.approve import CLASSES
 
     node, out = invocation.node, invocation.out
     raised = node.post("tools", name, "classify")
-    answer = node.get("approvals", raised.as_(Whole).id, under="")
-    one = answer.as_(Whole)
+    answer = node.get("approvals", raised.as_(Approval).id, under="")
+    one = answer.as_(Approval)
     draw_preview(invocation, answer)
     said = _chosen(f"What is {one_line(one.tool)}? {', '.join(one.answers)}, {SKIP}", (*one.answers, SKIP))
     if said == SKIP:
         out.line(f"{one_line(one.tool)} waits: interlock approvals")
         return
     proof = prove(answer, said=said, key=key, passphrase_fd=passphrase_fd)
-    body: dict[str, Any] = {"decision": "approve", "proof": proof} | ({"class": said} if said in CLASSES else {})
+    tool_class = next((known for known in CLASSES if known == said), None)
+    body = DecideApproval(decision="approve", proof=proof, tool_class=tool_class)
     node.post("approvals", one.id, under="", body=body)
     out.line(f"{one_line(one.tool)}: {said}, remembered")
 

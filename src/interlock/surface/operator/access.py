@@ -1,0 +1,57 @@
+"""Tokens and keys at the operator endpoint."""
+
+from interlock.operator_api.access import IssuedToken, RevokedKeys, RevokedTokens, Tokens
+from interlock.operator_api.requests import IssueToken
+from interlock.store.tokens import token_name_fault
+from interlock.surface.operator.endpoint import Endpoint, Exchange
+from interlock.surface.operator.error_cases import BAD_TOKEN_NAME, NOT_FOUND
+from interlock.surface.operator.requests import Rejected
+
+
+async def list_tokens(exchange: Exchange[None]) -> Tokens:
+    return await exchange.operations.tokens.list_all()
+
+
+async def issue_token(exchange: Exchange[IssueToken]) -> IssuedToken:
+    wanted = exchange.body
+    if (fault := token_name_fault(wanted.name)) is not None:
+        raise Rejected(400, "invalid_body", fault, {"member": "name"})
+    return await exchange.operations.tokens.issue(wanted.name, wanted.door, wanted.scope, wanted.days)
+
+
+async def revoke_token(exchange: Exchange[None]) -> RevokedTokens:
+    return await exchange.operations.tokens.revoke(exchange.path("ref"))
+
+
+async def revoke_key(exchange: Exchange[None]) -> RevokedKeys:
+    return await exchange.operations.keys.revoke(exchange.path("ref"), exchange.principal)
+
+
+ENDPOINTS = (
+    Endpoint(method="GET", path="/admin/tokens", handler=list_tokens, summary="Every token that is not revoked."),
+    Endpoint(
+        method="POST",
+        path="/admin/tokens",
+        handler=issue_token,
+        summary="Make a token. This answer is the only one that shows it.",
+        role="admin",
+        status=201,
+        errors=(BAD_TOKEN_NAME,),
+    ),
+    Endpoint(
+        method="DELETE",
+        path="/admin/tokens/{ref}",
+        handler=revoke_token,
+        summary="Revoke a token by its id, or all of one name. Their sessions end at once.",
+        role="admin",
+        errors=(NOT_FOUND,),
+    ),
+    Endpoint(
+        method="DELETE",
+        path="/admin/keys/{ref}",
+        handler=revoke_key,
+        summary="Take back a person's key, by the name of the anchor or its thumbprint.",
+        role="admin",
+        errors=(NOT_FOUND,),
+    ),
+)

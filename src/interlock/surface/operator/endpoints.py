@@ -1,0 +1,15 @@
+"""The table of every endpoint for operators, in the order in which paths are matched."""
+
+from interlock.surface.operator import access, approvals, drivers, links, node, passkeys, secrets, tools
+from interlock.surface.operator.endpoint import Endpoint
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    *node.ENDPOINTS,
+    *links.ENDPOINTS,
+    *secrets.ENDPOINTS,
+    *tools.ENDPOINTS,
+    *access.ENDPOINTS,
+    *drivers.ENDPOINTS,
+    *approvals.ENDPOINTS,
+    *passkeys.ENDPOINTS,
+)

@@ -1,0 +1,51 @@
+"""The named errors of the operator endpoint: what each one means, for its OpenAPI document."""
+
+import msgspec
+
+
+class ErrorCase(msgspec.Struct, frozen=True):
+    name: str
+    status: int
+    meaning: str
+
+
+# Of every endpoint, or of every endpoint of a kind.
+INVALID_PARAMETER = ErrorCase("invalid_parameter", 400, "a query parameter is unknown or has no possible value")
+INVALID_JSON = ErrorCase("invalid_json", 400, "the body is not JSON")
+INVALID_BODY = ErrorCase("invalid_body", 400, "the body has another shape, or a member that is not known")
+UNAUTHORISED = ErrorCase("unauthorised", 401, "no credential of an operator was shown")
+ROLE_REQUIRED = ErrorCase("role_required", 403, "the credential does not have the role that this takes")
+METHOD_NOT_ALLOWED = ErrorCase("method_not_allowed", 405, "the path does not take that method")
+BODY_TOO_LARGE = ErrorCase("body_too_large", 413, "the body is larger than 64 KiB")
+UNSUPPORTED_MEDIA_TYPE = ErrorCase("unsupported_media_type", 415, "the body is not application/json")
+INTERNAL = ErrorCase("internal", 500, "a fault of the node; details.ref is repeated in its log")
+UNAVAILABLE = ErrorCase("unavailable", 503, "the store cannot answer; nothing was done")
+
+# Of single endpoints.
+AMBIGUOUS = ErrorCase("ambiguous", 409, "several have this name; details names them")
+AMBIGUOUS_ID = ErrorCase("ambiguous_id", 409, "several approvals have an id that begins like this")
+ANSWER_NEEDED = ErrorCase("answer_needed", 400, "the question has several answers, and none was given")
+AUTH_FAILED = ErrorCase("auth_failed", 409, "the authorization server does not give a page to agree on")
+BAD_HOST = ErrorCase("bad_host", 409, "not the name of a host")
+BAD_ORIGIN = ErrorCase("bad_origin", 403, "a form that is not from the endpoint's own page")
+BAD_SECRET_NAME = ErrorCase("bad_secret_name", 409, "a secret cannot have this name")
+BAD_TOKEN_NAME = ErrorCase("bad_token_name", 409, "a token cannot have this name")
+CHANGED = ErrorCase("changed", 409, "the files are others than those that were shown")
+CLASSIFIED = ErrorCase("classified", 409, "it is known already what the tool does")
+CONFIRMATION_OVER = ErrorCase(
+    "confirmation_used", 409, "used; or confirmation_expired, _denied, _void: it is decided or over"
+)
+NO_OAUTH = ErrorCase("no_oauth", 409, "the server is reached without OAuth")
+NO_PASSKEYS = ErrorCase("no_passkeys_here", 409, "browsers use no passkeys at this address")
+NOT_FOUND = ErrorCase("not_found", 404, "there is none of this name; details.nearest names what is like it")
+NOT_LOOKED_AT = ErrorCase("not_looked_at", 409, "the candidate was not looked at before")
+NOT_RUNNING = ErrorCase("not_running", 409, "the driver's server does not run")
+NOTHING_TO_UPDATE = ErrorCase("nothing_to_update", 409, "the server is not installed from anywhere")
+PASSKEY_INVALID = ErrorCase("passkey_invalid", 403, "what the browser made is not what was asked for")
+PASSKEY_INVITATION_OVER = ErrorCase("passkey_invalid", 404, "the invitation is used or over")
+PROOF_INVALID = ErrorCase("proof_invalid", 403, "the proof does not hold; details.reason says why")
+PROOF_REQUIRED = ErrorCase("proof_required", 403, "approving this takes a proof")
+REJECTED = ErrorCase("rejected", 409, "the driver's files cannot be used")
+TOO_MANY_HOSTS = ErrorCase("too_many_hosts", 409, "the driver may reach as many hosts as there can be")
+UPDATE_FAILED = ErrorCase("update_failed", 409, "the newest release does not start")
+WITHHELD = ErrorCase("withheld", 409, "the tool is withheld; the message says why")

@@ -1,0 +1,58 @@
+"""Tools and skills at the operator endpoint."""
+
+from interlock.operator_api.approvals import Approval
+from interlock.operator_api.tools import Skills, ToolDetail, ToolRoutes, Tools
+from interlock.surface.operator.endpoint import Endpoint, Exchange
+from interlock.surface.operator.error_cases import CLASSIFIED, NOT_FOUND, WITHHELD
+from interlock.surface.operator.parameters import TextParameter
+
+CALLER = TextParameter(name="as", description="The principal whose call the checks are told for.", default="local")
+
+
+async def list_tools(exchange: Exchange[None]) -> Tools:
+    return exchange.operations.tools.list_all()
+
+
+async def list_routes(exchange: Exchange[None]) -> ToolRoutes:
+    return exchange.operations.tools.routes()
+
+
+async def list_skills(exchange: Exchange[None]) -> Skills:
+    return exchange.operations.tools.skills()
+
+
+async def get_tool(exchange: Exchange[None]) -> ToolDetail:
+    return exchange.operations.tools.get(exchange.path("name"), CALLER.read(exchange.request) or "")
+
+
+async def classify_tool(exchange: Exchange[None]) -> Approval:
+    return await exchange.operations.tools.classify(exchange.path("name"))
+
+
+ENDPOINTS = (
+    Endpoint(method="GET", path="/admin/tools", handler=list_tools, summary="Every tool, listed or withheld."),
+    Endpoint(
+        method="GET",
+        path="/admin/tools/routes",
+        handler=list_routes,
+        summary="Where every qualified name leads (MCP-AX 7.1).",
+    ),
+    Endpoint(method="GET", path="/admin/skills", handler=list_skills, summary="Skills that drivers bring."),
+    Endpoint(
+        method="GET",
+        path="/admin/tools/{name}",
+        handler=get_tool,
+        summary="One tool, by its qualified name or alias, and what a call of it would meet.",
+        query=(CALLER,),
+        errors=(NOT_FOUND, WITHHELD),
+    ),
+    Endpoint(
+        method="POST",
+        path="/admin/tools/{name}/classify",
+        handler=classify_tool,
+        summary="Ask what a tool does that does not say it; gives the approval that then waits.",
+        role="admin",
+        status=201,
+        errors=(NOT_FOUND, CLASSIFIED),
+    ),
+)
