@@ -1,0 +1,251 @@
+"""Does the guard ask its checks in order, and does what it tells an operator beforehand hold for the call itself?"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from msgspec import Raw
+from tests.runtime.still import House, Leaf, house, still, tool, turns
+
+from interlock.protocol.ax.budget import Limits
+from interlock.protocol.jsonrpc.codec import encode_value
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.protocol.mcp.eras import Era
+from interlock.runtime.calls.call import Call, CallLink
+from interlock.runtime.calls.caller import Caller, Principal, view_key
+from interlock.runtime.calls.check import Check, CheckNumber, Refuse, Verdict
+from interlock.runtime.catalog.catalog import EVERYTHING
+from interlock.runtime.catalog.routes import Route
+from interlock.runtime.dispatch import guard_checks
+from interlock.runtime.dispatch.checks.route import RouteCheck
+from interlock.runtime.dispatch.sender import Sender
+
+FIRE = {"mutable": True, "reversible": False}
+TOOLS = [tool("look"), tool("glance"), tool("fire", FIRE), tool("silent", annotations={})]
+LIMITED = "[budget]\nmax_calls_per_minute = 1000\n"
+ONE_CALL = Limits(max_calls_per_minute=1)
+
+LOCAL = Principal("local")
+READER = Principal("client:reader", scope="read")
+FEW = Principal("client:few", tools=("plant.look",))
+STRANGER = Principal("local", stranger=True)
+POOR = Principal("client:poor", budget=ONE_CALL)
+BLOCKED = Principal("client:blocked")
+
+
+class Answer:
+    """The Sink of one call."""
+
+    def __init__(self) -> None:
+        self.message: bytes | None = None
+
+    def emit(self, message: bytes) -> None: ...
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        self.message = message
+
+    def drop(self) -> None: ...
+
+
+def begin(node: House, name: str, who: Principal) -> Answer:
+    caller = Caller(who, Era.MODERN, "test", view_key(who, only=None, names="auto", declares_extension=False))
+    answer = Answer()
+    params = {"name": Raw(encode_value(name)), "arguments": Raw(b"{}")}
+    node.node.dispatch.call_tool(caller, b"1", params, {}, answer)
+    return answer
+
+
+async def call(node: House, name: str, who: Principal) -> bytes:
+    answer = begin(node, name, who)
+    await node.until(lambda: answer.message is not None)
+    assert answer.message is not None
+    return answer.message
+
+
+def route_of(node: House, name: str) -> Route:
+    route = node.node.catalog.namespace.view(EVERYTHING).find_tool(name)
+    assert route is not None
+    return route
+
+
+def explained(node: House, name: str, who: Principal) -> CheckNumber | None:
+    """The first check that would not let the call pass."""
+    verdicts = node.node.dispatch.guard.explain(route_of(node, name), who)
+    return next((one.check for one in verdicts if one.verdict in ("refuse", "hold")), None)
+
+
+@pytest.fixture
+def refusals(monkeypatch: pytest.MonkeyPatch) -> list[CheckNumber]:
+    """The checks that refused calls, in order."""
+    made: list[CheckNumber] = []
+    refuse, unlisted = Sender._refuse, RouteCheck.unlisted
+
+    def noted_refuse(self: Sender, call: Call, refused: Refuse, status: int | None = None) -> Call:
+        made.append(refused.check)
+        return refuse(self, call, refused, status)
+
+    def noted_unlisted(self: RouteCheck, caller: Caller, name: str) -> Fault:
+        made.append(CheckNumber.ROUTE)
+        return unlisted(self, caller, name)
+
+    monkeypatch.setattr(Sender, "_refuse", noted_refuse)
+    monkeypatch.setattr(RouteCheck, "unlisted", noted_unlisted)
+    return made
+
+
+async def nothing(node: House, leaf: Leaf) -> None: ...
+
+
+async def cut(node: House, leaf: Leaf) -> None:
+    leaf.cut()
+    await turns()
+
+
+async def spend(node: House, leaf: Leaf) -> None:
+    await call(node, "plant.look", POOR)
+
+
+async def fill(node: House, leaf: Leaf) -> None:
+    leaf.mute.add("tools/call")
+    begin(node, "plant.look", LOCAL)
+    await turns()
+
+
+async def cut_and_spend(node: House, leaf: Leaf) -> None:
+    await spend(node, leaf)
+    await cut(node, leaf)
+
+
+class Situation(NamedTuple):
+    tool: str
+    who: Principal
+    refused_by: CheckNumber | None
+    before: Callable[[House, Leaf], Awaitable[None]] = nothing
+    config: str = LIMITED
+
+
+SITUATIONS = {
+    "a plain call": Situation("plant.look", LOCAL, None),
+    "nobody is limited": Situation("plant.look", LOCAL, None, config=""),
+    "out of scope": Situation("plant.fire", READER, CheckNumber.ROUTE),
+    "not named by access": Situation("plant.glance", FEW, CheckNumber.ROUTE),
+    "out of scope of a lost server": Situation("plant.fire", READER, CheckNumber.ROUTE, cut),
+    "a stranger and a gate": Situation("plant.fire", STRANGER, CheckNumber.ROUTE),
+    "a stranger and no gate": Situation("plant.look", STRANGER, None),
+    "a lost server": Situation("plant.look", LOCAL, CheckNumber.AVAILABILITY, cut),
+    "a lost server and a gate": Situation("plant.fire", LOCAL, CheckNumber.AVAILABILITY, cut),
+    "a lost server and a spent budget": Situation("plant.look", POOR, CheckNumber.AVAILABILITY, cut_and_spend),
+    "a full server": Situation(
+        "plant.look", LOCAL, CheckNumber.AVAILABILITY, fill, LIMITED + "[limits]\ncalls_in_flight = 1\n"
+    ),
+    "a budget with room": Situation("plant.look", POOR, None),
+    "a spent budget": Situation("plant.look", POOR, CheckNumber.BUDGET, spend),
+    "a spent budget and a gate": Situation("plant.fire", POOR, CheckNumber.BUDGET, spend),
+    "a budget with room and a gate": Situation("plant.fire", POOR, CheckNumber.GATE),
+    "a gate": Situation("plant.fire", LOCAL, CheckNumber.GATE),
+    "a gate and no budgets": Situation("plant.fire", LOCAL, CheckNumber.GATE, config=""),
+    "nobody said what it does": Situation("plant.silent", LOCAL, CheckNumber.GATE),
+    "no gate for anybody": Situation("plant.fire", LOCAL, None, config='[gate]\nmode = "open"\n'),
+}
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_a_call_meets_what_was_explained(tmp_path: Path, refusals: list[CheckNumber], name: str) -> None:
+    situation = SITUATIONS[name]
+
+    @still
+    async def meet() -> None:
+        async with house(tmp_path, situation.config) as node:
+            leaf = await node.leaf("plant", tools=TOOLS, heartbeat_interval_ms=0).joined()
+            await situation.before(node, leaf)
+            refusals.clear()
+            foreseen = explained(node, situation.tool, situation.who)
+            answer = await call(node, situation.tool, situation.who)
+            assert foreseen is situation.refused_by
+            assert refusals == ([] if foreseen is None else [foreseen])
+            assert (b" ran" in answer) is (foreseen is None)
+            leaf.cut()  # ends what it never answered
+            await turns()
+
+    meet()
+
+
+@still
+async def test_a_plain_tool_carries_no_check_and_others_those_that_apply_in_order(tmp_path: Path) -> None:
+    async with house(tmp_path, LIMITED) as node:
+        await node.leaf("plant", tools=TOOLS, heartbeat_interval_ms=0).joined()
+        carried = {name: [one.number for one in route_of(node, f"plant.{name}").checks] for name in ("look", "fire")}
+        assert carried == {"look": [], "fire": [4, 7, 8, 9, 10]}
+        told = [one.check for one in node.node.dispatch.guard.explain(route_of(node, "plant.look"), LOCAL)]
+        assert told == [4, 7, 8, 9, 10, 11, 12]
+
+
+class AgentCheck:
+    """A check as one that is to come: all there is to it is this class and its line in the list."""
+
+    number = CheckNumber.AGENT
+    name = "agent state"
+    is_common = False
+
+    def applies_to(self, route: Route) -> bool:
+        return route.local == "look"
+
+    def check(self, call: Call, link: CallLink) -> Refuse | None:
+        if not self._is_blocked(call.caller.principal):
+            return None
+        return Refuse(self.number, Fault(32150, "agent_blocked", {"reason": "agent_blocked"}))
+
+    def explain(self, route: Route, caller: Principal) -> Verdict:
+        refused = self.applies_to(route) and self._is_blocked(caller)
+        reason = "agent_blocked" if refused else "nothing is known against it"
+        return Verdict(check=self.number, name=self.name, verdict="refuse" if refused else "pass", reason=reason)
+
+    def _is_blocked(self, principal: Principal) -> bool:
+        return principal.name == BLOCKED.name
+
+
+@still
+async def _meet_a_new_check(folder: Path, refusals: list[CheckNumber]) -> None:
+    async with house(folder, LIMITED) as node:
+        leaf = await node.leaf("plant", tools=TOOLS, heartbeat_interval_ms=0).joined()
+        assert [one.number for one in route_of(node, "plant.look").checks] == [5, 8, 9]
+        assert route_of(node, "plant.glance").checks == ()
+
+        assert b" ran" in await call(node, "plant.look", LOCAL)
+        assert b" ran" in await call(node, "plant.glance", BLOCKED)
+        assert b'"agent_blocked"' in await call(node, "plant.look", BLOCKED)
+        assert refusals == [CheckNumber.AGENT]
+        leaf.cut()
+        await turns()
+        await call(node, "plant.look", LOCAL)
+        await call(node, "plant.look", BLOCKED)
+        assert refusals[1:] == [CheckNumber.AVAILABILITY, CheckNumber.AGENT]
+
+        shown: Any = node.node.operations.tools.get("plant.look", "client:blocked")["rungs"]
+        assert [one["rung"] for one in shown] == [4, 5, 7, 8, 9, 10, 11, 12]
+        assert shown[1] == {"rung": 5, "name": "agent state", "verdict": "refuse", "reason": "agent_blocked"}
+        assert node.node.operations.tools.get("plant.look", "local")["rungs"][1]["verdict"] == "pass"
+
+
+def test_a_new_check_is_one_class_and_one_line_of_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusals: list[CheckNumber]
+) -> None:
+    listed = guard_checks.admission_checks
+
+    def with_another(*parts: Any) -> list[Check[Route]]:
+        return [*listed(*parts), AgentCheck()]
+
+    monkeypatch.setattr(guard_checks, "admission_checks", with_another)
+    _meet_a_new_check(tmp_path, refusals)
+
+
+@still
+async def test_calls_that_are_refused_one_after_another_leave_nothing_under_way(tmp_path: Path) -> None:
+    async with house(tmp_path, LIMITED) as node:
+        await node.leaf("plant", tools=TOOLS, heartbeat_interval_ms=0).joined()
+        for who in (LOCAL, READER, STRANGER, POOR):
+            await asyncio.gather(*(call(node, f"plant.{name}", who) for name in ("look", "fire", "silent")))
+        assert not node.node.dispatch.in_flight
+        assert node.node.keepers["plant"].link.booked == 0
