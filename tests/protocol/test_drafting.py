@@ -15,7 +15,6 @@ from interlock.protocol.drivers.authoring.draft import (
     draft_contract,
     draft_contracts,
     draft_driver,
-    driver_id_of,
     proposed_renames,
 )
 from interlock.protocol.drivers.binding.effects import effects_of, proposed_class
@@ -334,23 +333,6 @@ def test_warnings_of_a_driver_are_handed_on() -> None:
     found = draft_driver(driver(id="filesystem", implements=[binding()]))
     assert isinstance(found, DraftedDriver)
     assert [code for code, _ in told(found.problems)] == ["id_suffix"]
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("My Files", "my-files-mcp"),
-        ("filesystem-mcp", "filesystem-mcp"),
-        ("GitHub", "github-mcp"),
-        ("@scope/pkg", "scope-pkg-mcp"),
-        ("日本", None),
-        ("", None),
-        ("mcp", "mcp-mcp"),
-        ("a" * 200, "a" * 76 + "-mcp"),
-    ],
-)
-def test_an_id_of_a_driver_ends_with_mcp(name: str, expected: str | None) -> None:
-    assert driver_id_of(name) == expected
 
 
 def schema(**types: str) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def unverified(found: Bound) -> list[str]:
 
 def test_the_file_servers_read_file_is_bound_without_a_doubt() -> None:
     reading = bound(entry(), READS_A_FILE, READ_FILE)
-    assert (reading.warnings, reading.mode, reading.tool_name, reading.is_verbatim) == ((), "structured", "tool", True)
+    assert (reading.warnings, reading.mode, reading.tool_name) == ((), "structured", "tool")
 
 
 @pytest.mark.req("AIP-tools-2")
@@ -423,28 +423,6 @@ def test_another_definition_has_another_digest_and_the_order_of_members_does_not
     turned = dict(reversed(READ_FILE.items()))
     assert reading.tool_digest == digest_of(turned)
     assert reading.tool_digest != digest_of({**READ_FILE, "description": "another"})
-
-
-@pytest.mark.parametrize(
-    ("one", "promise", "verbatim"),
-    [
-        (entry(), READS_A_FILE, True),
-        (entry("$.content"), promising(STRING, PATH), False),
-        (entry(mapping={"path": "path"}), READS_A_FILE, False),
-        (entry(result_wrap="it"), READS_A_FILE, False),
-        (entry(result_parse={"as": "text", "into": "content"}), READS_A_FILE, False),
-        (entry(own_schema_narrowing={"drop_outputs": ["content"]}), promising(takes(content=STRING), PATH), False),
-    ],
-    ids=["plain", "extract", "mapping", "wrap", "parse", "drop"],
-)
-def test_only_a_binding_that_changes_nothing_passes_results_as_they_are(
-    one: dict[str, Any], promise: dict[str, Any], verbatim: bool
-) -> None:
-    assert bound(one, promise, READ_FILE).is_verbatim is verbatim
-
-
-def test_a_result_of_text_alone_is_not_passed_as_it_is() -> None:
-    assert bound(entry(), promising({"type": "object"}), giving()).is_verbatim is False
 
 
 @pytest.mark.req("AIP-extract-7")

@@ -8,7 +8,7 @@ from driver_texts import MISSING, as_secrets, secret, text, told
 
 from interlock.protocol.drivers.files.credential_scan import is_plaintext, plaintext_arguments
 from interlock.protocol.drivers.files.inventory import default_slug, merge_inventories, read_secrets, secret_for
-from interlock.protocol.drivers.files.placeholders import fill_secrets, secret_names
+from interlock.protocol.drivers.files.placeholders import secret_names
 from interlock.protocol.drivers.model import Grant, Secrets
 
 
@@ -141,11 +141,6 @@ def test_the_inventory_of_the_driver_goes_before_that_of_the_workspace() -> None
     found = secret_for("API_KEY", "a-mcp", own, workspace)
     assert found is not None
     assert found.slug == "acme/api-key"
-
-
-def test_a_value_that_looks_like_a_placeholder_is_not_filled_again() -> None:
-    values = {"A": "${secrets.B}", "B": "b"}
-    assert fill_secrets("x ${secrets.A} ${secrets.B} ${other}", values) == "x ${secrets.B} b ${other}"
 
 
 def test_arguments_are_judged_by_what_stands_before_them() -> None:

@@ -147,3 +147,10 @@ async def test_a_grant_for_another_server_is_dropped_and_not_given(room: Room) -
 def test_a_node_without_tokens_does_not_load_what_they_need() -> None:
     program = "import sys, interlock.runtime.node.node; sys.exit('cryptography' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=30, check=False).returncode == 0
+
+
+async def test_a_secret_that_looks_like_a_placeholder_is_not_filled_again(room: Room) -> None:
+    await room.secrets.put("secret", "a", b"${secrets.B}", room.clock.wall())
+    await room.secrets.put("secret", "b", b"b", room.clock.wall())
+    filled = await Revealer(room.secrets, room.clock).text("x ${secrets.A} ${secrets.B} ${other}")
+    assert filled == "x ${secrets.B} b ${other}"

@@ -94,9 +94,9 @@ class Installer:
     ) -> None:
         self.root = root.resolve()  # npm writes a lock that is useless elsewhere for a folder behind a symlink
         self.env = installer_environment(environment)
-        self._progress = progress
-        self._warden = warden
-        self._source_builds = source_builds
+        self.progress = progress
+        self.warden = warden
+        self.source_builds = source_builds
         self._limit_s = limit_s
 
     async def find(self, registry: Registry, text: str, beside: Sequence[str] = ()) -> Pins:
@@ -150,13 +150,13 @@ class Installer:
         return folder
 
     def _errand(self, what: str) -> "_Errand":
-        return _Errand(what, self.env, self._warden, self._source_builds)
+        return _Errand(what, self.env, self.warden, self.source_builds)
 
     def _asking(self, reference: Reference) -> Path:
         return self.root / reference.registry / f".asking-{reference.folder}"
 
     async def _find(self, reference: Reference, text: str, beside: Sequence[str], errand: "_Errand") -> Pins:
-        self._progress(f"asking {'npm' if reference.registry == 'npm' else 'PyPI'} for {text}")
+        self.progress(f"asking {'npm' if reference.registry == 'npm' else 'PyPI'} for {text}")
         asking = self._asking(reference)
         await _empty(asking)
         try:
@@ -169,10 +169,10 @@ class Installer:
     async def _put(self, folder: Path, pins: Pins, errand: "_Errand") -> None:
         await _empty(folder)
         _write(folder / RECORD, pins)
-        self._progress(f"installing {pins.name} {pins.version}")
+        self.progress(f"installing {pins.name} {pins.version}")
         await (_put_npm if pins.registry == "npm" else _put_pypi)(folder, pins, errand)
         _write(folder / MARKER, _Marker(version=pins.version, python=python_version()))
-        self._progress(f"installed {pins.name} {pins.version}")
+        self.progress(f"installed {pins.name} {pins.version}")
 
     @asynccontextmanager
     async def _held(self, folder: Path, errand: "_Errand") -> AsyncIterator[None]:
@@ -181,7 +181,7 @@ class Installer:
         try:
             async with (
                 asyncio.timeout(self._limit_s),
-                _locked(folder.with_name(f"{folder.name}.lock"), lambda: self._progress(waiting)),
+                _locked(folder.with_name(f"{folder.name}.lock"), lambda: self.progress(waiting)),
             ):
                 yield
         except TimeoutError as error:

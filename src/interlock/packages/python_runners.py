@@ -8,17 +8,16 @@ without it.
 import asyncio
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from interlock.packages.installer import INSTALL_LIMIT_S, Pins, installer_environment
+from interlock.packages.installer import INSTALL_LIMIT_S, Installer, Pins
 from interlock.packages.programs import pypi_command
 from interlock.packages.references import PackageUnavailable, normalised
 from interlock.process.run import ChildStartFailed, run
-from interlock.process.warden import Warden
 
 _WHERE: Final = {
     "uvx": "install uv (docs.astral.sh/uv), which brings uvx",
@@ -34,25 +33,14 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PythonRunners:
-    """uvx and pipx, with one folder for what they keep. Both methods raise PackageUnavailable.
+    """uvx and pipx, in the folder and under the rules of one installer. Both methods raise PackageUnavailable.
 
     `package` is the name with its extras, `beside` what has to hold as well.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        environment: Mapping[str, str],
-        progress: Callable[[str], None],
-        warden: Warden | None,
-        *,
-        source_builds: bool = False,
-    ) -> None:
-        self._root = root.absolute()
-        self._environment = environment
-        self._progress = progress
-        self._warden = warden
-        self._source_builds = source_builds
+    def __init__(self, installer: Installer) -> None:
+        self._installer = installer
+        self._root = installer.root
 
     async def keep_with_uvx(self, pins: Pins, package: str, entry: str, beside: Sequence[str] = ()) -> Runner:
         uvx = self._tool("uvx")
@@ -62,8 +50,8 @@ class PythonRunners:
         source = ("--from", f"{package}=={pins.version}", *(word for each in beside for word in ("--with", each)))
         filled = self._root / f"uv-{Path(pins.folder).name}"
         if not filled.exists():
-            self._progress(f"filling the cache of uvx with {package} {pins.version}")
-            builds = () if self._source_builds else ("--no-build",)
+            self._installer.progress(f"filling the cache of uvx with {package} {pins.version}")
+            builds = () if self._installer.source_builds else ("--no-build",)
             # The interpreter of the new environment ends at once: the server itself is not started to fill a cache.
             await self._run((uvx, *builds, *source, "python", "-c", ""), env, pins)
             filled.touch()
@@ -79,8 +67,8 @@ class PythonRunners:
         if not (home / "complete").exists():
             await asyncio.to_thread(shutil.rmtree, home, ignore_errors=True)
             home.mkdir(parents=True)
-            self._progress(f"installing {package} {pins.version} with pipx")
-            builds = () if self._source_builds else ("--pip-args=--only-binary :all:",)
+            self._installer.progress(f"installing {package} {pins.version} with pipx")
+            builds = () if self._installer.source_builds else ("--pip-args=--only-binary :all:",)
             more = ("--preinstall", *beside) if beside else ()
             await self._run((pipx, "install", *builds, f"{package}=={pins.version}", *more), env, pins)
             (home / "complete").touch()
@@ -89,16 +77,16 @@ class PythonRunners:
         return Runner(command=command, reads=(home, python.parent.parent))
 
     def _tool(self, name: str) -> str:
-        found = shutil.which(name, path=self._environment.get("PATH", os.defpath))
+        found = shutil.which(name, path=self._installer.env.get("PATH", os.defpath))
         if found is None:
             raise PackageUnavailable(f"{name} is not on the PATH, and server.runner asks for it; {_WHERE[name]}")
         return found
 
     async def _run(self, argv: tuple[str, ...], added: Mapping[str, str], pins: Pins) -> None:
-        env = installer_environment(self._environment) | dict(added)
+        env = self._installer.env | dict(added)
         try:
             async with asyncio.timeout(INSTALL_LIMIT_S):
-                ran = await run(argv, env, self._root, warden=self._warden)
+                ran = await run(argv, env, self._root, warden=self._installer.warden)
         except TimeoutError as error:
             raise PackageUnavailable(
                 f"installing {pins.name} took longer than {INSTALL_LIMIT_S:g} s; try again"

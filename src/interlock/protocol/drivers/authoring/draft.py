@@ -175,13 +175,6 @@ def draft_driver(data: Mapping[str, Any], body: str = "") -> DraftedDriver | tup
     return DraftedDriver(driver=reading.value, text=text, problems=reading.problems)
 
 
-def driver_id_of(name: str) -> str | None:
-    """`My Files`: my-files-mcp (AIP-import-9). None where no letter or digit is left."""
-    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    slug = slug.removesuffix("-mcp")[: ID_CHARS_MAX - 4].strip("-")
-    return f"{slug}-mcp" if slug else None
-
-
 def proposed_renames(inputs: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, str]:
     """An argument_mapping for a person to review: inputs of a contract that the server does not know by name, each to
     the one argument of the same type that is left, or that shares a word of its name."""

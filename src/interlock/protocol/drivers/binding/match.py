@@ -61,20 +61,6 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     reader: Reader
     accepted: Compiled  # the server's inputSchema
 
-    @property
-    def is_verbatim(self) -> bool:
-        """The server's result may pass as it is, provided that it has structuredContent and `value` gave no error."""
-        binding = self.binding
-        return (
-            self.mode == "structured"
-            and self.reader.path.is_whole
-            and self.reader.parse is None
-            and self.reader.wrap is None
-            and not self.reader.dropped
-            and not binding.mapping
-            and not binding.argument_mapping
-        )
-
     def arguments(
         self, given: Mapping[str, Any], context: Mapping[str, Any], transformed: Mapping[str, Any] | None = None
     ) -> dict[str, Any] | DriverError:

@@ -5,7 +5,6 @@ caller to a process that all share (AIP-security-8).
 """
 
 import re
-from collections.abc import Mapping
 from typing import Final
 
 SECRET: Final = re.compile(r"\$\{secrets\.([A-Z][A-Z0-9_]*)\}", re.ASCII)  # AIP-19.bind-1
@@ -27,12 +26,6 @@ def fault(text: str) -> str | None:
     if any(each in rest for each in _CALLERS):
         return USER_CONTEXT
     return INVALID if "${" in rest else None
-
-
-def fill_secrets(text: str, values: Mapping[str, str]) -> str:
-    """The text with every secret in its place. `values` holds all of `secret_names`; a value is never looked at for
-    placeholders of its own."""
-    return SECRET.sub(lambda found: values[found[1]], text)
 
 
 def without_secrets(text: str) -> str:

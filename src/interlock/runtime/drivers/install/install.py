@@ -258,13 +258,7 @@ class _Installing:
         if pins is None or pins.registry != "pypi" or pins.name != normalised(server.package.partition("[")[0]):
             raise MethodFailed(f"this does not bring the Python package {server.package}")
         if server.runner in {"uvx", "pipx"}:
-            runners = PythonRunners(
-                self._root,
-                self._environment,
-                self._progress,
-                self._warden,
-                source_builds=self._settings.allow_unverified_install,
-            )
+            runners = PythonRunners(self._methods.packages)
             keep = runners.keep_with_uvx if server.runner == "uvx" else runners.keep_with_pipx
             kept = await keep(pins, server.package, server.entry, brought.beside)
             return Installed(

@@ -8,6 +8,7 @@ import typer
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.completion import approval_ids
 from interlock.surface.cli.terminal.errors import BadUsage, Unreachable
+from interlock.surface.cli.terminal.live import redraw
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -133,7 +134,13 @@ def _watch(invocation: Invocation, kind: str | None, state: str) -> None:
         if invocation.out.as_json or not invocation.out.console.is_terminal:
             _print_changes(invocation, answers)
         else:
-            _redraw(invocation, answers)
+            from rich.text import Text
+
+            def lines(answer: "Answer") -> "list[Text]":
+                return _lines(answer, console.width) or [Text("nothing waits for a decision", style="dim")]
+
+            console = invocation.out.console
+            redraw(console, answers, lines)
     except KeyboardInterrupt:
         pass
 
@@ -165,19 +172,3 @@ def _print_changes(invocation: Invocation, answers: "Iterator[Answer | Unreachab
                 out.line(f"{one.id}  {one.kind}  {one_line(one.tool)}  {one_line(one.requested_by)}  {left(one)}")
         seen = {one.id: one.status for one in found}
         out.console.file.flush()
-
-
-def _redraw(invocation: Invocation, answers: "Iterator[Answer | Unreachable]") -> None:
-    from rich.console import Group
-    from rich.live import Live
-    from rich.text import Text
-
-    console = invocation.out.console
-    shown: list[Text] = []
-    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        for answer in answers:
-            if isinstance(answer, Unreachable):
-                live.update(Group(*shown, Text(f"{answer.message}; waiting for it", style="red")), refresh=True)
-            else:
-                shown = _lines(answer, console.width) or [Text("nothing waits for a decision", style="dim")]
-                live.update(Group(*shown), refresh=True)

@@ -8,6 +8,7 @@ import typer
 from interlock.surface.cli.command import Invocation, verb, verb_app
 from interlock.surface.cli.completion import segments
 from interlock.surface.cli.terminal.errors import Unreachable
+from interlock.surface.cli.terminal.live import redraw
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,7 +81,8 @@ def _watch(invocation: Invocation, segment: str | None) -> None:
         if invocation.out.as_json or not invocation.out.console.is_terminal:
             _print_changes(invocation, segment, answers)
         else:
-            _redraw(invocation, segment, answers)
+            console = invocation.out.console
+            redraw(console, answers, lambda answer: _lines(answer, segment, console))
     except KeyboardInterrupt:
         pass
 
@@ -102,22 +104,6 @@ def _print_changes(invocation: Invocation, segment: str | None, answers: "Iterat
             out.draw(*_lines(answer, segment, out.console))
             out.line()
             out.console.file.flush()
-
-
-def _redraw(invocation: Invocation, segment: str | None, answers: "Iterator[Answer | Unreachable]") -> None:
-    from rich.console import Group
-    from rich.live import Live
-    from rich.text import Text
-
-    console = invocation.out.console
-    shown: list[Text] = []
-    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        for answer in answers:
-            if isinstance(answer, Unreachable):
-                live.update(Group(*shown, Text(f"{answer.message}; waiting for it", style="red")), refresh=True)
-            else:
-                shown = _lines(answer, segment, console)
-                live.update(Group(*shown), refresh=True)
 
 
 def _without_clocks(value: Any) -> Any:
