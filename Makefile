@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check-flaky check conformance bench clean
+.PHONY: help run test check-flaky soak check conformance bench clean
 
 help:
 	@echo "make run          start a node with a small example tree and say what to try"
 	@echo "make test         run the tests"
 	@echo "make check-flaky  the same, and fail where a test passed only when run again alone"
+	@echo "make soak         servers killed under load, long fuzzing; writes docs/soak.md"
 	@echo "make check        format, lint, types, architecture, generated files"
 	@echo "make conformance  other people's suites against Interlock"
 	@echo "make bench        cost per call against nginx and others; writes docs/benchmarks.md"
@@ -74,6 +75,9 @@ check: $(VENV)/.dev
 
 conformance: $(VENV)/.dev $(VENV)/.sandbox
 	@$(BIN)/python tests/twice.py tests/conformance $(PARALLEL) $(ARGS)
+
+soak: $(VENV)/.dev
+	@$(BIN)/python -m tests.soak $(ARGS)
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m bench --write $(ARGS)

@@ -1,0 +1,77 @@
+"""python -m tests.soak: chaos, load and long fuzzing, and docs/soak.md about what they found.
+
+The tests of tests/soak, and those of `make test` that are about many of the same, with TESTS_SOAK=1: many more
+examples of every property, more calls in every loop. SOAK_SECONDS is how long a node is under load.
+"""
+
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "soak.md"
+PARTS = {
+    "Servers killed under load": ["tests/soak"],
+    "Long fuzzing": ["tests/fuzz", "tests/config/test_config_hostile.py", "tests/config/test_config_schema.py"],
+    "Properties of the protocol": ["tests/protocol"],
+    "Many calls, nothing kept": [
+        "tests/runtime/test_across_eras_parked_time.py",
+        "tests/runtime/test_changing_namespace.py",
+        "tests/runtime/test_calls_leave_nothing.py",
+    ],
+}
+WORKERS = ["--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal"]
+
+
+def main(arguments: list[str]) -> int:
+    rows, notes, red = [], [], 0
+    for title, paths in PARTS.items():
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder) / "report.xml"
+            more = [] if "tests/soak" in paths else WORKERS  # what is held to a size is alone
+            command = [sys.executable, "-m", "pytest", "-q", "--timeout=1800", f"--junitxml={report}", *more]
+            environment = {**os.environ, "TESTS_SOAK": "1"}
+            done = subprocess.run([*command, *paths, *arguments], cwd=ROOT, env=environment, check=False)
+            suites = list(xml.parse(report).iter("testsuite")) if report.exists() else []
+        tests, failed, skipped = (
+            sum(int(suite.get(name, 0)) for suite in suites) for name in ("tests", "failures", "skipped")
+        )
+        failed += sum(int(suite.get("errors", 0)) for suite in suites)
+        minutes = (time.monotonic() - began) / 60
+        rows.append(f"| {title} | {tests} | {failed} | {skipped} | {minutes:.1f} |")
+        notes += [
+            f"- {one.get('value')}" for suite in suites for one in suite.iter("property") if one.get("name") == "soak"
+        ]
+        red = red or done.returncode
+    PAGE.write_text(_page(rows, notes), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)}")
+    return red
+
+
+def _page(rows: list[str], notes: list[str]) -> str:
+    head = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    lines = [
+        "# Soak",
+        "",
+        "Written by `make soak`, which runs chaos, load and long fuzzing. Do not edit.",
+        "",
+        f"{time.strftime('%Y-%m-%d', time.gmtime())}, at {head.stdout.strip() or 'an unknown commit'}, Python "
+        f"{platform.python_version()}, {os.cpu_count()} cores.",
+        "",
+        "| part | tests | failed | skipped | minutes |",
+        "|---|---|---|---|---|",
+        *rows,
+    ]
+    return "\n".join([*lines, *(["", *notes] if notes else [])]) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
