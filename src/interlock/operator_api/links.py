@@ -63,7 +63,9 @@ class Link(Struct, frozen=True, kw_only=True):
     """One link, and how it stands. A child that has not registered yet has only the fields without a default."""
 
     segment: Annotated[str, Meta(description="Its place in the namespace.")]
-    kind: Annotated[str, Meta(description="How the node came to it: spawned, dialled, registered, child, driver.")]
+    kind: Annotated[
+        str, Meta(description="spawned, dialled, leaf, aggregator; child: of this node, not registered yet.")
+    ]
     transport: Annotated[str, Meta(description="stdio, http, sse, websocket, ...")]
     era: Annotated[str | None, Meta(description="legacy or modern; null before the first contact.")] = None
     protocol_version: Annotated[str | None, Meta(description="The version of MCP that is spoken.")] = None

@@ -36,7 +36,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def credential_of(authorization: str, *, basic: bool) -> str:
-    """What an Authorization header at the operator door holds: a bearer or, with `basic`, what a browser asked for.
+    """What an Authorization header at the operator endpoint holds: a bearer or, with `basic`, what a browser asked for.
 
     A browser sends a password along with whatever any page makes it send. So it counts only where that is harmless.
     """
@@ -119,7 +119,7 @@ class TokenBook:
         return principal_for(principal, own[0].scope if own else None, self._rules)
 
     def operator(self, credential: str) -> "Operator | None":
-        """The person behind a credential at the operator door."""
+        """The person behind a credential at the operator endpoint."""
         record = self._record(credential.encode("latin-1", "replace"), "operator")
         if record is None:
             return None

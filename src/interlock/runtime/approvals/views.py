@@ -48,7 +48,7 @@ class Window:
         passkeys: PasskeyDesk | None = None,
         approving: Callable[[str], Sequence[str]] = lambda _: (),
     ) -> None:
-        """`url` is that of the operator door; `approving` names the anchors whose proof may approve a tool."""
+        """`url` is that of the operator endpoint; `approving` names the anchors whose proof may approve a tool."""
         self._inbox = inbox
         self._deciding = deciding
         self._clock = clock

@@ -1,4 +1,4 @@
-"""Passkeys at the operator door: what a browser is asked to sign for a decision, and how a person makes one.
+"""Passkeys at the operator endpoint: what a browser is asked to sign for a decision, and how a person makes one.
 
 Making one takes an invitation: a ticket in an address, good once and for ten minutes, which an operator asks for and
 opens in a browser. What comes of it is the text of an [[anchor]] and nothing else: the node believes a passkey when it
@@ -51,7 +51,7 @@ class Invitation(msgspec.Struct, frozen=True, kw_only=True):
 
 class PasskeyDesk:
     def __init__(self, anchors: Anchors, recorder: Recorder, clock: Clock, url: Callable[[], str]) -> None:
-        """`url` is that of the operator door."""
+        """`url` is that of the operator endpoint."""
         self._anchors = anchors
         self._recorder = recorder
         self._clock = clock
@@ -95,7 +95,7 @@ class PasskeyDesk:
     # Making one
 
     def invite(self, name: str, by: str) -> Invitation | None:
-        """None: browsers use no passkeys at this operator door."""
+        """None: browsers use no passkeys at this operator endpoint."""
         party = self.maybe_party()
         if party is None:
             return None

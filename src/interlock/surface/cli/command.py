@@ -108,7 +108,7 @@ class Invocation:
 
     @cached_property
     def node(self) -> "Node":
-        """The operator door of the node this command is about."""
+        """The operator endpoint of the node this command is about."""
         from interlock.surface.cli.client.operator import Node
 
         if self.remote_url is not None:

@@ -93,11 +93,13 @@ def _unauthorised(request: Request) -> Rejected:
     is_page = request.url.path.startswith(PATH)
     door = maybe_door(credential_of(request.headers.get("authorization", ""), basic=True))
     if is_page and door not in (None, "operator"):
-        return Rejected(401, "self_approval", "whoever may ask does not decide: this door takes an operator's token")
+        return Rejected(
+            401, "self_approval", "who may ask does not decide: the operator endpoint takes an operator's token"
+        )
     return Rejected(
         401,
         "unauthorised",
-        "this door needs an operator's token: Authorization: Bearer ilo_...; "
+        "the operator endpoint needs an operator's token: Authorization: Bearer ilo_...; "
         "interlock access token --for operator makes one",
         {},
         basic=is_page and wants_page(request),
@@ -127,7 +129,7 @@ def _refusal(error: Exception) -> Response:
         case HTTPException(status_code=405):
             return error_answer(405, "method_not_allowed", "this path does not take that method", headers=error.headers)
         case HTTPException(status_code=404):
-            return error_answer(404, "unknown_path", "the operator door has no such path")
+            return error_answer(404, "unknown_path", "the operator endpoint has no such path")
         case HTTPException():
             return error_answer(error.status_code, "bad_request", "the request cannot be read", headers=error.headers)
         case _:

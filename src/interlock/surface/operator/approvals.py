@@ -125,6 +125,7 @@ ENDPOINTS = (
         summary="What waits for a decision, or was decided.",
         query=(KIND, STATUS),
         is_page=True,
+        errors=(error_cases.SELF_APPROVAL,),
     ),
     Endpoint(
         method="GET",
@@ -132,6 +133,7 @@ ENDPOINTS = (
         handler=follow_approvals,
         summary="What waits now, then every change, each as an event named approval.",
         events=ApprovalSummary,
+        errors=(error_cases.SELF_APPROVAL,),
     ),
     Endpoint(
         method="GET",
@@ -139,7 +141,7 @@ ENDPOINTS = (
         handler=get_approval,
         summary="One approval in full, by its id or the beginning of it.",
         is_page=True,
-        errors=(error_cases.NOT_FOUND, error_cases.AMBIGUOUS_ID),
+        errors=(error_cases.SELF_APPROVAL, error_cases.NOT_FOUND, error_cases.AMBIGUOUS_ID),
     ),
     Endpoint(
         method="POST",
@@ -152,6 +154,7 @@ ENDPOINTS = (
         redirects=True,
         errors=(
             error_cases.ANSWER_NEEDED,
+            error_cases.SELF_APPROVAL,
             error_cases.BAD_ORIGIN,
             error_cases.PROOF_INVALID,
             error_cases.PROOF_REQUIRED,
@@ -168,6 +171,7 @@ ENDPOINTS = (
         query=(CLASS,),
         errors=(
             error_cases.ANSWER_NEEDED,
+            error_cases.SELF_APPROVAL,
             error_cases.PROOF_INVALID,
             error_cases.NOT_FOUND,
             error_cases.AMBIGUOUS_ID,

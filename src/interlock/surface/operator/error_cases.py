@@ -46,6 +46,7 @@ PASSKEY_INVITATION_OVER = ErrorCase("passkey_invalid", 404, "the invitation is u
 PROOF_INVALID = ErrorCase("proof_invalid", 403, "the proof does not hold; details.reason says why")
 PROOF_REQUIRED = ErrorCase("proof_required", 403, "approving this takes a proof")
 REJECTED = ErrorCase("rejected", 409, "the driver's files cannot be used")
+SELF_APPROVAL = ErrorCase("self_approval", 401, "the credential is a caller's: who may ask does not decide")
 TOO_MANY_HOSTS = ErrorCase("too_many_hosts", 409, "the driver may reach as many hosts as there can be")
 UPDATE_FAILED = ErrorCase("update_failed", 409, "the newest release does not start")
 WITHHELD = ErrorCase("withheld", 409, "the tool is withheld; the message says why")

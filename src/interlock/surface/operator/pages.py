@@ -1,4 +1,4 @@
-"""The shell of the operator door's pages: nothing from elsewhere, and no script or style but those named by their hash.
+"""The frame of the operator endpoint's pages: nothing from elsewhere, no script or style but those named by their hash.
 
 What a caller or a server wrote can therefore not act on a page, even if it were to stand in it unescaped.
 """

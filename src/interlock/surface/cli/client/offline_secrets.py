@@ -1,4 +1,4 @@
-"""The secrets of a data folder, opened by a command itself while no node runs. Answers as the operator door does."""
+"""The secrets of a data folder, opened by a command itself while no node runs. Answers as the operator endpoint."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The operator door of a node, seen from a command: HTTP over run/admin.sock, or over a URL with a token.
+"""The operator endpoint of a node, seen from a command: HTTP over run/admin.sock, or over a URL with a token.
 
 Blocking, one connection per request. An answer keeps its bytes, so that --json can pass them on as they came.
 """
@@ -200,7 +200,7 @@ def _refusal(status: int, raw: bytes) -> CommandFailed:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return Refused(
             "unexpected_answer",
-            f"HTTP {status}, and not from an operator door",
+            f"HTTP {status}, and not from an operator endpoint",
             hint="--url takes the operator URL of a node, port 7412 unless configured",
             details={"status": status},
         )

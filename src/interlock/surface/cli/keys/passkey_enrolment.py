@@ -1,4 +1,4 @@
-"""A person's passkey, made in a browser at the operator door of a running node: invite, wait, and say what it is."""
+"""A person's passkey, made in a browser at the operator endpoint of a node: invite, wait, and say what it is."""
 
 import time
 
