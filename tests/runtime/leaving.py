@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.interaction.asking import command
+from tests.interaction.gate.held import ADA, MARK, anchor, proof
 from tests.servers.start import serving
 
 from interlock.config.load import load
@@ -111,7 +112,23 @@ async def parked(client: Any) -> None:
         assert told["resultType"] == "complete"
 
 
+async def held(client: Any) -> None:
+    """Calls that wait for a person, each answered so, then confirmed and made."""
+    head = "mcp-protocol-version: 2026-07-28\r\nmcp-method: {0}\r\n{1}"
+    for number in range(CALLS):
+        named = head.format("tools/call", "mcp-name: web__point\r\n")
+        made = call(number, name="web__point", arguments={"name": f"n{number}"}, _meta=STAMP)
+        told = await said(client, named, made)
+        demand = told["_meta"][MARK]
+        params = {"confirmation_id": demand["confirmation_id"], "proof": proof(demand), "_meta": STAMP}
+        confirm = {"jsonrpc": "2.0", "id": number, "method": "mcpax/confirm", "params": params}
+        told = await said(client, head.format("mcpax/confirm", ""), confirm)
+        assert told["content"][0]["type"] == "resource_link", told
+
+
 CLIENTS = {
+    "held": ("modern", held),
+    "held by a legacy server": ("legacy", held),
     "legacy": ("legacy", legacy),
     "modern": ("modern", modern),
     "streams": ("legacy", streams),
@@ -133,7 +150,8 @@ async def main(folder: Path, kind: str) -> None:
         config = folder / "interlock.toml"
         port, operators = free_ports()
         config.write_text(
-            f'[gate]\nmode = "open"\n[node]\nlisten = "127.0.0.1:{port}"\noperator_listen = "127.0.0.1:{operators}"\n'
+            f'[gate]\nmode = "open"\nalso = ["web.point"]\n{anchor("ada", ADA, "*")}'
+            f'[node]\nlisten = "127.0.0.1:{port}"\noperator_listen = "127.0.0.1:{operators}"\n'
             f'[servers.web]\nurl = "{url}"\n'
         )
         node = Node(

@@ -63,13 +63,13 @@ class Sender(Handler):
                 return self._go_personally(call, link, link.personal)
             link = own
         verdict = self.guard.admit(call, link)
-        if isinstance(verdict, Refuse):
-            if verdict is not HELD and not self._may_wait(verdict, link):
-                return self._refuse(call, verdict)
-        elif call.after is None:
-            self._register(call, link)
-            link.send(verdict)
-            return call
+        if isinstance(verdict, Admitted):
+            if call.after is None:
+                self._register(call, link)
+                link.send(verdict)
+                return call
+        elif verdict is not HELD and not self._may_wait(verdict, link):
+            return self._refuse(call, verdict)
         self._register(call, link)
         call.deadline = inf  # the time of its class begins when it is sent (MCP-AX 7.3); until then other bounds hold
         self._wait(self._send_when_ready(call, link))
