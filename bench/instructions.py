@@ -80,12 +80,16 @@ async def make_calls(count: int, *, traced: bool) -> int:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "interlock.toml"
         file.write_text(CONFIG.format(python=f'"{sys.executable}"', root=f'"{ROOT}"'))
-        node = Node(load(file, os.environ, {"data": str(Path(folder) / "data")}).plan, lambda operations, who: None)
-        await node.start(listen=False)
-        await node.settle(120.0)
-        link = node.keepers["fast"].link
+        node = Node(
+            load(file, os.environ, {"data": str(Path(folder) / "data")}).plan,
+            lambda operations, who: None,
+            listen=False,
+        )
+        await node.open()
+        await node.readiness.settle(120.0)
+        link = node.calls.keepers["fast"].link
         link.pipe, kept = InstantPipe(link), link.pipe  # type: ignore[assignment]
-        front, reader = node.line_front(None), Reader()
+        front, reader = node.fronts.lines.make(None), Reader()
         front.connect(reader)  # type: ignore[arg-type]
         gc.collect()
         gc.disable()
@@ -96,7 +100,7 @@ async def make_calls(count: int, *, traced: bool) -> int:
         if reader.results != WARM_UP + count:
             raise SystemExit(f"{reader.results} results of {WARM_UP + count} calls")
         link.pipe = kept
-        await node.stop()
+        await node.close()
         return counted
 
 

@@ -49,7 +49,7 @@ class Sink:
 async def main():
     global guard
     guard = Warden() if "guarded" in sys.argv else None
-    if guard: await guard.start()
+    if guard: await guard.open()
     child = Child([sys.executable, "-I", "-S", "-c", CHILD], child_environment({}, os.environ), None,
         max_message_bytes=1000, sink=Sink(), stderr=StderrRing(now=time.time), warden=guard)
     await child.start()
@@ -157,29 +157,29 @@ async def test_what_is_still_guarded_when_the_warden_stops_is_ended(
 ) -> None:
     process = spawn(STUBBORN)
     warden = Warden()
-    await warden.start()
+    await warden.open()
     warden.guard(process.pid)
-    await warden.stop()
+    await warden.close()
     assert process.wait(PATIENCE_S) == -signal.SIGKILL
 
 
 async def test_a_guarded_group_gets_the_chance_to_end_itself(spawn: Callable[[str], subprocess.Popen[bytes]]) -> None:
     process = spawn("print('ready', flush=True)\n" + FOREVER)
     warden = Warden()
-    await warden.start()
+    await warden.open()
     warden.guard(process.pid)
-    await warden.stop()
+    await warden.close()
     assert process.wait(PATIENCE_S) == -signal.SIGTERM
 
 
 async def test_a_released_group_is_left_alone(spawn: Callable[[str], subprocess.Popen[bytes]]) -> None:
     process = spawn("print('ready', flush=True)\n" + FOREVER)
     warden = Warden()
-    await warden.start()
+    await warden.open()
     warden.guard(process.pid)
     warden.release(process.pid)
     warden.release(process.pid)
-    await warden.stop()
+    await warden.close()
     assert process.poll() is None
 
 
@@ -187,8 +187,8 @@ async def test_groups_named_before_the_start_are_guarded(spawn: Callable[[str], 
     process = spawn("print('ready', flush=True)\n" + FOREVER)
     warden = Warden()
     warden.guard(process.pid)
-    await warden.start()
-    await warden.stop()
+    await warden.open()
+    await warden.close()
     assert process.wait(PATIENCE_S) == -signal.SIGTERM
 
 
@@ -198,7 +198,7 @@ def test_a_warden_that_dies_is_replaced_and_told_everything_again(
     async def scenario() -> None:
         kept, released, later = (spawn(STUBBORN) for _ in range(3))
         warden = Warden()
-        await warden.start()
+        await warden.open()
         first = warden.pid
         assert first is not None
         warden.guard(kept.pid)
@@ -210,7 +210,7 @@ def test_a_warden_that_dies_is_replaced_and_told_everything_again(
         warden.release(released.pid)
         while warden.pid in (first, None):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        await warden.stop()
+        await warden.close()
         assert kept.wait(PATIENCE_S) == -signal.SIGKILL
         assert later.wait(PATIENCE_S) == -signal.SIGKILL
         assert released.poll() is None
@@ -225,7 +225,7 @@ def test_a_warden_that_dies_is_replaced_and_told_everything_again(
 async def test_a_warden_that_no_longer_listens_is_replaced(spawn: Callable[[str], subprocess.Popen[bytes]]) -> None:
     process = spawn(STUBBORN)
     warden = Warden()
-    await warden.start()
+    await warden.open()
     first = warden.pid
     assert first is not None
     os.kill(first, signal.SIGSTOP)
@@ -234,7 +234,7 @@ async def test_a_warden_that_no_longer_listens_is_replaced(spawn: Callable[[str]
     async with asyncio.timeout(PATIENCE_S):
         while warden.pid in (first, None):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    await warden.stop()
+    await warden.close()
     assert process.wait(PATIENCE_S) == -signal.SIGKILL
 
 
@@ -244,7 +244,7 @@ async def test_a_signal_meant_for_the_node_does_not_end_the_warden(
 ) -> None:
     process = spawn(STUBBORN)
     warden = Warden()
-    await warden.start()
+    await warden.open()
     pid = warden.pid
     assert pid is not None
     assert os.getsid(pid) == pid
@@ -254,7 +254,7 @@ async def test_a_signal_meant_for_the_node_does_not_end_the_warden(
             await asyncio.sleep(0.01)
     os.kill(pid, number)
     warden.guard(process.pid)
-    await warden.stop()
+    await warden.close()
     assert process.wait(PATIENCE_S) == -signal.SIGKILL
 
 
@@ -266,27 +266,27 @@ def ignored(pid: int, number: signal.Signals) -> bool:
 
 async def test_a_warden_with_nothing_to_guard_leaves_at_once_and_twice_is_harmless() -> None:
     warden = Warden()
-    await warden.stop()
-    await warden.start()
+    await warden.close()
+    await warden.open()
     pid = warden.pid
     started = time.monotonic()
-    await warden.stop()
+    await warden.close()
     assert time.monotonic() - started < warden_module.STOP_WAIT_S
-    await warden.stop()
+    await warden.close()
     assert warden.pid is None
     assert not Path(f"/proc/{pid}").exists()
 
 
 async def test_a_warden_costs_one_bare_interpreter() -> None:
     warden = Warden()
-    await warden.start()
+    await warden.open()
     assert warden.pid is not None
     async with asyncio.timeout(PATIENCE_S):
         while not ignored(warden.pid, signal.SIGHUP):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     status = Path(f"/proc/{warden.pid}/status").read_text()
     resident_kib = int(next(line for line in status.splitlines() if line.startswith("VmRSS:")).split()[1])
-    await warden.stop()
+    await warden.close()
     assert resident_kib < 12 * 1024
 
 

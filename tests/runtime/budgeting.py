@@ -54,8 +54,8 @@ class Leaf:
         self._call = call or (lambda params: {"content": [], "structuredContent": {"ran": params["name"]}})
         self._ids = itertools.count(1)
         self._waiting: dict[str, asyncio.Future[Any]] = {}
-        who = guest("subserver:" + segment, house.node.plan.access, on_this_machine=True, tls=None)
-        self._visitor = Visitor(house.node.registrar, who, transport="websocket", heartbeat_min_ms=100)
+        who = guest("subserver:" + segment, house.node.stores.current.plan.access, on_this_machine=True, tls=None)
+        self._visitor = Visitor(house.node.links.registrar, who, transport="websocket", heartbeat_min_ms=100)
         self._visitor.begin(self)
         self.registered: dict[str, Any] = {}
 
@@ -140,20 +140,20 @@ class Client:
     def __init__(self, house: "House", era: str, who: str, parent: str | None, capabilities: Any) -> None:
         node = house.node
         self._node = node
-        principal = principal_for(who, None, node.plan.access)
+        principal = principal_for(who, None, node.stores.current.plan.access)
         self._capabilities = capabilities
         self._session: Session | None = None
         self.stream = Asked()
         if era == "legacy":
             hello = Raw(json.dumps({**LEGACY_HELLO, "capabilities": capabilities}).encode())
             request = Request(b"0", "initialize", hello)
-            opened = node.legacy.initialize(request, principal, "http", None, "auto")
+            opened = node.fronts.legacy.initialize(request, principal, "http", None, "auto")
             assert isinstance(opened, Session)
             opened.attach(self.stream)
-            node.legacy.welcome(opened, request, Asked())
+            node.fronts.legacy.welcome(opened, request, Asked())
             self._session, self.caller = opened, opened.caller
         else:
-            self.caller = node.modern.caller(principal, "http", None, "auto")
+            self.caller = node.fronts.modern.caller(principal, "http", None, "auto")
         if parent is not None:
             self.caller.hop = Hop(parent)
 
@@ -162,7 +162,7 @@ class Client:
         request_id = str(asked.id).encode()
         if self._session is not None:
             request = Request(request_id, method, Raw(json.dumps(params).encode()))
-            asked.running = self._node.legacy.handle(self._session, request, asked)
+            asked.running = self._node.fronts.legacy.handle(self._session, request, asked)
             return asked
         stamp = {
             META + "protocolVersion": "2026-07-28",
@@ -171,14 +171,14 @@ class Client:
         }
         climbed = climb(Request(request_id, method, Raw(json.dumps({**params, "_meta": stamp}).encode())), None)
         assert not isinstance(climbed, Fault), climbed
-        asked.running = self._node.modern.handle(self.caller, climbed, asked, None)
+        asked.running = self._node.fronts.modern.handle(self.caller, climbed, asked, None)
         return asked
 
     def answer(self, request_id: Any, result: Any) -> None:
         """To what a legacy client was asked."""
         assert self._session is not None
         said = Response(json.dumps(request_id).encode(), Raw(json.dumps(result).encode()), Raw(b""))
-        self._node.legacy.handle(self._session, said, Asked())
+        self._node.fronts.legacy.handle(self._session, said, Asked())
 
     def call(self, name: str, arguments: Any = None) -> Asked:
         return self.ask("tools/call", {"name": name, "arguments": {} if arguments is None else arguments})
@@ -192,8 +192,8 @@ class House:
         leaf = Leaf(self, segment, era, call)
         await leaf.register(**more)
         shown = b'"%b.read"' % segment.encode()
-        await until(lambda: shown in self.node.dispatch.view(self.client().caller.key).tools)
-        await until(lambda: self.node.keepers[segment].link.standing.state is LinkState.READY)
+        await until(lambda: shown in self.node.calls.dispatch.view(self.client().caller.key).tools)
+        await until(lambda: self.node.calls.keepers[segment].link.standing.state is LinkState.READY)
         return leaf
 
     def client(

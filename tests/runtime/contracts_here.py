@@ -69,7 +69,7 @@ class Lending:
         self.login: str | None = None
         self.reason: str | None = None
         self.login: str | None = None
-        keeper = node.keepers[segment]
+        keeper = node.calls.keepers[segment]
         self.link, self.listing = keeper.link, keeper.listing
         known = {each.id: each for each in contracts}
         self.bindings = {each.tool: each for each in declared.implements}
@@ -107,7 +107,9 @@ class ContractPlace(Place):
     async def offer(self, contracts: Iterable[Contract], *providers: Lending) -> None:
         known = {each.id: each for each in contracts}
         serving = {ident: tuple(one for one in providers if ident in one.bindings) for ident in known}
-        await self.node.contracts.get().take(ContractTable(contracts=known, providers=serving, drivers=providers))
+        await self.node.drivers.contracts.get().take(
+            ContractTable(contracts=known, providers=serving, drivers=providers)
+        )
 
     async def serve(self, segment: str, made: Contract, tool_name: str, **changed: Any) -> Lending:
         """One contract, one driver."""
@@ -123,8 +125,8 @@ class ContractPlace(Place):
 
     async def rows(self, after: int = 0) -> list[Any]:
         """The audit log."""
-        await self.node.recorder.flush()
-        return [json.loads(one.data) for one in await self.node.audit.read(after, 1000)]
+        await self.node.stores.recorder.flush()
+        return [json.loads(one.data) for one in await self.node.stores.audit.read(after, 1000)]
 
 
 @contextlib.asynccontextmanager
@@ -138,13 +140,13 @@ async def contract_place(folder: Path, servers: Mapping[str, Any], extra: str = 
     config.write_text(f"{extra or OPEN}\n{tables}")
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
     clock = AheadClock()
-    node = Node(plan, lambda operations, authenticate: None, clock)
-    await node.start(listen=False)
+    node = Node(plan, lambda operations, authenticate: None, clock, listen=False)
+    await node.open()
     try:
-        await node.settle(SECONDS)
+        await node.readiness.settle(SECONDS)
         yield ContractPlace(node, clock)
     finally:
-        await node.stop()
+        await node.close()
 
 
 OPEN = '[gate]\nmode = "open"\n'

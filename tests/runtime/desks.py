@@ -26,20 +26,20 @@ async def running(folder: Path, configuration: str) -> AsyncIterator[tuple[Node,
     config.write_text(f"{OPEN}{configuration}")
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
     clock = AheadClock()
-    node = Node(plan, lambda operations, authenticate: None, clock)
-    await node.start(listen=False)
+    node = Node(plan, lambda operations, authenticate: None, clock, listen=False)
+    await node.open()
     try:
-        await node.settle(SECONDS)
+        await node.readiness.settle(SECONDS)
         yield node, clock
     finally:
-        await node.stop()
+        await node.close()
 
 
 class LegacyClient:
     """One session, with its stream."""
 
     def __init__(self, node: Node) -> None:
-        self._desk = node.legacy
+        self._desk = node.fronts.legacy
         hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
         request = Request(b"0", "initialize", Raw(json.dumps(hello).encode()))
         opened = self._desk.initialize(request, Principal("local"), "http", None, "auto")

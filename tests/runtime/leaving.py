@@ -140,7 +140,7 @@ CLIENTS = {
 async def alone(node: Node) -> None:
     """Until the node has noticed who left: one connection is ours and stays."""
     async with asyncio.timeout(15.0):
-        while len(node.door.protocols) > 1:  # noqa: ASYNC110  (what is waited for is the node's own state)
+        while len(node.fronts.public.protocols) > 1:  # noqa: ASYNC110  (what is waited for is the node's own state)
             await asyncio.sleep(0.01)
 
 
@@ -158,9 +158,9 @@ async def main(folder: Path, kind: str) -> None:
             load(config, os.environ, {"data": str(folder / "data")}).plan,
             lambda operations, who: operator_app(operations, authenticate=who),
         )
-        await node.start()
+        await node.open()
         try:
-            await node.settle(15.0)
+            await node.readiness.settle(15.0)
             client = await asyncio.open_connection("127.0.0.1", port)
             await calls(client)
             await alone(node)
@@ -175,7 +175,7 @@ async def main(folder: Path, kind: str) -> None:
             )
             client[1].close()
         finally:
-            await node.stop()
+            await node.close()
 
 
 if __name__ == "__main__":

@@ -38,8 +38,8 @@ class Level:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        where = urlsplit(node.url)
-        self.url, self.host, self.port = node.url, where.hostname or "", where.port or 0
+        where = urlsplit(node.stores.addresses.public)
+        self.url, self.host, self.port = node.stores.addresses.public, where.hostname or "", where.port or 0
 
     @property
     def ax(self) -> str:
@@ -47,7 +47,7 @@ class Level:
 
     def tools(self) -> dict[str, Any]:
         """Route by qualified name, as it stands."""
-        return {route.qualified: route for shelf in self.node.catalog.namespace.shelves for route in shelf.tools}
+        return {route.qualified: route for shelf in self.node.calls.catalog.namespace.shelves for route in shelf.tools}
 
     async def until_listed(self, name: str) -> Any:
         async with asyncio.timeout(SECONDS):
@@ -72,11 +72,11 @@ async def level(folder: Path, said: str, clock: AheadClock | None = None) -> Asy
     config.write_text(f"{said}\n{listens}\n{gate}")
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
     node = Node(plan, lambda operations, who: operator_app(operations, authenticate=who), clock)
-    await node.start()
+    await node.open()
     try:
         yield Level(node)
     finally:
-        await node.stop()
+        await node.close()
 
 
 @contextlib.asynccontextmanager

@@ -92,7 +92,7 @@ class Asked:
 class Place:
     def __init__(self, node: Node, clock: AheadClock) -> None:
         self.node, self.clock = node, clock
-        self.parking = node.dispatch.parking
+        self.parking = node.calls.dispatch.parking
         self.principals: dict[str, Principal] = {}  # those that are more than a name
 
     def ask(
@@ -116,8 +116,8 @@ class Place:
         request = Request(str(asked.id).encode(), method, Raw(body))
         climbed = climb(request, None)
         assert not isinstance(climbed, Fault), climbed
-        caller = self.node.modern.caller(self.principals.get(who) or Principal(who), "http", None, "auto")
-        asked.running = self.node.modern.handle(caller, climbed, asked, None)
+        caller = self.node.fronts.modern.caller(self.principals.get(who) or Principal(who), "http", None, "auto")
+        asked.running = self.node.fronts.modern.handle(caller, climbed, asked, None)
         return asked
 
     def call(self, name: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> Asked:
@@ -139,11 +139,11 @@ class Place:
 
     def held(self) -> dict[str, int]:
         """Everything that is kept for calls under way."""
-        links = [keeper.link for keeper in self.node.keepers.values()]
+        links = [keeper.link for keeper in self.node.calls.keepers.values()]
         return {
             "spaces": len(self.parking.spaces),
             "handles": len(self.parking._handles),
-            "in flight": len(self.node.dispatch.in_flight),
+            "in flight": len(self.node.calls.dispatch.in_flight),
             "on links": sum(isinstance(p, Call) for link in links for p in link.in_flight.values()),
             "aside": sum(len(link.aside) for link in links),
             "aside by principal": sum(len(link._aside_of) for link in links),
@@ -164,13 +164,13 @@ async def place(folder: Path) -> AsyncIterator[Place]:
         config.write_text(f'{RULES}\n{servers}\n[servers.web]\nurl = "{url}"\n')
         plan = load(config, os.environ, {"data": str(folder / "data")}).plan
         clock = AheadClock()
-        node = Node(plan, lambda operations, authenticate: None, clock)
-        await node.start(listen=False)
+        node = Node(plan, lambda operations, authenticate: None, clock, listen=False)
+        await node.open()
         try:
-            await node.settle(SECONDS)
+            await node.readiness.settle(SECONDS)
             yield Place(node, clock)
         finally:
-            await node.stop()
+            await node.close()
 
 
 def since(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:

@@ -41,10 +41,10 @@ class House:
         self.node = node
 
     def leaf(self, segment: str, **options: Any) -> Leaf:
-        return Leaf(self.node.registrar, segment, **options)
+        return Leaf(self.node.links.registrar, segment, **options)
 
     def client(self, names: str = "qualified") -> "Client":
-        front = self.node.line_front(None)
+        front = self.node.fronts.lines.make(None)
         cast(Any, front)._names = names
         client = Client(front.feed)
         front.connect(cast(Any, client))
@@ -52,14 +52,14 @@ class House:
 
     def parent(self, segment: str = "us", scope: str = "admin") -> "Client":
         node = self.node
-        principal = principal_for("parent:above", cast(Any, scope), node.plan.access)
+        principal = principal_for("parent:above", cast(Any, scope), node.stores.current.plan.access)
         client = Client(lambda line: _serve(front, line))
 
         def send(message: bytes) -> bool:
             client.write(message)
             return True
 
-        front = UpwardFront(node.legacy, node.modern, node.audience, principal, segment, send)
+        front = UpwardFront(node.fronts.legacy, node.fronts.modern, node.calls.audience, principal, segment, send)
         return client
 
     async def until(self, true: Callable[[], Any]) -> None:
@@ -74,7 +74,7 @@ class House:
         return shown
 
     def state(self, segment: str) -> str | None:
-        keeper = self.node.keepers.get(segment)
+        keeper = self.node.calls.keepers.get(segment)
         return None if keeper is None else keeper.link.standing.state.value
 
 
@@ -91,12 +91,12 @@ async def house(folder: Path, config: str = "") -> AsyncIterator[House]:
     file = folder / "interlock.toml"
     file.write_text(config)
     plan = load(file, {}, {"data": str(folder / "data")}).plan
-    node = Node(plan, lambda operations, who: None, StillClock())
-    await node.start(listen=False)
+    node = Node(plan, lambda operations, who: None, StillClock(), listen=False)
+    await node.open()
     try:
         yield House(node)
     finally:
-        await node.stop()
+        await node.close()
 
 
 class Client:
@@ -228,7 +228,7 @@ class Wires:
         near, far = End(), End()
         near.other, far.other = far, near
         guest = Guest(principal="subserver:below", scope=AuthScope.ADMIN, vouched=True)
-        visitor = Visitor(self.houses[name].node.registrar, guest, transport="websocket", heartbeat_min_ms=100)
+        visitor = Visitor(self.houses[name].node.links.registrar, guest, transport="websocket", heartbeat_min_ms=100)
         near.sink, far.sink = sink, visitor
         visitor.begin(cast(Any, far))
         self.ends.setdefault(name, []).append(near)

@@ -55,7 +55,7 @@ async def test_a_parked_call_is_not_in_flight_until_its_client_is_back(here: Pla
     retry = here.again(name, arguments, said, filled(said))
     status = here.node.operations.node.status()
     assert (status.calls.in_flight, status.calls.parked) == (1, 0)
-    assert here.node.keepers[link].link.booked == 1
+    assert here.node.calls.keepers[link].link.booked == 1
     here.call(f"{link}__open", {"gate": f"aside {link}"})
     assert (await retry.result())["structuredContent"]["answers"] == [{"q": FILLED}]
     assert since(before, here.held()) == {}
@@ -64,7 +64,7 @@ async def test_a_parked_call_is_not_in_flight_until_its_client_is_back(here: Pla
 async def test_calls_that_wait_for_clients_keep_no_call_from_their_server(
     here: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(here.node.dispatch, "_calls_max", 2)
+    monkeypatch.setattr(here.node.calls.dispatch, "_calls_max", 2)
     waiting = [await park(here, f"room {number}", name="web__interview") for number in range(5)]
     assert (await here.call("web__echo").result())["resultType"] == "complete"
     busy = [here.call("web__interview", steps("busy", {"gate": "room"})) for _ in range(2)]
@@ -83,8 +83,8 @@ async def test_of_the_request_only_the_digest_for_the_record_is_kept(here: Place
     assert len(call.params["arguments"]) == 64
     assert (call.ticket, call.wished) == (None, None)
     assert await end(here, arguments, said) == [{"q": FILLED}]
-    await here.node.recorder.flush()
-    last = json.loads((await here.node.audit.read(0, 10_000))[-1].data)
+    await here.node.stores.recorder.flush()
+    last = json.loads((await here.node.stores.audit.read(0, 10_000))[-1].data)
     written = json.dumps(arguments).encode()
     assert (last["tool"], last["args_sha256"]) == ("web.interview", hashlib.sha256(written).hexdigest())
 
@@ -101,7 +101,9 @@ async def test_a_retry_may_say_again_what_is_overlooked(here: Place) -> None:
 async def test_a_call_that_its_server_had_begun_is_not_sent_to_it_again(here: Place) -> None:
     arguments, said = await park(here, "begun once", name="web__interview")
     (call,) = [space.call for space in here.parking.spaces.values()]
-    here.node.keepers["web"].link.on_undelivered(call, Undelivered(Trouble.SESSION_LOST, "it forgot our session", 404))
+    here.node.calls.keepers["web"].link.on_undelivered(
+        call, Undelivered(Trouble.SESSION_LOST, "it forgot our session", 404)
+    )
     error = await here.again("web__interview", arguments, said, filled(said)).error()
     assert (error["message"], error["data"]["outcome"]) == ("tool_degraded", "unknown")
     call.link.cancel(call, "lost")
@@ -111,7 +113,7 @@ async def test_a_call_that_its_server_had_begun_is_not_sent_to_it_again(here: Pl
 async def test_a_server_that_takes_its_question_back_is_at_work_again_and_its_time_runs(here: Place) -> None:
     taken = [{"send": {"q": ELICIT}}, {"gate": "taken time"}, {"take_back": True}, {"gate": "never"}]
     arguments, said = await park(here, "taken time", *taken, name="old__impatient")
-    link = here.node.keepers["old"].link
+    link = here.node.calls.keepers["old"].link
     here.call("old__open", {"gate": "taken time"})
     await here.until(lambda: not link.aside)
     assert link.booked >= 1

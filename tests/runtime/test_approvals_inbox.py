@@ -11,6 +11,7 @@ from msgspec import Raw
 from interlock.protocol.approvals.approval import Approval, Kind, Source
 from interlock.protocol.approvals.state import Move, Status
 from interlock.protocol.jsonrpc.errors import Fault
+from interlock.runtime.approvals.expiry import Expiry
 from interlock.store.ports import Unavailable
 
 
@@ -301,11 +302,13 @@ async def test_the_sweeper_writes_expiries_down_by_itself(tmp_path: Path) -> Non
     clock = Hands()
     async with desk_at(tmp_path, clock) as desk:
         listener = desk.inbox.listen()
-        desk.inbox.start()
+        expiry = Expiry(desk.inbox)
+        await expiry.open()
         await desk.raised()
         clock.pass_(300)
         async with asyncio.timeout(10):
             assert [(await anext(listener)).status for _ in range(2)] == [Status.PENDING, Status.EXPIRED]
+        await expiry.close()
 
 
 async def test_what_ended_is_forgotten_after_a_day(tmp_path: Path) -> None:

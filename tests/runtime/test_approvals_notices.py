@@ -71,7 +71,7 @@ class Stuck(Kept):
 async def notifying_at(folder: Path, **named: Channel) -> AsyncIterator[tuple[Desk, Notifier]]:
     async with desk_at(folder) as desk:
         notifier = Notifier(desk.inbox, named, url=lambda: "http://op", node="office")
-        notifier.start()
+        await notifier.open()
         try:
             yield desk, notifier
         finally:

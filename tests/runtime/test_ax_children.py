@@ -60,11 +60,11 @@ async def test_a_line_that_comes_before_the_start_is_over_is_answered(
 
     monkeypatch.setattr(children, "Child", Slow)
     nursery = _nursery(tmp_path)
-    nursery.start()
+    await nursery.open()
     try:
         assert b"mcpax/register" in await asyncio.wait_for(asyncio.shield(answered), PATIENCE_S)
     finally:
-        await nursery.stop()
+        await nursery.close()
 
 
 async def test_what_nobody_expected_does_not_end_the_care_for_a_child(
@@ -86,10 +86,10 @@ async def test_what_nobody_expected_does_not_end_the_care_for_a_child(
     monkeypatch.setattr(children, "backoff_s", lambda attempt: 0.0)
     nursery = _nursery(tmp_path)
     with caplog.at_level(logging.ERROR, "interlock.ax"):
-        nursery.start()
+        await nursery.open()
         try:
             await asyncio.wait_for(again.wait(), PATIENCE_S)
             ref = nursery.waiting["kid"].reason.removeprefix("internal error ")
         finally:
-            await nursery.stop()
+            await nursery.close()
     assert [record.getMessage() for record in caplog.records] == [f"child kid: internal error {ref}"]

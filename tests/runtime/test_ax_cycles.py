@@ -62,7 +62,7 @@ async def test_a_circle_that_closes_three_levels_away_is_refused_and_the_tree_go
             lambda: [one for one in (a, d) if "registration_cycle" in str(standing(one)["reason"])],
         )
         assert all("remove it" in standing(one)["next_step"] for one in refused)
-        assert not {"a", "d"} <= {*c.node.keepers, *d.node.keepers}  # nobody is below itself
+        assert not {"a", "d"} <= {*c.node.calls.keepers, *d.node.calls.keepers}  # nobody is below itself
         for one in (b, c):
             assert standing(one)["state"] == "registered"
         async with bare(c, "leaf", tools=[tool("read")]):
@@ -84,10 +84,10 @@ async def test_a_node_that_lost_its_parent_does_not_move_below_itself_and_goes_b
         words = parents((f.ax, "g")) + ACCESS + at(g_port)
         g = await stack.enter_async_context(level(tmp_path / "g", words))
         await registered(g)
-        await until(lambda: g.node.identity.aggregator_id in e.node.registrar.engine.subtree_ids())
+        await until(lambda: g.node.stores.identity.aggregator_id in e.node.links.registrar.engine.subtree_ids())
         await top.aclose()
         await until(lambda: "registration_cycle" in str(standing(e, 1)["reason"]))
-        assert "e" not in g.node.keepers
+        assert "e" not in g.node.calls.keepers
         assert [standing(one)["state"] for one in (f, g)] == ["registered", "registered"]
         again = await stack.enter_async_context(level(tmp_path / "top", ACCESS + at(top_port)))
         await registered(e)

@@ -118,7 +118,7 @@ async def test_of_1200_at_once_the_hundred_oldest_that_wait_are_dropped_and_that
     async with house(tmp_path) as node:
         leaf = await node.leaf("loud", heartbeat_interval_ms=0).joined()
         client = await hearing(node)
-        began = node.node.clock.wall()
+        began = node.node.stores.clock.wall()
         await _flood(leaf)
         assert ticks(client, "loud") == list(range(100))
         await move(15.0)

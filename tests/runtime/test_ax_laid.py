@@ -42,7 +42,12 @@ class Parent:
 
     def __init__(self, node: Node) -> None:
         self.front = UpwardFront(
-            node.legacy, node.modern, node.audience, Principal("parent:x", "admin"), "edge", self._answered
+            node.fronts.legacy,
+            node.fronts.modern,
+            node.calls.audience,
+            Principal("parent:x", "admin"),
+            "edge",
+            self._answered,
         )
         self.answers: dict[Any, dict[str, Any]] = {}
         self.news = asyncio.Event()

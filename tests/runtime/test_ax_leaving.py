@@ -67,13 +67,13 @@ async def test_a_subserver_that_left_is_not_kept_in_memory(tmp_path: Path, how: 
         gc.disable()
         try:
             guest = Guest(principal="subserver:leaf", scope=AuthScope.ADMIN)
-            leaf = Leaf(Visitor(node.registrar, guest, transport="websocket", heartbeat_min_ms=100))
+            leaf = Leaf(Visitor(node.links.registrar, guest, transport="websocket", heartbeat_min_ms=100))
             leaf.visitor.begin(leaf)
             params = {"subserver_id": str(uuid.uuid4()), "segment": "leaf", "parent_id": None}
             leaf.say(id="register", method="mcpax/register", params=params)
             await asyncio.wait_for(leaf.listened.wait(), PATIENCE_S)
-            assert "leaf" in [shelf.link.segment for shelf in node.catalog.namespace.shelves if shelf.tools]
-            keeper = node.keepers["leaf"]
+            assert "leaf" in [shelf.link.segment for shelf in node.calls.catalog.namespace.shelves if shelf.tools]
+            keeper = node.calls.keepers["leaf"]
             left = {"leaf": leaf, "visitor": leaf.visitor, "keeper": keeper, "link": keeper.link}
             left = {name: weakref.ref(one) for name, one in left.items()}
             del keeper

@@ -283,7 +283,9 @@ async def two_houses(folder: Path) -> AsyncIterator[tuple[House, House]]:
                 (folder / name).mkdir()
                 opened = await stack.enter_async_context(house(folder / name))
                 node = opened.node
-                node.registrar._leases = Leases(shared.kv, node.clock, node.identity.aggregator_id, "default")
+                node.links.registrar._leases = Leases(
+                    shared.kv, node.stores.clock, node.stores.identity.aggregator_id, "default"
+                )
                 found.append(opened)
             yield found[0], found[1]
     finally:
@@ -291,14 +293,14 @@ async def two_houses(folder: Path) -> AsyncIterator[tuple[House, House]]:
 
 
 def serves(node: House) -> bool:
-    standing = node.node.registrar.engine.maybe_standing("plant")
+    standing = node.node.links.registrar.engine.maybe_standing("plant")
     return standing is not None and standing.state in (State.LIVE, State.SUSPECT)
 
 
 async def settled(*nodes: House) -> None:
     """Until no lease is being written."""
     for node in nodes:
-        registrar = node.node.registrar
+        registrar = node.node.links.registrar
         await node.until(lambda: not any(one.renewing for one in registrar._members.values()))  # noqa: B023
     await turns()
 
@@ -316,7 +318,7 @@ async def test_after_a_partition_two_never_serve_one_subserver_for_longer_than_a
             await settled(a)
             await move(2.5)
         # From here on nothing of it reaches a, which cannot know that.
-        clock = a.node.clock
+        clock = a.node.stores.clock
         cut_at = clock.now()
         both = 0.0
         released = {"released_session": first.session} if gives_up else {}
@@ -356,7 +358,7 @@ async def test_one_that_still_speaks_to_its_aggregator_cannot_be_had_by_another(
             await settled(a)
             clone = b.leaf("plant", subserver_id=first.subserver_id, heartbeat_interval_ms=interval_ms)
             refused = (await clone.register())["error"]
-            assert refused["data"]["holder_aggregator_id"] == a.node.identity.aggregator_id
+            assert refused["data"]["holder_aggregator_id"] == a.node.stores.identity.aggregator_id
             await move(2.5)
         assert (serves(a), serves(b)) == (True, False)
         assert json.dumps(first.heard).count("tools_refused") == 0

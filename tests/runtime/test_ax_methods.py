@@ -102,7 +102,7 @@ async def test_a_call_compares_no_ids_and_costs_the_same_however_many_aggregator
             (first, second) = [one for one in below.heard if one.get("method") == "tools/call"]
             for call in (first, second):
                 assert "subtree" not in json.dumps(call)
-                assert not any(one in json.dumps(call) for one in (ids[0], node.node.identity.aggregator_id))
+                assert not any(one in json.dumps(call) for one in (ids[0], node.node.stores.identity.aggregator_id))
             assert not [one for one in ran if one.startswith(("protocol/ax/registrations", "protocol/ax/codec"))]
     assert costs[0] == costs[1]
     assert costs[0]
@@ -118,7 +118,7 @@ async def test_no_id_of_an_aggregator_travels_with_a_call_through_the_tree(
         await gate.leaf("bench", tools=[tool("read")], heartbeat_interval_ms=0).joined()
         await move(1.0)
         assert "result" in await root.client().call("edge.gate.bench.read")
-        ids = [node.node.identity.aggregator_id.encode() for node in (root, edge, gate)]
+        ids = [node.node.stores.identity.aggregator_id.encode() for node in (root, edge, gate)]
         calls = [
             message
             for ends in wires.ends.values()

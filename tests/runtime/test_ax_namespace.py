@@ -124,7 +124,7 @@ async def test_registered_at_is_the_time_of_the_registration_in_utc(tmp_path: Pa
                 assert STAMP.fullmatch(registered_at())
                 assert registered_at() > first
                 second.cut()
-                link = node.node.keepers["leaf"].link
+                link = node.node.calls.keepers["leaf"].link
                 await until(lambda: link.standing.state.value == "degraded")
                 async with await HttpPeer.modern_(f"{node.url}/mcp") as peer:
                     refused = await peer.call("leaf.read")
@@ -260,7 +260,7 @@ async def test_each_hop_lists_its_own_subtree_keeps_its_own_table_and_has_its_ow
             table = tree[at].node.operations.tools.routes()
             assert {name for name in table if "leaf" in name} == expected
             row = table[f"{way}leaf.read"]
-            below = tree[at].node.keepers[("l2", "l3", "leaf")[at]].link
+            below = tree[at].node.calls.keepers[("l2", "l3", "leaf")[at]].link
             assert row.downstream_session == f"{below.registration.session_id[:4]}***"  # it is a secret of the two
             assert row.downstream_name == f"{('l3.', '', '')[at]}{'leaf.' if at < 2 else ''}read"
         assert Counter(ran()) == {"read": 5, "secret": 1, "erase": 1}

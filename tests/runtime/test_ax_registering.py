@@ -79,13 +79,13 @@ async def _conflict(node: House) -> Leaf:
 
 
 async def _cycle(node: House) -> Leaf:
-    own = node.node.identity.aggregator_id
+    own = node.node.stores.identity.aggregator_id
     return node.leaf("plant", **{"x-mcpax-subtree-ids": [OTHER, own]})
 
 
 async def _owned(node: House) -> None:
     owner = Owner(segment="plant", authority="theirs.example", subserver_id=OTHER)
-    await node.node.registrar.owners.keep(owner)
+    await node.node.links.registrar.owners.keep(owner)
 
 
 async def _unverified(node: House) -> Leaf:
@@ -121,14 +121,14 @@ async def test_a_refused_registration_is_named_and_leaves_no_trace(tmp_path: Pat
     async with house(tmp_path) as node:
         made = prepare(node)
         leaf = await made if asyncio.iscoroutine(made) else made
-        registrar = node.node.registrar
-        before = (registrar.engine.standings(), await registrar.owners.all(), dict(node.node.keepers))
+        registrar = node.node.links.registrar
+        before = (registrar.engine.standings(), await registrar.owners.all(), dict(node.node.calls.keepers))
         error = (await leaf.register())["error"]
         assert (error["code"], error["message"], error["data"]["mcpax_error"]) == (code, name, name)
         assert leaf.closed is not None
         assert leaf.closed[1] == name
         assert leaf.heard[-1]["error"] == error  # closed behind the error, and nothing was said after it
-        assert (registrar.engine.standings(), await registrar.owners.all(), dict(node.node.keepers)) == before
+        assert (registrar.engine.standings(), await registrar.owners.all(), dict(node.node.calls.keepers)) == before
 
 
 @pytest.mark.req("AX-6.2-5")
@@ -150,7 +150,7 @@ async def test_one_that_asks_for_a_taken_segment_again_and_again_is_on_record_tw
         for _ in range(20):
             assert (await node.leaf("plant").register())["error"]["message"] == "namespace_conflict"
         await move(60.0)
-        node.node.refusals.settle()
+        node.node.stores.refusals.settle()
         page = await node.node.operations.audit.page(0, 100)
         records = [msgspec.json.decode(record) for record in page.records]
         refused = [(one["method"], one["tool"], one["reason"]) for one in records if one["outcome"] == "refused"]
@@ -234,7 +234,7 @@ async def test_one_that_is_dialled_back_without_heartbeats_goes_when_two_probes_
     endpoint = Endpoint()
     url = await endpoint.start()
     async with house(tmp_path) as node:
-        registrar = node.node.registrar
+        registrar = node.node.links.registrar
         request = Register(subserver_id=OTHER, segment="far", parent_id=None, heartbeat_interval_ms=0, endpoint=url)
         way = DialBack(Guest(principal="subserver:far", vouched=True), (url,))
         answer = await registrar.register(request, "", way)

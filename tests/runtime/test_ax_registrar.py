@@ -20,6 +20,7 @@ from interlock.runtime.ax.memberships import Fittings
 from interlock.runtime.ax.ownership import Leases, Owners
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.base.clock import SystemClock
+from interlock.runtime.base.feed import Feed
 from interlock.runtime.calls.budgets import Budgets
 from interlock.runtime.links.connector import Workshop
 from interlock.runtime.trust.anchors import Anchors
@@ -84,6 +85,7 @@ def _registrar(store: Store, *, leases: Leases | None = None, owners: type[Owner
         recorder=quiet,
         budgets=Budgets(UNLIMITED, clock),
         refusals=quiet,
+        subtree=Feed(),
         leases=leases,
     )
     proofs = _Once(store.kv, clock, Anchors((), clock), audiences=lambda: (OWN_ID,))
@@ -125,7 +127,7 @@ async def test_a_proof_is_not_spent_on_a_registration_that_is_refused_anyway(sto
         assert (again.data or {})["reason"] == "replayed"
     finally:
         visitor.on_closed(1000, "")
-        await registrar.stop()
+        await registrar.close()
 
 
 async def test_a_lease_is_given_up_when_the_registration_fails_after_it(store: Store) -> None:
@@ -133,7 +135,7 @@ async def test_a_lease_is_given_up_when_the_registration_fails_after_it(store: S
     ours, theirs = (Leases(store.kv, clock, one, "default") for one in (OWN_ID, ELSEWHERE_ID))
     registrar = _registrar(store, leases=ours)
     visitor, _ = _visitor(registrar)
-    await registrar.stop()
+    await registrar.close()
     request = _register("plant")
     refused = await registrar.register(request, "a", visitor)
     visitor.on_closed(1000, "")
@@ -159,7 +161,7 @@ async def test_one_whose_ownership_cannot_be_kept_is_told_so_before_its_link_is_
         assert f'"code":{UNAVAILABLE}' in pipe.happened[0]
         assert pipe.happened[1] == "closed"
     finally:
-        await registrar.stop()
+        await registrar.close()
     assert registrar.engine.maybe_standing("plant") is None
 
 
@@ -178,5 +180,5 @@ async def test_a_connection_that_the_node_opened_is_closed_when_the_registrar_ha
     assert isinstance(answer, Registered)
     pipe = _SlowPipe()
     registrar._keepers["plant"].link.pipe = cast(Any, pipe)
-    await registrar.stop()
+    await registrar.close()
     assert pipe.closed

@@ -48,7 +48,7 @@ async def silent(tmp_path: Path, count: int = 1, **options: Any) -> AsyncIterato
 def look(*tree: Level) -> None:
     """Every node looks at its deadlines, the outermost first."""
     for place in tree:
-        place.node.dispatch._sweep()
+        place.node.calls.dispatch._sweep()
 
 
 @pytest.mark.req("AX-7.3-1")
@@ -61,7 +61,7 @@ async def test_a_silent_leaf_is_given_up_when_the_time_of_its_class_is_over_and_
         request = await leaf.hear("tools/call")
         clock.ahead += TIMES[latency_class] - SOON_S
         look(node)
-        assert len(node.node.dispatch.in_flight) == 1
+        assert len(node.node.calls.dispatch.in_flight) == 1
         clock.ahead += SOON_S
         look(node)
         error = (await ongoing.reply()).error
@@ -74,7 +74,7 @@ async def test_a_silent_leaf_is_given_up_when_the_time_of_its_class_is_over_and_
         }
         cancelled = await leaf.hear("notifications/cancelled")
         assert cancelled["params"]["requestId"] == request["id"]
-        link = node.node.keepers["leaf"].link
+        link = node.node.calls.keepers["leaf"].link
         before = link.stray
         late = {"resultType": "complete", "content": []}
         await leaf.send({"jsonrpc": "2.0", "id": request["id"], "result": late})
@@ -89,11 +89,11 @@ async def test_the_innermost_hop_gives_up_first_and_names_itself(tmp_path: Path)
         await leaf.hear("tools/call")
         clock.ahead += TIMES["realtime"] + SOON_S
         look(*tree[:-1])
-        assert [len(one.node.dispatch.in_flight) for one in tree] == [1, 1, 1]
+        assert [len(one.node.calls.dispatch.in_flight) for one in tree] == [1, 1, 1]
         look(tree[-1])
         error = (await ongoing.reply()).error
         assert error["data"] == {"timeout_ms": 500, "latency_class": "realtime", "hop": 1, "outcome": "unknown"}
-        assert [len(one.node.dispatch.in_flight) for one in tree] == [0, 0, 0]
+        assert [len(one.node.calls.dispatch.in_flight) for one in tree] == [0, 0, 0]
 
 
 @pytest.mark.req("AX-7.3-1")
@@ -110,7 +110,7 @@ async def test_a_hop_above_a_silent_aggregator_waits_fifty_milliseconds_longer_p
         await leaf.hear("tools/call")
         clock.ahead += TIMES["fast"] + 2 * SLACK_S - SOON_S
         look(node)
-        assert len(node.node.dispatch.in_flight) == 1
+        assert len(node.node.calls.dispatch.in_flight) == 1
         clock.ahead += SOON_S
         look(node)
         data = (await ongoing.reply()).error["data"]
@@ -153,7 +153,7 @@ async def test_a_batch_call_ends_early_when_its_caller_goes_or_its_subserver_is_
             request = await leaf.hear("tools/call")
             clock.ahead += 600
             look(*tree)
-            assert [len(one.node.dispatch.in_flight) for one in tree] == [1, 1]
+            assert [len(one.node.calls.dispatch.in_flight) for one in tree] == [1, 1]
             if end == "lost":
                 leaf.cut()
                 error = (await ongoing.reply()).error
@@ -162,7 +162,7 @@ async def test_a_batch_call_ends_early_when_its_caller_goes_or_its_subserver_is_
                 await peer.cancel(ongoing)
                 cancelled = await leaf.hear("notifications/cancelled")
                 assert cancelled["params"]["requestId"] == request["id"]
-            await until(lambda: not any(one.node.dispatch.in_flight for one in tree))
+            await until(lambda: not any(one.node.calls.dispatch.in_flight for one in tree))
 
 
 def test_deadlines_are_looked_at_when_they_are_due() -> None:

@@ -52,7 +52,10 @@ async def test_a_node_registers_with_the_roots_of_two_trees_and_serves_both(tmp_
             await root.until_listed(f"{segment}.leaf.read")
             async with await HttpPeer.modern_(f"{root.url}/mcp") as peer:
                 assert (await peer.call(f"{segment}.leaf.read")).result["content"][0]["text"] == "read ran"
-        held = {"subserver_id": shared.node.identity.aggregator_id, "parent_id": north.node.identity.aggregator_id}
+        held = {
+            "subserver_id": shared.node.stores.identity.aggregator_id,
+            "parent_id": north.node.stores.identity.aggregator_id,
+        }
         second = Bare(await connect(spare), "shared", **held)
         with pytest.raises(Refused) as refused:
             await second.register()
@@ -73,7 +76,7 @@ async def test_a_parent_of_another_tree_than_was_said_refuses_and_says_which_it_
         await until(lambda: states(child) == [("south", "waiting")])
         (shown,) = child.node.operations.node.status().parents
         assert "tree" in (shown.reason or "")
-        assert "child" not in north.node.keepers
+        assert "child" not in north.node.calls.keepers
 
 
 @pytest.mark.req("AX-5.3-3")
@@ -86,8 +89,8 @@ async def test_a_circle_through_two_trees_is_a_circle(tmp_path: Path) -> None:
         closing = Bare(
             await connect(low),
             "top",
-            subserver_id=top.node.identity.aggregator_id,
-            **{"x-mcpax-subtree-ids": list(top.node.registrar.engine.subtree_ids())},
+            subserver_id=top.node.stores.identity.aggregator_id,
+            **{"x-mcpax-subtree-ids": list(top.node.links.registrar.engine.subtree_ids())},
         )
         with pytest.raises(Refused) as refused:
             await closing.register()

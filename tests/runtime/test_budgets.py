@@ -99,7 +99,7 @@ async def test_what_is_refused_or_degraded_costs_nothing_and_what_fails_or_times
         gone = client.call("leaf__read")
         gone.running.cancel("changed its mind")
         assert here.used() == {MINUTE: 3}
-        link = here.node.keepers["leaf"].link
+        link = here.node.calls.keepers["leaf"].link
         leaf.hang_up()
         assert (await client.call("leaf__read").error())["message"] == "tool_degraded"
         assert link.account is not None
@@ -129,13 +129,13 @@ async def test_a_call_is_charged_once_however_often_it_is_asked_and_room_alone_c
     async with house(tmp_path, f"[budget]\n{MINUTE} = 1\n") as here:
         silent: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         await here.leaf(call=lambda params: silent)
-        link = here.node.keepers["leaf"].link
+        link = here.node.calls.keepers["leaf"].link
         call = here.client().call("leaf__read").running
-        assert here.node.budgets.charge(call, link) is here.node.budgets.room(call, link) is None
+        assert here.node.calls.budgets.charge(call, link) is here.node.calls.budgets.room(call, link) is None
         assert here.used() == {MINUTE: 1}
         call.charge = None
         for _ in range(2):
-            fault = here.node.budgets.room(call, link)
+            fault = here.node.calls.budgets.room(call, link)
             assert fault is not None
             assert fault.message == "budget_exceeded"
         assert here.used() == {MINUTE: 1}
@@ -146,7 +146,7 @@ async def test_a_call_that_waits_for_its_server_is_charged_when_it_is_sent_and_n
     rule = f'[[access]]\nwho = ["local"]\nbudget = {{ {MINUTE} = 9 }}\n'
     servers = f"[servers.old]\ncommand = {json.dumps(raw('all', '--era', 'legacy'))}\n"
     async with house(tmp_path, f"{rule}{servers}") as here:
-        link = here.node.keepers["old"].link
+        link = here.node.calls.keepers["old"].link
 
         def used() -> int:
             return sum(one.limits[MINUTE].used for one in here.node.operations.node.status().budgets)
@@ -250,7 +250,7 @@ async def test_what_a_parent_gave_bounds_what_is_declared_below_and_all_that_goe
     parents = '[[ax.parents]]\nurl = "ws://127.0.0.1:1/ax"\nsegment = "here"\n'
     async with house(tmp_path, f"[budget]\n{MINUTE} = 50\n{UNITS} = 5\n{parents}") as here:
         early = await here.leaf("early")
-        here.node.budgets.receive("default", Limits(max_calls_per_minute=6, max_mutable_calls_per_session=4))
+        here.node.calls.budgets.receive("default", Limits(max_calls_per_minute=6, max_mutable_calls_per_session=4))
         one, two = await here.leaf("one"), await here.leaf("two")
         assert early.registered["budget"] == {MINUTE: 50, UNITS: 5}
         assert one.registered["budget"] == two.registered["budget"] == {MINUTE: 6, MUTABLE: 4, UNITS: 5}
@@ -268,12 +268,12 @@ async def test_what_a_parent_gave_bounds_what_is_declared_below_and_all_that_goe
 async def test_what_was_declared_holds_for_the_session_whatever_a_parent_gives_later(tmp_path: Path) -> None:
     parents = '[[ax.parents]]\nurl = "ws://127.0.0.1:1/ax"\nsegment = "here"\n'
     async with house(tmp_path, parents) as here:
-        here.node.budgets.receive("default", Limits(max_calls_per_minute=2))
+        here.node.calls.budgets.receive("default", Limits(max_calls_per_minute=2))
         leaf = await here.leaf()
-        here.node.budgets.receive("default", Limits(max_calls_per_minute=1000))
+        here.node.calls.budgets.receive("default", Limits(max_calls_per_minute=1000))
         assert leaf.registered["budget"] == {MINUTE: 2}
         assert await outcomes([here.client().call("leaf__read") for _ in range(3)]) == ["ran", "ran", MINUTE]
-        here.node.budgets.receive("default", None)
+        here.node.calls.budgets.receive("default", None)
         later = await here.leaf("later")
         assert later.registered["budget"] == {}
 
@@ -342,14 +342,14 @@ async def test_as_many_callers_are_remembered_as_there_is_room_for(
         await here.leaf()
         for name in "abcad":
             here.client(who=f"client:{name}").call("leaf__read")
-        assert list(here.node.budgets.callers) == ["client:c", "client:a", "client:d"]
+        assert list(here.node.calls.budgets.callers) == ["client:c", "client:a", "client:d"]
 
 
 async def test_a_node_without_budgets_counts_nothing(tmp_path: Path) -> None:
     async with house(tmp_path, '[budget]\nunits = { metered = 3 }\n[[tool]]\nmatch = "*"\ncost_units = 5\n') as here:
         leaf = await here.leaf()
         assert leaf.registered["budget"] == {}
-        assert not here.node.budgets.is_enforced
+        assert not here.node.calls.budgets.is_enforced
         called = here.client().call("leaf__write")
         await called.result()
         assert called.running.charge is None

@@ -78,7 +78,7 @@ async def test_a_confirmed_call_runs_once_and_the_next_is_asked_about_anew(here:
     await here.serve(segment, play(approval="always"), "play")
     arguments = {"label": f"once {segment}"}
     demand = await here.demand(arguments)
-    approval = here.node.inbox.get(demand["confirmation_id"])
+    approval = here.node.approvals.inbox.get(demand["confirmation_id"])
     assert approval is not None
     assert (approval.kind, approval.source) == (Kind.CALL, Source.DRIVERS)
     assert approval.reason == "its contract asks for every call"
@@ -112,10 +112,10 @@ async def test_a_stricter_policy_of_the_operator_wins(here: Holding) -> None:
 @pytest.mark.req("AIP-14.rules-1")
 async def test_input_that_is_wrong_is_refused_before_anybody_is_asked(here: Holding) -> None:
     await here.serve("new", play(approval="always"), "play")
-    before = len(here.node.inbox.waiting())
+    before = len(here.node.approvals.inbox.waiting())
     result = await here.call("test__play", {"label": 7}).result()
     assert result["_meta"]["dev.interlock/error"]["code"] == "input_invalid"
-    assert len(here.node.inbox.waiting()) == before
+    assert len(here.node.approvals.inbox.waiting()) == before
 
 
 @pytest.mark.req("AIP-14.rules-2")
@@ -158,6 +158,6 @@ async def test_where_the_contract_leaves_it_to_the_gate_its_class_decides(tmp_pa
             ident = f"test.{kind.value if kind else 'free'}"
             await here.serve("new", contract(ident, inputs=PLAY, **changed), "play")
             result = await here.call(ident.replace(".", "__"), {"label": ident}).result()
-            waiting = [each for each in here.node.inbox.waiting() if each.tool == ident]
+            waiting = [each for each in here.node.approvals.inbox.waiting() if each.tool == ident]
             assert [each.kind for each in waiting] == ([] if kind is None else [kind])
             assert ("structuredContent" in result and "done" in result["structuredContent"]) is (kind is None)

@@ -194,9 +194,9 @@ async def test_a_contract_that_left_is_gone_from_the_list_and_one_that_stayed_ke
     one, two = contract("a.one", inputs=PATH), contract("a.two")
     both = Lending(here.node, "new", driver("d-mcp", binding("a.one", "keep"), binding("a.two", "keep")), [one, two])
     await here.offer([one, two], both)
-    before = here.node.catalog.namespace.view(here.node.modern.caller(*_local()).key).find_tool("a.one")
+    before = here.node.calls.catalog.namespace.view(here.node.fronts.modern.caller(*_local()).key).find_tool("a.one")
     await here.offer([one], Lending(here.node, "new", driver("d-mcp", binding("a.one", "keep")), [one]))
-    after = here.node.catalog.namespace.view(here.node.modern.caller(*_local()).key).find_tool("a.one")
+    after = here.node.calls.catalog.namespace.view(here.node.fronts.modern.caller(*_local()).key).find_tool("a.one")
     assert before is after
     assert (await here.call("a__two").error())["data"]["reason"] == "tool_not_found"
     assert (await here.call("a__one", {"path": "/a"}).result())["structuredContent"]["got"] == {"path": "/a"}
@@ -212,7 +212,7 @@ async def test_a_contract_in_a_segment_of_a_server_is_not_offered_and_said_to_be
     made = contract("new.thing")
     await here.serve("old", made, "keep")
     assert "new.thing" not in await listed(here)
-    assert [each.code for each in here.node.contracts.get().problems] == ["name_collision"]
+    assert [each.code for each in here.node.drivers.contracts.get().problems] == ["name_collision"]
 
 
 @pytest.mark.req("AIP-tools-15")
@@ -310,12 +310,12 @@ async def test_a_sleeping_driver_is_woken_and_a_call_waits_for_it(here: Contract
 
 async def test_nobody_registers_the_segment_of_a_contract_and_a_contract_takes_nobodys(here: ContractPlace) -> None:
     await here.serve("new", contract("image.create"), "keep")
-    refused = await Leaf(here.node.registrar, "image").register()
+    refused = await Leaf(here.node.links.registrar, "image").register()
     assert refused["error"]["message"] == "namespace_conflict"
-    leaf = Leaf(here.node.registrar, "sound")
+    leaf = Leaf(here.node.links.registrar, "sound")
     assert "result" in await leaf.register()
     await here.serve("new", contract("sound.create"), "keep")
-    assert [each.code for each in here.node.contracts.get().problems] == ["name_collision"]
+    assert [each.code for each in here.node.drivers.contracts.get().problems] == ["name_collision"]
     assert "sound.create" not in await listed(here)
 
 
@@ -323,11 +323,11 @@ async def test_a_segment_that_the_configuration_gives_to_a_server_is_the_contrac
     here: ContractPlace,
 ) -> None:
     await here.serve("new", contract("image.create"), "keep")
-    here.node.keepers["image"] = here.node.keepers["old"]
-    await here.node.contracts.get().retake()
+    here.node.calls.keepers["image"] = here.node.calls.keepers["old"]
+    await here.node.drivers.contracts.get().retake()
     assert "image.create" not in await listed(here)
-    del here.node.keepers["image"]
-    await here.node.contracts.get().retake()
+    del here.node.calls.keepers["image"]
+    await here.node.drivers.contracts.get().retake()
     assert (await here.call("image__create").result())["structuredContent"] == {"got": {}}
 
 
@@ -345,7 +345,7 @@ async def test_an_operator_is_told_who_would_serve_a_call_and_what_it_meets(here
     assert told()[12][1] == "timeout 1.5 s"
     lending.state, lending.reason = DriverState.UNAVAILABLE, "it does not start"
     assert told()[8] == ("refuse", "no_route; only-mcp@1: it does not start")
-    resolution = here.node.contracts.get().maybe_resolution("fs.read")
+    resolution = here.node.drivers.contracts.get().maybe_resolution("fs.read")
     assert resolution is not None
     assert [each.reason for each in resolution.rejected] == ["it does not start"]
-    assert here.node.contracts.get().maybe_resolution("nothing") is None
+    assert here.node.drivers.contracts.get().maybe_resolution("nothing") is None

@@ -37,8 +37,8 @@ async def names(here: ContractPlace, method: str, member: str, key: str) -> list
 
 
 def warned(here: ContractPlace) -> list[str]:
-    assert all(each.severity == "warning" for each in here.node.contracts.get().problems)
-    return [each.code for each in here.node.contracts.get().problems]
+    assert all(each.severity == "warning" for each in here.node.drivers.contracts.get().problems)
+    return [each.code for each in here.node.drivers.contracts.get().problems]
 
 
 # Tools
@@ -247,6 +247,6 @@ async def test_a_resource_of_a_driver_cannot_be_subscribed_to(here: ContractPlac
 
 async def test_clients_hear_of_prompts_and_resources_where_a_driver_has_some(here: ContractPlace) -> None:
     await offered(here, "new", prompts=[{"name": "greet", "integrate_as": "raw"}])
-    link = here.node.contracts.get().links["notes"]
+    link = here.node.drivers.contracts.get().links["notes"]
     assert link.facts is not None
     assert list(link.facts.capabilities) == ["prompts"]

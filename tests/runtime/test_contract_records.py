@@ -49,7 +49,7 @@ async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Contra
 
 async def rows_of(here: ContractPlace, asked: Any) -> list[Any]:
     """The rows of drivers that this one call left."""
-    after = await here.node.audit.last()
+    after = await here.node.stores.audit.last()
     await asked()
     return [row for row in await here.rows(after) if row["method"].startswith("driver.")]
 
@@ -58,8 +58,8 @@ async def rows_of(here: ContractPlace, asked: Any) -> list[Any]:
 async def test_a_call_leaves_two_rows_with_exactly_the_documented_keys_and_no_value(here: ContractPlace) -> None:
     lending = await here.serve("new", contract("test.keep", inputs=KEEP), "keep", metadata={})
     assert lending.state is DriverState.READY
-    await here.node.recorder.flush()
-    after = await here.node.audit.last()
+    await here.node.stores.recorder.flush()
+    after = await here.node.stores.audit.last()
     arguments = {"path": MARK, "text": MARK}
     result = await here.call("test__keep", arguments, client=MARK, meta={"com.example/x": MARK}).result()
     assert result["structuredContent"]["got"] == arguments

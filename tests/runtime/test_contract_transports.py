@@ -76,8 +76,8 @@ async def test_values_errors_and_records_are_the_same_over_every_transport(
     outcomes, records = [], []
     for way in WAYS:
         lending = await serve(here, way, made)
-        await here.node.recorder.flush()
-        after = await here.node.audit.last()
+        await here.node.stores.recorder.flush()
+        after = await here.node.stores.audit.last()
         asked = here.call("test__play", {"act": act})
         if "cancel" in act:
             asked.running.cancel("enough")
@@ -107,7 +107,7 @@ async def test_a_server_that_dies_fails_its_open_calls_at_once_and_the_next_runs
         assert "upstream_error" in noted
         assert "3" in noted
     assert lending.lent == 0
-    await here.node.keepers["mortal"].usable_within(10)
+    await here.node.calls.keepers["mortal"].usable_within(10)
     assert (await here.call("test__play", {"label": "after"}).result())["structuredContent"]["done"] == "after"
 
 
@@ -117,7 +117,7 @@ async def test_a_dead_server_is_no_reason_to_send_again_what_may_have_happened(h
     other = driver("two-mcp", binding("test.play", "play", cost_override={"cost_units_per_call": 2}), **WAYS["pipe"])
     for idempotent, label in ((False, "not again"), (True, "again")):
         made = contract("test.play", inputs=PLAY, idempotent=idempotent)
-        await here.node.keepers["mortal"].usable_within(10)
+        await here.node.calls.keepers["mortal"].usable_within(10)
         lending = Lending(here.node, "mortal", one, [made]), Lending(here.node, "pipe", other, [made])
         await here.offer([made], *lending)
         asked = here.call("test__play", {"act": {"progress": 0, "result": {"content": []}}, "label": label})

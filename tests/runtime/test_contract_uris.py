@@ -95,7 +95,7 @@ async def test_a_uri_that_it_does_not_is_refused_and_nothing_is_sent(
 
 
 async def test_a_server_elsewhere_has_no_files_of_ours(here: ContractPlace, workspace: Path) -> None:
-    link = here.node.keepers["new"].link
+    link = here.node.calls.keepers["new"].link
     link.plan = msgspec.structs.replace(link.plan, reach=Dial(url="https://mcp.example.net/mcp"))
     denied = [f"file://{workspace}/a", "https://example.com/"]
     assert [code_of(await here.call("test__keep", {"uri": one}).result()) for one in denied] == [

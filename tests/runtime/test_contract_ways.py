@@ -211,7 +211,7 @@ async def test_after_it_was_sent_only_an_idempotent_call_goes_on_to_the_next_dri
 
 @pytest.mark.req("AIP-30.resolve-7")
 async def test_a_pinned_call_never_falls_back(here: ContractPlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(here.node.plan.drivers.pins, "test.play", "one-mcp")
+    monkeypatch.setitem(here.node.stores.current.plan.drivers.pins, "test.play", "one-mcp")
     first, second = await two(here, play(idempotent=True))
     first.refusal = DriverError(code="tool_unavailable", message="it does not start", retryable=True)
     assert (await here.call("test__play", {"label": "pin"}).error())["data"]["reason"] == "subserver_unreachable"
@@ -325,7 +325,7 @@ async def test_calls_that_ended_leave_no_circle_for_the_collector(here: Contract
             asked = here.call("test__play", {"act": act})
             await asked.result()
             asked.running = None  # which is the test's own circle
-        await here.node.recorder.flush()
+        await here.node.stores.recorder.flush()
         await asyncio.sleep(0)
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()

@@ -17,6 +17,7 @@ from interlock.protocol.approvals.digests import answers, shown_digest
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.jsontext.display import differences
 from interlock.runtime.approvals.tool_definitions import Definitions
+from interlock.runtime.base.feed import AsyncFeed
 from interlock.runtime.catalog.definition import Look, Sight
 
 TOOL = "files.read"
@@ -38,10 +39,11 @@ class Shop:
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
-        self.definitions = Definitions(desk.store.kv, desk.inbox, desk.clock)
+        ruled = AsyncFeed[str]()
+        self.definitions = Definitions(desk.store.kv, desk.inbox, desk.clock, ruled)
         self.ruled: list[str] = []
         self.listed: tuple[Sight, ...] = ()
-        self.definitions.on_ruled.append(self._on_ruled)
+        ruled.subscribe(self._on_ruled)
 
     async def _on_ruled(self, segment: str) -> None:
         self.ruled.append(segment)

@@ -15,7 +15,7 @@ PROGRAM = """
 import json, os, resource, sys
 from pathlib import Path
 from interlock.config.load import load
-from interlock.runtime import descriptors
+from interlock.process import fd_limit as descriptors
 from interlock.runtime.node.node import Node
 
 soft, hard, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
@@ -24,7 +24,7 @@ descriptors.raise_limit()
 (folder / "interlock.toml").write_text("")
 plan = load(folder / "interlock.toml", os.environ, {"data": str(folder / "data")}).plan
 node = Node(plan, lambda operations, authenticate: None)
-print(json.dumps([resource.getrlimit(resource.RLIMIT_NOFILE), descriptors.limit(), node.dispatch.parking.room]))
+print(json.dumps([resource.getrlimit(resource.RLIMIT_NOFILE), descriptors.limit(), node.calls.dispatch.parking.room]))
 """
 
 

@@ -67,9 +67,7 @@ class House:
         self.made: list[Fake] = []
         self.tables: list[ContractTable] = []
         self.told = asyncio.Event()
-        self.registry = Registry(workspace.plan, self.memory, MACHINE)
-        self.registry.factory = self._make
-        self.registry.take = self._take
+        self.registry = Registry(workspace.plan, self.memory, MACHINE, factory=self._make, take=self._take)
 
     def _make(self, declared: Declared) -> Fake:
         self.made.append(Fake(declared))
@@ -118,7 +116,7 @@ async def house(tmp_path: Path, kv: KeyValue) -> AsyncIterator[House]:
     made = House(Workspace(tmp_path), kv)
     await made.memory.open()
     yield made
-    await made.registry.stop()
+    await made.registry.close()
 
 
 @pytest.mark.req("AIP-security-13")
@@ -147,7 +145,7 @@ async def test_trust_outlives_the_node_and_what_cannot_be_read_of_it_grants_noth
     await again.memory.open()
     await again.registry.refresh()
     assert again.states() == {"files-mcp@1": DriverState.READY}
-    await again.registry.stop()
+    await again.registry.close()
     for entry in await kv.entries("driver-trust", 0):
         await kv.put("driver-trust", entry.key, b"\xff{", 0)
     spoilt = House(house.workspace, kv)
@@ -234,7 +232,7 @@ async def test_what_was_registered_is_kept_across_restarts_and_removals(house: H
     assert await again.memory.forget("files-mcp@1")
     await again.registry.refresh()
     assert again.states() == {"files-mcp@1": DriverState.READY}
-    await again.registry.stop()
+    await again.registry.close()
 
 
 async def test_only_settings_that_matter_to_a_driver_make_it_anew(house: House, tmp_path: Path) -> None:
@@ -301,7 +299,7 @@ async def test_who_looks_while_many_are_taken_up_hears_what_is_known_already(hou
     house.workspace.driver(driver("second-mcp"))
     await house.registry.refresh()
     let_go = asyncio.Event()
-    slow = house.registry.take
+    slow = house.registry._take
 
     async def held(table: ContractTable) -> None:
         house.told.set()
@@ -309,7 +307,7 @@ async def test_who_looks_while_many_are_taken_up_hears_what_is_known_already(hou
         assert slow is not None
         await slow(table)
 
-    house.registry.take = held
+    house.registry._take = held
     house.told.clear()
     trusting = asyncio.create_task(house.trust())
     await asyncio.wait_for(house.told.wait(), 5)

@@ -29,6 +29,8 @@ from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.calls.caller import Principal
 from interlock.runtime.calls.check import CheckNumber, Refuse, Release
 from interlock.runtime.calls.refusals import HELD
+from interlock.runtime.catalog.catalog import EVERYTHING
+from interlock.runtime.catalog.routes import Route
 from interlock.runtime.dispatch.checks.commit import CommitCheck
 from interlock.runtime.dispatch.checks.route import RouteCheck
 from interlock.runtime.gate.rounds import Relayed
@@ -71,7 +73,7 @@ class Here(Place):
         assert (await self.confirm(demand).result())["status"] == "confirmed"
 
     def status(self, demand: Mapping[str, Any]) -> Status:
-        approval = self.node.inbox.get(demand["confirmation_id"])
+        approval = self.node.approvals.inbox.get(demand["confirmation_id"])
         assert approval is not None
         return approval.status
 
@@ -100,13 +102,17 @@ async def house(
     config.write_text(f"{anchored}{extra}\n[servers.plant]\n{_toml(table)}")
     clock = AheadClock()
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
-    node = Node(plan, lambda operations, authenticate: None, clock)
-    await node.start(listen=False)
+    node = Node(plan, lambda operations, authenticate: None, clock, listen=False)
+    await node.open()
     try:
-        await node.settle(SECONDS)
+        await node.readiness.settle(SECONDS)
         yield Here(node, clock, diary)
     finally:
-        await node.stop()
+        await node.close()
+
+
+def find_tool(here: Here, name: str) -> Route | None:
+    return here.node.calls.catalog.namespace.view(EVERYTHING).find_tool(name)
 
 
 @pytest.mark.req("AX-11.3-4")
@@ -118,8 +124,8 @@ async def test_a_confirmation_counts_until_its_time_is_over_and_the_arguments_go
         here.clock.ahead += 1.5
         error = await here.confirm(late).error()
         assert (error["code"], error["message"]) == (32121, "confirmation_expired")
-        await here.node.inbox.sweep()
-        kept = here.node.inbox.get(late["confirmation_id"])
+        await here.node.approvals.inbox.sweep()
+        kept = here.node.approvals.inbox.get(late["confirmation_id"])
         assert kept is not None
         assert kept.params is None
         assert (await here.held(arguments={"n": 2}))["confirmation_id"] != late["confirmation_id"]
@@ -171,7 +177,7 @@ async def test_without_the_store_nothing_is_sent_and_the_approval_stays(
     async with house(tmp_path) as here:
         demand = await here.held()
         await here.approved(demand)
-        kv = here.node.store.kv
+        kv = here.node.stores.store.kv
 
         async def away(*_: Any, **__: Any) -> Any:
             raise Unavailable("the disk is full")
@@ -193,7 +199,7 @@ async def test_an_approval_waits_for_a_link_that_is_away(tmp_path: Path) -> None
     async with house(tmp_path) as here:
         demand = await here.held()
         await here.approved(demand)
-        keeper = here.node.keepers["plant"]
+        keeper = here.node.calls.keepers["plant"]
         await keeper.stop()
         assert (await here.call("plant.fire").error())["message"] == "tool_degraded"
         assert here.status(demand) is Status.APPROVED
@@ -205,7 +211,7 @@ async def test_a_server_that_is_killed_in_the_middle_gets_the_call_at_most_once(
     async with house(tmp_path) as here:
         demand = await here.held()
         await here.approved(demand)
-        keeper = here.node.keepers["plant"]
+        keeper = here.node.calls.keepers["plant"]
         assert keeper.link.pid is not None
         os.kill(keeper.link.pid, 9)
         answer = await here.call("plant.fire").message()
@@ -243,7 +249,7 @@ async def test_a_caller_that_leaves_after_the_call_was_sent_leaves_its_outcome_u
         await here.until(lambda: len(here.diary) == 1)
         asked.running.cancel("gone")
         await here.becomes(demand, Status.UNKNOWN)
-        assert not here.node.dispatch.in_flight
+        assert not here.node.calls.dispatch.in_flight
 
 
 async def test_a_confirmation_that_is_cancelled_cancels_the_call_it_made(tmp_path: Path) -> None:
@@ -254,13 +260,15 @@ async def test_a_confirmation_that_is_cancelled_cancels_the_call_it_made(tmp_pat
         await here.until(lambda: len(here.diary) == 1)
         asked.running.cancel("gone")
         await here.becomes(demand, Status.UNKNOWN)
-        assert not here.node.dispatch.in_flight
+        assert not here.node.calls.dispatch.in_flight
 
 
 async def test_a_held_call_costs_nothing_until_it_is_sent_and_budget_comes_before_the_gate(tmp_path: Path) -> None:
     budget = '[[access]]\nwho = ["*"]\nscope = "write"\nbudget = { max_mutable_calls_per_session = 1 }\n'
     async with house(tmp_path, budget) as here:
-        here.principals["client:agent"] = Principal("client:agent", budget=here.node.plan.access[0].budget)
+        here.principals["client:agent"] = Principal(
+            "client:agent", budget=here.node.stores.current.plan.access[0].budget
+        )
         who = {"who": "client:agent"}
         demand = await here.held(arguments={"n": 1}, **who)
         for _ in range(3):
@@ -269,7 +277,7 @@ async def test_a_held_call_costs_nothing_until_it_is_sent_and_budget_comes_befor
         assert (await here.call("plant.fire", {"n": 1}, **who).result())["structuredContent"] == {"did": "fire"}
         error = await here.call("plant.fire", {"n": 2}, **who).error()
         assert (error["message"], error["data"]["budget"]) == ("budget_exceeded", "max_mutable_calls_per_session")
-        assert [one.tool for one in here.node.inbox.waiting()] == []
+        assert [one.tool for one in here.node.approvals.inbox.waiting()] == []
         assert len(here.diary) == 1
 
 
@@ -287,8 +295,8 @@ async def test_the_guard_lets_no_held_call_through_without_an_approval_it_saw_us
     async with house(tmp_path) as here:
         asked = here.call("plant.fire")
         await asked.result()
-        guard, link, call = here.node.dispatch.guard, here.node.keepers["plant"].link, asked.running
-        route, commit = here.node._find_tool("plant.fire"), CommitCheck(here.node.gate, here.node.budgets)
+        guard, link, call = here.node.calls.dispatch.guard, here.node.calls.keepers["plant"].link, asked.running
+        route, commit = find_tool(here, "plant.fire"), CommitCheck(here.node.calls.gate, here.node.calls.budgets)
         assert route is not None
         assert call.hold.is_waiting
         for carried in (msgspec.structs.replace(route, checks=()), None, route):
@@ -301,7 +309,7 @@ async def test_the_guard_lets_no_held_call_through_without_an_approval_it_saw_us
         refused = await commit.check(call, link, Release(str(uuid.uuid4())))
         assert refused is not None
         assert (refused.check, refused.fault.message) == (CheckNumber.COMMIT, "confirmation_unknown")
-        (waiting,) = here.node.inbox.waiting()
+        (waiting,) = here.node.approvals.inbox.waiting()
         assert await commit.check(call, link, Release(waiting.id)) is not None
         assert isinstance(await guard.release(call, link), Refuse)
         assert not here.diary.read()
@@ -310,7 +318,7 @@ async def test_the_guard_lets_no_held_call_through_without_an_approval_it_saw_us
 async def test_a_name_without_end_is_not_kept_with_what_waits(tmp_path: Path) -> None:
     async with house(tmp_path) as here:
         demand = await here.held(client="agent " * 1000)
-        kept = here.node.inbox.get(demand["confirmation_id"])
+        kept = here.node.approvals.inbox.get(demand["confirmation_id"])
         assert kept is not None
         assert kept.agent is not None
         assert kept.agent.startswith("agent ")
@@ -319,11 +327,11 @@ async def test_a_name_without_end_is_not_kept_with_what_waits(tmp_path: Path) ->
 
 async def test_a_hop_cannot_have_the_proofs_that_another_hop_asked_for(tmp_path: Path) -> None:
     async with house(tmp_path) as here:
-        asked = here.node._find_tool("plant.fire")
+        asked = find_tool(here, "plant.fire")
         assert asked is not None
         link = types.SimpleNamespace(segment="mallory")
         other = msgspec.structs.replace(asked, link=link, qualified="mallory.fire")
-        rounds = here.node.gate.rounds
+        rounds = here.node.calls.gate.rounds
         rounds.remember("c1", Relayed(route=asked, principal="local", digest="d"))
         rounds.remember("c1", Relayed(route=other, principal="local", digest="d"))
         found = rounds.maybe_relayed("c1")
@@ -337,10 +345,10 @@ async def test_an_unknown_caller_asks_nobody_by_way_of_a_hop_below_either(tmp_pa
         here.principals["anybody"] = Principal("local", stranger=True)
         asked = here.call("plant.look", who="anybody")
         await asked.result()
-        route = here.node._find_tool("plant.fire")
+        route = find_tool(here, "plant.fire")
         assert route is not None
         below = msgspec.structs.replace(route, gate=GateRule(hold=None, relays=True), gated=True)
-        check = RouteCheck(lambda: here.node.catalog.namespace)
+        check = RouteCheck(lambda: here.node.calls.catalog.namespace)
         assert check.applies_to(below)
         asked.running.route = below
         refused = check.check(asked.running, route.link)
@@ -355,11 +363,11 @@ async def test_what_was_held_leaves_nothing_in_memory(tmp_path: Path) -> None:
             await here.approved(demand)
             await here.call("plant.fire", {"n": n}).result()
             await here.becomes(demand, Status.DONE)
-        gate = here.node.gate
+        gate = here.node.calls.gate
         await here.until(lambda: not gate._work)  # the end of the last one is still being written
         assert (gate.rounds._passes, gate.rounds._relayed, gate._underway) == ({}, {}, set())
-        assert here.node.keepers["plant"].link.booked == 0
-        assert not here.node.dispatch.in_flight
+        assert here.node.calls.keepers["plant"].link.booked == 0
+        assert not here.node.calls.dispatch.in_flight
 
 
 async def test_a_question_nobody_answers_ends_the_call_it_was_for(tmp_path: Path) -> None:
@@ -396,7 +404,7 @@ async def test_a_server_that_comes_back_with_the_same_definition_keeps_what_was_
     async with house(tmp_path) as here:
         demand = await here.held()
         await here.approved(demand)
-        keeper = here.node.keepers["plant"]
+        keeper = here.node.calls.keepers["plant"]
         await keeper.restart()
         await here.until(lambda: keeper.link.restarts > 0 and keeper.link.standing.state.value == "ready")
         assert (await here.call("plant.fire").result())["structuredContent"] == {"did": "fire"}
@@ -411,7 +419,7 @@ async def test_a_call_that_waits_for_a_server_is_not_made_where_it_comes_back_wi
     async with house(tmp_path, turning=True) as here:
         if tool == "plant.fire":
             await here.approved(await here.held())
-        keeper = here.node.keepers["plant"]
+        keeper = here.node.calls.keepers["plant"]
         (tmp_path / "changed").write_text(changed)
         pid = keeper.link.pid
         assert pid is not None
@@ -469,8 +477,8 @@ async def test_the_record_names_the_hold_and_the_decision(tmp_path: Path) -> Non
         await here.approved(demand)
         await here.call("plant.fire", {"secret": "s3cr3t"}).result()
         await here.becomes(demand, Status.DONE)
-        await here.node.recorder.flush()
-        records = [json.loads(one.data) for one in await here.node.audit.read()]
+        await here.node.stores.recorder.flush()
+        records = [json.loads(one.data) for one in await here.node.stores.audit.read()]
     calls = [(one["verdict"], one["outcome"], one.get("reason")) for one in records if one["method"] == "tools/call"]
     assert calls == [("refused", "refused", "confirmation_required"), ("admitted", "ok", None)]
     (decided,) = [one for one in records if one["method"] == "approvals/approve"]
@@ -482,25 +490,25 @@ async def test_nobody_is_asked_again_what_was_said_before_the_tool_is_listed_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with house(tmp_path) as here:
-        gate = here.node.gate
+        gate = here.node.calls.gate
         monkeypatch.setattr(gate, "_ruled", lambda tool, digest: "read_only" if tool == "plant.silent" else None)
         answer = await here.call("plant.silent").error()
         assert (answer["message"], answer["data"]["reason"]) == ("unavailable", "relisting")
-        assert here.node.inbox.waiting() == []
+        assert here.node.approvals.inbox.waiting() == []
         monkeypatch.setattr(gate, "_ruled", lambda tool, digest: None)
         await here.held("plant.silent")
-        assert len(here.node.inbox.waiting()) == 1
+        assert len(here.node.approvals.inbox.waiting()) == 1
 
 
 async def test_what_was_shown_of_another_definition_is_void_when_it_is_approved(tmp_path: Path) -> None:
     async with house(tmp_path) as here:
         demand = await here.held()
-        approval = here.node.inbox.get(demand["confirmation_id"])
+        approval = here.node.approvals.inbox.get(demand["confirmation_id"])
         assert approval is not None
-        assert here.node.deciding.is_current(approval)
-        assert not here.node.deciding.is_current(msgspec.structs.replace(approval, tool_digest="0" * 64))
-        here.node.deciding.is_current = lambda approval: False
-        refused = await here.node.deciding.approve(approval.id, None, by="operator:ada")
+        assert here.node.calls.deciding.is_current(approval)
+        assert not here.node.calls.deciding.is_current(msgspec.structs.replace(approval, tool_digest="0" * 64))
+        here.node.calls.deciding._is_call_current = lambda approval: False
+        refused = await here.node.calls.deciding.approve(approval.id, None, by="operator:ada")
         assert isinstance(refused, Fault)
         assert (refused.code, here.status(demand)) == (32124, Status.VOID)
         assert here.diary.read("fire") == []

@@ -24,13 +24,13 @@ async def front(folder: Path) -> AsyncIterator[tuple[Node, Any]]:
     config.write_text(f'[node]\nlisten = "127.0.0.1:{port}"\noperator_listen = "127.0.0.1:{operators}"\n')
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
     node = Node(plan, lambda operations, who: operator_app(operations, authenticate=who))
-    await node.start()
+    await node.open()
     try:
         client = await asyncio.open_connection("127.0.0.1", port)
         yield node, client
         client[1].close()
     finally:
-        await node.stop()
+        await node.close()
 
 
 def discover(number: int) -> dict[str, Any]:
@@ -44,7 +44,7 @@ async def test_a_head_is_studied_when_it_comes_again_and_means_the_same_ever_aft
         for number in range(1, 5):
             answer, told = await exchanged(client, DISCOVER, discover(number))
             said.append((answer, told["id"] - number, told["result"]))
-            studied.append(sum(known is not None for known in node.door.known_heads.values()))
+            studied.append(sum(known is not None for known in node.fronts.public.known_heads.values()))
         assert studied == [0, 1, 1, 1]
         assert said == [said[0]] * 4
 
@@ -53,5 +53,5 @@ async def test_heads_that_come_once_are_not_kept_and_their_table_is_bounded(tmp_
     async with front(tmp_path) as (node, client):
         for number in range(KNOWN_HEADS_MAX + 10):
             await exchanged(client, f"{DISCOVER}x-trace: {number}\r\n", discover(1))
-        assert set(node.door.known_heads.values()) == {None}
-        assert len(node.door.known_heads) <= KNOWN_HEADS_MAX
+        assert set(node.fronts.public.known_heads.values()) == {None}
+        assert len(node.fronts.public.known_heads) <= KNOWN_HEADS_MAX

@@ -31,7 +31,7 @@ class Leaf:
 
     def __init__(self, node: Node, segment: str, **register: Any) -> None:
         guest = Guest(principal="subserver:leaf", scope=AuthScope.ADMIN, vouched=True)
-        self.visitor = Visitor(node.registrar, guest, transport="websocket", heartbeat_min_ms=100)
+        self.visitor = Visitor(node.links.registrar, guest, transport="websocket", heartbeat_min_ms=100)
         self.visitor.begin(self)
         self.tools: list[dict[str, Any]] = []
         self.asked = 0  # how often for the first page
@@ -78,9 +78,9 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 async def registered(node: Node, leaf: Leaf, segment: str = "leaf") -> Keeper:
     async with asyncio.timeout(PATIENCE_S):
-        while segment not in node.keepers or node.keepers[segment].listing is None:  # noqa: ASYNC110
+        while segment not in node.calls.keepers or node.calls.keepers[segment].listing is None:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-    return node.keepers[segment]
+    return node.calls.keepers[segment]
 
 
 def listed(keeper: Keeper) -> Items:

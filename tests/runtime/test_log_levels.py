@@ -97,14 +97,14 @@ async def test_a_request_cancelled_while_it_waits_for_the_level_is_never_sent(he
     await open_gate(here, "web", "debug")
     await log_at(here, "web", "debug").result()
     assert "never" not in (await here.tally("web"))["begun"]
-    assert here.node.keepers["web"].link.booked == 0
+    assert here.node.calls.keepers["web"].link.booked == 0
 
 
 async def test_a_server_lost_while_the_request_waits_gets_it_when_it_is_back(here: Place) -> None:
     await hold(here, "pipe", "debug")
     asked = log_at(here, "pipe", "debug")
     await until_waiting(here, "pipe", "debug")
-    await here.node.keepers["pipe"].restart()
+    await here.node.calls.keepers["pipe"].restart()
     assert (await asked.result())["content"][0]["text"] == "logged"
 
 

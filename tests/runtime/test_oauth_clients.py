@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ import pytest
 from interlock.config.plan import OAuthPlan
 from interlock.protocol.oauth.client import Client
 from interlock.protocol.oauth.discovery import AuthorizationServer
-from interlock.runtime.credentials.client_registration import Clients, Identity
+from interlock.runtime.credentials.client_registration import Clients
 from interlock.runtime.credentials.errors import TokenRefused, Unobtainable
 from interlock.runtime.credentials.secret_references import Revealer
 from interlock.runtime.credentials.token_store import Grant, Records
@@ -52,8 +53,7 @@ class Room:
         self.clock = SetClock()
         self.secrets = Secrets(folder)
         self.records = Records(self.secrets, self.clock)
-        self.identity = Identity("Interlock x")
-        self.identity.callback = CALLBACK
+        self.identity: Any = SimpleNamespace(name="Interlock x", callback=CALLBACK, document=None)
         self.clients = Clients(self.records, self.identity, Revealer(self.secrets, self.clock))
         self.registrar: Any = Registrar()
 

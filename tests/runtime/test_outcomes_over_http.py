@@ -64,10 +64,10 @@ async def test_a_call_that_may_have_been_made_is_not_said_to_be_unsent_and_stays
         config.write_text(f'{BUDGET}[servers.plant]\nurl = "http://127.0.0.1:{port}/mcp"\n')
         clock = AheadClock()
         plan = load(config, os.environ, {"data": str(tmp_path / "data")}).plan
-        node = Node(plan, lambda operations, authenticate: None, clock)
-        await node.start(listen=False)
+        node = Node(plan, lambda operations, authenticate: None, clock, listen=False)
+        await node.open()
         try:
-            await node.settle(SECONDS)
+            await node.readiness.settle(SECONDS)
             here = Place(node, clock)
             here.principals["client:agent"] = Principal("client:agent", budget=plan.access[0].budget)
             error = await here.call("plant.write", who="client:agent").error()
@@ -75,4 +75,4 @@ async def test_a_call_that_may_have_been_made_is_not_said_to_be_unsent_and_stays
             await here.call("plant.write", who="client:agent").error()
             assert len(done) == calls
         finally:
-            await node.stop()
+            await node.close()

@@ -40,8 +40,8 @@ async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def own(here: Place) -> AsyncIterator[PersonalLinks]:
-    link = here.node.keepers["web"].link
-    links = PersonalLinks(link.plan, here.node._workshop, here.node.link_events, Granted, vendor_meta=False)
+    link = here.node.calls.keepers["web"].link
+    links = PersonalLinks(link.plan, here.node.links.workshop, here.node.calls.link_events, Granted, vendor_meta=False)
     link.personal = links
     yield links
     link.personal = None
@@ -68,7 +68,7 @@ async def sent(here: Place, asked: Asked) -> None:
 async def test_the_first_call_of_a_user_takes_room_on_their_link_and_not_on_the_nodes(
     here: Place, own: PersonalLinks
 ) -> None:
-    node_link = here.node.keepers["web"].link
+    node_link = here.node.calls.keepers["web"].link
     asked = gated(here, "ada", "first")
     assert node_link.booked == 1
     await sent(here, asked)
@@ -85,13 +85,13 @@ async def test_the_first_call_of_a_user_is_set_aside_on_their_link_when_it_is_pa
     assert (len(link.aside), link.in_flight, link.booked) == (1, {}, 0)
     answered = here.again("web__interview", arguments, said, filled(said), who="ada")
     assert (await answered.result())["resultType"] == "complete"
-    assert (link.aside, link.in_flight, link.booked, here.node.keepers["web"].link.booked) == ({}, {}, 0, 0)
+    assert (link.aside, link.in_flight, link.booked, here.node.calls.keepers["web"].link.booked) == ({}, {}, 0, 0)
 
 
 async def test_a_users_link_that_has_no_room_takes_no_first_call_either(
     here: Place, own: PersonalLinks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    guard = here.node.dispatch.guard
+    guard = here.node.calls.dispatch.guard
     monkeypatch.setattr(guard, "calls_max", 1)
     (availability,) = [check for check in guard.checks if check.name == "availability"]
     monkeypatch.setattr(availability, "_calls_max", 1)

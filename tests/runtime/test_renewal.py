@@ -51,14 +51,14 @@ async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]
 
 @pytest.fixture
 def link(here: Place, monkeypatch: pytest.MonkeyPatch) -> Link:
-    link = here.node.keepers["web"].link
+    link = here.node.calls.keepers["web"].link
     monkeypatch.setattr(link, "renewable", True)
     return link
 
 
 def renewed_by(here: Place, link: Link, monkeypatch: pytest.MonkeyPatch, *answers: Callable[[], Any]) -> Renewal:
     renewal = Renewal(link, Desk(*answers), here.clock, lambda: None)
-    monkeypatch.setattr(here.node.keepers["web"], "_renewal", renewal)
+    monkeypatch.setattr(here.node.calls.keepers["web"], "_renewal", renewal)
     return renewal
 
 

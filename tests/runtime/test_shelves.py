@@ -537,7 +537,7 @@ async def test_clients_are_told_when_an_operators_word_changes_what_they_see() -
     link, offered = house.link("s"), listing(tool("bare"))
     await house.catalog.stock(link, offered)
     told = len(house.told)
-    house.catalog.rulings = Ruled("read_only")
+    house.catalog._rulings = Ruled("read_only")
     house.catalog.reconsider("s")
     await house.catalog.stock(link, offered)
     assert house.told[told:] == [frozenset({"tools"})]

@@ -43,7 +43,7 @@ async def received(here: Place, link: str) -> list[int]:
 
 
 def link_of(here: Place, segment: str) -> Link:
-    return here.node.keepers[segment].link
+    return here.node.calls.keepers[segment].link
 
 
 @pytest.mark.parametrize("segment", ["web", "sse", "pipe"])

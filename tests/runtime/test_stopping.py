@@ -22,9 +22,13 @@ async def started(folder: Path, behaviour: str, count: int = 1) -> tuple[Node, l
     config = folder / "interlock.toml"
     names = [f"it{number}" for number in range(count)]
     config.write_text("".join(f"[servers.{name}]\ncommand = {json.dumps(raw(behaviour))}\n" for name in names))
-    node = Node(load(config, os.environ, {"data": str(folder / "data")}).plan, lambda operations, authenticate: None)
-    await node.start(listen=False)
-    return node, [node.keepers[name] for name in names]
+    node = Node(
+        load(config, os.environ, {"data": str(folder / "data")}).plan,
+        lambda operations, authenticate: None,
+        listen=False,
+    )
+    await node.open()
+    return node, [node.calls.keepers[name] for name in names]
 
 
 async def stop_timed(keeper: Keeper) -> float:
@@ -42,7 +46,7 @@ async def stop_after_each_turn(folder: Path) -> None:
         await asyncio.sleep(0)
     times = await asyncio.gather(*stops)
     tasks = [keeper._task for keeper in keepers]
-    await node.stop()
+    await node.close()
     for turns, (task, took) in enumerate(zip(tasks, times, strict=True)):
         assert task is not None
         assert task.done(), f"after {turns} turns the link lives on"
@@ -61,7 +65,7 @@ async def test_a_child_that_is_being_ended_when_the_node_stops_is_waited_for(
 ) -> None:
     monkeypatch.setattr(child, "TERM_GRACE_S", 0.5)
     node, (keeper,) = await started(tmp_path, "echo,stubborn")
-    await node.settle(20)
+    await node.readiness.settle(20)
     pid = keeper.link.pid
     assert pid is not None
     await keeper.restart()
@@ -71,4 +75,4 @@ async def test_a_child_that_is_being_ended_when_the_node_stops_is_waited_for(
     await keeper.stop()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-    await node.stop()
+    await node.close()

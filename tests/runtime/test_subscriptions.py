@@ -59,12 +59,12 @@ async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hall]:
 async def leaving(here: Hall) -> AsyncIterator[None]:
     """Nobody stays after a test."""
     yield
-    for session in list(here.node.sessions.by_id.values()):
-        here.node.sessions.close(session, "the test is over")
-    for listener in list(here.node.modern.listeners):
-        here.node.modern.stop_listening(listener)
-    assert here.node.audience._watching == {}
-    held = [keeper.subscriptions for keeper in here.node.keepers.values()]
+    for session in list(here.node.fronts.sessions.by_id.values()):
+        here.node.fronts.sessions.close(session, "the test is over")
+    for listener in list(here.node.fronts.modern.listeners):
+        here.node.fronts.modern.stop_listening(listener)
+    assert here.node.calls.audience._watching == {}
+    held = [keeper.subscriptions for keeper in here.node.calls.keepers.values()]
     assert [one.uris for one in held] == [set()] * len(held)
     await here.until(lambda: all(one._next is None for one in held))
 
@@ -142,8 +142,8 @@ async def test_a_resource_the_server_leaves_out_is_refused(here: Hall, link: str
     both = [client.subscribe(shown(link, own)) for own in (good, bad)]
     assert await both[0].result() == {}
     assert (await both[1].error())["code"] == -32602
-    assert here.node.audience._watching.keys() >= {(link, good)}
-    assert (link, bad) not in here.node.audience._watching
+    assert here.node.calls.audience._watching.keys() >= {(link, good)}
+    assert (link, bad) not in here.node.calls.audience._watching
 
 
 @pytest.mark.parametrize("link", MODERN)
@@ -152,7 +152,7 @@ async def test_a_refused_resource_takes_no_other_along(here: Hall, link: str) ->
     client = LegacyClient(here.node)
     owns = [item(), item("refused"), item(), item("refused"), item()]
     first, *rest = [client.subscribe(shown(link, own)) for own in (item("held"), *owns)]
-    await here.until(lambda: len(here.node.keepers[link].subscriptions._waiting) == 1 + len(owns))
+    await here.until(lambda: len(here.node.calls.keepers[link].subscriptions._waiting) == 1 + len(owns))
     for one in await held_gates(here, link):
         await here.open(link, one)
     assert await first.result() == {}
@@ -223,21 +223,21 @@ async def test_whoever_leaves_before_the_answer_leaves_no_subscription(here: Hal
     client, own = LegacyClient(here.node), item("held")
     client.subscribe(shown(link, own))
     await here.until_held(link, own)
-    here.node.sessions.close(client.session, "gone")
+    here.node.fronts.sessions.close(client.session, "gone")
     await here.open(link, gate_of(own))
     async with asyncio.timeout(SECONDS):
         while any(own in one for one in await here.open_filters(link)) or (await here.tally(link))["held"]:
             pass
-    assert own not in here.node.keepers[link].subscriptions.uris
+    assert own not in here.node.calls.keepers[link].subscriptions.uris
 
 
 async def test_whoever_leaves_before_a_legacy_server_answered_leaves_no_subscription(here: Hall) -> None:
     client, own = LegacyClient(here.node), item()
     client.subscribe(shown("old", own))
     async with asyncio.timeout(SECONDS):
-        while own not in here.node.keepers["old"].subscriptions._asking:  # noqa: ASYNC110  (a few turns of the loop)
+        while own not in here.node.calls.keepers["old"].subscriptions._asking:  # noqa: ASYNC110  (a few turns of the loop)
             await asyncio.sleep(0)
-    here.node.sessions.close(client.session, "gone")
+    here.node.fronts.sessions.close(client.session, "gone")
     async with asyncio.timeout(SECONDS):
         while await heard_of(here, own) != ["resources/subscribe", "resources/unsubscribe"]:
             pass
@@ -253,7 +253,7 @@ async def test_a_server_that_is_lost_while_it_is_asked_says_so_and_is_asked_anew
     await client.subscribe(shown("pipe", before)).result()
     asked = client.subscribe(shown("pipe", own))
     await here.until_held("pipe", own)
-    keeper = here.node.keepers["pipe"]
+    keeper = here.node.calls.keepers["pipe"]
     restarts = keeper.link.restarts
     await keeper.restart()
     assert (await asked.error())["message"] == "tool_degraded"
@@ -264,7 +264,7 @@ async def test_a_server_that_is_lost_while_it_is_asked_says_so_and_is_asked_anew
 
 
 async def test_a_server_that_is_away_grants_nothing(here: Hall) -> None:
-    client, keeper = LegacyClient(here.node), here.node.keepers["pipe"]
+    client, keeper = LegacyClient(here.node), here.node.calls.keepers["pipe"]
     restarts = keeper.link.restarts
     await keeper.restart()
     await here.until(lambda: keeper.link.restarts > restarts)

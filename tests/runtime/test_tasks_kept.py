@@ -31,19 +31,19 @@ _ids = itertools.count(1)
 class Here(Place):
     @property
     def tasks(self) -> Tasks:
-        return self.node.dispatch.tasks
+        return self.node.calls.dispatch.tasks
 
     def session(self, who: str) -> Session:
         body = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
         request = Request(b"0", "initialize", Raw(json.dumps(body).encode()))
-        opened = self.node.legacy.initialize(request, Principal(who), "http", None, "auto")
+        opened = self.node.fronts.legacy.initialize(request, Principal(who), "http", None, "auto")
         assert isinstance(opened, Session)
         return opened
 
     def legacy(self, session: Session, method: str, params: Mapping[str, Any]) -> Asked:
         asked = Asked()
         request = Request(str(asked.id).encode(), method, Raw(json.dumps(params).encode()))
-        self.node.legacy.handle(session, request, asked)
+        self.node.fronts.legacy.handle(session, request, asked)
         return asked
 
     async def make(self, who: str, session: Session | None = None, **arguments: Any) -> Asked:
@@ -86,13 +86,13 @@ async def place(folder: Path) -> AsyncIterator[Here]:
     config.write_text("\n".join((OPEN, *tables)))
     clock = AheadClock()
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
-    node = Node(plan, lambda operations, authenticate: None, clock)
-    await node.start(listen=False)
+    node = Node(plan, lambda operations, authenticate: None, clock, listen=False)
+    await node.open()
     try:
-        await node.settle(SECONDS)
+        await node.readiness.settle(SECONDS)
         yield Here(node, clock)
     finally:
-        await node.stop()
+        await node.close()
 
 
 async def made(asked: Asked) -> str:

@@ -83,8 +83,7 @@ async def authenticate(request: Request) -> str | None:
 async def door_at(folder: Path, *, guarded: bool = True, **rules: Any) -> AsyncIterator[Door]:
     async with desk_at(folder, **rules) as desk:
         judge = KnowsOneWord()
-        deciding = Deciding(desk.inbox, desk.clock, OWN_ID)
-        deciding.judge = judge
+        deciding = Deciding(desk.inbox, desk.clock, OWN_ID, judge=judge)
         window = Window(desk.inbox, deciding, desk.clock, aggregator_id=OWN_ID, url=lambda: URL)
         app = operator_app(Holder(window), authenticate=authenticate if guarded else None)  # type: ignore[arg-type]
         yield Door(desk, app, judge, deciding)

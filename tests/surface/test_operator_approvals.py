@@ -128,7 +128,7 @@ async def test_what_is_no_proof_at_all_is_a_bad_request_and_changes_nothing(tmp_
 
 async def test_without_anybody_to_judge_nothing_is_approved(tmp_path: Path) -> None:
     async with door_at(tmp_path) as door:
-        door.deciding.judge = None
+        door.deciding._judge = None
         raised = await door.desk.raised()
         body = {"decision": "approve", "proof": signed(raised.id, "d1")}
         refused = await door.ask("POST", f"/approvals/{raised.id}", body=body)

@@ -18,6 +18,7 @@ from interlock.config.plan import AnchorPlan
 from interlock.protocol.approvals.approval import Approval, Kind, Source
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.webauthn.party import maybe_party
+from interlock.runtime.approvals.decisions import Deciding
 from interlock.runtime.approvals.views import Window
 from interlock.runtime.trust.anchors import Anchors
 from interlock.runtime.trust.approval_proofs import Judge
@@ -74,10 +75,8 @@ async def passkeyed(folder: Path, *people: Authenticator, url: str = URL) -> Asy
         anchors.load()
         desk = PasskeyDesk(anchors, lines, clock, lambda: url)  # type: ignore[arg-type]
         judge = Judge(door.desk.store.kv, clock, anchors, lambda: maybe_party(url))
-        door.deciding.judge = judge
-        holder = Holder(
-            Window(door.desk.inbox, door.deciding, clock, aggregator_id=OWN_ID, url=desk.url, passkeys=desk)
-        )
+        deciding = door.deciding = Deciding(door.desk.inbox, clock, OWN_ID, judge=judge)
+        holder = Holder(Window(door.desk.inbox, deciding, clock, aggregator_id=OWN_ID, url=desk.url, passkeys=desk))
         holder.passkeys = desk  # type: ignore[attr-defined]
         door.app = operator_app(holder, authenticate=authenticate)  # type: ignore[arg-type]
         yield Passkeyed(door, desk, lines)

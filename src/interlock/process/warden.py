@@ -61,11 +61,11 @@ class Warden:
         """Of the helper, while it lives."""
         return None if self._transport is None else self._transport.get_pid()
 
-    async def start(self) -> None:
+    async def open(self) -> None:
         await self._spawn()
         self._keeper = asyncio.create_task(self._keep())
 
-    async def stop(self) -> None:
+    async def close(self) -> None:
         """Let the helper end what is still guarded, and wait for it."""
         if self._keeper is not None:
             self._keeper.cancel()

@@ -35,13 +35,13 @@ async def _node(folder: Path, shared: Store, tree: str = "default") -> AsyncIter
         ax=AxPlan(tree=tree),
     )
     node = Node(plan, lambda operations, authenticate: operator_app(operations, authenticate=authenticate))
-    node.registrar._leases = Leases(shared.kv, node.clock, node.identity.aggregator_id, tree)
-    await node.start()
-    where = urlsplit(node.url)
+    node.links.registrar._leases = Leases(shared.kv, node.stores.clock, node.stores.identity.aggregator_id, tree)
+    await node.open()
+    where = urlsplit(node.stores.addresses.public)
     try:
         yield SimpleNamespace(host=where.hostname, port=where.port, node=node)
     finally:
-        await node.stop()
+        await node.close()
 
 
 async def _register(at: Any, **options: Any) -> Bare:
@@ -79,7 +79,7 @@ async def test_a_subserver_of_one_aggregator_is_refused_by_the_other(tmp_path: P
                 await _register(b, subserver_id=first.subserver_id)
             assert (refused.value.error["code"], refused.value.error["message"]) == (32113, "split_brain")
             holder = refused.value.error["data"]["holder_aggregator_id"]
-            assert holder == a.node.identity.aggregator_id
+            assert holder == a.node.stores.identity.aggregator_id
             assert (await first.beat())["status"] == "ok"
             elsewhere = await _register(c, subserver_id=first.subserver_id)
             await first.request("mcpax/deregister", {"session_id": first.session["session_id"]})
@@ -138,8 +138,10 @@ async def test_a_node_is_the_same_after_a_stop_a_crash_and_an_upgrade_and_a_copy
         async with _node(tmp_path / "a", shared) as a, _node(tmp_path / "b", shared) as b:
             seen = set()
             for how in ("stopped", "killed", "upgraded", "last"):
-                async with _below(home, a.node.url) as node:
-                    await _until(lambda: "edge" in a.node.keepers and not a.node.keepers["edge"].link.standing.reason)
+                async with _below(home, a.node.stores.addresses.public) as node:
+                    await _until(
+                        lambda: "edge" in a.node.calls.keepers and not a.node.calls.keepers["edge"].link.standing.reason
+                    )
                     registration = a.node.operations.links.get("edge").registration
                     assert registration is not UNSET
                     seen.add(registration.subserver_id)
@@ -150,12 +152,12 @@ async def test_a_node_is_the_same_after_a_stop_a_crash_and_an_upgrade_and_a_copy
                         copied = tmp_path / "copied"
                         (copied / "data").mkdir(parents=True)
                         shutil.copy(identity, copied / "data" / "identity.json")
-                        async with _below(copied, b.node.url) as copy:
+                        async with _below(copied, b.node.stores.addresses.public) as copy:
                             shown = await asyncio.to_thread(wait_parent, copy, {"state": "waiting"})
                             assert shown["reason"].startswith("split_brain")
                             assert "was the data folder copied?" in shown["next_step"]
-                        assert "edge" not in b.node.keepers
-                        assert a.node.keepers["edge"].link.standing.state.value == "ready"
+                        assert "edge" not in b.node.calls.keepers
+                        assert a.node.calls.keepers["edge"].link.standing.state.value == "ready"
                 if how == "upgraded":  # whatever a later version writes beside it
                     identity.write_text(json.dumps({**json.loads(identity.read_text()), "made_by": "9.9.9"}))
             assert seen == {json.loads(identity.read_text())["aggregator_id"]}

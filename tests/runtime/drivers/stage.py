@@ -102,18 +102,18 @@ class Stage:
         self.failing: InstallFailed | None = None
         self.installed: Installed | None = None  # instead of the recording server
         self.shop = Shop(
-            plan=node.plan.drivers,
-            data=node.plan.data,
-            workshop=node._workshop,
-            link_events=node.link_events,
-            keepers=node.keepers,
-            kv=node.store.kv,
+            plan=node.stores.current.plan.drivers,
+            data=node.stores.current.plan.data,
+            workshop=node.links.workshop,
+            link_events=node.calls.link_events,
+            keepers=node.calls.keepers,
+            kv=node.stores.store.kv,
             install=self._install,
-            holder_for=node.desk.holder,
+            holder_for=node.links.credentials.holder,
             vault=Vault(
-                store=node.desk.secrets,
-                clock=node.clock,
-                record=node.recorder.add_line,
+                store=node.links.credentials.secrets,
+                clock=node.stores.clock,
+                record=node.stores.recorder.add_line,
                 workspace="here",
                 environment=os.environ,
             ),
@@ -217,11 +217,11 @@ async def staged(folder: Path, clock: SystemClock | None = None) -> AsyncIterato
     config = folder / "interlock.toml"
     config.write_text("")
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
-    node = Node(plan, lambda *_: None, clock)
-    await node.start(listen=False)
+    node = Node(plan, lambda *_: None, clock, listen=False)
+    await node.open()
     stage = Stage(folder, node)
     try:
         yield stage
     finally:
         await stage.close()
-        await node.stop()
+        await node.close()

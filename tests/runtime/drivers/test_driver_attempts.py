@@ -113,7 +113,7 @@ async def test_the_first_caller_may_leave_without_ending_what_was_started_for_th
     instance = provider._instances.maybe(None)  # type: ignore[union-attr]
     assert instance is not None
     provider._instances.rest(instance)  # type: ignore[union-attr]
-    await until(lambda: stage.node.keepers["driven-mcp@1"].link.pid is None, 5)
+    await until(lambda: stage.node.calls.keepers["driven-mcp@1"].link.pid is None, 5)
     leaving = asyncio.create_task(provider.acquire(caller()))
     await until(lambda: len(stage.log.starts) == 2)
     leaving.cancel()

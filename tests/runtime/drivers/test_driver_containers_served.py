@@ -38,7 +38,7 @@ async def test_a_container_that_serves_http_is_met_where_its_port_is_published(t
         await settled(provider)
         await until(lambda: provider.state in (DriverState.READY, DriverState.UNAVAILABLE, DriverState.REJECTED))
         assert provider.state is DriverState.READY, (provider.reason, provider.problems)
-        (keeper,) = [each for key, each in stage.node.keepers.items() if key.startswith("driven-mcp@1")]
+        (keeper,) = [each for key, each in stage.node.calls.keepers.items() if key.startswith("driven-mcp@1")]
         assert keeper.link.transport == "http"
         pid = keeper.link.pid
         assert pid is not None

@@ -35,7 +35,7 @@ DAY = datetime.timedelta(days=1)
 @pytest_asyncio.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     async with staged(tmp_path) as stage:
-        await stage.node.desk.set_secret("acme-api-key", "the-key-of-acme")
+        await stage.node.links.credentials.set_secret("acme-api-key", "the-key-of-acme")
         yield stage
 
 
@@ -221,7 +221,7 @@ async def test_an_expired_login_is_noticed_once_kept_and_over_with_another_secre
         assert isinstance(await again.acquire(caller()), DriverError)
         assert len(there.requests) == before
         there.refusal = None
-        await stage.node.desk.set_secret("acme-api-key", "another-key-of-acme")
+        await stage.node.links.credentials.set_secret("acme-api-key", "another-key-of-acme")
         assert again.on_secret("acme-api-key") == ("driven-mcp@1",)
         await until(lambda: again.state is DriverState.READY)
         lease = await lent(again)

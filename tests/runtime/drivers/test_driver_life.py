@@ -34,7 +34,7 @@ async def stage(tmp_path: Path, clock: AheadClock) -> AsyncIterator[Stage]:
 
 
 def is_asleep(stage: Stage) -> bool:
-    return stage.node.keepers[KEY].link.standing.state is LinkState.ASLEEP
+    return stage.node.calls.keepers[KEY].link.standing.state is LinkState.ASLEEP
 
 
 @pytest.mark.req("AIP-transport-2")
@@ -102,7 +102,7 @@ async def test_a_server_does_not_fall_asleep_while_a_call_is_under_way(stage: St
 @pytest.mark.req("AIP-transport-3")
 async def test_a_server_does_not_fall_asleep_while_somebody_watches_a_resource(stage: Stage, clock: AheadClock) -> None:
     provider = await settled(stage.provider(**SECOND))
-    keeper = stage.node.keepers[KEY]
+    keeper = stage.node.calls.keepers[KEY]
     keeper.subscriptions.uris.add("file:///a")
     clock.ahead += 10
     instance = provider._instances.maybe(None)  # type: ignore[union-attr]
@@ -174,7 +174,7 @@ async def test_a_lazy_driver_that_changed_since_it_was_checked_is_checked_at_onc
 async def test_what_is_kept_of_a_check_holds_no_word_of_the_server(stage: Stage) -> None:
     options = stage.tools({"name": "echo", "description": "WORDS OF THE SERVER"})
     await settled(stage.provider(*options))
-    entry = await stage.node.store.kv.get("driver_snapshots", KEY, stage.node.clock.wall())
+    entry = await stage.node.stores.store.kv.get("driver_snapshots", KEY, stage.node.stores.clock.wall())
     assert entry is not None
     assert b"WORDS" not in entry.value
     assert set(json.loads(entry.value)["tools"]) == {"echoes"}
@@ -186,7 +186,7 @@ async def test_a_tool_that_goes_away_rejects_the_driver_before_its_next_call(sta
     (await lent(provider)).release()
     stage.tools({"name": "other"})
     os.kill(stage.log.pids[0], signal.SIGUSR1)
-    keeper = stage.node.keepers[KEY]
+    keeper = stage.node.calls.keepers[KEY]
     await until(lambda: keeper._relists)
     error = await provider.acquire(caller())
     assert isinstance(error, DriverError)
@@ -283,7 +283,7 @@ async def test_a_replaced_driver_ends_its_calls_before_its_process(stage: Stage)
     await leaving
     assert not alive(stage.log.pids[0])
     assert alive(stage.log.pids[1])
-    assert stage.node.keepers[KEY].link.pid == stage.log.pids[1]
+    assert stage.node.calls.keepers[KEY].link.pid == stage.log.pids[1]
 
 
 async def test_a_list_that_takes_long_to_check_holds_up_nobody_else(
@@ -318,7 +318,7 @@ async def test_a_driver_that_ended_starts_nothing_and_keeps_nobody_waiting(stage
         assert (error.code, error.retryable) == ("tool_unavailable", True)
     assert provider.maybe_ready(caller()) is None
     assert not any(map(alive, stage.log.pids))
-    assert stage.node.keepers == {}
+    assert stage.node.calls.keepers == {}
 
 
 async def test_a_sleeping_driver_is_shown_as_such_and_its_lists_make_no_other_list_old(stage: Stage) -> None:
@@ -326,4 +326,4 @@ async def test_a_sleeping_driver_is_shown_as_such_and_its_lists_make_no_other_li
     await until(lambda: is_asleep(stage), 5)
     (shown,) = stage.node.operations.links.list_all().links
     assert (shown.state, shown.tools) == ("asleep", 0)
-    assert stage.node.stock._ttl_ms(None) > 50_000
+    assert stage.node.fronts.lists._ttl_ms(None) > 50_000

@@ -50,7 +50,7 @@ async def test_an_operator_may_leave_the_major_version_away(stage: Stage) -> Non
 async def test_an_idle_server_ends_and_the_next_call_starts_another(stage: Stage) -> None:
     provider = await settled(stage.provider(metadata={"idle_timeout_ms": 1000}))
     (pid,) = stage.log.pids
-    keeper = stage.node.keepers["driven-mcp@1"]
+    keeper = stage.node.calls.keepers["driven-mcp@1"]
     await until(lambda: keeper.link.standing.state is LinkState.ASLEEP, 3)
     assert not alive(pid)
     assert provider.state is DriverState.READY

@@ -95,7 +95,7 @@ async def test_a_server_declared_as_sse_that_moved_to_streamable_http_is_reached
     with serving(raw("echo", "--era", "legacy")) as url:
         provider = await settled(remote(stage, url, "sse"))
         assert provider.state is DriverState.READY
-        assert stage.node.keepers[KEY].link.transport == "http"
+        assert stage.node.calls.keepers[KEY].link.transport == "http"
         (warning,) = [problem for problem in provider.problems if problem.code == "transport_mismatch"]
         assert warning.severity == "warning"
         assert "http" in warning.message
@@ -109,7 +109,7 @@ async def test_a_server_declared_as_http_that_only_speaks_sse_is_reached_with_a_
     with serving(raw("echo", "--era", "legacy")) as url:
         provider = await settled(remote(stage, url.replace("/mcp", "/sse"), "http"))
         assert provider.state is DriverState.READY
-        assert stage.node.keepers[KEY].link.transport == "sse"
+        assert stage.node.calls.keepers[KEY].link.transport == "sse"
         assert "transport_mismatch" in [problem.code for problem in provider.problems]
 
 
@@ -118,7 +118,7 @@ async def test_a_refused_credential_is_no_reason_to_try_the_other_transport(stag
     with serving(raw("echo", "--era", "legacy", "--token", "secret")) as url:
         async with Wire(url) as wire:
             auth = {"type": "bearer", "secret": "WRONG"}
-            await stage.node.desk.set_secret("wrong", "not-it")
+            await stage.node.links.credentials.set_secret("wrong", "not-it")
             server = {"kind": "remote", "url": wire.url, "auth": auth}
             provider = await settled(stage.provider(server=server, transport="http", **ONCE))
             assert provider.state is DriverState.UNAUTHED
@@ -146,7 +146,7 @@ async def test_a_server_that_cannot_be_reached_is_not_tried_with_the_other_trans
 
 
 async def test_a_query_with_a_secret_is_part_of_the_url_on_the_wire_alone(stage: Stage) -> None:
-    await stage.node.desk.set_secret("api-key", "s3cret&more")
+    await stage.node.links.credentials.set_secret("api-key", "s3cret&more")
     with serving(raw("echo", "--era", "legacy")) as url:
         async with Wire(url) as wire:
             server = {"kind": "remote", "url": wire.url, "query": {"key": "${secrets.API_KEY}"}}

@@ -99,9 +99,9 @@ async def test_a_tenant_for_whom_there_is_no_room_waits_and_is_then_refused(stag
 async def test_a_tenants_process_is_gone_when_it_was_idle_and_the_driver_stays_ready(stage: Stage) -> None:
     provider = await settled(stage.provider(metadata={"isolation": "tenant", "idle_timeout_ms": 1000}))
     pid = await pid_of(stage, provider, "ada")
-    assert len(stage.node.keepers) == 2
+    assert len(stage.node.calls.keepers) == 2
     await until(lambda: not alive(pid), 5)
-    await until(lambda: list(stage.node.keepers) == [KEY])
+    await until(lambda: list(stage.node.calls.keepers) == [KEY])
     assert provider.state is DriverState.READY
     assert await pid_of(stage, provider, "ada") != pid
 

@@ -22,7 +22,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 def spoken(stage: Stage) -> str | None:
-    facts = stage.node.keepers[KEY].link.facts
+    facts = stage.node.calls.keepers[KEY].link.facts
     return facts.version if facts is not None else None
 
 

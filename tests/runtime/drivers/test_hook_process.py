@@ -60,7 +60,7 @@ class Bench:
         digests = {each.name: digest_of(each) for each in folder.iterdir()}
         home = self.stage.folder / "data" / "homes" / "_hooks" / str(number)
         plan = HookPlan(name=f"d{number}@1", folder=folder, home=home, digests=digests, **changed)
-        process = HookProcess(plan, self.stage.node._workshop)
+        process = HookProcess(plan, self.stage.node.links.workshop)
         self.made.append(process)
         return process
 
@@ -335,7 +335,7 @@ async def test_what_it_says_of_itself_is_read(bench: Bench) -> None:
 
 
 async def test_without_a_sandbox_it_runs_only_where_the_operator_said_so(bench: Bench) -> None:
-    bare = msgspec.structs.replace(bench.stage.node._workshop, sandboxes=None)
+    bare = msgspec.structs.replace(bench.stage.node.links.workshop, sandboxes=None)
     process = bench.hook("{}")
     process._workshop = bare
     with pytest.raises(SandboxFailed, match="sandbox_unavailable"):

@@ -80,7 +80,7 @@ async def test_a_failed_check_makes_the_driver_unavailable_and_a_passed_one_read
 @pytest.mark.req("AIP-30.health-1")
 async def test_a_check_does_not_wake_a_server(stage: Stage) -> None:
     provider = await settled(stage.provider(health_check={"method": "ping"}, metadata={"idle_timeout_ms": 1000}))
-    await until(lambda: stage.node.keepers[KEY].link.standing.state is LinkState.ASLEEP, 5)
+    await until(lambda: stage.node.calls.keepers[KEY].link.standing.state is LinkState.ASLEEP, 5)
     assert await provider.look() is None
     assert len(stage.log.starts) == 1
     assert provider.passed_at is None
@@ -119,7 +119,7 @@ async def test_more_than_a_hundred_lines_of_noise_before_the_first_message_end_i
     provider = await settled(stage.provider("--banner", "101", connection_options={"max_retries": 0}))
     assert provider.state is DriverState.UNAVAILABLE
     assert "more than 100 messages that are not JSON-RPC" in (provider.reason or "")
-    await until(lambda: stage.node.keepers[KEY].link.pid is None)
+    await until(lambda: stage.node.calls.keepers[KEY].link.pid is None)
 
 
 @pytest.mark.req("AIP-transport-6")

@@ -19,7 +19,7 @@ from interlock.protocol.jose.errors import Invalid, Reason
 from interlock.protocol.jose.jwt import Jwt, read_jwt_untrusted
 from interlock.protocol.mcp.methods import TOOLS_CALL
 from interlock.protocol.oauth.challenge import challenge, is_bearer, maybe_bearer
-from interlock.protocol.oauth.resource import metadata_document, metadata_url
+from interlock.protocol.oauth.resource import metadata_document, metadata_paths, metadata_url
 from interlock.protocol.oauth.scopes import DEFAULT_SCOPES, basic, granted_scope, scope_to_ask
 from interlock.runtime.access.introspection import BELIEVED_S, Introspector
 from interlock.runtime.access.refusal import Refusal
@@ -71,30 +71,42 @@ class Bearers:
         issuers: tuple[IssuerPlan, ...],
         rules: tuple[AccessRule, ...],
         *,
-        resource: str,
+        resource: Callable[[], str],
         node_name: str,
         book: Book,
         view: Callable[[ViewKey], View],
         recorder: Recorder,
         clock: Clock,
     ) -> None:
+        """`resource`: the URL that tokens are for, known when the sockets are bound."""
         self._fetcher = Fetcher()
-        self._issuers = {plan.url: _Issuer(plan, resource, self._fetcher, clock) for plan in issuers}
-        self._asked = next((each for each in self._issuers.values() if each.introspector is not None), None)
-        self.rules = rules  # the [[access]] entries
+        self._plans = issuers
+        self._resource = resource
+        self._node_name = node_name
+        self._issuers: dict[str, _Issuer] = {}
+        self._asked: _Issuer | None = None
+        self._rules = rules  # the [[access]] entries
         self._book = book
         self._view = view
         self._recorder = recorder
         self._clock = clock
         self._under_way: dict[bytes, asyncio.Task[Principal | Refusal]] = {}
+        self._metadata_url = ""
+        self._first_scope = ""
+        self.metadata = b""
+        self.without = self.in_url = Refusal(401, "unauthorised", "an access token is needed")
+
+    async def open(self) -> None:
+        resource = self._resource()
+        self._issuers = {plan.url: _Issuer(plan, resource, self._fetcher, self._clock) for plan in self._plans}
+        self._asked = next((each for each in self._issuers.values() if each.introspector is not None), None)
         self._metadata_url = metadata_url(resource)
         first = tuple(dict.fromkeys(scope for each in self._issuers.values() for scope in basic(each.scopes)))
         self._first_scope = " ".join(first)
-        self.metadata = metadata_document(resource, f"Interlock {node_name}", tuple(self._issuers), first)
+        self.metadata = metadata_document(resource, f"Interlock {self._node_name}", tuple(self._issuers), first)
         self.without = Refusal(
             401, "unauthorised", "an access token is needed", self._challenge(scope=self._first_scope)
         )
-
         self.in_url = Refusal(401, "unauthorised", _IN_URL, self._challenge(error="invalid_token", description=_IN_URL))
 
     async def close(self) -> None:
@@ -106,6 +118,13 @@ class Bearers:
             if issuer.keys is not None:
                 await issuer.keys.close()
         await self._fetcher.close()
+
+    def replan(self, rules: tuple[AccessRule, ...]) -> None:
+        self._rules = rules
+
+    def documents(self) -> dict[str, bytes]:
+        """What says which authorization servers there are, by its path."""
+        return dict.fromkeys(metadata_paths(self._resource()), self.metadata)
 
     async def admit(self, authorization: bytes) -> Principal | Refusal:
         """Whoever holds the token; many requests with one token are one verification."""
@@ -191,12 +210,12 @@ class Bearers:
     def _principal(self, issuer: _Issuer, claims: Claims) -> Principal | Refusal:
         name, roles = principal_name(issuer.name, claims), role_principals(issuer.name, claims)
         if not issuer.scopes:
-            return msgspec.structs.replace(principal_for(name, None, self.rules, roles), issuer=issuer.url)
+            return msgspec.structs.replace(principal_for(name, None, self._rules, roles), issuer=issuer.url)
         scope = granted_scope(claims.scopes, issuer.scopes)
         if scope is None:
             return self._insufficient(issuer, "read")
-        ceiling = principal_for(name, "admin", self.rules, roles).scope
-        principal = principal_for(name, scope, self.rules, roles)
+        ceiling = principal_for(name, "admin", self._rules, roles).scope
+        principal = principal_for(name, scope, self._rules, roles)
         return msgspec.structs.replace(principal, issuer=issuer.url, ceiling=ceiling)
 
     # What is answered

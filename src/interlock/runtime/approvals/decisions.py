@@ -35,13 +35,37 @@ class DriverRulings(Rulings, Protocol):
     async def look(self) -> None:
         """Find out what the folders of drivers are now."""
 
+    def is_current(self, approval: Approval) -> bool:
+        """Whether the folder is still what was shown."""
+
+
+class DriverDecisions:
+    """Where decisions on drivers go, once there are drivers: their modules are not imported before."""
+
+    def __init__(self) -> None:
+        self.maybe: DriverRulings | None = None
+
+    def provide(self, rulings: DriverRulings) -> None:
+        self.maybe = rulings
+
 
 class Deciding:
-    def __init__(self, inbox: Inbox, clock: Clock, aggregator_id: str) -> None:
-        self.judge: Judge | None = None
-        self.rulings: Rulings | None = None
-        self.drivers: DriverRulings | None = None  # of definitions that are drivers
-        self.is_current: Callable[[Approval], bool] = lambda approval: True  # what was shown is still what would run
+    def __init__(
+        self,
+        inbox: Inbox,
+        clock: Clock,
+        aggregator_id: str,
+        *,
+        judge: Judge | None = None,
+        rulings: Rulings | None = None,
+        drivers: DriverDecisions | None = None,
+        is_current: Callable[[Approval], bool] = lambda approval: True,
+    ) -> None:
+        """`rulings`: of the definitions of tools. `is_current`: what was shown of a call is still what would run."""
+        self._judge = judge
+        self._rulings = rulings
+        self._drivers = drivers or DriverDecisions()
+        self._is_call_current = is_current
         self._inbox = inbox
         self._clock = clock
         self._own_id = aggregator_id
@@ -54,8 +78,8 @@ class Deciding:
         if isinstance(open_, Fault):
             return open_
         approval, answer = open_
-        if approval.source is Source.DRIVERS and self.drivers is not None:
-            await self.drivers.look()
+        if approval.source is Source.DRIVERS and self._drivers.maybe is not None:
+            await self._drivers.maybe.look()
         if not self.is_current(approval):
             voided = await self._inbox.void(id, REDEFINED)
             return voided if isinstance(voided, Fault) else refusal_of(voided)
@@ -74,6 +98,13 @@ class Deciding:
             proof=_kept(verified) if verified else None,
         )
         return await self._decided(id, decision, verified.expires_at if verified else None)
+
+    def is_current(self, approval: Approval) -> bool:
+        """Whether what was shown is still what would run."""
+        drivers = self._drivers.maybe
+        if approval.source is Source.DRIVERS and drivers is not None:
+            return drivers.is_current(approval)
+        return self._is_call_current(approval)
 
     def asked(self, id: str, answer: str | None) -> Asked | Fault:
         """What a proof must be about that approves it with this answer."""
@@ -111,15 +142,15 @@ class Deciding:
     async def _judged(self, approval: Approval, answer: str | None, proof: Presented | None) -> Verified | Fault:
         if proof is None:
             return invalid("proof_required", "an approval needs a proof: interlock approve makes one with your key")
-        if self.judge is None:
+        if self._judge is None:
             return invalid("no_anchor", "no [[anchor]] is configured whose proofs would count: see interlock init")
-        return await self.judge.judge(self._asked(approval, answer), proof)
+        return await self._judge.judge(self._asked(approval, answer), proof)
 
     async def _decided(self, id: str, decision: Decision, redeem_until: float | None) -> Approval | Fault:
         decided = await self._inbox.decide(id, decision, redeem_until=redeem_until)
         if isinstance(decided, Fault) or decided.kind is not Kind.DEFINITION:
             return decided
-        rulings = self.drivers if decided.source is Source.DRIVERS else self.rulings
+        rulings = self._drivers.maybe if decided.source is Source.DRIVERS else self._rulings
         if rulings is None:
             return decided
         settled = await rulings.settle(decided)

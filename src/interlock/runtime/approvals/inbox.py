@@ -66,7 +66,6 @@ class Inbox:
         self._index = Index(clock)
         self._raising: dict[Key, asyncio.Task[Approval | Fault]] = {}
         self._work = BackgroundTasks()
-        self._sweeper: asyncio.Task[None] | None = None
 
     # Life
 
@@ -77,17 +76,15 @@ class Inbox:
         for approval in self.listed((Status.USED,)):
             await self.finish(approval.id, Move.LOSE, _LOST)
 
-    def start(self) -> None:
-        self._sweeper = asyncio.get_running_loop().create_task(self._sweep_forever(), name="approvals")
+    def replan(self, rules: Rules) -> None:
+        """For what is raised from now on; what waits keeps its time."""
+        self.rules = rules
 
     def end_listening(self) -> None:
         """Nobody hears of anything further; what is still done is done all the same."""
         self._circle.close()
 
     async def close(self) -> None:
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            await asyncio.gather(self._sweeper, return_exceptions=True)
         await self._work.finish()
         self._circle.close()
 
@@ -205,7 +202,7 @@ class Inbox:
 
     # Inside
 
-    async def _sweep_forever(self) -> None:
+    async def sweep_forever(self) -> None:
         while True:
             await self._index.lapsing.wait()
             await self.sweep()

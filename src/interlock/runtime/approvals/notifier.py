@@ -44,7 +44,7 @@ class Notifier:
         self._lines: dict[str, asyncio.Queue[Notice]] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self) -> None:
+    async def open(self) -> None:
         if not self._channels:
             return
         loop = asyncio.get_running_loop()
@@ -56,7 +56,7 @@ class Notifier:
         await self.close()
         self._channels = dict(channels)
         self.trouble.clear()
-        self.start()
+        await self.open()
 
     async def close(self) -> None:
         tasks, self._tasks = self._tasks, []

@@ -14,6 +14,13 @@ class KeyRevocation:
         self._recorder = recorder
         self._clock = clock
 
+    async def open(self) -> None:
+        """An anchor may have left the configuration while the node was not running. Raises StoreError."""
+        await self.void_unfounded()
+
+    async def close(self) -> None:
+        """Holds nothing open."""
+
     async def revoke(self, ref: str, by: str) -> tuple[str, ...]:
         """By the name of an anchor or a thumbprint; gives the thumbprints, none where nobody has such a key."""
         prints = await self._judge.revoke(ref)

@@ -12,8 +12,8 @@ import asyncio
 import contextlib
 import logging
 import zlib
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 from msgspec import Raw
@@ -26,6 +26,7 @@ from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.approvals.classifications import Ruling, Rulings, Says
 from interlock.runtime.approvals.inbox import Inbox
 from interlock.runtime.base.clock import Clock
+from interlock.runtime.base.feed import AsyncFeed
 from interlock.runtime.catalog.definition import Look, Sight
 from interlock.store.ports import Entry, KeyValue, StoreError
 
@@ -66,9 +67,10 @@ class _Seen:
 
 
 class Definitions:
-    def __init__(self, kv: KeyValue, inbox: Inbox, clock: Clock) -> None:
+    def __init__(self, kv: KeyValue, inbox: Inbox, clock: Clock, ruled: AsyncFeed[str]) -> None:
+        """`ruled` is told the segment of a tool of which something was decided."""
         self.rulings = Rulings(kv, clock)
-        self.on_ruled: list[Callable[[str], Coroutine[Any, Any, None]]] = []  # told the segment of the tool
+        self._ruled = ruled
         self._kv = kv
         self._inbox = inbox
         self._clock = clock
@@ -92,6 +94,9 @@ class Definitions:
                 continue
             if self.rulings.maybe(approval.tool, approval.digest) is None or approval.status is Status.APPROVED:
                 await self.settle(approval)
+
+    async def close(self) -> None:
+        await self.caught_up()
 
     async def caught_up(self) -> None:
         """Until everything that was seen is remembered or asked about."""
@@ -272,8 +277,7 @@ class Definitions:
         """An operator wants to say what a tool is, called or not, denied or not. None: it is not listed there."""
         wanted = self._again.setdefault((segment, tool), asyncio.get_running_loop().create_future())
         try:
-            for look_again in self.on_ruled:
-                await look_again(segment)
+            await self._ruled.publish(segment)
             await self.caught_up()
             return wanted.result() if wanted.done() else None
         finally:
@@ -298,8 +302,8 @@ class Definitions:
             settled = used if isinstance(used, Fault) else await self._inbox.finish(approval.id, Move.SUCCEED)
         else:
             settled = approval
-        for tell in self.on_ruled if approval.target is not None else ():
-            await tell(approval.target or "")
+        if approval.target is not None:
+            await self._ruled.publish(approval.target)
         return settled
 
     async def _accept(self, segment: str, approval: Approval) -> None:

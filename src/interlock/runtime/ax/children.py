@@ -109,7 +109,7 @@ class Nursery:
         self._raised: dict[str, tuple[ChildPlan, asyncio.Task[None]]] = {}  # by segment
         self.waiting: dict[str, Waiting] = {}  # children that are not registered, and why
 
-    def start(self) -> None:
+    async def open(self) -> None:
         loop = asyncio.get_running_loop()
         for child in self._plan.ax.children:
             if child.segment not in self._raised:
@@ -120,9 +120,9 @@ class Nursery:
         """Other children: those that are written as before are not touched."""
         self._plan = plan
         await self._end([one for one, (child, _) in self._raised.items() if child not in plan.ax.children])
-        self.start()
+        await self.open()
 
-    async def stop(self) -> None:
+    async def close(self) -> None:
         await self._end(list(self._raised))
 
     async def _end(self, segments: list[str]) -> None:

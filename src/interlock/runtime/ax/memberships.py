@@ -50,6 +50,7 @@ from interlock.runtime.ax.own_tools import own_shelf
 from interlock.runtime.ax.ownership import Leases
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock, rfc3339
+from interlock.runtime.base.feed import Feed
 from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.base.refusal_log import Refusals
@@ -109,6 +110,7 @@ class Fittings(msgspec.Struct, frozen=True, kw_only=True):
     recorder: Recorder
     budgets: Budgets
     refusals: Refusals
+    subtree: Feed[tuple[str, ...]]  # the aggregators below us; our own parents are told (5.3)
     leases: Leases | None = None  # only in a store that aggregators share (13.4)
 
 
@@ -122,7 +124,7 @@ class Members(ABC):
         )
         self.engine = Registrations(aggregator_id, plan.ax.tree, policy)
         self.drops = Drops()
-        self.on_subtree: list[Callable[[tuple[str, ...]], None]] = []  # our own parents are told (5.3)
+        self._subtree = fittings.subtree
         self._plan = plan
         self._clock = fittings.clock
         self._workshop = fittings.workshop
@@ -176,8 +178,7 @@ class Members(ABC):
                 case Vanished():
                     self._vanish(event)
                 case SubtreeChanged():
-                    for tell in self.on_subtree:
-                        tell(event.subtree_ids)
+                    self._subtree.publish(event.subtree_ids)
                 case _:
                     assert_never(event)
         self._arm()
@@ -402,7 +403,7 @@ class Members(ABC):
         for member in self._members.values():
             member.way.close(GOING_AWAY, "the aggregator is stopping")
 
-    async def stop(self) -> None:
+    async def close(self) -> None:
         self.hang_up()
         for member in list(self._members.values()):
             self._cut(member, LinkState.STOPPED, "the node is stopping")

@@ -62,6 +62,9 @@ class Registrar(Members):
         self._of_contracts: tuple[str, ...] = ()
         self.keep_segments(plan)
 
+    async def open(self) -> None:
+        """Subservers come by themselves."""
+
     def keep_segments(self, plan: Plan) -> None:
         """What the configuration has given away nobody can register."""
         self._configured = tuple(server.segment for server in plan.servers)

@@ -64,10 +64,10 @@ class Recorder:
             except OSError as refused:
                 raise Unavailable(f"the audit log cannot be written: {refused.strerror}") from refused
 
-    def start(self) -> None:
+    async def open(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="audit")
 
-    async def stop(self) -> None:
+    async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -56,6 +56,12 @@ class Refusals:
         self._repeats[who, reason, target] = _Repeats(now, via, method)
         self._write(who, via, method, reason, target)
 
+    async def open(self) -> None:
+        """There is nothing to begin."""
+
+    async def close(self) -> None:
+        self.settle(closing=True)
+
     def settle(self, *, closing: bool = False) -> None:
         """Called about once a second: write what was only counted."""
         now = self._clock.now()

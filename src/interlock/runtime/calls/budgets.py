@@ -62,7 +62,7 @@ def is_limited(plan: Plan) -> bool:
 class Budgets:
     def __init__(self, declared: Limits, clock: Clock, *, enforced: bool = True) -> None:
         """`enforced`: whether anybody has a budget."""
-        self.declared = declared  # to every subserver that registers, as far as nothing else is said of it
+        self._declared = declared  # to every subserver that registers, as far as nothing else is said of it
         self.is_enforced = enforced
         self._clock = clock
         self._received: dict[str, Account] = {}  # by tree
@@ -71,7 +71,7 @@ class Budgets:
 
     def limit(self, declared: Limits, *, enforced: bool) -> None:
         """Other limits from now on. What was declared under one holds, also when nothing is limited any more."""
-        self.declared = declared
+        self._declared = declared
         self.is_enforced = self.is_enforced or enforced
 
     # Registrations
@@ -85,7 +85,7 @@ class Budgets:
 
     def for_registration(self, own: Limits | None) -> Limits:
         """What is declared to a subserver now, and holds as long as its session. `own`: of its [[access]] entry."""
-        limits = self.declared if own is None else own.else_(self.declared)
+        limits = self._declared if own is None else own.else_(self._declared)
         for account in self._received.values():
             limits = limits.within(account.limits)
         return limits

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from msgspec import Raw
 
+from interlock.process import fd_limit
 from interlock.protocol.jsonrpc.codec import (
     decode_array,
     decode_object,
@@ -110,7 +111,7 @@ class Parking:
         self._clock = clock
         self._later = later or _on_the_loop
         self._key = secrets.token_bytes(32)  # parked calls end with the process, so does the key
-        self.room = PARKED_MAX  # for so many there are descriptors
+        self.room = fd_limit.limit() * 2 // 3  # the rest of the descriptors is for calls that are at work
         self.spaces: dict[str, Space] = {}
         self._handles: dict[Call, str] = {}
         self._of: dict[str, dict[str, Space]] = {}  # principal -> handle -> space, oldest first

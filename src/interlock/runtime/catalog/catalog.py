@@ -27,6 +27,7 @@ from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.items import prompt_item, resource_item, tool_item
 from interlock.protocol.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TOOLS_LIST
 from interlock.protocol.mcp.uri_templates import matches
+from interlock.runtime.base.feed import Feed
 from interlock.runtime.calls.caller import ViewKey
 from interlock.runtime.catalog.incremental import Clashes, Part, Routes, ShownTools, difference, exchanged
 from interlock.runtime.catalog.routes import (
@@ -368,13 +369,14 @@ class Catalog:
         on_metadata: Callable[[frozenset[str]], None] = lambda kinds: None,
         *,
         checks_for: ChecksFor,
+        rulings: Rulings = NO_RULINGS,
+        redefined: Feed[tuple[Changed, ...]] | None = None,
     ) -> None:
         """Told are the kinds of lists; `on_metadata` where only what MCP-AX says of the tools changed."""
         self._plan = plan
         self._checks_for = checks_for
-        self.rulings: Rulings = NO_RULINGS
-        self.on_redefined: list[Callable[[tuple[Changed, ...]], None]] = []
-        self.on_seen: list[Callable[[Shelf], None]] = []  # of a shelf with definitions to remember or to ask about
+        self._rulings = rulings
+        self._redefined: Feed[tuple[Changed, ...]] = redefined or Feed()
         self._on_change = on_change
         self._on_metadata = on_metadata
         self._shelves: dict[str, Shelf] = {}
@@ -407,11 +409,11 @@ class Catalog:
         self._stocking[ticket] = link
         try:
             said = self._said
-            shelf = await make_shelf(link, listing, self._plan, old, self.rulings, checks_for=self._checks_for)
+            shelf = await make_shelf(link, listing, self._plan, old, self._rulings, checks_for=self._checks_for)
             while said != self._said:  # by rules that hold no more, a tool could be let through that is held by now
                 said = self._said
                 before = msgspec.structs.replace(old, stale=True) if old is not None else None
-                shelf = await make_shelf(link, listing, self._plan, before, self.rulings, checks_for=self._checks_for)
+                shelf = await make_shelf(link, listing, self._plan, before, self._rulings, checks_for=self._checks_for)
         finally:
             left = self._stocking.pop(ticket, None) is None
         if left:
@@ -420,14 +422,13 @@ class Catalog:
             self.drop(link)
             return Stocked(refused=shelf)
         if shelf is not old:
-            for tell_seen in self.on_seen if shelf.seen else ():
-                tell_seen(shelf)
+            if shelf.seen:
+                self._rulings.took(link.segment, shelf.seen, {route.qualified: route for route in shelf.tools})
             shelf = msgspec.structs.replace(shelf, seen=()) if shelf.seen else shelf
             self.place(shelf)
         changed = changes(old, shelf)
         if changed:
-            for tell in self.on_redefined:
-                tell(changed)
+            self._redefined.publish(changed)
         return Stocked(shelf=shelf, changed=changed)
 
     async def stock_again(self, link: Link, listing: Listing) -> None:

@@ -6,7 +6,7 @@ is taken as it is, a registrant is held to MCP-AX, and only an aggregator has an
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final, Protocol
 
@@ -84,6 +84,9 @@ class Rulings(Protocol):
     def waits(self, segment: str) -> frozenset[str]:
         """Tools of which a changed definition waits to be decided."""
 
+    def took(self, segment: str, seen: Iterable[tuple[Sight, Look]], listed: Mapping[str, object]) -> None:
+        """The list was taken over; `seen` is to be remembered or asked about."""
+
 
 class _NoRulings:
     def get(self, tool: str, digest: str) -> ToolClass | None:
@@ -97,6 +100,9 @@ class _NoRulings:
 
     def waits(self, segment: str) -> frozenset[str]:
         return frozenset()
+
+    def took(self, segment: str, seen: Iterable[tuple[Sight, Look]], listed: Mapping[str, object]) -> None:
+        """Nothing is remembered."""
 
 
 NO_RULINGS: Final = _NoRulings()

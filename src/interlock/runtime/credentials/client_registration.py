@@ -5,9 +5,10 @@ What an issuer gave is used with that issuer alone.
 """
 
 from interlock.config.plan import OAuthPlan
-from interlock.protocol.oauth.client import Client, Method, method_for
+from interlock.protocol.oauth.client import CALLBACK_PATH, DOCUMENT_PATH, Client, Method, method_for
 from interlock.protocol.oauth.discovery import AuthorizationServer
-from interlock.protocol.oauth.resource import is_protected
+from interlock.protocol.oauth.resource import is_loopback_url, is_protected
+from interlock.runtime.base.addresses import Addresses
 from interlock.runtime.credentials.authorization_server import Authority, printable
 from interlock.runtime.credentials.errors import TokenRefused, Unobtainable
 from interlock.runtime.credentials.secret_references import Revealer
@@ -15,12 +16,27 @@ from interlock.runtime.credentials.token_store import Grant, Records
 
 
 class Identity:
-    """Where the node is reached by those it sends away. Known once its doors are open."""
+    """Where the node is reached by those it sends away. Known once its sockets are bound."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, addresses: Addresses) -> None:
         self.name = name
-        self.callback: str | None = None  # where a browser comes back to
-        self.document: str | None = None  # where the document about us lies, if anybody can fetch it
+        self._addresses = addresses
+
+    @property
+    def callback(self) -> str | None:
+        """Where a browser comes back to."""
+        return self._addresses.operator.rstrip("/") + CALLBACK_PATH if self._addresses.is_bound else None
+
+    @property
+    def document_url(self) -> str:
+        return self._addresses.public.rstrip("/") + DOCUMENT_PATH
+
+    @property
+    def document(self) -> str | None:
+        """Where the document about us lies, if anybody can fetch it (Client ID Metadata Document 3)."""
+        url = self.document_url
+        is_public = self._addresses.is_bound and url.startswith("https:") and not is_loopback_url(url)
+        return url if is_public else None
 
 
 class Clients:

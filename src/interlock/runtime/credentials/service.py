@@ -10,8 +10,9 @@ from typing import Literal
 
 from interlock.config.plan import Dial, ServerPlan, Spawn
 from interlock.config.references import is_slug
-from interlock.protocol.oauth.client import CALLBACK_PATH, DOCUMENT_PATH, client_document, client_metadata
+from interlock.protocol.oauth.client import DOCUMENT_PATH, client_document, client_metadata
 from interlock.protocol.oauth.resource import is_loopback_url
+from interlock.runtime.base.addresses import Addresses
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.credentials.client_registration import Clients, Identity
 from interlock.runtime.credentials.consents import Consents, Page, Pending
@@ -37,11 +38,11 @@ class BadSecretName(ValueError):
 
 
 class GrantDesk:
-    def __init__(self, data: Path, clock: Clock, node_name: str) -> None:
+    def __init__(self, data: Path, clock: Clock, node_name: str, addresses: Addresses) -> None:
         self._clock = clock
         self.secrets = Secrets(data)
         self.revealer = Revealer(self.secrets, clock)
-        self._identity = Identity(f"Interlock {node_name}")
+        self._identity = Identity(f"Interlock {node_name}", addresses)
         self._consents = Consents(clock)
         records = Records(self.secrets, clock)
         clients = Clients(records, self._identity, self.revealer)
@@ -53,19 +54,12 @@ class GrantDesk:
     async def close(self) -> None:
         await self.secrets.close()
 
-    def settle(self, public_url: str, operator_url: str) -> dict[str, bytes]:
-        """The doors are open. Gives the document about this node that anybody may read, by its path."""
+    def documents(self) -> dict[str, bytes]:
+        """The document about this node that anybody may read, by its path; the sockets are bound."""
         identity = self._identity
-        identity.callback = operator_url.rstrip("/") + CALLBACK_PATH
-        document = public_url.rstrip("/") + DOCUMENT_PATH
-        if document.startswith("https:") and not is_loopback_url(document):  # Client ID Metadata Document 3
-            identity.document = document
-        native = is_loopback_url(identity.callback)
-        return {
-            DOCUMENT_PATH: client_document(
-                document, client_metadata(identity.callback, identity.name, "none", native=native)
-            )
-        }
+        callback = identity.callback or ""
+        metadata = client_metadata(callback, identity.name, "none", native=is_loopback_url(callback))
+        return {DOCUMENT_PATH: client_document(identity.document_url, metadata)}
 
     def holder(self, segment: str, dial: Dial, revealer: Revealer | None = None) -> Holder | None:
         """None for a server whose credential stands in the configuration. `revealer`: where its secrets are its own."""

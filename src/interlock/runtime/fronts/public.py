@@ -63,7 +63,8 @@ class Bearers(Protocol):
 
     without: Refusal  # of a request without a credential
     in_url: Refusal
-    rules: tuple[AccessRule, ...]
+
+    def replan(self, rules: tuple[AccessRule, ...]) -> None: ...
 
     async def admit(self, authorization: bytes) -> Principal | Refusal: ...
 
@@ -72,7 +73,17 @@ class Bearers(Protocol):
 
 
 class PublicDoor:
-    def __init__(self, plan: Plan, tokens: Tokens, legacy: LegacyDesk, modern: ModernDesk, refusals: Refusals) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        tokens: Tokens,
+        legacy: LegacyDesk,
+        modern: ModernDesk,
+        refusals: Refusals,
+        bearers: Bearers | None,
+        also_dismiss: Callable[[], None],
+    ) -> None:
+        """`also_dismiss`: subservers whose credential counts no more."""
         self._tokens = tokens
         self._legacy = legacy
         self._modern = modern
@@ -85,8 +96,8 @@ class PublicDoor:
         self._inspector = Inspector(plan)
         self.protocols: set[McpProtocol] = set()
         self.sse_streams: dict[str, SseStream] = {}
-        self.bearers: Bearers | None = None
-        self.also_dismiss: Callable[[], None] | None = None  # at the door next to this one
+        self.bearers = bearers
+        self._also_dismiss = also_dismiss
         self._waiting = BackgroundTasks()
         self._waiting_bytes = 0
 
@@ -96,7 +107,7 @@ class PublicDoor:
         self._inspector = Inspector(plan)
         self.known_heads.clear()
         if self.bearers is not None:
-            self.bearers.rules = plan.access
+            self.bearers.replan(plan.access)
 
     def _admit_by(self, plan: Plan) -> None:
         self._local = principal_for("local", None, plan.access)
@@ -399,8 +410,7 @@ class PublicDoor:
                 self._dismiss(name, "the credential was revoked")
             elif self._tokens.lapsed(name):
                 self._dismiss(name, None)
-        if self.also_dismiss is not None:
-            self.also_dismiss()
+        self._also_dismiss()
 
     def _dismiss(self, principal: str, ending: str | None) -> None:
         """Without an `ending` the sessions stay: a client that brings a newer token goes on where it was."""

@@ -95,6 +95,9 @@ class Confirmations:
         task.add_done_callback(self._work.discard)
         return call
 
+    async def open(self) -> None:
+        """There is nothing to begin."""
+
     async def close(self) -> None:
         while self._work:
             await asyncio.wait(list(self._work))

@@ -76,6 +76,7 @@ class Gate:
         approvers: Approvers,
         judge: Standing,
         clock: Clock,
+        kv: KeyValue,
         *,
         aggregator_id: str,
         operator_url: Callable[[], str],
@@ -86,6 +87,7 @@ class Gate:
         self._judge = judge
         self.aggregator_id = aggregator_id
         self._clock = clock
+        self._kv = kv
         self.rounds = Rounds(clock, self._not_taken_up)
         self.answers = Answers(
             clock,
@@ -97,13 +99,13 @@ class Gate:
         self._ruled = ruled
         self._underway: set[str] = set()  # approvals that were used and whose calls are not over
 
-    async def open(self, kv: KeyValue) -> None:
+    async def open(self) -> None:
         """The key of the states outlives the node, as approvals do. Raises StoreError."""
         now, key = self._clock.wall(), secrets.token_bytes(KEY_BYTES)
         try:
-            await kv.create(BUCKET, "key", key, now)
+            await self._kv.create(BUCKET, "key", key, now)
         except Conflict:
-            kept = await kv.get(BUCKET, "key", now)
+            kept = await self._kv.get(BUCKET, "key", now)
             key = key if kept is None else kept.value
         self.answers.key = key
 

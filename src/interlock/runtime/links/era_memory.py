@@ -15,15 +15,20 @@ BUCKET: Final = "eras"
 
 
 class EraMemory:
-    def __init__(self) -> None:
+    def __init__(self, kv: KeyValue, clock: Clock) -> None:
+        self._kv = kv
+        self._clock = clock
         self._known: dict[str, Era] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def open(self, kv: KeyValue, clock: Clock) -> None:
-        self._kv, self._clock = kv, clock
-        for entry in await kv.entries(BUCKET, clock.wall()):
+    async def open(self) -> None:
+        """Raises StoreError."""
+        for entry in await self._kv.entries(BUCKET, self._clock.wall()):
             with contextlib.suppress(ValueError):
                 self._known[entry.key] = Era(entry.value.decode())
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def get(self, server: str) -> Era | None:
         return self._known.get(server)

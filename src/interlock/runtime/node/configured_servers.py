@@ -8,6 +8,8 @@ import functools
 from collections.abc import Iterable
 
 from interlock.config.plan import Dial, Plan, ServerPlan
+from interlock.runtime.base.current_plan import CurrentPlan
+from interlock.runtime.base.feed import AsyncFeed
 from interlock.runtime.catalog.catalog import Catalog
 from interlock.runtime.credentials.service import GrantDesk
 from interlock.runtime.links.connector import Workshop
@@ -21,21 +23,26 @@ from interlock.runtime.links.per_user import PersonalLinks
 class Servers:
     def __init__(
         self,
+        current: CurrentPlan,
         link_events: LinkEvents,
         keepers: dict[str, Keeper],
-        personal: dict[str, PersonalLinks],
         catalog: Catalog,
         workshop: Workshop,
         desk: GrantDesk,
+        ruled: AsyncFeed[str],
     ) -> None:
+        """`ruled`: the segment of a tool of which an operator said something new."""
+        self._current = current
+        self.personal: dict[str, PersonalLinks] = {}  # by segment, of servers with a link for each user
         self._link_events = link_events
         self._keepers = keepers
-        self._personal = personal
         self._catalog = catalog
         self._workshop = workshop
         self._desk = desk
+        ruled.subscribe(self._restock_one)
 
-    def start(self, plan: Plan) -> None:
+    async def open(self) -> None:
+        plan = self._current.plan
         self._add(plan, plan.servers)
 
     async def take(self, old: Plan, new: Plan) -> None:
@@ -50,9 +57,15 @@ class Servers:
             if keeper.is_offered and keeper.listing is not None:
                 await self._catalog.stock_again(keeper.link, keeper.listing)
 
-    async def stop(self) -> None:
-        await asyncio.gather(*(personal.stop() for personal in self._personal.values()))
+    async def close(self) -> None:
+        await asyncio.gather(*(personal.stop() for personal in self.personal.values()))
         await asyncio.gather(*(keeper.stop() for keeper in self._keepers.values()))
+
+    async def _restock_one(self, segment: str) -> None:
+        keeper = self._keepers.get(segment)
+        if keeper is not None and keeper.is_offered and keeper.listing is not None:
+            self._catalog.reconsider(segment)
+            await self._catalog.stock_again(keeper.link, keeper.listing)
 
     async def stock(self, link: Link, listing: Listing | None) -> None:
         if listing is None:
@@ -80,14 +93,14 @@ class Servers:
         if isinstance(reach, Dial) and holder is not None and reach.auth is not None and reach.auth.per == "user":
             holder_for = functools.partial(self._desk.holder_for, holder, reach)
             personal = PersonalLinks(server, self._workshop, events, holder_for, vendor_meta=vendor_meta)
-            keeper.link.personal = self._personal[server.segment] = personal
+            keeper.link.personal = self.personal[server.segment] = personal
         return keeper
 
     async def _remove(self, segment: str) -> None:
         """Its tools leave the lists first, so that nobody calls what is going away."""
         keeper = self._keepers[segment]
         self._catalog.drop(keeper.link)
-        personal = self._personal.pop(segment, None)
+        personal = self.personal.pop(segment, None)
         if personal is not None:
             await personal.stop()
         await keeper.stop()

@@ -1,35 +1,67 @@
-"""Where a node's drivers meet the rest of the node. Imported when there is a driver, or an operator asks."""
+"""The drivers of a node and their contracts, without the modules that read them: those take 20 MiB."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from interlock.config.plan import Plan
-from interlock.runtime.drivers.install.locks import Locks
-from interlock.runtime.drivers.provider.factory import Providing
-from interlock.runtime.drivers.registry.contract_tests import Examples
-from interlock.runtime.drivers.registry.operations import DriverDesk
-from interlock.runtime.drivers.registry.registry import Registry
-from interlock.runtime.drivers.registry.trust_requests import Asking
-from interlock.runtime.drivers.registry.updates import Updating
-from interlock.runtime.drivers.workspace.host_facts import this_machine
-from interlock.runtime.drivers.workspace.trust_store import Memory
+from interlock.runtime.drivers.contracts.lazy import LazyContracts
+from interlock.runtime.drivers.registry.service import Drivers
+from interlock.runtime.node.approval_parts import ApprovalParts
+from interlock.runtime.node.call_parts import CallParts
+from interlock.runtime.node.front_parts import FrontParts
+from interlock.runtime.node.link_parts import LinkParts
+from interlock.runtime.node.store_parts import StoreParts
 
 if TYPE_CHECKING:
-    from interlock.runtime.node.node import Node
+    from interlock.runtime.drivers.registry.operations import DriverDesk
+    from interlock.runtime.drivers.registry.registry import Registry
 
 
-def open_drivers(node: "Node", plan: Plan) -> tuple[Registry, DriverDesk]:
-    contracts = node.contracts.get()
-    memory = Memory(node.store.kv, node.clock)
-    registry = Registry(plan, memory, this_machine(plan.data / "packages"))
-    registry.factory = Providing(node, node._workshop, lambda: registry.plan)
-    registry.take = contracts.take
-    registry.offered_problems = lambda: contracts.problems
-    desk = DriverDesk(registry, node.clock, node.recorder.append_now)
-    desk.explain = contracts.explained
-    desk.tester = Examples(node.modern, node.dispatch, node.catalog, node.contracts)
-    desk.updater = Updating(registry, Locks(node.store.kv, node.clock))
-    asking = Asking(node.inbox, desk, node.deciding.is_current)
-    node.deciding.drivers = asking
-    node.deciding.is_current = asking.is_current
-    registry.on_declared = asking.ask
-    return registry, desk
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverParts:
+    contracts: LazyContracts
+    drivers: Drivers
+
+
+def make_driver_parts(
+    plan: Plan,
+    stores: StoreParts,
+    approvals: ApprovalParts,
+    calls: CallParts,
+    links: LinkParts,
+    fronts: FrontParts,
+) -> DriverParts:
+    contracts = LazyContracts(
+        stores.current,
+        catalog=calls.catalog,
+        taken=calls.keepers,
+        link_events=calls.link_events,
+        clock=stores.clock,
+        guard=calls.dispatch.guard,
+        recorder=stores.recorder,
+        keep=links.registrar.keep_contracts,
+        ruled=approvals.ruled,
+    )
+
+    def open_registry(plan: Plan) -> "tuple[Registry, DriverDesk]":
+        from interlock.runtime.drivers.registry.wiring import open_registry
+
+        return open_registry(
+            plan,
+            current=stores.current,
+            kv=stores.store.kv,
+            clock=stores.clock,
+            recorder=stores.recorder,
+            contracts=contracts,
+            catalog=calls.catalog,
+            keepers=calls.keepers,
+            link_events=calls.link_events,
+            dispatch=calls.dispatch,
+            modern=fronts.modern,
+            workshop=links.workshop,
+            credentials=links.credentials,
+            inbox=approvals.inbox,
+            decisions=calls.driver_decisions,
+        )
+
+    return DriverParts(contracts=contracts, drivers=Drivers(plan, open_registry))

@@ -17,6 +17,10 @@ class DoorServer(uvicorn.Server):
         super().__init__(config)
         self.begun = asyncio.Event()
 
+    def end(self) -> None:
+        """No new connections; exchanges under way go on."""
+        self.should_exit = True
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.begun.set()

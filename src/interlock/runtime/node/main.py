@@ -12,8 +12,10 @@ from interlock.operator_api.status import Status
 from interlock.process import fd_limit as descriptors
 from interlock.runtime.fronts.stdio import stdio_front
 from interlock.runtime.fronts.stdio_bridge import SOCKET, bridge
+from interlock.runtime.node.endpoints import OperatorApp
 from interlock.runtime.node.listen import answers
-from interlock.runtime.node.node import READY_S, Node, OperatorApp
+from interlock.runtime.node.node import Node
+from interlock.runtime.node.readiness import READY_S
 from interlock.runtime.node.reload import Read
 
 
@@ -70,12 +72,11 @@ async def _run(
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    node = Node(plan, operator_app, files=loaded.paths)
+    node = Node(plan, operator_app, files=loaded.paths, read=read, listen=not stdio)
     try:
-        await node.start(listen=not stdio)
-        node.watch(read, loaded.paths)
+        await node.open()
         ends = [loop.create_task(stopping.wait())]
-        front = node.line_front(only) if stdio else None
+        front = node.fronts.lines.make(only) if stdio else None
         reader = await stdio_front(front) if front is not None else None
         if front is not None:
             ends.append(loop.create_task(front.done.wait()))
@@ -87,19 +88,19 @@ async def _run(
         if front is not None and reader is not None:
             if stopping.is_set():
                 await node.drain()
-            await node.stock.quiet()  # a greeting or a list that was asked for before the end of input
+            await node.fronts.lists.quiet()  # a greeting or a list that was asked for before the end of input
             reader.close()
             front.end()
     finally:
-        await node.stop()
+        await node.close()
 
 
 async def _announce(node: Node, on_ready: Callable[[Status], None]) -> None:
     """Say how the node stands soon, and once more when the last server had its first chance."""
-    await node.settle(READY_S)
-    late = not node.settled
+    await node.readiness.settle(READY_S)
+    late = not node.readiness.is_settled
     on_ready(node.operations.node.status())
     if late:
-        await node.settle(None)
+        await node.readiness.settle(None)
         on_ready(node.operations.node.status())
     _tune_collector()

@@ -47,13 +47,13 @@ class Reload:
         self.problem: str | None = None
         self.restart_for: tuple[str, ...] = ()
 
-    def start(self) -> None:
+    async def open(self) -> None:
         loop = asyncio.get_running_loop()
         if sys.platform != "win32":
             loop.add_signal_handler(signal.SIGHUP, self._asked.set)
         self._task = loop.create_task(self._watch(), name="configuration")
 
-    async def stop(self) -> None:
+    async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

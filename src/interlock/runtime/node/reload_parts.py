@@ -1,114 +1,110 @@
-"""What a changed configuration does to a running node: for each part that can change, how it is taken up."""
+"""What a changed configuration does to a running node: for each section of the plan, how it is put into effect."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from interlock.config.plan import Plan
 from interlock.runtime.approvals.inbox import rules_of
 from interlock.runtime.approvals.notifier import make_channels
-from interlock.runtime.base.tls import check_parents
 from interlock.runtime.calls.budgets import is_limited
+from interlock.runtime.node.approval_parts import ApprovalParts
+from interlock.runtime.node.call_parts import CallParts
+from interlock.runtime.node.driver_parts import DriverParts
+from interlock.runtime.node.front_parts import FrontParts
+from interlock.runtime.node.link_parts import LinkParts
 from interlock.runtime.node.reload import Take
-
-if TYPE_CHECKING:
-    from interlock.runtime.node.node import Node
+from interlock.runtime.node.store_parts import StoreParts
 
 
-def takes(node: "Node") -> Mapping[str, Take]:
-    """By the key of the plan, or the section it is in."""
-    made = _Takes(node)
-    return {
-        "servers": made.servers,
-        "drivers": made.drivers,
-        "tools": made.tools,
-        "gate": made.tools,
-        "approvals": made.approvals,
-        "access": made.access,
-        "anchors": made.anchors,
-        "budget": made.budget,
-        "ax.parents": made.parents,
-        "ax.children": made.children,
-    }
+class ReloadSteps:
+    def __init__(
+        self,
+        stores: StoreParts,
+        approvals: ApprovalParts,
+        calls: CallParts,
+        links: LinkParts,
+        fronts: FrontParts,
+        drivers: DriverParts,
+    ) -> None:
+        self._stores = stores
+        self._approvals = approvals
+        self._calls = calls
+        self._links = links
+        self._fronts = fronts
+        self._drivers = drivers
 
+    def by_key(self) -> Mapping[str, Take]:
+        """By the key of the plan, or the section it is in."""
+        return {
+            "servers": self._take_servers,
+            "drivers": self._take_drivers,
+            "tools": self._take_tools,
+            "gate": self._take_tools,
+            "approvals": self._take_approvals,
+            "access": self._take_access,
+            "anchors": self._take_anchors,
+            "budget": self._take_budget,
+            "ax.parents": self._take_parents,
+            "ax.children": self._take_children,
+        }
 
-class _Takes:
-    def __init__(self, node: "Node") -> None:
-        self._node = node
-
-    async def servers(self, old: Plan, new: Plan) -> None:
-        node = self._node
-        node.current.replace(new)
-        node.registrar.keep_segments(new)
-        node.door.replan(new)
-        await node.configured.take(old, new)
-        if (contracts := node.contracts.maybe) is not None:
+    async def _take_servers(self, old: Plan, new: Plan) -> None:
+        self._stores.current.replace(new)
+        self._links.registrar.keep_segments(new)
+        self._fronts.public.replan(new)
+        await self._links.servers.take(old, new)
+        if (contracts := self._drivers.contracts.maybe) is not None:
             await contracts.retake()
 
-    async def drivers(self, old: Plan, new: Plan) -> None:
-        node = self._node
-        node.current.replace(new)
-        if (contracts := node.contracts.maybe) is not None:
+    async def _take_drivers(self, old: Plan, new: Plan) -> None:
+        self._stores.current.replace(new)
+        if (contracts := self._drivers.contracts.maybe) is not None:
             contracts.replan(new)
-        await node.drivers.replan(new)
+        await self._drivers.drivers.replan(new)
 
-    async def budget(self, old: Plan, new: Plan) -> None:
+    async def _take_budget(self, old: Plan, new: Plan) -> None:
         """For whoever registers from now on (MCP-AX 11.4). What a tool costs is written where it is listed."""
         self._limit(new)
         if old.budget.units != new.budget.units:
-            await self.tools(old, new)
+            await self._take_tools(old, new)
 
     def _limit(self, new: Plan) -> None:
-        node = self._node
-        node.current.replace(new)
-        node.budgets.limit(new.budget.limits, enforced=is_limited(new))
+        self._stores.current.replace(new)
+        self._calls.budgets.limit(new.budget.limits, enforced=is_limited(new))
 
-    async def tools(self, old: Plan, new: Plan) -> None:
-        node = self._node
+    async def _take_tools(self, old: Plan, new: Plan) -> None:
         self._limit(new)
-        node.catalog.replan(new)
-        await node.configured.restock()
-        if (contracts := node.contracts.maybe) is not None:
+        self._calls.catalog.replan(new)
+        await self._links.servers.restock()
+        if (contracts := self._drivers.contracts.maybe) is not None:
             contracts.replan(new)
             await contracts.restock_all()
 
-    async def approvals(self, old: Plan, new: Plan) -> None:
+    async def _take_approvals(self, old: Plan, new: Plan) -> None:
         """For what is raised from now on; what waits keeps its time."""
-        node = self._node
-        node.current.replace(new)
-        node.inbox.rules = rules_of(new.approvals)
-        await node.notifier.replan(make_channels(new.approvals, node.clock))
+        self._stores.current.replace(new)
+        self._approvals.inbox.replan(rules_of(new.approvals))
+        await self._approvals.notifier.replan(make_channels(new.approvals, self._stores.clock))
 
-    async def access(self, old: Plan, new: Plan) -> None:
+    async def _take_access(self, old: Plan, new: Plan) -> None:
         """For whoever comes from now on; a registrant that is here keeps the scope it was told."""
-        node = self._node
         self._limit(new)
-        node.tokens.replan(new.access)
-        node.door.replan(new)
-        if node.subservers is not None:
-            node.subservers.replan(new)
+        self._stores.tokens.replan(new.access)
+        self._fronts.public.replan(new)
+        if self._fronts.subservers is not None:
+            self._fronts.subservers.replan(new)
 
-    async def anchors(self, old: Plan, new: Plan) -> None:
+    async def _take_anchors(self, old: Plan, new: Plan) -> None:
         """For what is signed from now on; who proved its authority before stays until its link ends."""
-        await self._node.anchors.replan(new.anchors)
-        self._node.current.replace(new)
-        await self._node.revocation.void_unfounded()
+        await self._approvals.anchors.replan(new.anchors)
+        self._stores.current.replace(new)
+        await self._approvals.revocation.void_unfounded()
 
-    async def parents(self, old: Plan, new: Plan) -> None:
-        node = self._node
-        check_parents(new)  # before anything is given up
-        node.own_key(new)
+    async def _take_parents(self, old: Plan, new: Plan) -> None:
+        self._fronts.parents.check(new)
         self._limit(new)
-        leaving, node.parents = node.parents, None
-        if leaving is not None:
-            node.registrar.on_subtree.remove(leaving.subtree_changed)
-            leaving.close()
-            await leaving.leave()
-        node.parents = node.make_parents()
-        if node.parents is not None:
-            node.parents.start()
+        await self._fronts.parents.replan(new)
 
-    async def children(self, old: Plan, new: Plan) -> None:
-        node = self._node
-        node.current.replace(new)
-        node.registrar.keep_segments(new)
-        await node.children.take(new)
+    async def _take_children(self, old: Plan, new: Plan) -> None:
+        self._stores.current.replace(new)
+        self._links.registrar.keep_segments(new)
+        await self._links.children.take(new)

@@ -32,11 +32,11 @@ class Retention:
         self._days = days
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    async def open(self) -> None:
         if self._days:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="audit retention")
 
-    async def stop(self) -> None:
+    async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -26,24 +26,24 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
 
 async def survey(plan: Plan, *, patience_s: float) -> Survey:
     """Until every server had its first chance, at most `patience_s`; one that is late is seen as connecting."""
-    node = Node(plan, _no_operator_door)
+    node = Node(plan, _no_operator_door, listen=False)
     try:
-        await node.start(listen=False)
-        await node.settle(patience_s)
-        await node.drivers.settle(patience_s)
+        await node.open()
+        await node.readiness.settle(patience_s)
+        await node.drivers.drivers.settle(patience_s)
         seen = node.operations
-        desk = await seen.drivers.open() if node.drivers.registry is not None else None
+        desk = await seen.drivers.open() if node.drivers.drivers.registry is not None else None
         return Survey(
             links=seen.links.list_all().links,
             tools=seen.tools.list_all().tools,
             drivers=(await desk.listed()).drivers if desk is not None else (),
             last_words={
                 segment: tuple(line.text for line in seen.links.logs(segment, LAST_WORDS).lines)
-                for segment in node.keepers
+                for segment in node.calls.keepers
             },
         )
     finally:
-        await node.stop()
+        await node.close()
 
 
 def _no_operator_door(*_: Any) -> None:

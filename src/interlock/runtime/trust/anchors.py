@@ -30,7 +30,7 @@ _Judged = TypeVar("_Judged")
 
 class Anchors:
     def __init__(self, plans: Sequence[AnchorPlan], clock: Clock, get: Get | None = None) -> None:
-        """Nobody is believed before `load`. `get` fetches a document, by default over HTTPS."""
+        """Nobody is believed before `open`. `get` fetches a document, by default over HTTPS."""
         self._fetcher = Fetcher()
         self._get = get or self._fetcher.get
         self._clock = clock
@@ -41,6 +41,10 @@ class Anchors:
     def load(self) -> None:
         """Raises AnchorInvalid; then everything is as it was."""
         self._take(self._plans)
+
+    async def open(self) -> None:
+        """Raises as `load` does."""
+        self.load()
 
     async def replan(self, plans: Sequence[AnchorPlan]) -> None:
         """Other anchors from now on. Raises as `load` does."""

@@ -99,6 +99,9 @@ class Judge:
         prints = {thumbprint(key) for key in anchor.keys} - self._revoked
         return bool(prints) if signed_with is None else signed_with in prints
 
+    async def close(self) -> None:
+        """Holds nothing open."""
+
     async def revoke(self, name: str) -> tuple[str, ...]:
         """The keys of an anchor, or the key with this thumbprint; gives the thumbprints. Raises StoreError."""
         keys = [key for anchor in self._anchors.known() for key in _own_keys(anchor) if name == anchor.name]

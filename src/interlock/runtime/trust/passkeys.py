@@ -57,11 +57,15 @@ class PasskeyDesk:
         self._clock = clock
         self._url = url
         self._invitations: dict[str, Invitation] = {}
-        self.is_shadowed = False  # another program answers to `localhost` at our port
+        self._is_shadowed = False  # another program answers to `localhost` at our port
+
+    def on_shadowed(self) -> None:
+        """Another program is where browsers look for `localhost`: no passkey made there counts."""
+        self._is_shadowed = True
 
     def maybe_party(self) -> Party | None:
         party = maybe_party(self._url())
-        return None if self.is_shadowed and party is not None and party.is_local else party
+        return None if self._is_shadowed and party is not None and party.is_local else party
 
     def url(self) -> str:
         """Where people are sent to: at an address of this machine passkeys do not work, at its name they do."""

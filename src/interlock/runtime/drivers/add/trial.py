@@ -19,6 +19,7 @@ from interlock.process.warden import Warden
 from interlock.protocol.drivers.model import Problem
 from interlock.protocol.jsonrpc.codec import decode_value
 from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, Fault
+from interlock.runtime.base.addresses import Addresses
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.base.recorder import Entry, Recorder
 from interlock.runtime.calls.caller import Asking
@@ -68,13 +69,12 @@ class Bench:
         self._anew = anew
         self.clock = SystemClock()
         self.store = build_store(plan.store.backend, plan.data)
-        self.desk = GrantDesk(plan.data, self.clock, plan.node.name)
+        self._credentials = GrantDesk(plan.data, self.clock, plan.node.name, Addresses(plan.node))
         self._audit = build_audit(plan.store.backend, plan.data)
-        self.recorder = Recorder(self._audit)
-        self.keepers: dict[str, Keeper] = {}
-        self.link_events = _TrialEvents()
+        self._recorder = Recorder(self._audit)
+        self._keepers: dict[str, Keeper] = {}
         self._denied: list[str] = []
-        self._eras = EraMemory()
+        self._eras = EraMemory(self.store.kv, self.clock)
         self._warden = Warden()
         self._stack = AsyncExitStack()
 
@@ -85,19 +85,20 @@ class Bench:
         self._stack.push_async_callback(self.store.close)
         await self._audit.open()
         self._stack.push_async_callback(self._audit.close)
-        self._stack.push_async_callback(self.recorder.flush)
-        await self.desk.open()
-        self._stack.push_async_callback(self.desk.close)
-        await self._eras.open(self.store.kv, self.clock)
-        await self._warden.start()
-        self._stack.push_async_callback(self._warden.stop)
+        self._stack.push_async_callback(self._recorder.flush)
+        await self._credentials.open()
+        self._stack.push_async_callback(self._credentials.close)
+        await self._eras.open()
+        self._stack.push_async_callback(self._eras.close)
+        await self._warden.open()
+        self._stack.push_async_callback(self._warden.close)
         workshop = Workshop(
             packages=plan.data / "packages",
             message_bytes=plan.limits.message_bytes,
             warden=self._warden,
             eras=self._eras,
             clock=self.clock,
-            revealer=self.desk.revealer,
+            revealer=self._credentials.revealer,
             sandboxes=Sandboxes(
                 state=plan.data,
                 workspace=plan.workspace,
@@ -109,7 +110,17 @@ class Bench:
         )
         # Whatever was found earlier, it is looked at now.
         eager = msgspec.structs.replace(plan, drivers=msgspec.structs.replace(plan.drivers, registration="eager"))
-        self._make = Providing(self, workshop, lambda: eager, anew=self._anew)
+        self._make = Providing(
+            kv=self.store.kv,
+            clock=self.clock,
+            recorder=self._recorder,
+            keepers=self._keepers,
+            link_events=_TrialEvents(),
+            credentials=self._credentials,
+            workshop=workshop,
+            plan=lambda: eager,
+            anew=self._anew,
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -134,7 +145,7 @@ class Bench:
         provider.start()
         try:
             await provider.settled.wait()
-            keeper = self.keepers.get(driver.key)
+            keeper = self._keepers.get(driver.key)
             return Stood(
                 state=provider.state,
                 code=provider.code,

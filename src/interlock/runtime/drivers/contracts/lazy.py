@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.current_plan import CurrentPlan
+from interlock.runtime.base.feed import AsyncFeed
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.calls.guard import Guard
 from interlock.runtime.catalog.catalog import Catalog
@@ -27,8 +28,10 @@ class LazyContracts:
         guard: Guard[Route],
         recorder: Recorder,
         keep: Callable[[Iterable[str]], None],
+        ruled: AsyncFeed[str],
     ) -> None:
-        """`taken`: the segments that servers and registrants have. `keep` is told those that nobody may register."""
+        """`taken`: the segments that servers and registrants have. `keep` is told those that nobody may register.
+        `ruled`: the segment of a tool of which an operator said something new."""
         self._current = current
         self._catalog = catalog
         self._taken = taken
@@ -38,6 +41,11 @@ class LazyContracts:
         self._recorder = recorder
         self._keep = keep
         self.maybe: Contracts | None = None
+        ruled.subscribe(self._restock)
+
+    async def _restock(self, segment: str) -> None:
+        if self.maybe is not None:
+            await self.maybe.restock(segment)
 
     def get(self) -> "Contracts":
         if self.maybe is None:

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from interlock.config.plan import Plan, SandboxPlan, Spawn
 from interlock.protocol.drivers.model import Driver
@@ -24,54 +23,44 @@ from interlock.runtime.drivers.workspace.tamper_check import Seal
 from interlock.runtime.links.connector import Workshop
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link_events import LinkEvents
-from interlock.store.ports import Store
-
-
-class House(Protocol):
-    """Where drivers live: a node, or the bench beside it."""
-
-    @property
-    def link_events(self) -> LinkEvents: ...
-
-    @property
-    def store(self) -> Store: ...
-
-    @property
-    def clock(self) -> Clock: ...
-
-    @property
-    def keepers(self) -> dict[str, Keeper]: ...
-
-    @property
-    def desk(self) -> GrantDesk: ...
-
-    @property
-    def recorder(self) -> Recorder: ...
+from interlock.store.ports import KeyValue
 
 
 class Providing:
     """A registry's factory. How many install or start at one time holds for all it makes."""
 
-    def __init__(self, node: House, workshop: Workshop, plan: Callable[[], Plan], *, anew: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        kv: KeyValue,
+        clock: Clock,
+        recorder: Recorder,
+        keepers: dict[str, Keeper],
+        link_events: LinkEvents,
+        credentials: GrantDesk,
+        workshop: Workshop,
+        plan: Callable[[], Plan],
+        anew: bool = False,
+    ) -> None:
         """`plan`: as it is whenever a provider is made. `anew`: without what is on record, and nothing is recorded."""
         self._plan = plan
         self._anew = anew
-        self._locks = Locks(node.store.kv, node.clock)
+        self._locks = Locks(kv, clock)
         self._workshop = workshop
         first = plan()
         self._shop = Shop(
             plan=first.drivers,
             data=first.data,
             workshop=workshop,
-            link_events=node.link_events,
-            keepers=node.keepers,
-            kv=node.store.kv,
+            link_events=link_events,
+            keepers=keepers,
+            kv=kv,
             install=self._install,
-            holder_for=node.desk.holder,
+            holder_for=credentials.holder,
             vault=Vault(
-                store=node.desk.secrets,
-                clock=node.clock,
-                record=node.recorder.add_line,
+                store=credentials.secrets,
+                clock=clock,
+                record=recorder.add_line,
                 workspace=str(first.workspace),
                 environment=os.environ,
             ),

@@ -73,11 +73,21 @@ class Updater(Protocol):
 
 
 class DriverDesk:
-    def __init__(self, registry: Registry, clock: Clock, record: Record) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        clock: Clock,
+        record: Record,
+        *,
+        explain: Explain | None = None,
+        tester: Tester | None = None,
+        updater: Updater | None = None,
+    ) -> None:
+        """The last three: of a node that runs."""
         self.registry = registry
-        self.explain: Explain | None = None
-        self.tester: Tester | None = None  # of a node that runs
-        self.updater: Updater | None = None
+        self._explain = explain
+        self._tester = tester
+        self._updater = updater
         self._clock = clock
         self._record = record
 
@@ -220,20 +230,20 @@ class DriverDesk:
     async def test(self, name: str, by: str, *, allow_mutation: bool) -> DriverExamples:
         """The examples of its contracts, through this driver. Raises NotFound, Refused."""
         one = await self._running(name)
-        if self.tester is None:
+        if self._tester is None:
             raise _not_here()
-        return await self.tester.run(one, by, allow_mutation=allow_mutation)
+        return await self._tester.run(one, by, allow_mutation=allow_mutation)
 
     async def update(self, name: str, by: str, candidate: str | None) -> DriverUpdate | SwitchedDriver:
         """What the newest release of its server would change; with `candidate`, which that named, it is switched to.
         Raises NotFound, Refused, StoreError."""
         one = await self._running(name)
-        if self.updater is None:
+        if self._updater is None:
             raise _not_here()
         if candidate is None:
-            return await self.updater.look(one)
+            return await self._updater.look(one)
         await self._record(self._line("update", one.key, by, {"candidate": candidate}))
-        return await self.updater.switch(one, candidate)
+        return await self._updater.switch(one, candidate)
 
     async def _running(self, name: str) -> Declared:
         await self.registry.refresh()
@@ -248,7 +258,7 @@ class DriverDesk:
         """What is no driver's name may be a contract's."""
         if any(name in (one.key, one.id, one.folder.name) for one in self.registry.declaration.drivers):
             return None
-        served = self.explain(name) if self.explain is not None else None
+        served = self._explain(name) if self._explain is not None else None
         bound = [
             (one, contract)
             for one in self.registry.declaration.drivers

@@ -18,6 +18,7 @@ from interlock.operator_api.drivers import RunningServer
 from interlock.protocol.drivers.model import Contract, Problem
 from interlock.protocol.drivers.selection.requirements import Machine
 from interlock.runtime.base.background import BackgroundTasks
+from interlock.runtime.base.feed import AsyncFeed
 from interlock.runtime.drivers.contracts.table import ContractTable
 from interlock.runtime.drivers.interfaces import DriverState, Provider
 from interlock.runtime.drivers.workspace.declaration import Declaration, Declared
@@ -60,15 +61,27 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class Registry:
-    def __init__(self, plan: Plan, memory: Memory, machine: Machine) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        memory: Memory,
+        machine: Machine,
+        *,
+        factory: Factory | None = None,
+        take: Take | None = None,
+        offered_problems: Callable[[], Sequence[Problem]] = tuple,
+        declared: AsyncFeed[Declaration] | None = None,
+    ) -> None:
+        """Without a `factory` it only knows, and starts nothing. `offered_problems`: of what is offered of all drivers
+        together. `declared` is told after everything is taken up."""
         self.plan = plan
         self.memory = memory
         self.declaration = Declaration()
         self.sight = Sight()
-        self.factory: Factory | None = None  # without one it only knows, and starts nothing
-        self.take: Take | None = None
-        self.offered_problems: Callable[[], Sequence[Problem]] = tuple  # of what is offered of all drivers together
-        self.on_declared: Callable[[Declaration], Awaitable[None]] | None = None  # after everything is taken up
+        self.offered_problems = offered_problems
+        self._factory = factory
+        self._take = take
+        self._declared: AsyncFeed[Declaration] = declared or AsyncFeed()
         self._machine = machine
         self._surveyor = Surveyor(plan, machine)
         self._basis: tuple[Sight, int, Surveyor] | None = None  # what the declaration was made of
@@ -91,12 +104,11 @@ class Registry:
                 return self.declaration
             new = await asyncio.to_thread(self._surveyor.survey, sight, self.memory.all)
             old, self.declaration, self.sight = self.declaration, new, sight
-            if self.factory is not None:
+            if self._factory is not None:
                 _tell(old, new)
-                await self._put_into_effect(new, self.factory)
+                await self._put_into_effect(new, self._factory)
             self._basis = basis
-        if self.on_declared is not None:
-            await self.on_declared(new)
+        await self._declared.publish(new)
         return new
 
     async def current(self) -> Declaration:
@@ -153,7 +165,7 @@ class Registry:
         """Until everything that was replaced or removed has ended."""
         await self._leaving.finish()
 
-    async def stop(self) -> None:
+    async def close(self) -> None:
         async with self._refreshing:
             for key in list(self._kept):
                 self._leave(key, at_once=True)
@@ -185,9 +197,9 @@ class Registry:
     async def publish(self, *, anyway: bool = True) -> None:
         """`anyway`: what a provider offers, or how one is chosen, may differ although the table looks the same."""
         table = self.table()
-        if self.take is not None and (anyway or table != self._published):
+        if self._take is not None and (anyway or table != self._published):
             self._published = table
-            await self.take(table)
+            await self._take(table)
 
     def table(self) -> ContractTable:
         contracts: dict[str, Contract] = {}

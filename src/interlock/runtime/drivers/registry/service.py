@@ -42,15 +42,15 @@ class Drivers:
         self._seen = Sight()
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    async def open(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._watch(), name="drivers")
 
-    async def stop(self) -> None:
+    async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self.registry is not None:
-            await self.registry.stop()
+            await self.registry.close()
 
     async def replan(self, plan: Plan) -> None:
         self.plan = plan

@@ -5,7 +5,6 @@ is signed is the digest of the files, and the files with their digests are what 
 """
 
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -16,6 +15,7 @@ from interlock.protocol.approvals.digests import UNTRUSTED
 from interlock.protocol.approvals.state import Move, Status
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.base.feed import AsyncFeed
 from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.drivers.workspace.declaration import Declaration, Declared
 from interlock.store.ports import StoreError
@@ -35,11 +35,10 @@ _CHANGED: Final = "the files of this driver changed since they were accepted"
 
 
 class Asking:
-    def __init__(self, inbox: Inbox, desk: "DriverDesk", otherwise: Callable[[Approval], bool]) -> None:
-        """`otherwise`: whether any other approval still shows what would happen."""
+    def __init__(self, inbox: Inbox, desk: "DriverDesk", declared: AsyncFeed[Declaration]) -> None:
         self._inbox = inbox
         self._desk = desk
-        self._otherwise = otherwise
+        declared.subscribe(self.ask)
 
     async def ask(self, declaration: Declaration) -> None:
         """About every driver that only waits for somebody's word."""
@@ -93,8 +92,6 @@ class Asking:
         await self._desk.registry.refresh()
 
     def is_current(self, approval: Approval) -> bool:
-        if approval.source is not Source.DRIVERS:
-            return self._otherwise(approval)
         drivers = self._desk.registry.declaration.drivers
         return any((_tool(one), one.digest) == (approval.tool, approval.digest) for one in drivers)
 

@@ -7,6 +7,7 @@ import msgspec
 
 from interlock.config.plan import Plan
 from interlock.operator_api.secrets import RemovedSecret, Secret, Secrets, StoredSecret
+from interlock.runtime.base.addresses import Addresses
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.credentials.service import BadSecretName, GrantDesk
 from interlock.store.sqlite.secrets import Kind
@@ -55,7 +56,7 @@ class StoredSecrets:
 
     def _with_desk(self, job: Callable[[GrantDesk], Awaitable[object]]) -> Answer:
         async def with_desk() -> Answer:
-            desk = GrantDesk(self._folder, SystemClock(), self._plan.node.name)
+            desk = GrantDesk(self._folder, SystemClock(), self._plan.node.name, Addresses(self._plan.node))
             try:
                 await desk.open()
                 return Answer(msgspec.json.encode(await job(desk)))

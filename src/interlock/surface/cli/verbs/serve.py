@@ -46,7 +46,7 @@ def serve(
     from interlock.runtime.base.start_errors import CannotStart
     from interlock.runtime.node.main import NodeGone
     from interlock.runtime.node.main import serve as run_node
-    from interlock.runtime.node.node import NodeRunning
+    from interlock.runtime.node.sockets import NodeRunning
     from interlock.store.ports import StoreError
     from interlock.surface.operator.app import operator_app
 

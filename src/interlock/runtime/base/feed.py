@@ -1,0 +1,32 @@
+"""Events from one part of a node to others: both are constructed with the feed, and neither knows the other."""
+
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+Event = TypeVar("Event")
+
+
+class Feed(Generic[Event]):
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[Event], None]] = []
+
+    def subscribe(self, listener: Callable[[Event], None]) -> None:
+        self._listeners.append(listener)
+
+    def publish(self, event: Event) -> None:
+        for listener in self._listeners:
+            listener(event)
+
+
+class AsyncFeed(Generic[Event]):
+    """Each listener is waited for, in the order in which they subscribed."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[Event], Awaitable[None]]] = []
+
+    def subscribe(self, listener: Callable[[Event], Awaitable[None]]) -> None:
+        self._listeners.append(listener)
+
+    async def publish(self, event: Event) -> None:
+        for listener in self._listeners:
+            await listener(event)

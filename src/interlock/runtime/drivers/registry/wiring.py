@@ -1,0 +1,78 @@
+"""Makes the registry of a node's drivers, and what meets it. Imported when there is a driver, or an operator asks."""
+
+from interlock.config.plan import Plan
+from interlock.runtime.approvals.decisions import DriverDecisions
+from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.base.current_plan import CurrentPlan
+from interlock.runtime.base.feed import AsyncFeed
+from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.catalog.catalog import Catalog
+from interlock.runtime.credentials.service import GrantDesk
+from interlock.runtime.dispatch.dispatch import Dispatch
+from interlock.runtime.drivers.contracts.lazy import LazyContracts
+from interlock.runtime.drivers.install.locks import Locks
+from interlock.runtime.drivers.provider.factory import Providing
+from interlock.runtime.drivers.registry.contract_tests import Examples
+from interlock.runtime.drivers.registry.operations import DriverDesk
+from interlock.runtime.drivers.registry.registry import Registry
+from interlock.runtime.drivers.registry.trust_requests import Asking
+from interlock.runtime.drivers.registry.updates import Updating
+from interlock.runtime.drivers.workspace.declaration import Declaration
+from interlock.runtime.drivers.workspace.host_facts import this_machine
+from interlock.runtime.drivers.workspace.trust_store import Memory
+from interlock.runtime.fronts.modern import ModernDesk
+from interlock.runtime.links.connector import Workshop
+from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.link_events import LinkEvents
+from interlock.store.ports import KeyValue
+
+
+def open_registry(
+    plan: Plan,
+    *,
+    current: CurrentPlan,
+    kv: KeyValue,
+    clock: Clock,
+    recorder: Recorder,
+    contracts: LazyContracts,
+    catalog: Catalog,
+    keepers: dict[str, Keeper],
+    link_events: LinkEvents,
+    dispatch: Dispatch,
+    modern: ModernDesk,
+    workshop: Workshop,
+    credentials: GrantDesk,
+    inbox: Inbox,
+    decisions: DriverDecisions,
+) -> tuple[Registry, DriverDesk]:
+    offered = contracts.get()
+    declared = AsyncFeed[Declaration]()
+    registry = Registry(
+        plan,
+        Memory(kv, clock),
+        this_machine(plan.data / "packages"),
+        factory=Providing(
+            kv=kv,
+            clock=clock,
+            recorder=recorder,
+            keepers=keepers,
+            link_events=link_events,
+            credentials=credentials,
+            workshop=workshop,
+            plan=lambda: current.plan,
+        ),
+        take=offered.take,
+        offered_problems=lambda: offered.problems,
+        declared=declared,
+    )
+    desk = DriverDesk(
+        registry,
+        clock,
+        recorder.append_now,
+        explain=offered.explained,
+        tester=Examples(modern, dispatch, catalog, contracts),
+        updater=Updating(registry, Locks(kv, clock)),
+    )
+    decisions.provide(Asking(inbox, desk, declared))
+    return registry, desk

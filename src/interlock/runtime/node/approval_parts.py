@@ -1,0 +1,50 @@
+"""What people decide: the inbox, their keys and passkeys, and the definitions of tools that they have seen."""
+
+from dataclasses import dataclass
+
+from interlock.config.plan import Plan
+from interlock.runtime.approvals.audit import Record
+from interlock.runtime.approvals.expiry import Expiry
+from interlock.runtime.approvals.inbox import Inbox, rules_of
+from interlock.runtime.approvals.notifier import Notifier, make_channels
+from interlock.runtime.approvals.revocation import KeyRevocation
+from interlock.runtime.approvals.storage import Drawer
+from interlock.runtime.approvals.tool_definitions import Definitions
+from interlock.runtime.base.feed import AsyncFeed
+from interlock.runtime.node.store_parts import StoreParts
+from interlock.runtime.trust.anchors import Anchors
+from interlock.runtime.trust.approval_proofs import Judge
+from interlock.runtime.trust.passkeys import PasskeyDesk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalParts:
+    anchors: Anchors
+    passkeys: PasskeyDesk
+    judge: Judge
+    inbox: Inbox
+    revocation: KeyRevocation
+    ruled: AsyncFeed[str]  # the segment of a tool of which an operator said something new
+    definitions: Definitions
+    expiry: Expiry
+    notifier: Notifier
+
+
+def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
+    kv, clock, recorder, addresses = stores.store.kv, stores.clock, stores.recorder, stores.addresses
+    anchors = Anchors(plan.anchors, clock)
+    passkeys = PasskeyDesk(anchors, recorder, clock, lambda: addresses.operator)
+    judge = Judge(kv, clock, anchors, passkeys.maybe_party)
+    inbox = Inbox(Drawer(kv, clock), Record(recorder), clock, rules_of(plan.approvals))
+    ruled = AsyncFeed[str]()
+    return ApprovalParts(
+        anchors=anchors,
+        passkeys=passkeys,
+        judge=judge,
+        inbox=inbox,
+        revocation=KeyRevocation(inbox, judge, recorder, clock),
+        ruled=ruled,
+        definitions=Definitions(kv, inbox, clock, ruled),
+        expiry=Expiry(inbox),
+        notifier=Notifier(inbox, make_channels(plan.approvals, clock), url=passkeys.url, node=plan.node.name),
+    )

@@ -1,0 +1,124 @@
+"""The way of a call: the catalog that names tools, the dispatcher, the budgets, the gate and what decides about it."""
+
+from dataclasses import dataclass
+
+from interlock.config.plan import Plan
+from interlock.protocol.approvals.approval import Approval, Kind
+from interlock.runtime.approvals.decisions import Deciding, DriverDecisions
+from interlock.runtime.approvals.views import Window
+from interlock.runtime.audience import Audience
+from interlock.runtime.base.feed import Feed
+from interlock.runtime.calls.budgets import Budgets, is_limited
+from interlock.runtime.catalog.catalog import EVERYTHING, Catalog
+from interlock.runtime.catalog.routes import Changed
+from interlock.runtime.dispatch.checks.route import RouteCheck
+from interlock.runtime.dispatch.client_tasks import AskedTasks
+from interlock.runtime.dispatch.dispatch import Dispatch
+from interlock.runtime.dispatch.guard_checks import make_guard
+from interlock.runtime.dispatch.task_updates import TaskNews
+from interlock.runtime.gate.gate import Gate
+from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.node.approval_parts import ApprovalParts
+from interlock.runtime.node.link_events import NodeLinkEvents
+from interlock.runtime.node.store_parts import StoreParts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallParts:
+    keepers: dict[str, Keeper]  # of every link, by segment
+    audience: Audience
+    catalog: Catalog
+    budgets: Budgets
+    dispatch: Dispatch
+    gate: Gate
+    deciding: Deciding
+    driver_decisions: DriverDecisions
+    approvals: Window
+    client_tasks: AskedTasks
+    task_updates: TaskNews
+    link_events: NodeLinkEvents
+
+
+def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) -> CallParts:
+    clock, own_id = stores.clock, stores.identity.aggregator_id
+    inbox, passkeys, definitions = approvals.inbox, approvals.passkeys, approvals.definitions
+    keepers: dict[str, Keeper] = {}
+    audience = Audience(keepers)
+    gate = Gate(
+        inbox,
+        approvals.anchors,
+        approvals.judge,
+        clock,
+        stores.store.kv,
+        aggregator_id=own_id,
+        operator_url=passkeys.url,
+        ruled=definitions.get,
+    )
+    budgets = Budgets(plan.budget.limits, clock, enforced=is_limited(plan))
+    route_check = RouteCheck(lambda: catalog.namespace)
+    guard = make_guard(route_check, budgets, gate, approvals.anchors, stores.current)
+    redefined = Feed[tuple[Changed, ...]]()
+    redefined.subscribe(gate.definitions_changed)
+    catalog = Catalog(
+        plan,
+        audience.lists_changed,
+        audience.metadata_changed,
+        checks_for=guard.checks_for,
+        rulings=definitions,
+        redefined=redefined,
+    )
+
+    def is_current(approval: Approval) -> bool:
+        """A tool that is not listed now may come back as it was."""
+        is_call = approval.kind is Kind.CALL
+        route = catalog.namespace.view(EVERYTHING).find_tool(approval.tool) if is_call else None
+        return route is None or route.digest == approval.tool_digest
+
+    driver_decisions = DriverDecisions()
+    deciding = Deciding(
+        inbox,
+        clock,
+        own_id,
+        judge=approvals.judge,
+        rulings=definitions,
+        drivers=driver_decisions,
+        is_current=is_current,
+    )
+    dispatch = Dispatch(
+        catalog,
+        keepers,
+        stores.recorder,
+        clock,
+        guard=guard,
+        route_check=route_check,
+        budgets=budgets,
+        gate=gate,
+        deciding=deciding,
+        latency_meta=plan.mcp.latency_meta,
+    )
+    client_tasks = AskedTasks()
+    task_updates = TaskNews(dispatch.tasks, client_tasks)
+    return CallParts(
+        keepers=keepers,
+        audience=audience,
+        catalog=catalog,
+        budgets=budgets,
+        dispatch=dispatch,
+        gate=gate,
+        deciding=deciding,
+        driver_decisions=driver_decisions,
+        approvals=Window(
+            inbox,
+            deciding,
+            clock,
+            aggregator_id=own_id,
+            url=passkeys.url,
+            passkeys=passkeys,
+            approving=approvals.anchors.approving,
+        ),
+        client_tasks=client_tasks,
+        task_updates=task_updates,
+        link_events=NodeLinkEvents(
+            catalog, audience, budgets, dispatch.tasks, task_updates, keeps_degraded=plan.degraded.enabled
+        ),
+    )

@@ -1,0 +1,158 @@
+"""The endpoints of a node over its sockets: public, operator, the operator's on admin.sock, and clients over lines."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import uvicorn
+
+from interlock.config.plan import Plan
+from interlock.runtime.access.tokens import TokenBook, credential_of
+from interlock.runtime.base.refusal_log import Refusals
+from interlock.runtime.base.tls import listener_options
+from interlock.runtime.credentials.service import GrantDesk
+from interlock.runtime.fronts.ax import AxDoor
+from interlock.runtime.fronts.health import public_app
+from interlock.runtime.fronts.http_protocol import McpProtocol
+from interlock.runtime.fronts.public import PublicDoor
+from interlock.runtime.fronts.stdio_bridge import SOCKET, BridgedClient
+from interlock.runtime.node.front_parts import LineFronts
+from interlock.runtime.node.listen import DoorServer
+from interlock.runtime.node.sockets import Sockets
+from interlock.runtime.operations.operations import Operations
+
+if TYPE_CHECKING:
+    from interlock.runtime.access.oauth import Bearers
+
+DRAIN_S: Final = 10  # how long exchanges under way may take once no more are taken
+
+PAGES: Final = "/approvals"  # what a person looks at with a browser
+
+Authenticate = Callable[[Any], Awaitable[str | None]]
+OperatorApp = Callable[[Operations, Authenticate | None], Any]
+
+
+class Endpoints:
+    def __init__(
+        self,
+        plan: Plan,
+        sockets: Sockets,
+        *,
+        public: PublicDoor,
+        subservers: AxDoor,
+        bearers: "Bearers | None",
+        credentials: GrantDesk,
+        operations: Operations,
+        operator_app: OperatorApp,
+        tokens: TokenBook,
+        refusals: Refusals,
+        lines: LineFronts,
+        is_ready: Callable[[], bool],
+    ) -> None:
+        self._plan = plan
+        self._sockets = sockets
+        self._public = public
+        self._subservers = subservers
+        self._bearers = bearers
+        self._credentials = credentials
+        self._operations = operations
+        self._operator_app = operator_app
+        self._tokens = tokens
+        self._refusals = refusals
+        self._lines = lines
+        self._is_ready = is_ready
+        self._servers: list[DoorServer] = []
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._sweep: asyncio.Task[None] | None = None
+        self._bridged: set[BridgedClient] = set()
+        self._opened = contextlib.AsyncExitStack()
+
+    async def open(self) -> None:
+        plan, sockets = self._plan, self._sockets
+        async with contextlib.AsyncExitStack() as opened:
+            opened.push_async_callback(self.end)
+            await self._serve_public()
+            operator = self._operator_app(self._operations, self._authenticate)
+            await self._serve(operator, *sockets.operator, **listener_options(plan.node, public=False))
+            await self._serve(self._operator_app(self._operations, None), sockets.admin)
+            self._sweep = asyncio.get_running_loop().create_task(self._public.sweep_forever(), name="public sweep")
+            await self._open_bridge(sockets.folder / SOCKET, opened)
+            self._opened = opened.pop_all()
+
+    async def close(self) -> None:
+        await self._opened.aclose()
+
+    def refuse_new(self) -> None:
+        """No new connections; exchanges under way go on."""
+        for server in self._servers:
+            server.end()
+
+    async def end(self) -> None:
+        """Until every exchange has ended, within a bound."""
+        self.refuse_new()
+        for client in list(self._bridged):
+            client.transport.close()
+        if self._sweep is not None:
+            self._sweep.cancel()
+            await asyncio.gather(self._sweep, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        self._servers.clear()
+
+    async def _serve_public(self) -> None:
+        plan = self._plan
+        documents = self._bearers.documents() if self._bearers is not None else {}
+        await self._serve(
+            public_app(self._is_ready, documents | self._credentials.documents(), self._subservers),
+            self._sockets.public,
+            http=type("PublicProtocol", (McpProtocol,), {"door": self._public}),
+            ws_max_size=plan.limits.message_bytes,
+            ws_ping_interval=None,  # the pipe's matter
+            ws_per_message_deflate=False,
+            **listener_options(plan.node, public=True),
+        )
+
+    async def _serve(self, app: Any, *socks: socket.socket, **options: Any) -> None:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            proxy_headers=False,  # node.trusted_proxies decides whose word counts
+            server_header=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=DRAIN_S,
+            **options,
+        )
+        server = DoorServer(config)
+        self._servers.append(server)
+        task = asyncio.get_running_loop().create_task(server.serve(sockets=list(socks)), name="http server")
+        self._tasks.append(task)
+        begun = asyncio.ensure_future(server.begun.wait())
+        await asyncio.wait((task, begun), return_when=asyncio.FIRST_COMPLETED)
+        begun.cancel()
+        if task.done():
+            task.result()
+
+    async def _open_bridge(self, path: Path, opened: contextlib.AsyncExitStack) -> None:
+        path.unlink(missing_ok=True)
+        server = await asyncio.get_running_loop().create_unix_server(
+            lambda: BridgedClient(self._lines.make, self._bridged), str(path)
+        )
+        opened.callback(lambda: path.unlink(missing_ok=True))
+        opened.callback(server.close)
+        path.chmod(0o600)
+
+    async def _authenticate(self, request: Any) -> str | None:
+        header, page = request.headers.get("authorization", ""), request.url.path.startswith(PAGES)
+        who = self._tokens.operator(credential_of(header, basic=page))
+        if who is None:
+            peer = request.client.host if request.client is not None else None
+            self._refusals.note(f"peer:{peer}", "operator", request.method[:20], "unauthorised")
+            return None
+        request.state.roles = who.roles
+        return who.principal

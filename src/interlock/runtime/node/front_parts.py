@@ -1,0 +1,137 @@
+"""What clients, subservers and parents meet: sessions, both eras, the public endpoint and the one for subservers."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from interlock.config.plan import Plan
+from interlock.protocol.oauth.resource import resource_of
+from interlock.runtime.base.current_plan import CurrentPlan
+from interlock.runtime.calls.caller import principal_for
+from interlock.runtime.dispatch.task_methods import TaskDesk
+from interlock.runtime.fronts.ax import AxDoor
+from interlock.runtime.fronts.legacy import LegacyDesk
+from interlock.runtime.fronts.lists import Stock
+from interlock.runtime.fronts.modern import ModernDesk
+from interlock.runtime.fronts.public import PublicDoor
+from interlock.runtime.fronts.sessions import Session, Sessions
+from interlock.runtime.fronts.stdio import LineFront
+from interlock.runtime.node.call_parts import CallParts
+from interlock.runtime.node.link_parts import LinkParts
+from interlock.runtime.node.store_parts import StoreParts
+from interlock.runtime.parents.service import ParentService
+from interlock.runtime.trust.registrant import Guest
+
+if TYPE_CHECKING:
+    from interlock.runtime.access.oauth import Bearers
+    from interlock.runtime.trust.client_certificates import Certificates
+
+
+class LineFronts:
+    """Makes the front of a client that speaks over lines: standard input, or the socket beside it."""
+
+    def __init__(self, current: CurrentPlan, legacy: LegacyDesk, modern: ModernDesk) -> None:
+        self._current = current
+        self._legacy = legacy
+        self._modern = modern
+
+    def make(self, only: str | None) -> LineFront:
+        plan = self._current.plan
+        return LineFront(
+            self._legacy,
+            self._modern,
+            principal_for("local", None, plan.access),
+            only=only,
+            names=plan.mcp.names,
+            max_bytes=plan.limits.message_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontParts:
+    sessions: Sessions
+    lists: Stock
+    legacy: LegacyDesk
+    modern: ModernDesk
+    bearers: "Bearers | None"
+    subservers: AxDoor | None
+    public: PublicDoor
+    lines: LineFronts
+    parents: ParentService
+
+
+def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: LinkParts, *, listen: bool) -> FrontParts:
+    """`listen`: clients and subservers come over the network. Raises StoreError, CertificatesInvalid."""
+    clock, tokens, refusals = stores.clock, stores.tokens, stores.refusals
+
+    def on_session_ended(session: Session) -> None:
+        calls.audience.leave(session)
+        calls.client_tasks.forget(session.caller)
+
+    sessions = Sessions(clock, plan.mcp.session_idle_s, on_session_ended)
+    lists = Stock(calls.catalog, calls.keepers, clock, plan.ax.list_ttl_s)
+    tasks = TaskDesk(calls.dispatch, calls.task_updates, calls.keepers, clock)
+    legacy = LegacyDesk(calls.dispatch, lists, sessions, calls.audience, tasks, calls.client_tasks)
+    modern = ModernDesk(calls.dispatch, lists, calls.audience, tasks)
+    subservers = AxDoor(plan, tokens, links.registrar, refusals, _certificates(plan, stores)) if listen else None
+
+    def is_welcome(guest: Guest) -> bool:
+        """Whether a subserver that is here could still come in."""
+        return (subservers is None or subservers.stands(guest)) and tokens.stands(guest.principal)
+
+    bearers = _bearers(plan, stores, calls) if listen else None
+    return FrontParts(
+        sessions=sessions,
+        lists=lists,
+        legacy=legacy,
+        modern=modern,
+        bearers=bearers,
+        subservers=subservers,
+        public=PublicDoor(
+            plan,
+            tokens,
+            legacy,
+            modern,
+            refusals,
+            bearers,
+            also_dismiss=lambda: links.registrar.dismiss_unwelcome(is_welcome),
+        ),
+        lines=LineFronts(stores.current, legacy, modern),
+        parents=ParentService(
+            plan,
+            registrar=links.registrar,
+            subtree=links.subtree,
+            clock=clock,
+            recorder=stores.recorder,
+            legacy=legacy,
+            modern=modern,
+            audience=calls.audience,
+            budgets=calls.budgets,
+        ),
+    )
+
+
+def _certificates(plan: Plan, stores: StoreParts) -> "Certificates | None":
+    """Who vouches for subservers' certificates. Raises CertificatesInvalid."""
+    if plan.node.client_ca is None:
+        return None
+    from interlock.runtime.trust.client_certificates import Certificates
+
+    return Certificates(plan.node.client_ca, plan.node.crl, stores.clock)
+
+
+def _bearers(plan: Plan, stores: StoreParts, calls: CallParts) -> "Bearers | None":
+    """Access tokens, where an authorization server is configured."""
+    if not plan.auth.issuers:
+        return None
+    from interlock.runtime.access.oauth import Bearers  # here, because `cryptography` takes 10 MiB
+
+    return Bearers(
+        plan.auth.issuers,
+        plan.access,
+        resource=lambda: resource_of(stores.addresses.public),
+        node_name=plan.node.name,
+        book=stores.tokens,
+        view=calls.dispatch.view,
+        recorder=stores.recorder,
+        clock=stores.clock,
+    )

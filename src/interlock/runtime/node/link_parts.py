@@ -1,0 +1,92 @@
+"""The links of a node: configured servers, subservers that register, children, and what connecting to them takes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from interlock.config.plan import Plan
+from interlock.process.warden import Warden
+from interlock.runtime.ax.children import Nursery
+from interlock.runtime.ax.memberships import Fittings
+from interlock.runtime.ax.ownership import Leases, Owners
+from interlock.runtime.ax.registrar import Registrar
+from interlock.runtime.base.feed import Feed
+from interlock.runtime.credentials.service import GrantDesk
+from interlock.runtime.links.connector import Workshop
+from interlock.runtime.links.era_memory import EraMemory
+from interlock.runtime.node.approval_parts import ApprovalParts
+from interlock.runtime.node.call_parts import CallParts
+from interlock.runtime.node.configured_servers import Servers
+from interlock.runtime.node.store_parts import StoreParts
+from interlock.runtime.sandbox.sandbox import Sandboxes, outer_rules
+from interlock.runtime.trust.authority_proofs import Proofs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkParts:
+    credentials: GrantDesk
+    warden: Warden
+    eras: EraMemory
+    workshop: Workshop  # what connecting to a server takes
+    servers: Servers
+    subtree: Feed[tuple[str, ...]]  # the ids of the aggregators below this node
+    registrar: Registrar
+    children: Nursery
+
+
+def make_link_parts(
+    plan: Plan, files: tuple[Path, ...], stores: StoreParts, approvals: ApprovalParts, calls: CallParts
+) -> LinkParts:
+    clock, kv, own_id = stores.clock, stores.store.kv, stores.identity.aggregator_id
+    addresses = stores.addresses
+    credentials = GrantDesk(plan.data, clock, plan.node.name, addresses)
+    warden = Warden()
+    eras = EraMemory(kv, clock)
+    workshop = Workshop(
+        packages=plan.data / "packages",
+        source_builds=plan.drivers.allow_unverified_install,
+        message_bytes=plan.limits.message_bytes,
+        warden=warden,
+        eras=eras,
+        clock=clock,
+        revealer=credentials.revealer,
+        sandboxes=Sandboxes(
+            state=plan.data,
+            workspace=plan.workspace,
+            user_home=Path.home(),
+            clock=clock,
+            record=stores.recorder.add,
+            rules=(*outer_rules(plan.drivers), *files),
+        ),
+    )
+    subtree = Feed[tuple[str, ...]]()
+    registrar = Registrar(
+        plan,
+        own_id,
+        Fittings(
+            clock=clock,
+            workshop=workshop,
+            catalog=calls.catalog,
+            keepers=calls.keepers,
+            audience=calls.audience,
+            link_events=calls.link_events,
+            recorder=stores.recorder,
+            budgets=calls.budgets,
+            refusals=stores.refusals,
+            subtree=subtree,
+            leases=Leases(stores.shared.kv, clock, own_id, plan.ax.tree) if stores.shared is not None else None,
+        ),
+        Owners(kv, clock),
+        Proofs(kv, clock, approvals.anchors, audiences=lambda: (f"{addresses.public}/ax", addresses.public, own_id)),
+    )
+    return LinkParts(
+        credentials=credentials,
+        warden=warden,
+        eras=eras,
+        workshop=workshop,
+        servers=Servers(
+            stores.current, calls.link_events, calls.keepers, calls.catalog, workshop, credentials, approvals.ruled
+        ),
+        subtree=subtree,
+        registrar=registrar,
+        children=Nursery(plan, registrar, workshop),
+    )

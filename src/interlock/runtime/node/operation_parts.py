@@ -1,0 +1,68 @@
+"""The operations of a node for an operator, each with the parts it needs."""
+
+from interlock.operator_api.tools import CheckVerdict
+from interlock.runtime.catalog.routes import Route
+from interlock.runtime.node.approval_parts import ApprovalParts
+from interlock.runtime.node.call_parts import CallParts
+from interlock.runtime.node.driver_parts import DriverParts
+from interlock.runtime.node.front_parts import FrontParts
+from interlock.runtime.node.link_parts import LinkParts
+from interlock.runtime.node.reload import Reload
+from interlock.runtime.node.store_parts import StoreParts
+from interlock.runtime.operations.audit import AuditOperations
+from interlock.runtime.operations.consents import ConsentOperations
+from interlock.runtime.operations.drivers import DriverOperations
+from interlock.runtime.operations.keys import KeyOperations
+from interlock.runtime.operations.links import LinkOperations
+from interlock.runtime.operations.node import NodeOperations
+from interlock.runtime.operations.operations import Operations
+from interlock.runtime.operations.secrets import SecretOperations
+from interlock.runtime.operations.tokens import TokenOperations
+from interlock.runtime.operations.tools import ToolOperations
+
+
+def make_operations(
+    stores: StoreParts,
+    approvals: ApprovalParts,
+    calls: CallParts,
+    links: LinkParts,
+    fronts: FrontParts,
+    drivers: DriverParts,
+    reload: Reload | None,
+) -> Operations:
+    def explain(route: Route, caller: str) -> tuple[CheckVerdict, ...]:
+        met = calls.dispatch.guard.explain(route, stores.tokens.as_it_would_be(caller))
+        return tuple(CheckVerdict(rung=one.check, name=one.name, verdict=one.verdict, reason=one.reason) for one in met)
+
+    link_operations = LinkOperations(calls.keepers, calls.catalog, links.registrar, links.children, calls.budgets)
+    return Operations(
+        approvals=calls.approvals,
+        audit=AuditOperations(stores.audit, stores.recorder),
+        consents=ConsentOperations(calls.keepers, links.credentials, calls.audience, stores.recorder, stores.clock),
+        drivers=DriverOperations(drivers.drivers),
+        keys=KeyOperations(approvals.revocation, approvals.anchors),
+        links=link_operations,
+        node=NodeOperations(
+            current=stores.current,
+            addresses=stores.addresses,
+            clock=stores.clock,
+            aggregator_id=stores.identity.aggregator_id,
+            recorder=stores.recorder,
+            links=link_operations,
+            budgets=calls.budgets,
+            catalog=calls.catalog,
+            sessions=fronts.sessions,
+            audience=calls.audience,
+            modern=fronts.modern,
+            dispatch=calls.dispatch,
+            anchors=approvals.anchors,
+            inbox=approvals.inbox,
+            notifier=approvals.notifier,
+            parents=fronts.parents.status,
+            reload=lambda: reload.status() if reload is not None else None,
+        ),
+        passkeys=approvals.passkeys,
+        secrets=SecretOperations(links.credentials, calls.keepers, links.servers.personal, drivers.drivers),
+        tokens=TokenOperations(stores.tokens, fronts.public.dismiss_unwelcome),
+        tools=ToolOperations(calls.catalog, approvals.definitions, calls.approvals, drivers.contracts, explain),
+    )

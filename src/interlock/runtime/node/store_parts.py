@@ -1,0 +1,50 @@
+"""What a node remembers, and who it is: the plan in effect, its addresses, stores, audit log and tokens."""
+
+from dataclasses import dataclass
+
+from interlock.config.plan import Plan
+from interlock.runtime.access.tokens import TokenBook
+from interlock.runtime.base.addresses import Addresses
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.base.current_plan import CurrentPlan
+from interlock.runtime.base.node_identity import Identity, own_identity
+from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.base.refusal_log import Refusals
+from interlock.runtime.node.retention import Retention
+from interlock.store.backends import build_audit, build_store
+from interlock.store.ports import AuditLog, Store
+from interlock.store.tokens import TokenTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreParts:
+    current: CurrentPlan
+    addresses: Addresses
+    clock: Clock
+    identity: Identity
+    store: Store
+    shared: Store | None  # where several aggregators settle who has which subserver
+    audit: AuditLog
+    recorder: Recorder
+    refusals: Refusals
+    retention: Retention
+    tokens: TokenBook
+
+
+def make_store_parts(plan: Plan, clock: Clock) -> StoreParts:
+    store = build_store(plan.store.backend, plan.data)
+    audit = build_audit(plan.store.backend, plan.data)
+    recorder = Recorder(audit)
+    return StoreParts(
+        current=CurrentPlan(plan),
+        addresses=Addresses(plan.node),
+        clock=clock,
+        identity=own_identity(plan.data),
+        store=store,
+        shared=build_store(plan.store.backend, plan.store.shared) if plan.store.shared is not None else None,
+        audit=audit,
+        recorder=recorder,
+        refusals=Refusals(recorder, clock),
+        retention=Retention(audit, recorder, clock, plan.store.audit_days),
+        tokens=TokenBook(TokenTable(store.kv), clock, plan.access, plan.auth.token_days),
+    )

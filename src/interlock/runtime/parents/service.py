@@ -1,0 +1,118 @@
+"""This node towards its parents: one connection for each tree it belongs to, replaced when the configuration changes.
+
+Without parents their modules are not imported.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from interlock.config.plan import Plan
+from interlock.operator_api.status import Parent
+from interlock.runtime.audience import Audience
+from interlock.runtime.ax.registrar import Registrar
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.base.feed import Feed
+from interlock.runtime.base.node_identity import NODE_KEY
+from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.base.tls import check_parents
+from interlock.runtime.calls.budgets import Budgets
+from interlock.runtime.fronts.legacy import LegacyDesk
+from interlock.runtime.fronts.modern import ModernDesk
+
+if TYPE_CHECKING:
+    from interlock.keys.signing import SigningKey
+    from interlock.runtime.parents.parents import Parents
+    from interlock.runtime.parents.trees import Forest
+
+
+class ParentService:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        registrar: Registrar,
+        subtree: Feed[tuple[str, ...]],
+        clock: Clock,
+        recorder: Recorder,
+        legacy: LegacyDesk,
+        modern: ModernDesk,
+        audience: Audience,
+        budgets: Budgets,
+    ) -> None:
+        """`subtree`: the ids of the aggregators below this node, when they change. Raises StoreError."""
+        self._registrar = registrar
+        self._clock = clock
+        self._recorder = recorder
+        self._legacy = legacy
+        self._modern = modern
+        self._audience = audience
+        self._budgets = budgets
+        self._trees = self._make(plan, own_key(plan))
+        subtree.subscribe(self._on_subtree)
+
+    async def open(self) -> None:
+        if self._trees is not None:
+            self._trees.start()
+
+    async def close(self) -> None:
+        self.stop_calls()
+        if self._trees is not None:
+            await self._trees.leave()
+
+    def stop_calls(self) -> None:
+        """Parents send no new calls; those under way are answered."""
+        if self._trees is not None:
+            self._trees.close()
+
+    def check(self, plan: Plan) -> None:
+        """Raises StoreError, CannotStart where these parents cannot be used."""
+        check_parents(plan)
+        own_key(plan)
+
+    async def replan(self, plan: Plan) -> None:
+        """Raises as `check` does, before anything is given up."""
+        check_parents(plan)
+        signer = own_key(plan)
+        leaving, self._trees = self._trees, None
+        if leaving is not None:
+            leaving.close()
+            await leaving.leave()
+        self._trees = self._make(plan, signer)
+        await self.open()
+
+    def status(self) -> list[Parent]:
+        return self._trees.status() if self._trees is not None else []
+
+    def _on_subtree(self, ids: tuple[str, ...]) -> None:
+        if self._trees is not None:
+            self._trees.subtree_changed(ids)
+
+    def _make(self, plan: Plan, signer: "SigningKey | None") -> "Forest | None":
+        if not plan.ax.parents:
+            return None
+        from interlock.runtime.parents.front import UpwardFront
+        from interlock.runtime.parents.parents import Parents
+        from interlock.runtime.parents.trees import Forest
+
+        def parents_of(one_tree: Plan) -> "Parents":
+            return Parents(
+                one_tree,
+                self._registrar.engine.subtree_ids(),
+                clock=self._clock,
+                recorder=self._recorder,
+                make_front=partial(UpwardFront, self._legacy, self._modern, self._audience),
+                budgets=self._budgets,
+                signer=signer,
+            )
+
+        return Forest(plan, parents_of)
+
+
+def own_key(plan: Plan) -> "SigningKey | None":
+    """What proves our authority to parents; `interlock access anchor` makes it. Raises a StoreError."""
+    path = plan.data / NODE_KEY
+    if not path.exists() or all(parent.authority is None for parent in plan.ax.parents):
+        return None
+    from interlock.keys.signing import read_signing_key
+
+    return read_signing_key(path)
