@@ -20,13 +20,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tests import preloaded
+from tests.interaction import intervals
 
 START_SECONDS = 20.0
 MODERN = "2026-07-28"
 LEGACY = "2025-11-25"
 SOONER = {  # a node of the tests looks sooner than a user's whether files have changed
-    "interlock.runtime.node.reload:LOOK_S": 0.2,
-    "interlock.runtime.drivers.registry.service:LOOK_S": 0.2,
+    intervals.CONFIGURATION_LOOK_S: 0.2,
+    intervals.DRIVERS_LOOK_S: 0.2,
 }
 
 

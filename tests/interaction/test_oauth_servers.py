@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from tests.interaction import intervals
 from tests.interaction.agreement import (
     agree,
     ask_for_page,
@@ -28,6 +29,7 @@ from tests.interaction.harness import RunningNode, Wire, running_node, wait_for
 from tests.servers.start import raw
 
 ERAS = ["legacy", "modern"]
+SOONER = {intervals.RESPAWN_WAIT_S: 0.5}  # a call of a server nobody agreed to waits no longer
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +190,7 @@ def test_whether_refresh_tokens_change_or_stay_they_go_on_working(
 
 def test_a_server_whose_tokens_are_gone_is_unauthorised_and_keeps_its_tools(corp: Authority, tmp_path: Path) -> None:
     servers = {"good": {"command": raw("echo")}}
-    with guarded(corp) as url, running_node(tmp_path, {"crm": {"url": url}, **servers}) as node:
+    with guarded(corp) as url, running_node(tmp_path, {"crm": {"url": url}, **servers}, settings=SOONER) as node:
         agree(node, "crm")
         corp.do("forget", of="tokens")
         corp.do("forget", of="refreshes")
@@ -385,7 +387,7 @@ def test_only_the_issuer_of_the_configuration_is_believed(corp: Authority, tmp_p
 
 
 def test_a_token_that_is_removed_is_not_used_any_more(corp: Authority, tmp_path: Path) -> None:
-    with guarded(corp) as url, running_node(tmp_path, {"crm": {"url": url}}) as node:
+    with guarded(corp) as url, running_node(tmp_path, {"crm": {"url": url}}, settings=SOONER) as node:
         agree(node, "crm")
         listed = node.cli("secrets", "list").stdout
         assert "token" in listed and "client" in listed and "marker" not in listed

@@ -9,12 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.interaction import intervals
 from tests.interaction.harness import RunningNode, running_node, wait_for
 from tests.servers.caging import a_mark, attempt, hostile, marked, needs_sandbox, wait_until_none
 
 pytestmark = needs_sandbox
 
 GONE_S = 6.0  # AIP-transport-4
+SOONER = {intervals.INPUT_GRACE_S: 0.3, intervals.TERM_GRACE_S: 0.3}  # instead of 2 and 3 s
+GONE_SOONER_S = 2.5
 
 
 def end(number: signal.Signals) -> Callable[[RunningNode], None]:
@@ -39,14 +42,14 @@ def test_no_descendant_of_a_sandboxed_server_survives_the_node(tmp_path: Path, e
         "caged": {"command": hostile("--mark", mark), "egress": ["localhost"]},
         "deaf": {"command": hostile("--deaf", "--mark", deaf), "egress": []},
     }
-    with running_node(tmp_path, servers) as node:
+    with running_node(tmp_path, servers, settings=SOONER) as node:
         before = len(marked(mark))
         assert attempt(node, "caged", "fork_away") == {"done": "away"}
         wait_for(lambda: len(marked(mark)) > before)
         assert marked(deaf)
         ENDINGS[ending](node)
-        wait_until_none(mark, GONE_S)
-        wait_until_none(deaf, GONE_S)
+        wait_until_none(mark, GONE_SOONER_S)
+        wait_until_none(deaf, GONE_SOONER_S)
         with contextlib.suppress(subprocess.TimeoutExpired):
             node.process.wait(timeout=GONE_S)
 
@@ -90,7 +93,7 @@ def test_a_server_in_a_sandbox_is_asked_to_end_before_it_is_killed(tmp_path: Pat
     script.parent.mkdir()
     script.write_text(PATIENT)
     server = {"command": [sys.executable, str(script), str(told / "ended")], "files": [str(told)]}
-    with running_node(tmp_path, {"caged": server}) as node:
+    with running_node(tmp_path, {"caged": server}, settings={intervals.INPUT_GRACE_S: 0.3}) as node:
         node.wait_link("caged", {"state": "ready"})
         node.stop()
     assert (told / "ended").read_text() == "asked"

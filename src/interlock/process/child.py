@@ -31,6 +31,7 @@ LINES_PER_TURN = 256  # per child and loop iteration, so that a flooding child l
 STALL_AFTER_S = 1.0  # a full queue that has not moved for so long: the child does not read
 DRAIN_S = 0.75  # for the last words in the pipes after the exit; open calls are to fail within a second
 MUTE_S = 1.0  # a child that closed a pipe is about to exit; its exit code says more than the closing
+INPUT_GRACE_S = 2.0  # between the end of its input and SIGTERM
 TERM_GRACE_S = 3.0  # between SIGTERM and SIGKILL
 ORPHAN_GRACE_S = 0.5  # the same for what the leader left behind; below DRAIN_S, because orphans hold the pipes
 ORPHAN_KILL_S = 0.2  # SIGKILL is certain; this is for burying them
@@ -178,8 +179,11 @@ class Child:
         if self._transport is not None and self._verdict is None and not self._exited:
             self._condemn(reason)
 
-    async def stop(self, grace_s: float = 2.0) -> None:
-        """Close its input, after `grace_s` SIGTERM its group, then SIGKILL it. Returns when nothing is left of it."""
+    async def stop(self, grace_s: float | None = None) -> None:
+        """Close its input, after `grace_s` SIGTERM its group, then SIGKILL it. Returns when nothing is left of it.
+
+        None: after INPUT_GRACE_S.
+        """
         if not self._started:
             self._started = True
             self._spawned.set()
@@ -192,7 +196,7 @@ class Child:
                 self._stdin.close()
                 self._stdin = None
             if not self._exited and not self._killed:
-                self._then(grace_s, self._terminate)
+                self._then(INPUT_GRACE_S if grace_s is None else grace_s, self._terminate)
             self._settle()
         await self._finished.wait()
 

@@ -17,6 +17,7 @@ import pytest
 import websockets
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
+from tests.interaction import intervals
 from tests.interaction.ax.bare import SUBPROTOCOL, Bare, Refused, tool
 from tests.interaction.ax.client import ready
 from tests.interaction.ax.issuing import DAY, Certificate, Issuer
@@ -233,8 +234,8 @@ async def test_a_certificate_opens_the_door_where_an_access_entry_names_it(tmp_p
 
 async def test_a_link_ends_with_the_certificate_it_began_with(tmp_path: Path) -> None:
     house = House(tmp_path / "certificates")
-    short = house.ca.issue("short", [EDGE], lasts=DAY + datetime.timedelta(seconds=6))
-    with running_node(tmp_path / "n", {}, settings(house)) as node:
+    with running_node(tmp_path / "n", {}, settings(house), settings={intervals.CREDENTIALS_LOOK_MS: 500}) as node:
+        short = house.ca.issue("short", [EDGE], lasts=DAY + datetime.timedelta(seconds=3))
         async with leaf(node, house, short) as ends, leaf(node, house, house.good) as stays:
             await ends.register()
             await stays.register()

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from tests.interaction.ax.client import call, ready
-from tests.interaction.harness import RunningNode, Wire, running_node
+from tests.interaction.harness import RunningNode, Wire, running_node, wait_for
+from tests.scale import many
 
 LEAF = Path(__file__).parent / "library_leaf.py"
-KILLS = 6
+KILLS = many(3, 30)  # at least each of the leaves
 CLIENTS = 4
 
 
@@ -110,9 +111,6 @@ async def test_killing_leaves_under_load_loses_no_answer_and_repeats_no_call(tmp
                 done = outcomes["result"]
                 await asyncio.to_thread(victim.again)
                 await ready(node, victim.segment, tools=2)
-
-                from tests.interaction.harness import wait_for
-
                 await asyncio.to_thread(wait_for, lambda done=done: outcomes["result"] > done + 50, 20)
         finally:
             stopping = True

@@ -7,12 +7,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.interaction import intervals
 from tests.interaction.ax.tree import ACCESS, ax_url, parent, parents, wait_parent
 from tests.interaction.harness import RunningNode, Wire, running_node, wait_for
 from tests.servers.start import raw
 
 INTERVAL_S = 2.0
-BEATING = {"interlock.runtime.parents.parents:HEARTBEAT_MS": int(INTERVAL_S * 1000)}
+BEATING = {intervals.HEARTBEAT_MS: int(INTERVAL_S * 1000)}
 TREE = dict[str, RunningNode]
 
 

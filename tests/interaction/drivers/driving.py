@@ -67,11 +67,12 @@ class Workspace:
         return sum(line.get("got", {}).get("method") == "tools/call" for line in self.lines(id))
 
     @contextlib.contextmanager
-    def node(self, **settings: Any) -> Iterator[RunningNode]:
+    def node(self, sooner: Mapping[str, Any] | None = None, **settings: Any) -> Iterator[RunningNode]:
+        """`sooner`: as `settings` of `running_node`; `settings`: keys of [drivers]."""
         off = ", ".join(f'"{id}" = "off"' for id in self.ids)
         said = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
         extra = f"[drivers]\ntrust_workspace = true\nsandbox = {{ {off} }}\n{said}"
-        with running_node(self.folder, {}, extra) as node:
+        with running_node(self.folder, {}, extra, settings=sooner) as node:
             yield node
 
 

@@ -6,10 +6,12 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.interaction import intervals
 from tests.interaction.drivers.driving import Workspace, alive, wait_states
 from tests.interaction.harness import wait_for
 
-WITHIN_S = 6.0
+SOONER = {intervals.INPUT_GRACE_S: 0.3, intervals.TERM_GRACE_S: 0.3}  # instead of 2 and 3 s
+WITHIN_S = 2.5
 SERVERS = {"plain-mcp": (), "stubborn-mcp": ("--ignores-term",), "forking-mcp": ("--forks",)}
 
 
@@ -23,7 +25,7 @@ def test_no_process_of_any_driver_outlives_the_node(tmp_path: Path, number: sign
     workspace = Workspace(tmp_path)
     for id, options in SERVERS.items():
         workspace.add(id, *options, tools={"echo": f"demo.{id[:-4]}"})
-    with workspace.node() as node:
+    with workspace.node(SOONER) as node:
         wait_states(node, "ready", *SERVERS)
         wait_for(lambda: len(started(workspace)) == 4)  # one forked
         assert all(map(alive, started(workspace)))

@@ -1,14 +1,15 @@
-"""Two hundred drivers in one node: do they start side by side and bounded, and does an idle one cost no process?"""
+"""Many drivers in one node: do they start side by side and bounded, and does an idle one cost no process?"""
 
 from pathlib import Path
 
 from tests.interaction.drivers.driving import Workspace, alive, states
 from tests.interaction.harness import LEGACY, RunningNode, wait_for
 from tests.interaction.peers import HttpPeer
+from tests.scale import many
 
 from interlock.runtime.drivers.provider.environment import STARTS_MAX
 
-MANY = 200
+MANY = many(60, 200)
 SCRIPT = Path(__file__).with_name("quick.sh")
 QUICK = {"protocol_version": "2025-11-25"}
 
@@ -31,7 +32,7 @@ def offered(node: RunningNode) -> int:
     return tools
 
 
-async def test_two_hundred_drivers_start_bounded_side_by_side_and_sleep_without_a_process(tmp_path: Path) -> None:
+async def test_many_drivers_start_bounded_side_by_side_and_sleep_without_a_process(tmp_path: Path) -> None:
     workspace, log = make(tmp_path)
     with workspace.node(idle_timeout_s=1) as node:
         wait_for(lambda: sum(what == "listed" for what, _ in lines(log)) == MANY, 60)
