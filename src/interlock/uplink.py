@@ -50,7 +50,7 @@ from interlock.protocol.jsonrpc.codec import (
 from interlock.protocol.jsonrpc.errors import INTERNAL_ERROR, INVALID_REQUEST, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request, Response
 
-DOOR: Final = "/ax"
+REGISTRATION_PATH: Final = "/ax"
 SHOWN_MAX: Final = 300  # characters of a parent's words in our log
 
 Opener = Callable[[MessageSink], Awaitable[MessagePipe]]
@@ -168,7 +168,11 @@ class Uplink:
 
     def _describe_parent(self, failed: DialFailed) -> str:
         path = urlsplit(self._parents[self._engine.parent or 0][0]).path
-        hint = "" if failed.status is None or path.endswith(DOOR) else f"; the address of an aggregator ends in {DOOR}"
+        hint = (
+            ""
+            if failed.status is None or path.endswith(REGISTRATION_PATH)
+            else f"; the address of an aggregator ends in {REGISTRATION_PATH}"
+        )
         return failed.reason + hint
 
     def _send(self, step: Send) -> None:

@@ -49,7 +49,7 @@ async def installed(wanted: Driver, env: dict[str, str] | None = None, record: s
         folder=HOME,
         lock=lock,
         progress=lambda _: None,
-        warden=None,
+        reaper=None,
         settings=DriversPlan(),
         environment=dict(os.environ) | node | (env or {}),
     )
@@ -93,7 +93,7 @@ async def running(done: Installed, args: Sequence[str]) -> AsyncIterator[Talk]:
         max_message_bytes=4_000_000,
         sink=talk,
         stderr=StderrRing(now=lambda: 0.0),
-        warden=None,
+        reaper=None,
     )
     try:
         await talk.child.start()

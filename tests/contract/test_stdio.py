@@ -117,7 +117,7 @@ def python(program: str, sink: Any, *, limit: int = MIB, ring: StderrRing | None
         max_message_bytes=limit,
         sink=sink,
         stderr=ring or StderrRing(now=time.time),
-        warden=None,
+        reaper=None,
         **options,
     )
     CHILDREN.append(child)

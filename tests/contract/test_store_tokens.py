@@ -15,10 +15,10 @@ from interlock.store.tokens import (
     NAME_LENGTH_MAX,
     PREFIXES,
     BadTokenName,
-    Door,
+    TokenAudience,
     TokenRecord,
     TokenTable,
-    maybe_door,
+    maybe_audience,
     mint,
     token_hash,
 )
@@ -40,7 +40,7 @@ def tokens(store: Store) -> TokenTable:
 
 
 async def issue(tokens: TokenTable, name: str = "laptop", **more: object) -> tuple[str, TokenRecord]:
-    values = {"owner": "local", "door": "client", "scope": "write", "now": NOW} | more
+    values = {"owner": "local", "audience": "client", "scope": "write", "now": NOW} | more
     return await tokens.issue(name=name, **values)  # type: ignore[arg-type]
 
 
@@ -48,11 +48,11 @@ def contents_of(folder: Path) -> list[bytes]:
     return [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("door", get_args(Door))
-def test_a_token_names_its_door_and_carries_256_bits(door: Door) -> None:
-    token, _ = mint(door)
-    assert re.fullmatch(PREFIXES[door] + "[0-9A-Za-z]{43}", token)
-    assert maybe_door(token) == door
+@pytest.mark.parametrize("audience", get_args(TokenAudience))
+def test_a_token_names_its_audience_and_carries_256_bits(audience: TokenAudience) -> None:
+    token, _ = mint(audience)
+    assert re.fullmatch(PREFIXES[audience] + "[0-9A-Za-z]{43}", token)
+    assert maybe_audience(token) == audience
 
 
 def test_tokens_and_their_ids_differ() -> None:
@@ -79,15 +79,15 @@ def test_tokens_and_their_ids_differ() -> None:
 )
 async def test_a_malformed_token_is_nobodys(tokens: TokenTable, token: str) -> None:
     await issue(tokens)
-    assert maybe_door(token) is None
+    assert maybe_audience(token) is None
     assert await tokens.find(token_hash(token), NOW) is None
 
 
 async def test_an_issued_token_is_found_by_its_hash(tokens: TokenTable) -> None:
-    token, record = await issue(tokens, door="operator", scope="admin", expires_at=NOW + 60)
-    assert maybe_door(token) == "operator"
+    token, record = await issue(tokens, audience="operator", scope="admin", expires_at=NOW + 60)
+    assert maybe_audience(token) == "operator"
     assert await tokens.find(token_hash(token), NOW) == record
-    assert (record.name, record.owner, record.door, record.scope) == ("laptop", "local", "operator", "admin")
+    assert (record.name, record.owner, record.audience, record.scope) == ("laptop", "local", "operator", "admin")
     assert (record.created_at, record.expires_at, record.revoked_at) == (NOW, NOW + 60, None)
 
 
@@ -178,7 +178,9 @@ async def test_a_name_that_could_not_stand_in_a_principal_is_refused(tokens: Tok
     assert await tokens.list(NOW) == []
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"null", b"\xff", b'{"id":"x","name":"n","owner":"o","door":"attic"}'])
+@pytest.mark.parametrize(
+    "data", [b"", b"{}", b"null", b"\xff", b'{"id":"x","name":"n","owner":"o","audience":"attic"}']
+)
 async def test_a_record_that_cannot_be_read_opens_nothing(store: Store, tokens: TokenTable, data: bytes) -> None:
     token, _ = mint("client")
     await store.kv.put(BUCKET, token_hash(token), data, NOW)
@@ -188,6 +190,6 @@ async def test_a_record_that_cannot_be_read_opens_nothing(store: Store, tokens: 
 
 def test_a_record_survives_encoding() -> None:
     record = TokenRecord(
-        id=mint("room")[1], name="n", owner="o", door="room", scope="read", created_at=NOW, revoked_at=NOW + 0.25
+        id=mint("room")[1], name="n", owner="o", audience="room", scope="read", created_at=NOW, revoked_at=NOW + 0.25
     )
     assert TokenRecord.decode(record.encode()) == record

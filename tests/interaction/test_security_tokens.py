@@ -191,10 +191,10 @@ def test_a_token_past_its_day_opens_nothing(tmp_path: Path) -> None:
         try:
             table, now = TokenTable(store.kv), time.time()
             old, _ = await table.issue(
-                name="old", owner="old", door="client", scope="write", now=now, expires_at=now - 1
+                name="old", owner="old", audience="client", scope="write", now=now, expires_at=now - 1
             )
             soon, _ = await table.issue(
-                name="soon", owner="soon", door="client", scope="write", now=now, expires_at=now + 3
+                name="soon", owner="soon", audience="client", scope="write", now=now, expires_at=now + 3
             )
             return old, soon
         finally:

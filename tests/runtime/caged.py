@@ -64,7 +64,7 @@ class House:
             max_message_bytes=1_000_000,
             sink=sink,
             stderr=stderr,
-            warden=None,
+            reaper=None,
             handed=cell.handed,
             terminate=cell.terminate,
         )

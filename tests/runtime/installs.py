@@ -57,7 +57,7 @@ class Place:
             workspace=self.workspace,
             lock=lock,
             progress=self.said.append,
-            warden=None,
+            reaper=None,
             settings=settings or DriversPlan(),
             environment=self.env,
             caged=self.caged,

@@ -35,7 +35,7 @@ def _nursery(tmp_path: Path) -> Nursery:
     workshop = Workshop(
         packages=tmp_path,
         message_bytes=100_000,
-        warden=None,
+        reaper=None,
         eras=cast(Any, None),
         clock=SystemClock(),
         revealer=cast(Any, None),

@@ -73,7 +73,7 @@ def _registrar(store: Store, *, leases: Leases | None = None, owners: type[Owner
     quiet = cast(Any, _Quiet())
     clock = SystemClock()
     workshop = Workshop(
-        packages=Path(), message_bytes=MESSAGE_BYTES_MAX, warden=None, eras=quiet, clock=clock, revealer=quiet
+        packages=Path(), message_bytes=MESSAGE_BYTES_MAX, reaper=None, eras=quiet, clock=clock, revealer=quiet
     )
     fittings = Fittings(
         clock=clock,

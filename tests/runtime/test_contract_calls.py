@@ -336,7 +336,7 @@ async def test_an_operator_is_told_who_would_serve_a_call_and_what_it_meets(here
 
     def told() -> dict[int, tuple[str, str]]:
         shown = here.node.operations.tools.get("fs.read")
-        return {each.rung: (each.verdict, each.reason) for each in shown.rungs}
+        return {each.number: (each.verdict, each.reason) for each in shown.checks}
 
     assert told()[7][0] == "later"
     assert told()[7][1].startswith("checked against the contract")

@@ -128,7 +128,7 @@ async def test_a_server_in_a_container_answers_and_has_its_values_from_the_clien
         max_message_bytes=100_000,
         sink=sink,
         stderr=StderrRing(now=lambda: 0.0),
-        warden=None,
+        reaper=None,
     )
     try:
         await child.start()
@@ -342,7 +342,7 @@ async def test_a_real_engine_runs_a_real_container_and_leaves_none(tmp_path: Pat
     env = dict(os.environ) | dict(installed.env) | {"GREETING": "hello"}
     stderr = StderrRing(now=lambda: 0.0)
     argv = (*installed.command, "cat")
-    child = Child(argv, env, None, max_message_bytes=1000, sink=sink, stderr=stderr, warden=None)
+    child = Child(argv, env, None, max_message_bytes=1000, sink=sink, stderr=stderr, reaper=None)
     try:
         await child.start()
         assert child.send(b"through the container")

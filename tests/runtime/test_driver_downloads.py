@@ -152,7 +152,7 @@ async def test_a_shell_installer_in_a_sandbox_writes_its_home_and_reads_nothing_
     wanted = fetching("curl", f"{files.url}/file", verify_sha256=sha256(files.at["/file"]))
 
     def caged(plan: SandboxPlan) -> Running:
-        return inside(house.sandboxes, "one", plan, clock=SystemClock(), warden=None)
+        return inside(house.sandboxes, "one", plan, clock=SystemClock(), reaper=None)
 
     place.caged = caged
     done = await place.done(wanted)

@@ -451,7 +451,7 @@ async def test_arguments_reach_the_program_as_written_with_no_shell_between(tmp_
         max_message_bytes=100_000,
         sink=sink,
         stderr=StderrRing(now=lambda: 0.0),
-        warden=None,
+        reaper=None,
     )
     try:
         await child.start()

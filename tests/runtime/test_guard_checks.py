@@ -9,6 +9,7 @@ import pytest
 from msgspec import Raw
 from tests.runtime.still import House, Leaf, house, still, tool, turns
 
+from interlock.operator_api.tools import CheckVerdict
 from interlock.protocol.ax.budget import Limits
 from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.jsonrpc.errors import Fault
@@ -223,10 +224,10 @@ async def _meet_a_new_check(folder: Path, refusals: list[CheckNumber]) -> None:
         await call(node, "plant.look", BLOCKED)
         assert refusals[1:] == [CheckNumber.AVAILABILITY, CheckNumber.AGENT]
 
-        shown: Any = node.node.operations.tools.get("plant.look", "client:blocked")["rungs"]
-        assert [one["rung"] for one in shown] == [4, 5, 7, 8, 9, 10, 11, 12]
-        assert shown[1] == {"rung": 5, "name": "agent state", "verdict": "refuse", "reason": "agent_blocked"}
-        assert node.node.operations.tools.get("plant.look", "local")["rungs"][1]["verdict"] == "pass"
+        shown = node.node.operations.tools.get("plant.look", "client:blocked").checks
+        assert [one.number for one in shown] == [4, 5, 7, 8, 9, 10, 11, 12]
+        assert shown[1] == CheckVerdict(number=5, name="agent state", verdict="refuse", reason="agent_blocked")
+        assert node.node.operations.tools.get("plant.look", "local").checks[1].verdict == "pass"
 
 
 def test_a_new_check_is_one_class_and_one_line_of_the_list(

@@ -135,7 +135,7 @@ async def test_a_message_a_child_does_not_take_is_said_to_be_undelivered() -> No
         max_message_bytes=1024,
         sink=pipe,
         stderr=StderrRing(now=time.time),
-        warden=None,
+        reaper=None,
     )
     await pipe.child.start()
     for _ in range(1000):

@@ -1,4 +1,4 @@
-"""A node that is all surface: the real operator app over fixed data, and a public door that answers two MCP methods.
+"""A fake node: the real operator app over fixed data, and a public endpoint that answers two MCP methods.
 
 Both are served by uvicorn on a thread, the one on run/admin.sock or a TCP port, the other on a TCP port.
 """
@@ -263,11 +263,11 @@ class FakeTokens:
     async def list_all(self) -> Tokens:
         return msgspec.convert({"tokens": self._data.token_list}, Tokens)
 
-    async def issue(self, name: str, door: str, scope: str | None, days: int | None) -> IssuedToken:
+    async def issue(self, name: str, audience: str, scope: str | None, days: int | None) -> IssuedToken:
         made = {
             "id": "00000000000000aa",
             "name": name,
-            "door": door,
+            "door": audience,
             "scope": scope or "write",
             "created_at": STARTED,
             "expires_at": "2026-12-15T10:00:00Z",
@@ -275,12 +275,12 @@ class FakeTokens:
             "days": days,
         }
         self._data.token_list.append(made)
-        prefix = "ilc_" if door == "client" else "ilo_"
+        prefix = "ilc_" if audience == "client" else "ilo_"
         return IssuedToken(
             token=prefix + "x" * 43,
             id="00000000000000aa",
             name=name,
-            door=door,
+            audience=audience,
             expires_at="2026-12-15T10:00:00Z",
         )
 

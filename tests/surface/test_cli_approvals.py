@@ -252,7 +252,7 @@ def test_a_call_that_waits_for_a_decision_ends_with_three(
         "isError": True,
         "_meta": {CONFIRMATION: {"status": "confirmation_required"}},
     }
-    monkeypatch.setattr("interlock.surface.cli.client.mcp.McpDoor.call", lambda *_, **__: json.dumps(held).encode())
+    monkeypatch.setattr("interlock.surface.cli.client.mcp.McpClient.call", lambda *_, **__: json.dumps(held).encode())
     done = inline("tools", "call", "demo.say")
     assert (done.code, done.out) == (3, "Nothing was executed.\n")
     assert inline("tools", "call", "demo.say", "--json").code == 3

@@ -99,8 +99,8 @@ def test_the_verbs_work_on_the_node_they_were_made_for(served: tuple[Interlock, 
     status = interlock("status", "--json").json
     remote = interlock("status", "--json", "--url", status["node"]["operator_url"], INTERLOCK_TOKEN=token)
     assert remote.json["node"]["pid"] == status["node"]["pid"]
-    wrong_door = interlock("tools", "call", "demo.echo", "--url", status["node"]["url"], "--token", token)
-    assert wrong_door.code == 1
+    wrong_endpoint = interlock("tools", "call", "demo.echo", "--url", status["node"]["url"], "--token", token)
+    assert wrong_endpoint.code == 1
     assert interlock("links", "restart", "demo").code == 0
     assert interlock("links", "restart", "nobody").code == 1
 

@@ -35,7 +35,7 @@ def test_a_token_made_without_a_node_is_kept_as_a_hash_and_opens_its_door(interl
     assert re.fullmatch(r"ilc_[0-9A-Za-z]{43}", token)
     record = found(interlock.data, token)
     assert record is not None
-    assert (record.name, record.door, record.scope) == ("ci", "client", "read")
+    assert (record.name, record.audience, record.scope) == ("ci", "client", "read")
     assert record.expires_at is not None
     assert abs(record.expires_at - time.time() - 2 * 86400) < 60
     assert token.encode() not in (interlock.data / "store.db").read_bytes()

@@ -1,10 +1,10 @@
-"""A certificate authority for the nodes of one house, in one folder: for development, and for trees without a PKI.
+"""A certificate authority for the nodes of one organisation: for development, and for trees without a PKI.
 
     ca.pem, ca.key          the authority, made with the first certificate; ca.key never leaves the folder
-    NAME.pem, NAME.key      one node: for its door (server) and for its links to parents (client)
+    NAME.pem, NAME.key      one node: for its endpoints (server) and for its links to parents (client)
     crl.pem                 the certificates that were revoked, once there are any
 
-Keys are P-256 and 0600. Like `tokens`, this room draws randomness, and takes the time as an argument.
+Keys are P-256 and 0600. Like `store.tokens`, this module draws random numbers, and takes the time as an argument.
 """
 
 import datetime
@@ -29,7 +29,7 @@ CA_CERTIFICATE: Final = "ca.pem"
 CA_KEY: Final = "ca.key"
 CRL: Final = "crl.pem"
 CA_DAYS: Final = 3650
-CRL_DAYS: Final = 365  # nothing renews it by itself, and without a current one nobody is let in
+CRL_DAYS: Final = 365  # nothing renews it by itself, and without a current one every client is refused
 BACKDATED: Final = datetime.timedelta(minutes=5)  # what the clocks of two machines may differ by
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _RESERVED: Final = frozenset(("ca", "crl"))
@@ -47,7 +47,7 @@ class NameTaken(Refused):
     """There is a certificate of that name."""
 
 
-class HouseAuthority:
+class DevelopmentAuthority:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
@@ -205,7 +205,7 @@ def _authority_certificate(key: "EllipticCurvePrivateKey", at: datetime.datetime
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.x509.oid import NameOID
 
-    # A name of its own, so that two authorities of two houses are never taken for one.
+    # A name of its own, so that the authorities of two organisations are never taken for one.
     serial = x509.random_serial_number()
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Interlock nodes {serial % 16**8:08x}")])
     public = key.public_key()

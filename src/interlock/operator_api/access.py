@@ -13,7 +13,7 @@ class Token(Struct, frozen=True, kw_only=True):
 
     id: Annotated[str, Meta(description="Its id.")]
     name: Annotated[str, Meta(description="The name it was given.")]
-    door: Annotated[str, Meta(description="Who may use it: client, subserver or operator.")]
+    audience: Annotated[str, Meta(description="Who may use it: client, subserver or operator.")] = field(name="door")
     scope: Annotated[str | None, Meta(description="What it amounts to: read, write or admin.")]
     created_at: Annotated[str, Meta(description="When it was made.")]
     expires_at: Annotated[str | None, Meta(description="When it ends.")]
@@ -32,7 +32,7 @@ class IssuedToken(Struct, frozen=True, kw_only=True):
     token: Annotated[str, Meta(description="The token itself.")]
     id: Annotated[str, Meta(description="Its id.")]
     name: Annotated[str, Meta(description="The name it was given.")]
-    door: Annotated[str, Meta(description="Who may use it.")] = field(name="for")
+    audience: Annotated[str, Meta(description="Who may use it.")] = field(name="for")
     expires_at: Annotated[str | None, Meta(description="When it ends.")]
 
 

@@ -23,7 +23,7 @@ class IssueToken(RequestBody, frozen=True, kw_only=True):
     """A token to be made."""
 
     name: Annotated[str, Meta(description="What to call it. A name may be used again.")]
-    door: Annotated[TokenAudience, Meta(description="Who is to use it.")] = field(name="for")
+    audience: Annotated[TokenAudience, Meta(description="Who is to use it.")] = field(name="for")
     scope: Annotated[TokenScope | None, Meta(description="What it may do; null: the default for its kind.")] = None
     days: Annotated[
         Annotated[int, Meta(ge=1, le=DAYS_MAX)] | None, Meta(description="For how long; null: as configured.")

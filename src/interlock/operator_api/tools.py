@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 
 class Tool(Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class Owner(Struct, frozen=True, kw_only=True):
 class CheckVerdict(Struct, frozen=True, kw_only=True):
     """What one check of the guard would say to a call."""
 
-    rung: Annotated[int, Meta(description="The place of the check in the guard's order.")]
+    number: Annotated[int, Meta(description="The place of the check in the guard's order.")] = field(name="rung")
     name: Annotated[str, Meta(description="The name of the check.")]
     verdict: Annotated[
         str, Meta(description="pass, refuse, hold (a person decides) or later (only the call can tell).")
@@ -58,7 +58,9 @@ class ToolDetail(Tool, frozen=True, kw_only=True):
     era: Annotated[str, Meta(description="The era of its link: legacy or modern.")]
     owner: Annotated[Owner, Meta(description="Who answers for it.")]
     caller: Annotated[str, Meta(description="The principal whose call the checks are told for.")]
-    rungs: Annotated[tuple[CheckVerdict, ...], Meta(description="Every check that a call meets, in order.")]
+    checks: Annotated[tuple[CheckVerdict, ...], Meta(description="Every check that a call meets, in order.")] = field(
+        name="rungs"
+    )
 
 
 class ToolRoute(Struct, frozen=True, kw_only=True):

@@ -34,9 +34,9 @@ from interlock.packages.references import (
     read_reference,
 )
 from interlock.process.launch import RESERVED_PREFIX
+from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.run import OUTPUT_LINE_BYTES, OUTPUT_LINES, ChildStartFailed, Ran, output_of, run
 from interlock.process.stderr import StderrRing
-from interlock.process.warden import Warden
 
 INSTALL_LIMIT_S: Final = 300.0
 LOCK_POLL_S: Final = 0.1
@@ -87,7 +87,7 @@ class Installer:
         root: Path,
         environment: Mapping[str, str],
         progress: Callable[[str], None],
-        warden: Warden | None,
+        reaper: OrphanReaper | None,
         *,
         source_builds: bool = False,
         limit_s: float = INSTALL_LIMIT_S,
@@ -95,7 +95,7 @@ class Installer:
         self.root = root.resolve()  # npm writes a lock that is useless elsewhere for a folder behind a symlink
         self.env = installer_environment(environment)
         self.progress = progress
-        self.warden = warden
+        self.reaper = reaper
         self.source_builds = source_builds
         self._limit_s = limit_s
 
@@ -150,7 +150,7 @@ class Installer:
         return folder
 
     def _errand(self, what: str) -> "_Errand":
-        return _Errand(what, self.env, self.warden, self.source_builds)
+        return _Errand(what, self.env, self.reaper, self.source_builds)
 
     def _asking(self, reference: Reference) -> Path:
         return self.root / reference.registry / f".asking-{reference.folder}"
@@ -199,11 +199,11 @@ class Installer:
 class _Errand:
     """Runs installers for one package and turns their failure into words."""
 
-    def __init__(self, what: str, env: dict[str, str], warden: Warden | None, source_builds: bool) -> None:
+    def __init__(self, what: str, env: dict[str, str], reaper: OrphanReaper | None, source_builds: bool) -> None:
         self.what = what
         self.source_builds = source_builds
         self.env = env
-        self._warden = warden
+        self._reaper = reaper
         self._said = StderrRing(OUTPUT_LINES, OUTPUT_LINE_BYTES, now=lambda: 0.0)
 
     def output(self) -> tuple[str, ...]:
@@ -211,7 +211,7 @@ class _Errand:
 
     async def run(self, folder: Path, *argv: str) -> Ran:
         try:
-            ran = await run(argv, self.env, folder, warden=self._warden, said=self._said)
+            ran = await run(argv, self.env, folder, reaper=self._reaper, said=self._said)
         except ChildStartFailed as error:
             raise PackageUnavailable(f"{self.what} cannot be installed: {error}") from error
         if ran.returncode != 0:
@@ -226,7 +226,7 @@ async def ensure(
     root: Path,
     progress: Callable[[str], None],
     *,
-    warden: Warden | None = None,
+    reaper: OrphanReaper | None = None,
     environment: Mapping[str, str] | None = None,
     source_builds: bool = False,
     limit_s: float = INSTALL_LIMIT_S,
@@ -237,7 +237,7 @@ async def ensure(
     Raises PackageUnavailable.
     """
     env = os.environ if environment is None else environment
-    installer = Installer(root, env, progress, warden, source_builds=source_builds, limit_s=limit_s)
+    installer = Installer(root, env, progress, reaper, source_builds=source_builds, limit_s=limit_s)
     folder = await installer.keep(package.registry, package.name)
     name = read_reference(package.registry, package.name).name
     if package.registry == "npm":

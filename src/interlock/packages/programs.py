@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 
 from interlock.packages.references import PackageUnavailable, normalised
+from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.run import ChildStartFailed, run
 from interlock.process.stderr import terminal_safe
-from interlock.process.warden import Warden
 
 NODE_ANSWER_S: Final = 10.0
 
@@ -88,7 +88,7 @@ def node_tool(tool: str, env: Mapping[str, str], package: str) -> str:
     return found
 
 
-async def node_program(env: Mapping[str, str], package: str, warden: Warden | None) -> str:
+async def node_program(env: Mapping[str, str], package: str, reaper: OrphanReaper | None) -> str:
     """The interpreter itself: what stands on the PATH may be a script of a version manager, which finds nothing in a
     sandbox and costs a process."""
     found = node_tool("node", env, package)
@@ -96,7 +96,7 @@ async def node_program(env: Mapping[str, str], package: str, warden: Warden | No
         return found
     try:
         async with asyncio.timeout(NODE_ANSWER_S):
-            ran = await run((found, "-p", "process.execPath"), env, None, warden=warden)
+            ran = await run((found, "-p", "process.execPath"), env, None, reaper=reaper)
     except (TimeoutError, ChildStartFailed):
         return found
     told = ran.stdout.decode(errors="replace").strip()

@@ -86,7 +86,7 @@ class PythonRunners:
         env = self._installer.env | dict(added)
         try:
             async with asyncio.timeout(INSTALL_LIMIT_S):
-                ran = await run(argv, env, self._root, warden=self._installer.warden)
+                ran = await run(argv, env, self._root, reaper=self._installer.reaper)
         except TimeoutError as error:
             raise PackageUnavailable(
                 f"installing {pins.name} took longer than {INSTALL_LIMIT_S:g} s; try again"

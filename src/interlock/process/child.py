@@ -5,7 +5,7 @@ then exactly once why the child is gone. It knows nothing of what a message says
 
 Theory of operation. A child leads a process group of its own, so that what it forks can be ended with it: `stop`, the
 exit of the leader and every verdict on a misbehaving child end in a sweep of the whole group. If the node is killed,
-the kernel kills the child (Linux) and the warden sweeps the groups (everywhere). A child is gone when it has exited and
+the kernel kills the child (Linux) and the reaper sweeps the groups (everywhere). A child is gone when it has exited and
 its pipes are drained; as a process that left the group may hold the pipes open for ever, draining has a bound. All
 waiting is done by timers of the loop: no step of the ending depends on a task that could be cancelled half way.
 """
@@ -22,8 +22,8 @@ from typing import Protocol, cast
 from interlock.process.groups import between_fork_and_exec, group_exists, reap_adopted, signal_group
 from interlock.process.launch import ChildStartFailed, child_environment, program
 from interlock.process.lines import LineSplitter, LineTooLong, one_line
+from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.stderr import StderrLine, StderrRing
-from interlock.process.warden import Warden
 
 __all__ = ["Child", "ChildSink", "ChildStartFailed", "StderrLine", "StderrRing", "child_environment"]
 
@@ -61,7 +61,7 @@ class Child:
         max_message_bytes: int,
         sink: ChildSink,
         stderr: StderrRing,
-        warden: Warden | None,
+        reaper: OrphanReaper | None,
         handed: Sequence[int] = (),
         terminate: Callable[[], None] | None = None,
     ) -> None:
@@ -76,7 +76,7 @@ class Child:
         self._max_message_bytes = max_message_bytes
         self._sink = sink
         self._stderr = stderr
-        self._warden = warden
+        self._reaper = reaper
         self._handed = tuple(handed)
         self._ask_to_end = terminate
         self._splitter = LineSplitter(max_message_bytes)
@@ -203,8 +203,8 @@ class Child:
     def _on_connected(self, transport: asyncio.SubprocessTransport) -> None:
         self._transport = transport
         self._pgid = transport.get_pid()
-        if self._warden is not None:
-            self._warden.guard(self._pgid)
+        if self._reaper is not None:
+            self._reaper.guard(self._pgid)
         self._stdin = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
         with contextlib.suppress(RuntimeError):  # uvloop, when the child has ended already: `_pipe_lost` follows
             self._stdin.set_write_buffer_limits(high=self._max_message_bytes + 1)
@@ -326,8 +326,8 @@ class Child:
                 self._sweep(signal.SIGKILL, None)
                 return
         self._swept = True
-        if self._warden is not None:
-            self._warden.release(self._pgid)
+        if self._reaper is not None:
+            self._reaper.release(self._pgid)
         self._settle()
 
     def _drain_output(self) -> None:

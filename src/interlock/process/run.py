@@ -14,8 +14,8 @@ import msgspec
 
 from interlock.process.child import Child
 from interlock.process.launch import ChildStartFailed
+from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.stderr import StderrRing
-from interlock.process.warden import Warden
 
 OUTPUT_LINES: Final = 20  # kept for an error
 OUTPUT_LINE_BYTES: Final = 500
@@ -54,7 +54,7 @@ async def run(
     env: Mapping[str, str],
     cwd: Path | None,
     *,
-    warden: Warden | None,
+    reaper: OrphanReaper | None,
     said: StderrRing | None = None,
     cell: Surroundings | None = None,
 ) -> Ran:
@@ -68,7 +68,7 @@ async def run(
         max_message_bytes=LINE_BYTES_MAX,
         sink=ended,
         stderr=said,
-        warden=warden,
+        reaper=reaper,
         handed=() if cell is None else cell.handed,
         terminate=None if cell is None else cell.terminate,
     )

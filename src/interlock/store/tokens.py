@@ -1,9 +1,9 @@
 """Bearer tokens: made here, kept only as hashes.
 
-A token is a prefix that names its door and 256 random bits. The table, bucket "tokens", maps SHA-256(token) to a
+A token is a prefix that names its audience and 256 random bits. The table, bucket "tokens", maps SHA-256(token) to a
 record; the token itself is shown once and never stored. So many random bits need neither salt nor a slow hash.
 
-This is the one room of the floor that draws randomness. It takes the time as an argument, like its neighbours.
+Of the modules of its layer only this one draws random numbers. Like them it takes the time as an argument.
 """
 
 import hashlib
@@ -16,19 +16,19 @@ import msgspec
 
 from interlock.store.ports import Conflict, Damaged, Entry, KeyValue
 
-Door = Literal["client", "subserver", "room", "operator"]
+TokenAudience = Literal["client", "subserver", "room", "operator"]
 Scope = Literal["read", "write", "admin"]
 TokenId = NewType("TokenId", str)
 
 BUCKET = "tokens"
-PREFIXES: Mapping[Door, str] = {"client": "ilc_", "subserver": "ils_", "room": "ilr_", "operator": "ilo_"}
+PREFIXES: Mapping[TokenAudience, str] = {"client": "ilc_", "subserver": "ils_", "room": "ilr_", "operator": "ilo_"}
 RANDOM_BITS = 256
 NAME_LENGTH_MAX = 64
 
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _DIGITS = 43  # 62**43 > 2**256
 _ID_LENGTH = 16
-_DOORS: Mapping[str, Door] = {prefix: door for door, prefix in PREFIXES.items()}
+_AUDIENCES: Mapping[str, TokenAudience] = {prefix: audience for audience, prefix in PREFIXES.items()}
 _FORM = re.compile(rf"(il[csro]_)[0-9A-Za-z]{{{_DIGITS}}}")
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._@-]{{0,{NAME_LENGTH_MAX - 1}}}")
 
@@ -52,7 +52,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
     id: TokenId
     name: str
     owner: str
-    door: Door
+    audience: TokenAudience = msgspec.field(name="door")
     scope: Scope
     created_at: float
     expires_at: float | None = None
@@ -75,20 +75,20 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
             ) from error
 
 
-def mint(door: Door) -> tuple[str, TokenId]:
-    token = PREFIXES[door] + _base62(secrets.randbits(RANDOM_BITS))
+def mint(audience: TokenAudience) -> tuple[str, TokenId]:
+    token = PREFIXES[audience] + _base62(secrets.randbits(RANDOM_BITS))
     return token, _token_id(token_hash(token))
 
 
 def token_hash(token_untrusted: str) -> str:
-    """The key of the token in the table. Takes any string: a malformed one is simply nobody's."""
+    """The key of the token in the table. Takes any string: a malformed one is in no table."""
     return hashlib.sha256(token_untrusted.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def maybe_door(token_untrusted: str) -> Door | None:
-    """The door that a token says it is for, or None if it has not the form of a token."""
+def maybe_audience(token_untrusted: str) -> TokenAudience | None:
+    """The audience that a token says it is for, or None if it has not the form of a token."""
     form = _FORM.fullmatch(token_untrusted)
-    return None if form is None else _DOORS[form[1]]
+    return None if form is None else _AUDIENCES[form[1]]
 
 
 class TokenTable:
@@ -96,21 +96,28 @@ class TokenTable:
         self._kv = kv
 
     async def issue(
-        self, *, name: str, owner: str, door: Door, scope: Scope, now: float, expires_at: float | None = None
+        self,
+        *,
+        name: str,
+        owner: str,
+        audience: TokenAudience,
+        scope: Scope,
+        now: float,
+        expires_at: float | None = None,
     ) -> tuple[str, TokenRecord]:
-        """A new token, to be shown once, and its record. A name may be used again: both tokens then bear it."""
+        """Make a token, to be shown once, and its record. A name may be used again: both tokens then bear it."""
         fault = token_name_fault(name)
         if fault is not None:
             raise BadTokenName(fault)
-        token, token_id = mint(door)
+        token, token_id = mint(audience)
         record = TokenRecord(
-            id=token_id, name=name, owner=owner, door=door, scope=scope, created_at=now, expires_at=expires_at
+            id=token_id, name=name, owner=owner, audience=audience, scope=scope, created_at=now, expires_at=expires_at
         )
         await self._kv.create(BUCKET, token_hash(token), record.encode(), now)
         return token, record
 
     async def find(self, hash: str, now: float) -> TokenRecord | None:
-        """The record of a token that opens its door now; None if unknown, expired or revoked."""
+        """The record of a token that is good now; None if unknown, expired or revoked."""
         entry = await self._kv.get(BUCKET, hash, now)
         if entry is None:
             return None

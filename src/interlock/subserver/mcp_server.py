@@ -78,7 +78,7 @@ class Offer(msgspec.Struct, kw_only=True):
         return {"name": self.name, "version": self.version}
 
 
-class Desk:
+class McpServer:
     def __init__(self, offer: Offer, send: Callable[[bytes], bool], segment: str) -> None:
         """`segment` is what the parent assigned."""
         self._offer = offer

@@ -266,13 +266,13 @@ class Subserver:
         return opened
 
     def _notify(self, method: str, params: bytes) -> None:
-        desk = self._uplink.desk if self._uplink is not None else None
-        if desk is None or not desk.notify(method, params):
+        server = self._uplink.server if self._uplink is not None else None
+        if server is None or not server.notify(method, params):
             log.debug("%s was dropped: there is no parent to tell", method)
 
     def _tools_changed(self) -> None:
-        if self._uplink is not None and self._uplink.desk is not None:
-            self._uplink.desk.tools_changed()
+        if self._uplink is not None and self._uplink.server is not None:
+            self._uplink.server.tools_changed()
 
     def _on_loop(self, act: Callable[[], None]) -> None:
         loop = self._loop

@@ -1,4 +1,4 @@
-"""The link of a leaf to whichever parent it has. While registered, a Desk serves the parent's requests."""
+"""The link of a leaf to whichever parent it has. While registered, a McpServer serves the parent's requests."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ import msgspec
 from interlock import uplink
 from interlock.protocol.ax.messages import Proof, Register
 from interlock.protocol.ax.registration.registrant import Joined
-from interlock.subserver.mcp_server import Desk, Offer
+from interlock.subserver.mcp_server import McpServer, Offer
 from interlock.uplink import Opener
 
 log = logging.getLogger("interlock.subserver")
@@ -32,16 +32,16 @@ class Uplink(uplink.Uplink):
         self._prove = prove
 
     @property
-    def desk(self) -> Desk | None:
+    def server(self) -> McpServer | None:
         """While registered."""
-        return self._tenant if isinstance(self._tenant, Desk) else None
+        return self._tenant if isinstance(self._tenant, McpServer) else None
 
     def _register_message(self, parent: int, register: Register) -> Register:
         if self._prove is None:
             return register
         return msgspec.structs.replace(register, authority_proof=self._prove(parent))
 
-    def _begin(self, step: Joined, send: Callable[[bytes], bool]) -> Desk:
+    def _begin(self, step: Joined, send: Callable[[bytes], bool]) -> McpServer:
         if self._on_joined is not None:
             self._on_joined()
-        return Desk(self._offer, send, step.registered.assigned_segment)
+        return McpServer(self._offer, send, step.registered.assigned_segment)

@@ -1,4 +1,4 @@
-"""Tokens in memory: which principal a bearer is, at which door.
+"""Tokens in memory: which principal a bearer is, for which audience.
 
 The table is read once and kept in step by whoever issues or revokes through this node. A bearer seen before costs one
 dictionary look-up, whether it is a token of ours or an access token that was verified; revoking forgets all of them.
@@ -17,11 +17,16 @@ from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.calls.caller import Principal, principal_for
 from interlock.runtime.trust.registrant import registrant_scope
 from interlock.store.ports import StoreError
-from interlock.store.tokens import Door, Scope, TokenRecord, TokenTable, maybe_door, token_hash
+from interlock.store.tokens import Scope, TokenAudience, TokenRecord, TokenTable, maybe_audience, token_hash
 
 DAY_S = 86_400
 USE_NOTED_S: Final = 60.0  # how exactly it is known when a client's token was last used
-WIDEST: Final[Mapping[Door, Scope]] = {"client": "write", "subserver": "admin", "room": "write", "operator": "write"}
+WIDEST: Final[Mapping[TokenAudience, Scope]] = {
+    "client": "write",
+    "subserver": "admin",
+    "room": "write",
+    "operator": "write",
+}
 KNOWN_MAX: Final = 10_000  # bearers and clients of authorization servers; as many as a node has sessions
 
 log = logging.getLogger("interlock.access")
@@ -78,7 +83,7 @@ class TokenBook:
             log.warning("when tokens were last used could not be kept: %s", away)
 
     def principal(self, authorization: bytes) -> Principal | None:
-        """The client behind an Authorization header at the public door."""
+        """The client behind an Authorization header at the public endpoint."""
         known = self._known.get(authorization)
         now = self._clock.wall()
         if known is None or now >= known[1]:
@@ -100,11 +105,11 @@ class TokenBook:
 
     def stands(self, principal: str) -> bool:
         """Whether a principal that came in by a token of ours still has one. Others are not ours to judge."""
-        door, colon, name = principal.partition(":")
-        if not colon or door not in ("client", "subserver") or "/" in name:
+        audience, colon, name = principal.partition(":")
+        if not colon or audience not in ("client", "subserver") or "/" in name:
             return True
         now = self._clock.wall()
-        return any(r.name == name and r.door == door and r.opens(now) for r in self._records.values())
+        return any(r.name == name and r.audience == audience and r.opens(now) for r in self._records.values())
 
     def lapsed(self, principal: str) -> bool:
         """Whether the last access token that an authorization server gave this principal has ended."""
@@ -113,9 +118,9 @@ class TokenBook:
 
     def as_it_would_be(self, principal: str) -> Principal:
         """What a principal may do if it comes: by its token, where it has one here, and by [[access]]."""
-        door, _, name = principal.partition(":")
+        audience, _, name = principal.partition(":")
         now = self._clock.wall()
-        own = [r for r in self._records.values() if (r.door, r.name) == (door, name) and r.opens(now)]
+        own = [r for r in self._records.values() if (r.audience, r.name) == (audience, name) and r.opens(now)]
         return principal_for(principal, own[0].scope if own else None, self._rules)
 
     def operator(self, credential: str) -> "Operator | None":
@@ -127,13 +132,13 @@ class TokenBook:
         return Operator(principal=f"operator:{record.name}", roles=frozenset(roles))
 
     def subserver(self, authorization: bytes) -> TokenRecord | None:
-        """The registrant behind an Authorization header at /ax. It opens no other door (MCP-AX 10.1)."""
+        """The registrant behind an Authorization header at /ax. It is good for nothing else (MCP-AX 10.1)."""
         scheme, _, bearer = authorization.partition(b" ")
         return self._record(bearer.strip(), "subserver") if scheme.lower() == b"bearer" else None
 
-    def _record(self, bearer: bytes, door: Door) -> TokenRecord | None:
+    def _record(self, bearer: bytes, audience: TokenAudience) -> TokenRecord | None:
         token = bearer.decode("latin-1")
-        if maybe_door(token) != door:
+        if maybe_audience(token) != audience:
             return None
         hash = token_hash(token)
         record = self._records.get(hash)
@@ -143,11 +148,13 @@ class TokenBook:
         self._used[hash] = now
         return record
 
-    async def issue(self, name: str, door: Door, scope: Scope | None, days: int | None) -> tuple[str, TokenRecord]:
+    async def issue(
+        self, name: str, audience: TokenAudience, scope: Scope | None, days: int | None
+    ) -> tuple[str, TokenRecord]:
         now = self._clock.wall()
         expires_at = now + (days or self._days) * DAY_S
         token, record = await self._table.issue(
-            name=name, owner=name, door=door, scope=scope or WIDEST[door], now=now, expires_at=expires_at
+            name=name, owner=name, audience=audience, scope=scope or WIDEST[audience], now=now, expires_at=expires_at
         )
         self._records[token_hash(token)] = record
         return token, record
@@ -172,14 +179,14 @@ class TokenBook:
         return Tokens(tokens=tuple(self.shown(record) for record in await self.list() if record.revoked_at is None))
 
     def shown(self, record: TokenRecord) -> Token:
-        """A token for people: what it amounts to here, and nothing that opens a door."""
+        """A token for people: what it amounts to here, and without the token itself."""
         scope: str = record.scope
-        if record.door == "subserver":
+        if record.audience == "subserver":
             scope = registrant_scope(f"subserver:{record.name}", self._rules, record.scope).value
         return Token(
             id=record.id,
             name=record.name,
-            door=record.door,
+            audience=record.audience,
             scope=scope,
             created_at=rfc3339(record.created_at),
             expires_at=rfc3339(record.expires_at) if record.expires_at is not None else None,
@@ -190,7 +197,7 @@ class TokenBook:
 def issued_token(token: str, record: TokenRecord) -> IssuedToken:
     """A new token as its maker sees it once."""
     ends = rfc3339(record.expires_at) if record.expires_at is not None else None
-    return IssuedToken(token=token, id=record.id, name=record.name, door=record.door, expires_at=ends)
+    return IssuedToken(token=token, id=record.id, name=record.name, audience=record.audience, expires_at=ends)
 
 
 def _keep(kept: dict[K, V], key: K, value: V) -> None:

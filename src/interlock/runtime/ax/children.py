@@ -177,7 +177,7 @@ class Nursery:
             max_message_bytes=self._workshop.message_bytes,
             sink=life,
             stderr=life.stderr,
-            warden=self._workshop.warden,
+            reaper=self._workshop.reaper,
         )
         life.begin(life)  # first: its lines may come before `start` returns
         # Not wait_for: in 3.11 it loses a cancellation that comes in the moment the child has started.

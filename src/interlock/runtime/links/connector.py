@@ -20,8 +20,8 @@ from interlock.packages.installer import ensure
 from interlock.packages.references import PackageUnavailable
 from interlock.process.child import Child
 from interlock.process.launch import ChildStartFailed, child_environment
+from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.stderr import StderrRing
-from interlock.process.warden import Warden
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import INITIALIZED
 from interlock.runtime.base.clock import Clock
@@ -58,7 +58,7 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
     packages: Path
     source_builds: bool = False  # whether a package may be built from source, which runs its code
     message_bytes: int
-    warden: Warden | None
+    reaper: OrphanReaper | None
     eras: Eras
     clock: Clock
     revealer: Revealer
@@ -182,7 +182,7 @@ class Connector:
             max_message_bytes=self._workshop.message_bytes,
             sink=pipe,
             stderr=self._stderr,
-            warden=self._workshop.warden,
+            reaper=self._workshop.reaper,
         )
         if reach.sandbox is None:
             pipe.child = child(argv, child_environment(env, os.environ), reach.cwd)
@@ -235,7 +235,7 @@ class Connector:
             package,
             workshop.packages,
             self._say_progress,
-            warden=workshop.warden,
+            reaper=workshop.reaper,
             source_builds=workshop.source_builds,
         )
 

@@ -147,7 +147,7 @@ class Keeper(LinkEvents):
         self._task = asyncio.get_running_loop().create_task(self._live(), name=f"link {self.link.segment}")
 
     async def stop(self) -> None:
-        """Bounded: a child that does not end must not hold the node; the warden sees to it."""
+        """Bounded: a child that does not end must not hold the node; the reaper sees to it."""
         self._stopping = True
         if self._task is not None:
             self._task.cancel()

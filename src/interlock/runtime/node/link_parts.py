@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from interlock.config.plan import Plan
-from interlock.process.warden import Warden
+from interlock.process.orphan_reaper import OrphanReaper
 from interlock.runtime.ax.children import Nursery
 from interlock.runtime.ax.memberships import Fittings
 from interlock.runtime.ax.ownership import Leases, Owners
@@ -24,7 +24,7 @@ from interlock.runtime.trust.authority_proofs import Proofs
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkParts:
     credentials: GrantDesk
-    warden: Warden
+    reaper: OrphanReaper
     eras: EraMemory
     workshop: Workshop  # what connecting to a server takes
     servers: Servers
@@ -39,13 +39,13 @@ def make_link_parts(
     clock, kv, own_id = stores.clock, stores.store.kv, stores.identity.aggregator_id
     addresses = stores.addresses
     credentials = GrantDesk(plan.data, clock, plan.node.name, addresses)
-    warden = Warden()
+    reaper = OrphanReaper()
     eras = EraMemory(kv, clock)
     workshop = Workshop(
         packages=plan.data / "packages",
         source_builds=plan.drivers.allow_unverified_install,
         message_bytes=plan.limits.message_bytes,
-        warden=warden,
+        reaper=reaper,
         eras=eras,
         clock=clock,
         revealer=credentials.revealer,
@@ -80,7 +80,7 @@ def make_link_parts(
     )
     return LinkParts(
         credentials=credentials,
-        warden=warden,
+        reaper=reaper,
         eras=eras,
         workshop=workshop,
         servers=Servers(

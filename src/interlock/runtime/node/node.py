@@ -97,7 +97,7 @@ class Node:
             self._sockets,
             fronts.bearers,
             self._endpoints,
-            links.warden,
+            links.reaper,
             links.servers,
             drivers.drivers,
             links.registrar,

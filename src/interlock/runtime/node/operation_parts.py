@@ -32,7 +32,9 @@ def make_operations(
 ) -> Operations:
     def explain(route: Route, caller: str) -> tuple[CheckVerdict, ...]:
         met = calls.dispatch.guard.explain(route, stores.tokens.as_it_would_be(caller))
-        return tuple(CheckVerdict(rung=one.check, name=one.name, verdict=one.verdict, reason=one.reason) for one in met)
+        return tuple(
+            CheckVerdict(number=one.check, name=one.name, verdict=one.verdict, reason=one.reason) for one in met
+        )
 
     link_operations = LinkOperations(calls.keepers, calls.catalog, links.registrar, links.children, calls.budgets)
     return Operations(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from interlock.operator_api.access import IssuedToken, RevokedTokens, Tokens
 from interlock.runtime.access.tokens import TokenBook, issued_token
 from interlock.runtime.base.operator_errors import NotFound, Refused
-from interlock.store.tokens import BadTokenName, Door, Scope
+from interlock.store.tokens import BadTokenName, Scope, TokenAudience
 
 
 class TokenOperations:
@@ -17,10 +17,10 @@ class TokenOperations:
     async def list_all(self) -> Tokens:
         return await self._tokens.list_live()
 
-    async def issue(self, name: str, door: Door, scope: Scope | None, days: int | None) -> IssuedToken:
+    async def issue(self, name: str, audience: TokenAudience, scope: Scope | None, days: int | None) -> IssuedToken:
         """None means the configured default. A name may be used again. May raise Refused."""
         try:
-            token, record = await self._tokens.issue(name, door, scope, days)
+            token, record = await self._tokens.issue(name, audience, scope, days)
         except BadTokenName as error:
             raise Refused("bad_token_name", str(error)) from None
         return issued_token(token, record)

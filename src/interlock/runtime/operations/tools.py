@@ -91,7 +91,7 @@ class ToolOperations:
             era=era_of(route.link).value,
             owner=self._owner(route.link),
             caller=caller,
-            rungs=self._explain(route, caller),
+            checks=self._explain(route, caller),
         )
 
     async def classify(self, name: str) -> Approval:

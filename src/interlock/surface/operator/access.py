@@ -16,7 +16,7 @@ async def issue_token(exchange: Exchange[IssueToken]) -> IssuedToken:
     wanted = exchange.body
     if (fault := token_name_fault(wanted.name)) is not None:
         raise Rejected(400, "invalid_body", fault, {"member": "name"})
-    return await exchange.operations.tokens.issue(wanted.name, wanted.door, wanted.scope, wanted.days)
+    return await exchange.operations.tokens.issue(wanted.name, wanted.audience, wanted.scope, wanted.days)
 
 
 async def revoke_token(exchange: Exchange[None]) -> RevokedTokens:

@@ -21,7 +21,7 @@ from interlock.runtime.access.tokens import credential_of
 from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.operations.operations import Operations
 from interlock.store.ports import StoreError
-from interlock.store.tokens import maybe_door
+from interlock.store.tokens import maybe_audience
 from interlock.surface.operator.approvals import ADMIN, PATH
 from interlock.surface.operator.endpoint import SOCKET_ROLES, starlette_routes
 from interlock.surface.operator.endpoints import ENDPOINTS
@@ -91,8 +91,8 @@ def _check_role(scope: Scope) -> None:
 
 def _unauthorised(request: Request) -> Rejected:
     is_page = request.url.path.startswith(PATH)
-    door = maybe_door(credential_of(request.headers.get("authorization", ""), basic=True))
-    if is_page and door not in (None, "operator"):
+    audience = maybe_audience(credential_of(request.headers.get("authorization", ""), basic=True))
+    if is_page and audience not in (None, "operator"):
         return Rejected(
             401, "self_approval", "who may ask does not decide: the operator endpoint takes an operator's token"
         )

@@ -14,8 +14,8 @@ from typing import Any, Final, Self
 import msgspec
 
 from interlock.config.plan import Plan
+from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.stderr_summary import words_of
-from interlock.process.warden import Warden
 from interlock.protocol.drivers.model import Problem
 from interlock.protocol.jsonrpc.codec import decode_value
 from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, Fault
@@ -75,7 +75,7 @@ class Bench:
         self._keepers: dict[str, Keeper] = {}
         self._denied: list[str] = []
         self._eras = EraMemory(self.store.kv, self.clock)
-        self._warden = Warden()
+        self._reaper = OrphanReaper()
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -90,12 +90,12 @@ class Bench:
         self._stack.push_async_callback(self._credentials.close)
         await self._eras.open()
         self._stack.push_async_callback(self._eras.close)
-        await self._warden.open()
-        self._stack.push_async_callback(self._warden.close)
+        await self._reaper.open()
+        self._stack.push_async_callback(self._reaper.close)
         workshop = Workshop(
             packages=plan.data / "packages",
             message_bytes=plan.limits.message_bytes,
-            warden=self._warden,
+            reaper=self._reaper,
             eras=self._eras,
             clock=self.clock,
             revealer=self._credentials.revealer,

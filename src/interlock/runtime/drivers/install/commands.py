@@ -12,9 +12,9 @@ from pathlib import Path
 
 from interlock.config.plan import SandboxPlan
 from interlock.process.launch import child_environment
+from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.run import ChildStartFailed, Ran, run
 from interlock.process.stderr import StderrRing
-from interlock.process.warden import Warden
 from interlock.protocol.drivers.model import Binary, Driver
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.drivers.install.outcome import Installed
@@ -29,17 +29,17 @@ class CommandFailed(Exception):
     """It could not be run, or not to its end; the message completes "the command ..."."""
 
 
-def outside(warden: Warden | None, cwd: Path | None = None) -> Running:
+def outside(reaper: OrphanReaper | None, cwd: Path | None = None) -> Running:
     """With the environment that every child of the node gets, and no sandbox."""
 
     async def running(words: tuple[str, ...]) -> Ran:
-        return await run(words, child_environment({}, os.environ), cwd, warden=warden)
+        return await run(words, child_environment({}, os.environ), cwd, reaper=reaper)
 
     return running
 
 
 def inside(
-    sandboxes: Sandboxes | None, segment: str, plan: SandboxPlan, *, clock: Clock, warden: Warden | None
+    sandboxes: Sandboxes | None, segment: str, plan: SandboxPlan, *, clock: Clock, reaper: OrphanReaper | None
 ) -> Running:
     """Where the server itself runs."""
 
@@ -49,7 +49,7 @@ def inside(
         said = StderrRing(now=clock.wall)
         cell = await sandboxes.cell(segment, plan, Command(argv=words, env={}, cwd=plan.home), said)
         try:
-            return await run(cell.argv, cell.env, cell.cwd, warden=warden, said=said, cell=cell)
+            return await run(cell.argv, cell.env, cell.cwd, reaper=reaper, said=said, cell=cell)
         finally:
             cell.close()
 

@@ -18,8 +18,8 @@ from typing import Final
 
 import msgspec
 
+from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.run import ChildStartFailed, Ran, run
-from interlock.process.warden import Warden
 from interlock.protocol.drivers.model import Docker, Driver
 
 ENGINES: Final = ("docker", "podman")  # in this order, the first on the PATH
@@ -63,12 +63,12 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 class Engine:
     """The client of docker or podman, and the environment it runs with."""
 
-    def __init__(self, program: str, environment: Mapping[str, str], warden: Warden | None) -> None:
+    def __init__(self, program: str, environment: Mapping[str, str], reaper: OrphanReaper | None) -> None:
         self.program = program
         self.env = {name: value for name, value in environment.items() if _PASSED_TO_CLIENT.fullmatch(name)}
         kept = ("PATH", "HOME", "TMPDIR", "USER", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE")
         self._whole = {name: environment[name] for name in kept if name in environment} | self.env
-        self._warden = warden
+        self._reaper = reaper
 
     async def pull(self, image: str, progress: Callable[[str], None]) -> Image:
         """The newest of a tag, or exactly the digest that is named; one that is only here is taken as it is."""
@@ -114,7 +114,7 @@ class Engine:
     async def _run(self, limit_s: float, *argv: str) -> Ran:
         try:
             async with asyncio.timeout(limit_s):
-                return await run((self.program, *argv), self._whole, None, warden=self._warden)
+                return await run((self.program, *argv), self._whole, None, reaper=self._reaper)
         except TimeoutError as error:
             raise ContainerRefused(
                 "install_failed", f"{self.program} {argv[0]} took longer than {limit_s:g} s; is the engine running?"
@@ -132,18 +132,18 @@ def _is_local(image: Image) -> bool:
     return image.reference == image.digest
 
 
-def find_engine(environment: Mapping[str, str], warden: Warden | None) -> Engine:
+def find_engine(environment: Mapping[str, str], reaper: OrphanReaper | None) -> Engine:
     for name in ENGINES:
         found = shutil.which(name, path=environment.get("PATH", os.defpath))
         if found is not None:
-            return Engine(found, environment, warden)
+            return Engine(found, environment, reaper)
     raise ContainerRefused("install_failed", "neither docker nor podman is on the PATH; install one of them")
 
 
-async def remove_left(command: Sequence[str], warden: Warden | None) -> int:
+async def remove_left(command: Sequence[str], reaper: OrphanReaper | None) -> int:
     """What is left of the containers that a composed command has started, once no client of theirs runs any more."""
     label = next((word for word in command if word.startswith(f"{RUN_LABEL}=")), None)
-    return 0 if label is None else await Engine(command[0], os.environ, warden).remove(label)
+    return 0 if label is None else await Engine(command[0], os.environ, reaper).remove(label)
 
 
 def free_port() -> int:

@@ -27,7 +27,7 @@ from interlock.packages.programs import (
 )
 from interlock.packages.python_runners import PythonRunners
 from interlock.packages.references import PackageUnavailable, normalised
-from interlock.process.warden import Warden
+from interlock.process.orphan_reaper import OrphanReaper
 from interlock.protocol.drivers.model import Binary, Docker, Driver, Install, Npm, Pypi, Remote
 from interlock.runtime.drivers.install.commands import Caged
 from interlock.runtime.drivers.install.containers import ContainerRefused, composed, free_port
@@ -56,7 +56,7 @@ async def install(
     folder: Path,
     lock: Locked | None,
     progress: Callable[[str], None],
-    warden: Warden | None,
+    reaper: OrphanReaper | None,
     settings: InstallSettings,
     workspace: Path | None = None,
     environment: Mapping[str, str] | None = None,
@@ -76,7 +76,7 @@ async def install(
         folder=folder,
         workspace=workspace or folder,
         progress=progress,
-        warden=warden,
+        reaper=reaper,
         settings=settings,
         environment=os.environ if environment is None else environment,
         node=node,
@@ -139,7 +139,7 @@ class _Installing:
         folder: Path,
         workspace: Path,
         progress: Callable[[str], None],
-        warden: Warden | None,
+        reaper: OrphanReaper | None,
         settings: InstallSettings,
         environment: Mapping[str, str],
         node: str,
@@ -151,7 +151,7 @@ class _Installing:
         self._folder = folder
         self._workspace = workspace
         self._progress = progress
-        self._warden = warden
+        self._reaper = reaper
         self._settings = settings
         self._environment = environment
         self._node = node
@@ -164,7 +164,7 @@ class _Installing:
             unverified=settings.allow_unverified_install,
             environment=environment,
             progress=progress,
-            warden=warden,
+            reaper=reaper,
             caged=caged,
         )
 
@@ -243,7 +243,7 @@ class _Installing:
             folder = await self._methods.packages.put(pins)
         if folder is None or not (npm_folder(folder, server.package) / "package.json").is_file():
             raise MethodFailed(f"this does not bring the npm package {server.package}")
-        node = await node_program(self._environment, server.package, self._warden)
+        node = await node_program(self._environment, server.package, self._reaper)
         program = npm_program(folder, server.package, server.entry)
         return Installed(
             command=(node, str(program)),

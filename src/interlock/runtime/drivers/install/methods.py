@@ -20,9 +20,9 @@ from interlock.config.plan import SandboxPlan
 from interlock.net.download import DownloadFailed, download, take_program
 from interlock.packages.installer import INSTALL_LIMIT_S, Installer, Pins
 from interlock.packages.references import PackageUnavailable
+from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.run import ChildStartFailed, Ran, run
 from interlock.process.stderr import terminal_safe
-from interlock.process.warden import Warden
 from interlock.protocol.drivers.model import Docker, Driver, Install, Npm, Pypi
 from interlock.runtime.drivers.install.commands import Caged
 from interlock.runtime.drivers.install.containers import ContainerRefused, Engine, Image, find_engine
@@ -87,10 +87,10 @@ class Methods:
         unverified: bool,
         environment: Mapping[str, str],
         progress: Callable[[str], None],
-        warden: Warden | None,
+        reaper: OrphanReaper | None,
         caged: Caged | None = None,
     ) -> None:
-        self.packages = Installer(root, environment, progress, warden, source_builds=unverified)
+        self.packages = Installer(root, environment, progress, reaper, source_builds=unverified)
         self.environment = environment
         self._driver = driver
         self._root = root.absolute()
@@ -99,7 +99,7 @@ class Methods:
         self._asked = asked
         self._unverified = unverified
         self._progress = progress
-        self._warden = warden
+        self._reaper = reaper
         self._caged = caged
 
     def implied(self) -> tuple[Install, ...]:
@@ -115,7 +115,7 @@ class Methods:
         return ()
 
     def engine(self) -> Engine:
-        return find_engine(self.environment, self._warden)
+        return find_engine(self.environment, self._reaper)
 
     async def attempt(self, entry: Install) -> Brought:
         """Raises MethodFailed, and nothing else that is expected."""
@@ -263,7 +263,7 @@ class Methods:
         words = ("/bin/sh", str(script))
         if self._caged is None:
             env = {"PATH": self.environment.get("PATH", os.defpath), "HOME": str(home), "TMPDIR": str(home)}
-            return await run(words, env, home, warden=self._warden)
+            return await run(words, env, home, reaper=self._reaper)
         host, network = urlsplit(url).hostname, self._driver.network
         hosts = (*((host,) if host else ()), *(network.egress if network is not None else ()))
         plan = SandboxPlan(home=home, read=(script,), egress=tuple(dict.fromkeys(hosts)), any_program=True)

@@ -95,7 +95,7 @@ class Providing:
                 folder=folder,
                 lock=None if anew else lock,
                 progress=say,
-                warden=self._workshop.warden,
+                reaper=self._workshop.reaper,
                 settings=plan.drivers,
                 workspace=plan.workspace if folder.is_relative_to(plan.workspace) else folder,
                 node=plan.node.name,
@@ -104,7 +104,7 @@ class Providing:
 
         def caged(sandbox: SandboxPlan) -> Running:
             workshop = self._workshop
-            return inside(workshop.sandboxes, driver.id, sandbox, clock=workshop.clock, warden=workshop.warden)
+            return inside(workshop.sandboxes, driver.id, sandbox, clock=workshop.clock, reaper=workshop.reaper)
 
         outcome = await install_checked(driver, installer, lambda installed: self._running(driver, installed, folder))
         if isinstance(outcome, Installed) and outcome.lock != lock and not self._anew:
@@ -118,5 +118,5 @@ class Providing:
         made = compiled(driver, installed, folder=folder, data=plan.data, is_sandboxed=is_sandboxed)
         if isinstance(made.reach, Spawn) and made.reach.sandbox is not None:
             sandbox = made.reach.sandbox
-            return inside(workshop.sandboxes, made.segment, sandbox, clock=workshop.clock, warden=workshop.warden)
-        return outside(workshop.warden, folder)
+            return inside(workshop.sandboxes, made.segment, sandbox, clock=workshop.clock, reaper=workshop.reaper)
+        return outside(workshop.reaper, folder)

@@ -109,5 +109,5 @@ class Checkup:
         reach, workshop = self._keeper.link.plan.reach, self._workshop
         if isinstance(reach, Spawn) and reach.sandbox is not None:
             segment = self._keeper.link.segment
-            return inside(workshop.sandboxes, segment, reach.sandbox, clock=self._clock, warden=workshop.warden)
-        return outside(workshop.warden)
+            return inside(workshop.sandboxes, segment, reach.sandbox, clock=self._clock, reaper=workshop.reaper)
+        return outside(workshop.reaper)

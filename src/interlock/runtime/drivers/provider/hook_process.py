@@ -192,7 +192,7 @@ class _Life:
             max_message_bytes=workshop.message_bytes,
             sink=self,
             stderr=self.stderr,
-            warden=workshop.warden,
+            reaper=workshop.reaper,
             handed=() if cell is None else cell.handed,
             terminate=None if cell is None else cell.terminate,
         )

@@ -145,7 +145,7 @@ class DriverProvider:
     async def _remove_containers(self, installed: Installed) -> None:
         """AIP-server-6: a client that had to be killed leaves its container behind."""
         try:
-            await remove_left(installed.command, self._shop.workshop.warden)
+            await remove_left(installed.command, self._shop.workshop.reaper)
         except ContainerRefused as refused:
             log.warning("driver %s: its containers cannot be looked for: %s", self.driver.key, refused)
 

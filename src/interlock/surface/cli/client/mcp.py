@@ -1,4 +1,4 @@
-"""A plain MCP client of the 2026-07-28 form at a node's public door: one POST per request, no session.
+"""A plain MCP client of the 2026-07-28 form at a node's public endpoint: one POST per request, no session.
 
 Blocking, over http.client. Results keep their bytes. The stream form of an answer (SSE) is read too, its progress
 notifications handed to the caller as they come.
@@ -80,7 +80,7 @@ class _ProgressParams(msgspec.Struct, frozen=True):
     message: str | None = None
 
 
-class McpDoor:
+class McpClient:
     def __init__(self, url: str, token: str | None, *, timeout: float) -> None:
         self.url = mcp_url(checked_url(url))
         self._token = token
@@ -152,7 +152,7 @@ class McpDoor:
     def _answer(self, response: http.client.HTTPResponse, on_progress: Progress | None) -> Raw:
         is_stream = response.headers.get_content_type() == "text/event-stream"
         if 'realm="operator"' in response.headers.get("WWW-Authenticate", ""):
-            raise _operator_door()
+            raise _wrong_endpoint()
         for raw in _events(response) if is_stream else (response.read(),):
             message = _message(raw, response.status)
             if message.error is not None:
@@ -186,9 +186,9 @@ def _message(raw: bytes, status: int) -> Message:
     return message
 
 
-def _operator_door() -> CommandFailed:
+def _wrong_endpoint() -> CommandFailed:
     return Refused(
-        "wrong_door", "this is the door of operators, and tools are called at the public one", hint=PUBLIC_URL
+        "wrong_door", "this is the operator endpoint; tools are called at the public endpoint", hint=PUBLIC_URL
     )
 
 
@@ -196,7 +196,7 @@ def _not_mcp(status: int) -> CommandFailed:
     if status in (401, 403):
         return Refused(
             "unauthorised",
-            "the public door wants another credential",
+            "the public endpoint needs a different credential",
             hint="set INTERLOCK_TOKEN to a token from interlock access token --for client",
             details={"status": status},
         )

@@ -18,7 +18,7 @@ from interlock.runtime.base.clock import SystemClock
 from interlock.store.audit_chain import ChainedRecord, Verdict
 from interlock.store.backends import build_audit_reader, build_store
 from interlock.store.ports import AuditReader, StoreError
-from interlock.store.tokens import BadTokenName, Door, Scope, TokenTable
+from interlock.store.tokens import BadTokenName, Scope, TokenAudience, TokenTable
 from interlock.surface.cli.client.operator import Answer
 from interlock.surface.cli.terminal.errors import Refused
 
@@ -32,9 +32,9 @@ class StoredTokens:
         self._plan = plan
         self._folder = folder
 
-    def issue(self, name: str, door: Door, scope: Scope | None, days: int | None) -> Answer:
+    def issue(self, name: str, audience: TokenAudience, scope: Scope | None, days: int | None) -> Answer:
         async def issue(book: TokenBook) -> IssuedToken:
-            return issued_token(*await book.issue(name, door, scope, days))
+            return issued_token(*await book.issue(name, audience, scope, days))
 
         return self._with_book(issue)
 

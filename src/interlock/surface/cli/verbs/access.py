@@ -39,7 +39,7 @@ app = verb_app(
 )
 def token(
     invocation: Invocation,
-    door: Annotated[
+    audience: Annotated[
         Literal["client", "subserver", "operator"],
         typer.Option(
             "--for",
@@ -63,9 +63,9 @@ def token(
     from interlock.operator_api.requests import IssueToken
 
     try:
-        answer = invocation.node.post("tokens", body=IssueToken(name=name, door=door, scope=scope, days=days))
+        answer = invocation.node.post("tokens", body=IssueToken(name=name, audience=audience, scope=scope, days=days))
     except Unreachable as away:
-        answer = _from_store(invocation, away).issue(name, door, scope, days)
+        answer = _from_store(invocation, away).issue(name, audience, scope, days)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -76,15 +76,15 @@ def token(
     issued = answer.as_(IssuedToken)
     until = f", until {local_time(issued.expires_at, '%Y-%m-%d')}" if issued.expires_at else ""
     out.line(issued.token)
-    out.remark(f"{issued.door} token {issued.name}{until}, id {issued.id}; shown this once, only its hash is kept")
+    out.remark(f"{issued.audience} token {issued.name}{until}, id {issued.id}; shown this once, only its hash is kept")
     for line in _use(issued):
         out.remark(line)
 
 
 def _use(issued: "IssuedToken") -> list[str]:
-    if issued.door == "operator":
+    if issued.audience == "operator":
         return ["use: INTERLOCK_TOKEN=… interlock status --url OPERATOR_URL"]
-    if issued.door == "subserver":
+    if issued.audience == "subserver":
         return ['use: Subserver("SEGMENT", parents=["wss://HOST/ax"], token="…"), or secret in [[ax.parents]]']
     return ['use: claude mcp add --transport http interlock URL --header "Authorization: Bearer …"']
 
@@ -126,11 +126,11 @@ def _draw(invocation: Invocation, answer: "Answer") -> None:
     def day(at: str | None) -> Text:
         return Text(local_time(at, "%Y-%m-%d"), style="dim") if at else Text("-", style="dim")
 
-    rows = [[Text(head, style="dim") for head in ("NAME", "DOOR", "SCOPE", "CREATED", "EXPIRES", "USED", "ID")]]
+    rows = [[Text(head, style="dim") for head in ("NAME", "FOR", "SCOPE", "CREATED", "EXPIRES", "USED", "ID")]]
     rows += [
         [
             Text(one_line(token.name), style="bold"),
-            Text(token.door),
+            Text(token.audience),
             Text(token.scope or "-"),
             day(token.created_at),
             day(token.expires_at),

@@ -9,7 +9,7 @@ from interlock.surface.cli.command import Invocation, verb
 from interlock.surface.cli.terminal.errors import BadUsage, Refused
 
 if TYPE_CHECKING:
-    from interlock.keys.certificate_authority import HouseAuthority
+    from interlock.keys.certificate_authority import DevelopmentAuthority
 
 FOLDER = "tls"  # in the data folder
 
@@ -51,27 +51,27 @@ def certificate(
     It serves a node's endpoints and its links to parents, and prints the lines to paste. The CA is for development
     and for trees without a PKI of their own: keep ca.key where it is.
     """
-    from interlock.keys.certificate_authority import HouseAuthority
+    from interlock.keys.certificate_authority import DevelopmentAuthority
 
     place = Path(folder).expanduser().absolute() if folder else invocation.data_folder / FOLDER
-    house = HouseAuthority(place)
+    authority = DevelopmentAuthority(place)
     if revoke:
         if dns or ip or renew:
             raise BadUsage("usage", "--revoke takes no other option than --folder")
-        _revoke(invocation, house, name)
+        _revoke(invocation, authority, name)
         return
     names, addresses = _names(name, dns), _addresses(ip)
     if renew and not dns and not ip:
-        names, addresses = _kept(house, name) or (names, addresses)
-    _issue(invocation, house, name, names, addresses, days, renew)
+        names, addresses = _kept(authority, name) or (names, addresses)
+    _issue(invocation, authority, name, names, addresses, days, renew)
 
 
-def _kept(house: "HouseAuthority", name: str) -> tuple[list[str], list[str]] | None:
+def _kept(authority: "DevelopmentAuthority", name: str) -> tuple[list[str], list[str]] | None:
     """A certificate that is renewed without a word of its names keeps them."""
     from interlock.store.ports import StoreError
 
     try:
-        names, addresses = house.names_of(name)
+        names, addresses = authority.names_of(name)
     except StoreError as refused:
         raise Refused("not_written", str(refused)) from None
     return (names, addresses) if names or addresses else None
@@ -79,7 +79,7 @@ def _kept(house: "HouseAuthority", name: str) -> tuple[list[str], list[str]] | N
 
 def _issue(
     invocation: Invocation,
-    house: "HouseAuthority",
+    authority: "DevelopmentAuthority",
     name: str,
     dns: list[str],
     addresses: list[str],
@@ -94,7 +94,7 @@ def _issue(
     from interlock.surface.cli.terminal.text import local_time
 
     try:
-        issued = house.issue(name, dns, addresses, now=time.time(), days=days, renew=renew)
+        issued = authority.issue(name, dns, addresses, now=time.time(), days=days, renew=renew)
     except NameTaken as taken:
         raise Refused("exists", str(taken), hint="--renew writes over it") from None
     except StoreError as refused:
@@ -123,14 +123,14 @@ def _issue(
     out.remark(f"  {issued.certificate}, {issued.key} and {ca}")
 
 
-def _revoke(invocation: Invocation, house: "HouseAuthority", name: str) -> None:
+def _revoke(invocation: Invocation, authority: "DevelopmentAuthority", name: str) -> None:
     import time
 
     from interlock.config.toml_text import toml_text
     from interlock.store.ports import StoreError
 
     try:
-        crl = house.revoke(name, now=time.time())
+        crl = authority.revoke(name, now=time.time())
     except StoreError as refused:
         raise Refused("not_written", str(refused)) from None
     if invocation.out.as_json:

@@ -182,17 +182,17 @@ def _detail(tool: "ToolDetail", width: int, ascii_only: bool) -> "list[Text]":
             for argument in arguments
         ]
         lines += in_columns(rows, width=width, shrink={2: 20, 1: 8, 0: 12})
-    if tool.rungs:
+    if tool.checks:
         lines += [Text(), Text(f"  what a call of {one_line(tool.caller)} meets", style="dim")]
         styles = {"pass": "green", "refuse": "red", "hold": "yellow", "later": "dim"}
         rows = [
             [
-                Text(f"    {check.rung}"),
+                Text(f"    {check.number}"),
                 Text(one_line(check.name)),
                 Text(one_line(check.verdict), style=styles.get(check.verdict, "")),
                 Text(one_line(check.reason)),
             ]
-            for check in tool.rungs
+            for check in tool.checks
         ]
         lines += in_columns(rows, width=width, shrink={3: 20, 1: 12})
     return lines

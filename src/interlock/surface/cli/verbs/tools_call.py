@@ -10,7 +10,7 @@ from interlock.surface.cli.completion import tool_names
 from interlock.surface.cli.terminal.errors import EXIT_DONE, EXIT_REFUSED, EXIT_WAITS, BadUsage, Refused
 
 if TYPE_CHECKING:
-    from interlock.surface.cli.client.mcp import ListedTool, McpDoor
+    from interlock.surface.cli.client.mcp import ListedTool, McpClient
     from interlock.surface.cli.render.tool_result import ToolResult
 
 CALL_TIMEOUT_S = 300.0  # longer than the node's own, so that its named error arrives
@@ -55,12 +55,12 @@ def call(
     """
     given = _given(arg or [])
     whole = _whole(args_json)
-    door = _door(invocation, token, timeout)
-    tool, nearest = _find(door, name)
+    client = _public_client(invocation, token, timeout)
+    tool, nearest = _find(client, name)
     arguments = whole | {key: _value(tool, key, text) for key, text in given}
     try:
         with _Progress(invocation) as progress:
-            result = door.call(tool, arguments, on_progress=progress.show)
+            result = client.call(tool, arguments, on_progress=progress.show)
     except Refused as refused:
         if refused.details.get("code") != METHOD_NOT_FOUND:
             raise
@@ -101,22 +101,22 @@ def _value(tool: "ListedTool", key: str, text: str) -> Any:
     return argument_value(tool.input_schema, key, text)
 
 
-def _door(invocation: Invocation, token: str | None, timeout: float) -> "McpDoor":
+def _public_client(invocation: Invocation, token: str | None, timeout: float) -> "McpClient":
     import os
 
     from interlock.operator_api.status import Status
-    from interlock.surface.cli.client.mcp import McpDoor
+    from interlock.surface.cli.client.mcp import McpClient
 
     url = invocation.remote_url or invocation.node.get("status").as_(Status).node.mcp_url
-    return McpDoor(url, token or _client_token(os.environ.get("INTERLOCK_TOKEN")), timeout=timeout)
+    return McpClient(url, token or _client_token(os.environ.get("INTERLOCK_TOKEN")), timeout=timeout)
 
 
 def _client_token(token: str | None) -> str | None:
-    """An operator's token in the environment is for the other door and is not shown to this one."""
+    """An operator's token in the environment is for the operator endpoint and is not sent to the public one."""
     return None if token is None or token.startswith("ilo_") else token
 
 
-def _find(door: "McpDoor", name: str) -> "tuple[ListedTool, list[str]]":
+def _find(client: "McpClient", name: str) -> "tuple[ListedTool, list[str]]":
     """The tool as it is listed, or else by its name alone, with the names that are near it.
 
     A name that is not listed is called all the same: whether it exists is the node's to say, and to record.
@@ -126,7 +126,7 @@ def _find(door: "McpDoor", name: str) -> "tuple[ListedTool, list[str]]":
     from interlock.surface.cli.client.mcp import ListedTool
 
     known: list[str] = []
-    for tool in door.tools():
+    for tool in client.tools():
         if name in tool.names:
             return tool, []
         known.append(tool.names[0 if "__" in name else -1])  # one spelling of each, the one that was typed

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from interlock.process import warden as warden_module
-from interlock.process.warden import Warden
+from interlock.process import orphan_reaper as reaper_module
+from interlock.process.orphan_reaper import OrphanReaper
 
 PATIENCE_S = 20.0
 FOREVER = "import signal\nwhile True: signal.pause()"
@@ -26,7 +26,7 @@ NODE = """
 import asyncio, os, sys, time
 import uvloop
 from interlock.process.child import Child, StderrRing, child_environment
-from interlock.process.warden import Warden
+from interlock.process.orphan_reaper import OrphanReaper
 
 CHILD = '''
 import os, signal
@@ -48,10 +48,10 @@ class Sink:
 
 async def main():
     global guard
-    guard = Warden() if "guarded" in sys.argv else None
+    guard = OrphanReaper() if "guarded" in sys.argv else None
     if guard: await guard.open()
     child = Child([sys.executable, "-I", "-S", "-c", CHILD], child_environment({}, os.environ), None,
-        max_message_bytes=1000, sink=Sink(), stderr=StderrRing(now=time.time), warden=guard)
+        max_message_bytes=1000, sink=Sink(), stderr=StderrRing(now=time.time), reaper=guard)
     await child.start()
     await asyncio.Event().wait()
 
@@ -120,7 +120,7 @@ def test_nothing_outlives_a_node_that_is_killed(loop_name: str, number: signal.S
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal is Linux's")
-def test_the_child_dies_with_the_node_even_without_a_warden(loop_name: str) -> None:
+def test_the_child_dies_with_the_node_even_without_a_reaper(loop_name: str) -> None:
     node = subprocess.Popen([sys.executable, "-c", NODE, loop_name], stdout=subprocess.PIPE, start_new_session=True)
     assert node.stdout is not None
     _, child, grandchild = (int(word) for word in node.stdout.readline().split())
@@ -129,7 +129,7 @@ def test_the_child_dies_with_the_node_even_without_a_warden(loop_name: str) -> N
     node.stdout.close()
     try:
         assert ends_within(child, 5)
-        assert not ends_within(grandchild, 0)  # which is why there is a warden
+        assert not ends_within(grandchild, 0)  # which is why there is a reaper
     finally:
         os.kill(grandchild, signal.SIGKILL)
 
@@ -152,65 +152,65 @@ def test_orphans_that_the_node_has_to_adopt_leave_no_zombies(loop_name: str) -> 
     assert done.stdout.splitlines()[1:] == [b"gone was killed by SIGKILL", b"[]"]
 
 
-async def test_what_is_still_guarded_when_the_warden_stops_is_ended(
+async def test_what_is_still_guarded_when_the_reaper_stops_is_ended(
     spawn: Callable[[str], subprocess.Popen[bytes]],
 ) -> None:
     process = spawn(STUBBORN)
-    warden = Warden()
-    await warden.open()
-    warden.guard(process.pid)
-    await warden.close()
+    reaper = OrphanReaper()
+    await reaper.open()
+    reaper.guard(process.pid)
+    await reaper.close()
     assert process.wait(PATIENCE_S) == -signal.SIGKILL
 
 
 async def test_a_guarded_group_gets_the_chance_to_end_itself(spawn: Callable[[str], subprocess.Popen[bytes]]) -> None:
     process = spawn("print('ready', flush=True)\n" + FOREVER)
-    warden = Warden()
-    await warden.open()
-    warden.guard(process.pid)
-    await warden.close()
+    reaper = OrphanReaper()
+    await reaper.open()
+    reaper.guard(process.pid)
+    await reaper.close()
     assert process.wait(PATIENCE_S) == -signal.SIGTERM
 
 
 async def test_a_released_group_is_left_alone(spawn: Callable[[str], subprocess.Popen[bytes]]) -> None:
     process = spawn("print('ready', flush=True)\n" + FOREVER)
-    warden = Warden()
-    await warden.open()
-    warden.guard(process.pid)
-    warden.release(process.pid)
-    warden.release(process.pid)
-    await warden.close()
+    reaper = OrphanReaper()
+    await reaper.open()
+    reaper.guard(process.pid)
+    reaper.release(process.pid)
+    reaper.release(process.pid)
+    await reaper.close()
     assert process.poll() is None
 
 
 async def test_groups_named_before_the_start_are_guarded(spawn: Callable[[str], subprocess.Popen[bytes]]) -> None:
     process = spawn("print('ready', flush=True)\n" + FOREVER)
-    warden = Warden()
-    warden.guard(process.pid)
-    await warden.open()
-    await warden.close()
+    reaper = OrphanReaper()
+    reaper.guard(process.pid)
+    await reaper.open()
+    await reaper.close()
     assert process.wait(PATIENCE_S) == -signal.SIGTERM
 
 
-def test_a_warden_that_dies_is_replaced_and_told_everything_again(
+def test_a_reaper_that_dies_is_replaced_and_told_everything_again(
     loop_name: str, spawn: Callable[[str], subprocess.Popen[bytes]]
 ) -> None:
     async def scenario() -> None:
         kept, released, later = (spawn(STUBBORN) for _ in range(3))
-        warden = Warden()
-        await warden.open()
-        first = warden.pid
+        reaper = OrphanReaper()
+        await reaper.open()
+        first = reaper.pid
         assert first is not None
-        warden.guard(kept.pid)
-        warden.guard(released.pid)
+        reaper.guard(kept.pid)
+        reaper.guard(released.pid)
         os.kill(first, signal.SIGKILL)
         assert await asyncio.to_thread(ends_within, first, PATIENCE_S)
         # Told to a pipe without a reader.
-        warden.guard(later.pid)
-        warden.release(released.pid)
-        while warden.pid in (first, None):  # noqa: ASYNC110
+        reaper.guard(later.pid)
+        reaper.release(released.pid)
+        while reaper.pid in (first, None):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        await warden.close()
+        await reaper.close()
         assert kept.wait(PATIENCE_S) == -signal.SIGKILL
         assert later.wait(PATIENCE_S) == -signal.SIGKILL
         assert released.poll() is None
@@ -222,30 +222,30 @@ def test_a_warden_that_dies_is_replaced_and_told_everything_again(
     gc.collect()
 
 
-async def test_a_warden_that_no_longer_listens_is_replaced(spawn: Callable[[str], subprocess.Popen[bytes]]) -> None:
+async def test_a_reaper_that_no_longer_listens_is_replaced(spawn: Callable[[str], subprocess.Popen[bytes]]) -> None:
     process = spawn(STUBBORN)
-    warden = Warden()
-    await warden.open()
-    first = warden.pid
+    reaper = OrphanReaper()
+    await reaper.open()
+    first = reaper.pid
     assert first is not None
     os.kill(first, signal.SIGSTOP)
     for _ in range(20_000):
-        warden.guard(process.pid)
+        reaper.guard(process.pid)
     async with asyncio.timeout(PATIENCE_S):
-        while warden.pid in (first, None):  # noqa: ASYNC110
+        while reaper.pid in (first, None):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    await warden.close()
+    await reaper.close()
     assert process.wait(PATIENCE_S) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-async def test_a_signal_meant_for_the_node_does_not_end_the_warden(
+async def test_a_signal_meant_for_the_node_does_not_end_the_reaper(
     spawn: Callable[[str], subprocess.Popen[bytes]], number: signal.Signals
 ) -> None:
     process = spawn(STUBBORN)
-    warden = Warden()
-    await warden.open()
-    pid = warden.pid
+    reaper = OrphanReaper()
+    await reaper.open()
+    pid = reaper.pid
     assert pid is not None
     assert os.getsid(pid) == pid
     # It ignores the signals once it reads, and it reads when it has answered to a group being named.
@@ -253,8 +253,8 @@ async def test_a_signal_meant_for_the_node_does_not_end_the_warden(
         while not ignored(pid, number):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     os.kill(pid, number)
-    warden.guard(process.pid)
-    await warden.close()
+    reaper.guard(process.pid)
+    await reaper.close()
     assert process.wait(PATIENCE_S) == -signal.SIGKILL
 
 
@@ -264,33 +264,33 @@ def ignored(pid: int, number: signal.Signals) -> bool:
     return bool(int(mask, 16) & 1 << (number - 1))
 
 
-async def test_a_warden_with_nothing_to_guard_leaves_at_once_and_twice_is_harmless() -> None:
-    warden = Warden()
-    await warden.close()
-    await warden.open()
-    pid = warden.pid
+async def test_a_reaper_with_nothing_to_guard_leaves_at_once_and_twice_is_harmless() -> None:
+    reaper = OrphanReaper()
+    await reaper.close()
+    await reaper.open()
+    pid = reaper.pid
     started = time.monotonic()
-    await warden.close()
-    assert time.monotonic() - started < warden_module.STOP_WAIT_S
-    await warden.close()
-    assert warden.pid is None
+    await reaper.close()
+    assert time.monotonic() - started < reaper_module.STOP_WAIT_S
+    await reaper.close()
+    assert reaper.pid is None
     assert not Path(f"/proc/{pid}").exists()
 
 
-async def test_a_warden_costs_one_bare_interpreter() -> None:
-    warden = Warden()
-    await warden.open()
-    assert warden.pid is not None
+async def test_a_reaper_costs_one_bare_interpreter() -> None:
+    reaper = OrphanReaper()
+    await reaper.open()
+    assert reaper.pid is not None
     async with asyncio.timeout(PATIENCE_S):
-        while not ignored(warden.pid, signal.SIGHUP):  # noqa: ASYNC110
+        while not ignored(reaper.pid, signal.SIGHUP):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    status = Path(f"/proc/{warden.pid}/status").read_text()
+    status = Path(f"/proc/{reaper.pid}/status").read_text()
     resident_kib = int(next(line for line in status.splitlines() if line.startswith("VmRSS:")).split()[1])
-    await warden.close()
+    await reaper.close()
     assert resident_kib < 12 * 1024
 
 
 @pytest.mark.parametrize("pgid", [-5, 0, 1, pytest.param(os.getpgrp(), id="our own")])
 def test_a_group_that_is_not_a_childs_is_refused(pgid: int) -> None:
     with pytest.raises(ValueError, match="not the process group of a child"):
-        Warden().guard(pgid)
+        OrphanReaper().guard(pgid)

@@ -46,7 +46,7 @@ send(_signal.SIGKILL)
 """
 
 
-class Warden:
+class OrphanReaper:
     """Groups may be named before `start` and after the helper died: the next helper is told them all."""
 
     def __init__(self) -> None:
