@@ -14,7 +14,7 @@ from interlock.protocol.ax.confirmation.jws_proof import Asked, Verified, invali
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.access.tokens import credential_of
 from interlock.runtime.approvals.decisions import Deciding
-from interlock.runtime.approvals.views import Window
+from interlock.runtime.approvals.views import ApprovalViews
 from interlock.surface.operator.app import operator_app
 
 RUNTIME = Path(__file__).resolve().parents[1] / "runtime"
@@ -53,8 +53,8 @@ def signed(id: str, digest: str) -> str:
 class Holder:
     """As much of the node's operations as the inbox's part of the door asks for."""
 
-    def __init__(self, window: Window) -> None:
-        self.approvals = window
+    def __init__(self, approvals: ApprovalViews) -> None:
+        self.approvals = approvals
 
 
 class Door:
@@ -84,6 +84,6 @@ async def door_at(folder: Path, *, guarded: bool = True, **rules: Any) -> AsyncI
     async with desk_at(folder, **rules) as desk:
         judge = KnowsOneWord()
         deciding = Deciding(desk.inbox, desk.clock, OWN_ID, judge=judge)
-        window = Window(desk.inbox, deciding, desk.clock, aggregator_id=OWN_ID, url=lambda: URL)
-        app = operator_app(Holder(window), authenticate=authenticate if guarded else None)  # type: ignore[arg-type]
+        approvals = ApprovalViews(desk.inbox, deciding, desk.clock, aggregator_id=OWN_ID, url=lambda: URL)
+        app = operator_app(Holder(approvals), authenticate=authenticate if guarded else None)  # type: ignore[arg-type]
         yield Door(desk, app, judge, deciding)

@@ -106,7 +106,7 @@ class FakeApprovals:
         ]
         self.decided: list[dict[str, Any]] = []
 
-    def listed(self, kind: Kind | None, statuses: frozenset[Status]) -> Approvals:
+    def list_all(self, kind: Kind | None, statuses: frozenset[Status]) -> Approvals:
         found = [
             one for one in self.all if (kind is None or one["kind"] == kind.value) and Status(one["status"]) in statuses
         ]

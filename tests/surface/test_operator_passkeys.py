@@ -19,10 +19,10 @@ from interlock.protocol.approvals.approval import Approval, Kind, Source
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.webauthn.party import maybe_party
 from interlock.runtime.approvals.decisions import Deciding
-from interlock.runtime.approvals.views import Window
+from interlock.runtime.approvals.views import ApprovalViews
 from interlock.runtime.trust.anchors import Anchors
 from interlock.runtime.trust.approval_proofs import Judge
-from interlock.runtime.trust.passkeys import INVITATION_S, INVITATIONS_MAX, PasskeyDesk
+from interlock.runtime.trust.passkeys import INVITATION_S, INVITATIONS_MAX, PasskeyService
 from interlock.store.ports import StoreError
 from interlock.surface.operator.app import operator_app
 
@@ -47,7 +47,7 @@ class Lines:
 
 
 class Passkeyed:
-    def __init__(self, door: Door, desk: PasskeyDesk, lines: Lines) -> None:
+    def __init__(self, door: Door, desk: PasskeyService, lines: Lines) -> None:
         self.door, self.desk, self.lines = door, desk, lines
 
     async def ask(self, method: str, path: str, **more: Any) -> httpx2.Response:
@@ -73,10 +73,12 @@ async def passkeyed(folder: Path, *people: Authenticator, url: str = URL) -> Asy
         plans = [AnchorPlan(name=f"p{index}", passkey=one.text(), approves=("*",)) for index, one in enumerate(people)]
         anchors, clock, lines = Anchors(plans, door.desk.clock), door.desk.clock, Lines()
         anchors.load()
-        desk = PasskeyDesk(anchors, lines, clock, lambda: url)  # type: ignore[arg-type]
+        desk = PasskeyService(anchors, lines, clock, lambda: url)  # type: ignore[arg-type]
         judge = Judge(door.desk.store.kv, clock, anchors, lambda: maybe_party(url))
         deciding = door.deciding = Deciding(door.desk.inbox, clock, OWN_ID, judge=judge)
-        holder = Holder(Window(door.desk.inbox, deciding, clock, aggregator_id=OWN_ID, url=desk.url, passkeys=desk))
+        holder = Holder(
+            ApprovalViews(door.desk.inbox, deciding, clock, aggregator_id=OWN_ID, url=desk.url, passkeys=desk)
+        )
         holder.passkeys = desk  # type: ignore[attr-defined]
         door.app = operator_app(holder, authenticate=authenticate)  # type: ignore[arg-type]
         yield Passkeyed(door, desk, lines)

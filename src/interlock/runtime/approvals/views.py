@@ -22,7 +22,7 @@ from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.approvals.decisions import Deciding
 from interlock.runtime.approvals.inbox import Inbox
 from interlock.runtime.base.clock import Clock, rfc3339
-from interlock.runtime.trust.passkeys import PasskeyDesk
+from interlock.runtime.trust.passkeys import PasskeyService
 
 LISTED_MAX: Final = 1000
 PREFIX_MIN: Final = 4  # characters of an id that may name it
@@ -36,7 +36,7 @@ class Ambiguous(Exception):
         self.ids = ids
 
 
-class Window:
+class ApprovalViews:
     def __init__(
         self,
         inbox: Inbox,
@@ -45,7 +45,7 @@ class Window:
         *,
         aggregator_id: str,
         url: Callable[[], str],
-        passkeys: PasskeyDesk | None = None,
+        passkeys: PasskeyService | None = None,
         approving: Callable[[str], Sequence[str]] = lambda _: (),
     ) -> None:
         """`url` is that of the operator endpoint; `approving` names the anchors whose proof may approve a tool."""
@@ -57,7 +57,7 @@ class Window:
         self._passkeys = passkeys
         self._approving = approving
 
-    def listed(self, kind: Kind | None, statuses: frozenset[Status]) -> Approvals:
+    def list_all(self, kind: Kind | None, statuses: frozenset[Status]) -> Approvals:
         """The newest, where there are more than one answer holds."""
         found = self._inbox.listed(statuses, kind)
         return Approvals(approvals=tuple(self._summary(one) for one in found[-LISTED_MAX:]), total=len(found))

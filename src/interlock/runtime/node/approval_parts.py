@@ -14,13 +14,13 @@ from interlock.runtime.base.feed import AsyncFeed
 from interlock.runtime.node.store_parts import StoreParts
 from interlock.runtime.trust.anchors import Anchors
 from interlock.runtime.trust.approval_proofs import Judge
-from interlock.runtime.trust.passkeys import PasskeyDesk
+from interlock.runtime.trust.passkeys import PasskeyService
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalParts:
     anchors: Anchors
-    passkeys: PasskeyDesk
+    passkeys: PasskeyService
     judge: Judge
     inbox: Inbox
     revocation: KeyRevocation
@@ -33,7 +33,7 @@ class ApprovalParts:
 def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
     kv, clock, recorder, addresses = stores.store.kv, stores.clock, stores.recorder, stores.addresses
     anchors = Anchors(plan.anchors, clock)
-    passkeys = PasskeyDesk(anchors, recorder, clock, lambda: addresses.operator)
+    passkeys = PasskeyService(anchors, recorder, clock, lambda: addresses.operator)
     judge = Judge(kv, clock, anchors, passkeys.maybe_party)
     inbox = Inbox(Drawer(kv, clock), Record(recorder), clock, rules_of(plan.approvals))
     ruled = AsyncFeed[str]()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from interlock.config.plan import Plan
 from interlock.protocol.approvals.approval import Approval, Kind
 from interlock.runtime.approvals.decisions import Deciding, DriverDecisions
-from interlock.runtime.approvals.views import Window
+from interlock.runtime.approvals.views import ApprovalViews
 from interlock.runtime.audience import Audience
 from interlock.runtime.base.feed import Feed
 from interlock.runtime.calls.budgets import Budgets, is_limited
@@ -33,7 +33,7 @@ class CallParts:
     gate: Gate
     deciding: Deciding
     driver_decisions: DriverDecisions
-    approvals: Window
+    approvals: ApprovalViews
     client_tasks: AskedTasks
     task_updates: TaskNews
     link_events: NodeLinkEvents
@@ -107,7 +107,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         gate=gate,
         deciding=deciding,
         driver_decisions=driver_decisions,
-        approvals=Window(
+        approvals=ApprovalViews(
             inbox,
             deciding,
             clock,

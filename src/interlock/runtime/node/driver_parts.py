@@ -13,7 +13,7 @@ from interlock.runtime.node.link_parts import LinkParts
 from interlock.runtime.node.store_parts import StoreParts
 
 if TYPE_CHECKING:
-    from interlock.runtime.drivers.registry.operations import DriverDesk
+    from interlock.runtime.drivers.registry.operations import DriverService
     from interlock.runtime.drivers.registry.registry import Registry
 
 
@@ -43,7 +43,7 @@ def make_driver_parts(
         ruled=approvals.ruled,
     )
 
-    def open_registry(plan: Plan) -> "tuple[Registry, DriverDesk]":
+    def open_registry(plan: Plan) -> "tuple[Registry, DriverService]":
         from interlock.runtime.drivers.registry.wiring import open_registry
 
         return open_registry(

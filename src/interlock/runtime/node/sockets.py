@@ -8,7 +8,7 @@ from interlock.config.plan import Plan
 from interlock.runtime.base.addresses import Addresses
 from interlock.runtime.node.listen import answers, bind, reachable
 from interlock.runtime.node.loopback import Taken, maybe_twin
-from interlock.runtime.trust.passkeys import PasskeyDesk
+from interlock.runtime.trust.passkeys import PasskeyService
 
 log = logging.getLogger("interlock.node")
 
@@ -18,7 +18,7 @@ class NodeRunning(Exception):
 
 
 class Sockets:
-    def __init__(self, plan: Plan, addresses: Addresses, passkeys: PasskeyDesk) -> None:
+    def __init__(self, plan: Plan, addresses: Addresses, passkeys: PasskeyService) -> None:
         self.folder = plan.data / "run"  # of the sockets that are files
         self.public: socket.socket
         self.operator: tuple[socket.socket, ...]

@@ -32,11 +32,11 @@ async def survey(plan: Plan, *, patience_s: float) -> Survey:
         await node.readiness.settle(patience_s)
         await node.drivers.drivers.settle(patience_s)
         seen = node.operations
-        desk = await seen.drivers.open() if node.drivers.drivers.registry is not None else None
+        drivers = await seen.drivers.open() if node.drivers.drivers.registry is not None else None
         return Survey(
             links=seen.links.list_all().links,
             tools=seen.tools.list_all().tools,
-            drivers=(await desk.listed()).drivers if desk is not None else (),
+            drivers=(await drivers.list_all()).drivers if drivers is not None else (),
             last_words={
                 segment: tuple(line.text for line in seen.links.logs(segment, LAST_WORDS).lines)
                 for segment in node.calls.keepers

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from interlock.runtime.drivers.registry.service import Drivers
 
 if TYPE_CHECKING:
-    from interlock.runtime.drivers.registry.operations import DriverDesk
+    from interlock.runtime.drivers.registry.operations import DriverService
 
 
 class DriverOperations:
     def __init__(self, drivers: Drivers) -> None:
         self._drivers = drivers
 
-    async def open(self) -> "DriverDesk":
+    async def open(self) -> "DriverService":
         """Where drivers are looked at and decided on. Raises StoreError."""
-        return await self._drivers.desk()
+        return await self._drivers.service()

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from interlock.runtime.approvals.views import Window
+from interlock.runtime.approvals.views import ApprovalViews
 from interlock.runtime.operations.audit import AuditOperations
 from interlock.runtime.operations.consents import ConsentOperations
 from interlock.runtime.operations.drivers import DriverOperations
@@ -12,19 +12,19 @@ from interlock.runtime.operations.node import NodeOperations
 from interlock.runtime.operations.secrets import SecretOperations
 from interlock.runtime.operations.tokens import TokenOperations
 from interlock.runtime.operations.tools import ToolOperations
-from interlock.runtime.trust.passkeys import PasskeyDesk
+from interlock.runtime.trust.passkeys import PasskeyService
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operations:
-    approvals: Window
+    approvals: ApprovalViews
     audit: AuditOperations
     consents: ConsentOperations
     drivers: DriverOperations
     keys: KeyOperations
     links: LinkOperations
     node: NodeOperations
-    passkeys: PasskeyDesk
+    passkeys: PasskeyService
     secrets: SecretOperations
     tokens: TokenOperations
     tools: ToolOperations

@@ -23,7 +23,7 @@ from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.items import maybe_value
 from interlock.runtime.approvals.tool_definitions import Definitions
-from interlock.runtime.approvals.views import Window
+from interlock.runtime.approvals.views import ApprovalViews
 from interlock.runtime.base.clock import rfc3339
 from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.calls.caller import ViewKey
@@ -43,7 +43,7 @@ class ToolOperations:
         self,
         catalog: Catalog,
         definitions: Definitions,
-        approvals: Window,
+        approvals: ApprovalViews,
         contracts: LazyContracts,
         explain: Explain,
     ) -> None:

@@ -49,7 +49,7 @@ class Invitation(msgspec.Struct, frozen=True, kw_only=True):
     made: Jwk | None = None
 
 
-class PasskeyDesk:
+class PasskeyService:
     def __init__(self, anchors: Anchors, recorder: Recorder, clock: Clock, url: Callable[[], str]) -> None:
         """`url` is that of the operator endpoint."""
         self._anchors = anchors
@@ -154,7 +154,7 @@ class PasskeyDesk:
         return done
 
 
-def shown(invitation: Invitation) -> InvitationView:
+def invitation_view(invitation: Invitation) -> InvitationView:
     key = invitation.made
     return InvitationView(
         name=invitation.name,

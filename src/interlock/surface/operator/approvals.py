@@ -21,7 +21,7 @@ from interlock.protocol.approvals.state import Status
 from interlock.protocol.ax.confirmation.held_call import read_proof_untrusted
 from interlock.protocol.ax.errors import CONFIRMATION_UNKNOWN, PROOF_INVALID
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
-from interlock.runtime.approvals.views import Ambiguous, Window
+from interlock.runtime.approvals.views import Ambiguous, ApprovalViews
 from interlock.runtime.base.operator_errors import NotFound
 from interlock.surface.operator import error_cases
 from interlock.surface.operator.approvals_page import approval_page, approvals_page, missing_page
@@ -56,7 +56,7 @@ _STATUSES: Final = {
 async def list_approvals(exchange: Exchange[None]) -> Approvals | Response:
     kind, status = KIND.read(exchange.request), STATUS.read(exchange.request)
     statuses = frozenset(Status) if status == "all" else frozenset((Status(status),))
-    found = exchange.operations.approvals.listed(None if kind is None else Kind(kind), statuses)
+    found = exchange.operations.approvals.list_all(None if kind is None else Kind(kind), statuses)
     return approvals_page(found) if wants_page(exchange.request) else found
 
 
@@ -186,7 +186,7 @@ def _from_form(form: DecideApprovalForm) -> DecideApproval:
     return DecideApproval(decision=form.decision, reason=form.reason, tool_class=form.tool_class, proof=proof)
 
 
-async def _decided(approvals: Window, id: str, wanted: DecideApproval, by: str) -> Approval | Fault:
+async def _decided(approvals: ApprovalViews, id: str, wanted: DecideApproval, by: str) -> Approval | Fault:
     if wanted.decision == "deny":
         return await approvals.deny(id, by=by, reason=wanted.reason)
     proof = read_proof_untrusted(wanted.proof) if wanted.proof else None
@@ -195,7 +195,7 @@ async def _decided(approvals: Window, id: str, wanted: DecideApproval, by: str) 
     return await approvals.approve(id, proof, by=by, reason=wanted.reason, answer=wanted.tool_class)
 
 
-def _found(approvals: Window, id: str) -> Approval:
+def _found(approvals: ApprovalViews, id: str) -> Approval:
     try:
         found = approvals.maybe_one(id)
     except Ambiguous as error:
@@ -214,7 +214,7 @@ def _rejected(fault: Fault, id: str) -> Rejected:
     return Rejected(_STATUSES.get(fault.code, 409), error, message, {"approval": id, "code": fault.code, **data})
 
 
-async def _events(approvals: Window) -> AsyncIterator[bytes]:
+async def _events(approvals: ApprovalViews) -> AsyncIterator[bytes]:
     """What waits now and then every change, with a comment now and again while nothing happens."""
     yield b": approvals\n\n"
     async with contextlib.aclosing(approvals.changes()) as changes:

@@ -36,11 +36,11 @@ FORGET = ChoiceParameter(
 
 
 async def list_drivers(exchange: Exchange[None]) -> Drivers:
-    return await (await exchange.operations.drivers.open()).listed()
+    return await (await exchange.operations.drivers.open()).list_all()
 
 
 async def get_driver(exchange: Exchange[None]) -> DriverDetail | ServedContract:
-    return await (await exchange.operations.drivers.open()).shown(exchange.path("name"))
+    return await (await exchange.operations.drivers.open()).get(exchange.path("name"))
 
 
 async def trust_driver(exchange: Exchange[TrustDriver]) -> DriverSummary:

@@ -15,7 +15,7 @@ from interlock.operator_api.requests import EnrolPasskey, InvitePasskey
 from interlock.protocol.jose.base64url import maybe_decode
 from interlock.protocol.webauthn.ceremonies import Wrong
 from interlock.runtime.base.operator_errors import NotFound
-from interlock.runtime.trust.passkeys import GONE, NO_PARTY, PATH, Invitation, shown
+from interlock.runtime.trust.passkeys import GONE, NO_PARTY, PATH, Invitation, invitation_view
 from interlock.surface.operator.endpoint import Endpoint, Exchange
 from interlock.surface.operator.error_cases import (
     NO_PASSKEYS,
@@ -37,14 +37,14 @@ async def invite_passkey(exchange: Exchange[InvitePasskey]) -> InvitationView:
     invitation = exchange.operations.passkeys.invite(exchange.body.name, exchange.principal)
     if invitation is None:
         raise Rejected(409, "no_passkeys_here", NO_PARTY)
-    return shown(invitation)
+    return invitation_view(invitation)
 
 
 async def get_invitation(exchange: Exchange[None]) -> InvitationView:
     invitation = exchange.operations.passkeys.maybe_invitation(exchange.path("ticket"))
     if invitation is None:
         raise NotFound("invitation", "")
-    return shown(invitation)
+    return invitation_view(invitation)
 
 
 async def visit_invitation(exchange: Exchange[None]) -> Response:
@@ -52,7 +52,7 @@ async def visit_invitation(exchange: Exchange[None]) -> Response:
     if invitation is None:
         return page("No invitation", f"<h1>This invitation is over</h1><p>{text(GONE.why)}.</p>", status=404)
     if invitation.made is not None:
-        return _done_page(shown(invitation))
+        return _done_page(invitation_view(invitation))
     return _page(invitation, exchange.operations.passkeys.creation(invitation))
 
 
@@ -65,7 +65,7 @@ async def enrol_passkey(exchange: Exchange[EnrolPasskey]) -> InvitationView:
     done = await exchange.operations.passkeys.enrol(exchange.path("ticket"), client_data, attestation)
     if isinstance(done, Wrong):
         raise Rejected(404 if done is GONE else 403, "passkey_invalid", done.why, {"reason": done.reason})
-    return shown(done)
+    return invitation_view(done)
 
 
 ENDPOINTS = (
@@ -106,7 +106,7 @@ ENDPOINTS = (
 
 
 def _page(invitation: Invitation, asked: PasskeyCreation) -> Response:
-    party, there = invitation.party, text(shown(invitation).url)
+    party, there = invitation.party, text(invitation_view(invitation).url)
     body = (
         f'<main id="invitation" data-asked="{text(msgspec.json.encode(asked).decode())}"'
         f' data-origin="{text(party.origin)}">'

@@ -1,8 +1,8 @@
-"""What an operator asks about drivers and decides: plain values out, and the few commands.
+"""Drivers for an operator: what there is to see of them, and the few decisions.
 
 A decision names what was shown (the digest of the folder); if the folder is another by now, nothing is decided. It is
-on record before it counts. The same desk serves a running node and, with a registry that starts nothing, a command
-beside no node.
+on record before it counts. The same service answers in a running node and, with a registry that starts nothing, in a
+command while no node runs.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class Updater(Protocol):
     async def switch(self, one: Declared, candidate: str) -> SwitchedDriver: ...
 
 
-class DriverDesk:
+class DriverService:
     def __init__(
         self,
         registry: Registry,
@@ -91,9 +91,7 @@ class DriverDesk:
         self._clock = clock
         self._record = record
 
-    # Looking
-
-    async def listed(self) -> Drivers:
+    async def list_all(self) -> Drivers:
         declaration = await self.registry.current()
         return Drivers(
             drivers=tuple(self._summary(one) for one in declaration.drivers),
@@ -101,7 +99,7 @@ class DriverDesk:
             problems=tuple(problem_view(one) for one in declaration.problems),
         )
 
-    async def shown(self, name: str) -> DriverDetail | ServedContract:
+    async def get(self, name: str) -> DriverDetail | ServedContract:
         """A driver, by its id, id@major or folder, and what changed since it was accepted. Raises NotFound, Refused."""
         await self.registry.current()
         served = self._maybe_contract(name)
@@ -124,8 +122,6 @@ class DriverDesk:
             problems=tuple(problem_view(each) for each in self._problems(one)),
             running=self._server(one),
         )
-
-    # Deciding
 
     async def trust(self, name: str, digest: str, by: str) -> DriverSummary:
         """`digest`: of the folder that was looked at. Raises NotFound, Refused, StoreError."""
@@ -280,8 +276,6 @@ class DriverDesk:
     def _forgettable(self, name: str) -> tuple[str, ...]:
         kept = self.registry.memory.all.manifests
         return tuple(key for key in kept if name in (key, key.partition("@")[0]))
-
-    # Values
 
     def _find(self, name: str) -> Declared:
         drivers = self.registry.declaration.drivers

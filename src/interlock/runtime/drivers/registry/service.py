@@ -16,7 +16,7 @@ from interlock.runtime.drivers.workspace.scan import Sight, is_any, look, roots_
 from interlock.store.ports import StoreError
 
 if TYPE_CHECKING:
-    from interlock.runtime.drivers.registry.operations import DriverDesk
+    from interlock.runtime.drivers.registry.operations import DriverService
     from interlock.runtime.drivers.registry.registry import Registry
 
 log = logging.getLogger("interlock.drivers")
@@ -26,7 +26,7 @@ SHARE: Final = 20  # a look that costs much is followed by a pause of so many ti
 
 LOOK_MAX_S: Final = 10.0
 
-Open = Callable[[Plan], "tuple[Registry, DriverDesk]"]
+Open = Callable[[Plan], "tuple[Registry, DriverService]"]
 
 
 class Drivers:
@@ -35,7 +35,7 @@ class Drivers:
         self.plan = plan
         self.registry: Registry | None = None
         self.settled = asyncio.Event()  # what was there at the start is taken up
-        self._desk: DriverDesk | None = None
+        self._service: DriverService | None = None
         self._open = open_
         self._opening = asyncio.Lock()
         self._again = asyncio.Event()
@@ -75,17 +75,17 @@ class Drivers:
         except TimeoutError:
             return
 
-    async def desk(self) -> "DriverDesk":
+    async def service(self) -> "DriverService":
         """For an operator. Raises StoreError."""
         return (await self._opened())[1]
 
-    async def _opened(self) -> "tuple[Registry, DriverDesk]":
+    async def _opened(self) -> "tuple[Registry, DriverService]":
         async with self._opening:
-            if self.registry is None or self._desk is None:
-                registry, desk = await asyncio.to_thread(self._open, self.plan)
+            if self.registry is None or self._service is None:
+                registry, service = await asyncio.to_thread(self._open, self.plan)
                 await registry.memory.open()
-                self.registry, self._desk = registry, desk
-            return self.registry, self._desk
+                self.registry, self._service = registry, service
+            return self.registry, self._service
 
     async def _watch(self) -> None:
         while True:

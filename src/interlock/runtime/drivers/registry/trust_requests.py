@@ -21,7 +21,7 @@ from interlock.runtime.drivers.workspace.declaration import Declaration, Declare
 from interlock.store.ports import StoreError
 
 if TYPE_CHECKING:
-    from interlock.runtime.drivers.registry.operations import DriverDesk
+    from interlock.runtime.drivers.registry.operations import DriverService
 
 log = logging.getLogger("interlock.drivers")
 
@@ -35,9 +35,9 @@ _CHANGED: Final = "the files of this driver changed since they were accepted"
 
 
 class Asking:
-    def __init__(self, inbox: Inbox, desk: "DriverDesk", declared: AsyncFeed[Declaration]) -> None:
+    def __init__(self, inbox: Inbox, service: "DriverService", declared: AsyncFeed[Declaration]) -> None:
         self._inbox = inbox
-        self._desk = desk
+        self._service = service
         declared.subscribe(self.ask)
 
     async def ask(self, declaration: Declaration) -> None:
@@ -66,7 +66,7 @@ class Asking:
             log.error("untrusted drivers cannot be put into the inbox: %s", error)
 
     async def _raise(self, tool: str, one: Declared) -> None:
-        compared = await self._desk.compared(one)
+        compared = await self._service.compared(one)
         encoded = msgspec.json.encode(compared)
         if len(encoded) > SHOWN_BYTES_MAX:
             log.warning("driver %s is too long for the inbox: interlock drivers trust %s shows it", one.key, one.id)
@@ -89,10 +89,10 @@ class Asking:
 
     async def look(self) -> None:
         """Raises StoreError."""
-        await self._desk.registry.refresh()
+        await self._service.registry.refresh()
 
     def is_current(self, approval: Approval) -> bool:
-        drivers = self._desk.registry.declaration.drivers
+        drivers = self._service.registry.declaration.drivers
         return any((_tool(one), one.digest) == (approval.tool, approval.digest) for one in drivers)
 
     async def settle(self, approval: Approval) -> Approval | Fault:
@@ -105,7 +105,7 @@ class Asking:
             return used
         key = approval.tool.removeprefix(PREFIX)
         try:
-            await self._desk.accept(key, approval.digest, decision.by)
+            await self._service.accept(key, approval.digest, decision.by)
         except (NotFound, Refused, StoreError) as refused:
             log.error("driver %s was accepted and cannot be trusted: %s", key, refused)
             return await self._inbox.finish(approval.id, Move.FAIL, str(refused))

@@ -14,7 +14,7 @@ from interlock.runtime.drivers.contracts.lazy import LazyContracts
 from interlock.runtime.drivers.install.locks import Locks
 from interlock.runtime.drivers.provider.factory import Providing
 from interlock.runtime.drivers.registry.contract_tests import Examples
-from interlock.runtime.drivers.registry.operations import DriverDesk
+from interlock.runtime.drivers.registry.operations import DriverService
 from interlock.runtime.drivers.registry.registry import Registry
 from interlock.runtime.drivers.registry.trust_requests import Asking
 from interlock.runtime.drivers.registry.updates import Updating
@@ -45,7 +45,7 @@ def open_registry(
     credentials: GrantDesk,
     inbox: Inbox,
     decisions: DriverDecisions,
-) -> tuple[Registry, DriverDesk]:
+) -> tuple[Registry, DriverService]:
     offered = contracts.get()
     declared = AsyncFeed[Declaration]()
     registry = Registry(
@@ -66,7 +66,7 @@ def open_registry(
         offered_problems=lambda: offered.problems,
         declared=declared,
     )
-    desk = DriverDesk(
+    service = DriverService(
         registry,
         clock,
         recorder.append_now,
@@ -74,5 +74,5 @@ def open_registry(
         tester=Examples(modern, dispatch, catalog, contracts),
         updater=Updating(registry, Locks(kv, clock)),
     )
-    decisions.provide(Asking(inbox, desk, declared))
-    return registry, desk
+    decisions.provide(Asking(inbox, service, declared))
+    return registry, service

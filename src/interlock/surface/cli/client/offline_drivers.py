@@ -9,7 +9,7 @@ from interlock.config.plan import Plan
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.base.operator_errors import NotFound
 from interlock.runtime.base.operator_errors import Refused as NodeRefused
-from interlock.runtime.drivers.registry.operations import DriverDesk
+from interlock.runtime.drivers.registry.operations import DriverService
 from interlock.runtime.drivers.registry.registry import Registry
 from interlock.runtime.drivers.workspace.host_facts import this_machine
 from interlock.runtime.drivers.workspace.trust_store import Memory
@@ -27,22 +27,22 @@ class StoredDrivers:
         self._folder = folder
 
     def list(self) -> Answer:
-        return self._with_desk(lambda desk: desk.listed())
+        return self._with_service(DriverService.list_all)
 
     def show(self, name: str) -> Answer:
-        return self._with_desk(lambda desk: desk.shown(name))
+        return self._with_service(lambda drivers: drivers.get(name))
 
     def trust(self, name: str, digest: str) -> Answer:
-        return self._with_desk(lambda desk: desk.trust(name, digest, BY))
+        return self._with_service(lambda drivers: drivers.trust(name, digest, BY))
 
     def allow(self, name: str, host: str, *, revoke: bool) -> Answer:
-        return self._with_desk(lambda desk: desk.allow(name, host, BY, revoke=revoke))
+        return self._with_service(lambda drivers: drivers.allow(name, host, BY, revoke=revoke))
 
     def remove(self, name: str, *, forget: bool) -> Answer:
-        return self._with_desk(lambda desk: desk.remove(name, BY, forget=forget))
+        return self._with_service(lambda drivers: drivers.remove(name, BY, forget=forget))
 
-    def _with_desk(self, job: Callable[[DriverDesk], Awaitable[object]]) -> Answer:
-        async def with_desk() -> Answer:
+    def _with_service(self, job: Callable[[DriverService], Awaitable[object]]) -> Answer:
+        async def with_service() -> Answer:
             clock = SystemClock()
             store = build_store(self._plan.store.backend, self._folder)
             audit = build_audit(self._plan.store.backend, self._folder)
@@ -56,13 +56,13 @@ class StoredDrivers:
                 memory = Memory(store.kv, clock)
                 await memory.open()
                 registry = Registry(self._plan, memory, this_machine(self._folder / "packages"))
-                return Answer(msgspec.json.encode(await job(DriverDesk(registry, clock, record))))
+                return Answer(msgspec.json.encode(await job(DriverService(registry, clock, record))))
             finally:
                 await store.close()
                 await audit.close()
 
         try:
-            return run_stored(with_desk())
+            return run_stored(with_service())
         except NotFound as missing:
             known = f"there is {', '.join(missing.known)}" if missing.known else "interlock drivers list shows them"
             raise Refused("not_found", f"there is no {missing.what} {missing.name}", hint=known) from None
