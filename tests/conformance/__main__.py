@@ -3,6 +3,7 @@
 import argparse
 import sys
 
+from tests import preloaded
 from tests.conformance import page, verdict
 from tests.conformance.trials import TRIALS
 
@@ -16,6 +17,7 @@ def main() -> int:
     unknown = set(options.trial) - set(names)
     if unknown:
         parser.error(f"no such trial: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    preloaded.install()
     red = 0
     for trial in TRIALS:
         if trial.name in (options.trial or ([] if options.write else names)):

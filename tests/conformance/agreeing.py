@@ -5,13 +5,13 @@ and back to the node's callback. Scenarios of lies expect that the node refuses 
 """
 
 import json
-import os
 import re
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from mcp import Client, MCPError
 from tests.interaction.harness import RunningNode, running_node, wait_for
 
 SEGMENT = "harness"
+TOLD: ContextVar[Mapping[str, str]] = ContextVar("told")  # by the suite, of the scenario that runs
 TURNS_MAX = 4  # pages a person is sent to before they lose patience
 CIMD = "https://conformance-test.local/client-metadata.json"  # the document the suite expects; it is never fetched
 PREFIX = "auth/"
@@ -38,7 +39,7 @@ STEPPING_UP = "auth/scope-step-up"
 
 def server_table(url: str, scenario: str, folder: Path) -> dict[str, Any]:
     """[servers.harness]: what an operator would write for the scenario."""
-    context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
+    context = json.loads(TOLD.get().get("MCP_CONFORMANCE_CONTEXT") or "{}")
     auth: dict[str, Any] = {name: context[name] for name in ("client_id", "client_secret") if name in context}
     if scenario.startswith("auth/client-credentials"):
         auth["grant"] = "client_credentials"

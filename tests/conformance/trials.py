@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 
-from tests.conformance import forking, renaming, suite
+from tests.conformance import renaming, suite
 from tests.conformance.gateway import node
 from tests.conformance.shim import renamed
+from tests.conformance.upstream import hosting
 from tests.servers.start import everything, serving
 
 ERAS = ("legacy", "modern")
@@ -96,7 +97,7 @@ class Leg:
 
     def run(self) -> dict[str, suite.Scenario]:
         revision = suite.REQUIREMENTS[self.server]
-        with forking.hosting(self.client) as command, ThreadPoolExecutor(AT_ONCE) as pool:
+        with hosting(self.client) as command, ThreadPoolExecutor(AT_ONCE) as pool:
             done = pool.map(lambda scenario: suite.run_client(command, scenario, revision), self.scenarios)
             return dict(zip(self.scenarios, done, strict=True))
 

@@ -1,15 +1,20 @@
-"""python -m tests.conformance.upstream legacy|modern URL: Interlock as the client that the suite's client mode tests.
+"""Interlock as the client that the suite's client mode tests.
 
-The suite plays the server at URL. A node is started in front of it, and an SDK client of the given era does through the
-node what the scenario (MCP_CONFORMANCE_SCENARIO) asks of a client. What comes back is looked at too: an assertion that
-fails here is a failure of the scenario.
+The suite plays the server at a URL and starts a client (errand.py), which asks `hosting` to do its work. A node is
+started in front of the suite, and an SDK client of the given era does through the node what the scenario asks of a
+client. What comes back is looked at too: an assertion that fails here is a failure of the scenario.
 """
 
 import asyncio
+import contextlib
 import json
-import os
+import socketserver
 import sys
-from collections.abc import Awaitable, Callable
+import tempfile
+import threading
+import traceback
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from mcp import Client, types
@@ -59,7 +64,7 @@ async def standard_headers(client: Client) -> None:
 
 async def custom_headers(client: Client) -> None:
     await client.list_tools()  # the SDK mirrors arguments of tools it has seen
-    for call in json.loads(os.environ["MCP_CONFORMANCE_CONTEXT"])["toolCalls"]:
+    for call in json.loads(agreeing.TOLD.get()["MCP_CONFORMANCE_CONTEXT"])["toolCalls"]:
         assert await text(client, call["name"], call["arguments"]) == "Custom headers test completed"
 
 
@@ -110,15 +115,46 @@ async def drive(era: str, url: str, scenario: Scenario) -> None:
         await scenario(client)
 
 
-def main(era: str, url: str, scenario: str) -> None:
+def run(era: str, url: str, told: Mapping[str, str]) -> None:
+    """`told`: the environment by which the suite says which scenario it is and more."""
+    agreeing.TOLD.set(told)
+    scenario = told["MCP_CONFORMANCE_SCENARIO"]
     if scenario.startswith(agreeing.PREFIX):
         agreeing.run(url, scenario, lambda url, scenario: asyncio.run(drive(era, url, scenario)))
         return
     with node({SEGMENT: url}) as running:
-        modern = os.environ["MCP_CONFORMANCE_PROTOCOL_VERSION"] == MODES["modern"]
+        modern = told["MCP_CONFORMANCE_PROTOCOL_VERSION"] == MODES["modern"]
         assert running.link(SEGMENT)["era"] == ("modern" if modern else "legacy")
         asyncio.run(drive(era, f"{running.url}/mcp/only/{SEGMENT}", SCENARIOS[scenario]))
 
 
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], os.environ["MCP_CONFORMANCE_SCENARIO"])
+class _Errands(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+
+
+class _Errand(socketserver.StreamRequestHandler):
+    def handle(self) -> None:
+        errand = json.loads(self.rfile.read())
+        try:
+            run(errand["era"], errand["url"], errand["told"])
+        except BaseException:  # its process is told, and ends with it
+            fault = traceback.format_exc().encode()
+        else:
+            fault = b"\0"
+        with contextlib.suppress(OSError):
+            self.wfile.write(fault)
+
+
+@contextlib.contextmanager
+def hosting(era: str) -> Iterator[list[str]]:
+    """The command for the suite, whose scenarios run on threads of this process."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "errands.sock")
+        with _Errands(path, _Errand) as server:
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+            thread.start()
+            try:
+                yield [sys.executable, "-S", str(Path(__file__).with_name("errand.py")), path, era]
+            finally:
+                server.shutdown()
+                thread.join()
