@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec import Raw
 from tests.interaction.asking import command
 from tests.servers.start import serving
@@ -33,6 +34,14 @@ FILLED = {"action": "accept", "content": {"c": "blue"}}
 CAPABLE = {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}
 SECONDS = 15.0
 _ids = itertools.count(1)
+
+
+def limit_calls(node: Node, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many calls at once at each link."""
+    guard = node.calls.dispatch.guard
+    monkeypatch.setattr(guard, "calls_max", most)
+    (availability,) = [check for check in guard.checks if check.name == "availability"]
+    monkeypatch.setattr(availability, "_calls_max", most)
 
 
 class AheadClock(SystemClock):

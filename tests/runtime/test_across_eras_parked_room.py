@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.runtime.parked import ELICIT, FILLED, Place, filled, park, place, since, steps
+from tests.runtime.parked import ELICIT, FILLED, Place, filled, limit_calls, park, place, since, steps
 
 from interlock.runtime.calls import parking
 from interlock.runtime.links.pipes import Trouble, Undelivered
@@ -64,7 +64,7 @@ async def test_a_parked_call_is_not_in_flight_until_its_client_is_back(here: Pla
 async def test_calls_that_wait_for_clients_keep_no_call_from_their_server(
     here: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(here.node.calls.dispatch, "_calls_max", 2)
+    limit_calls(here.node, 2, monkeypatch)
     waiting = [await park(here, f"room {number}", name="web__interview") for number in range(5)]
     assert (await here.call("web__echo").result())["resultType"] == "complete"
     busy = [here.call("web__interview", steps("busy", {"gate": "room"})) for _ in range(2)]

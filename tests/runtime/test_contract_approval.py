@@ -12,6 +12,7 @@ from tests.runtime.test_gate_kept import Here
 
 from interlock.protocol.approvals.approval import Kind, Source
 from interlock.protocol.drivers.errors import DriverError
+from interlock.runtime.drivers.interfaces import DriverState
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -116,6 +117,24 @@ async def test_input_that_is_wrong_is_refused_before_anybody_is_asked(here: Hold
     result = await here.call("test__play", {"label": 7}).result()
     assert result["_meta"]["dev.interlock/error"]["code"] == "input_invalid"
     assert len(here.node.approvals.inbox.waiting()) == before
+
+
+@pytest.mark.parametrize("approval", ["always", "auto"])
+async def test_nobody_is_asked_to_agree_to_what_no_driver_could_serve(here: Holding, approval: str) -> None:
+    """The operator is told the same beforehand, and the log has one row of the choice that failed."""
+    lending = await here.serve("new", play(approval=approval), "play")
+    lending.state, lending.reason = DriverState.UNAVAILABLE, "it does not start"
+    before, rows = len(here.node.approvals.inbox.waiting()), len(await here.rows())
+    shown = here.node.operations.tools.get("test.play").checks
+    assert next(one.number for one in shown if one.verdict in ("refuse", "hold")) == 8
+    result = await here.call("test__play", {"label": f"unserved {approval}"}).result()
+    assert result["_meta"]["dev.interlock/error"]["code"] == "no_route"
+    assert len(here.node.approvals.inbox.waiting()) == before
+    added = [one for one in (await here.rows())[rows:] if one["method"] in ("driver.resolved", "tools/call")]
+    assert [(one["method"], one["outcome"]) for one in added] == [
+        ("driver.resolved", "no_route"),
+        ("tools/call", "refused"),
+    ]
 
 
 @pytest.mark.req("AIP-14.rules-2")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.runtime.parked import Asked, Place, filled, park, place, steps
+from tests.runtime.parked import Asked, Place, filled, limit_calls, park, place, steps
 
 from interlock.runtime.credentials.token import Holder
 from interlock.runtime.links import per_user as personal
@@ -91,10 +91,7 @@ async def test_the_first_call_of_a_user_is_set_aside_on_their_link_when_it_is_pa
 async def test_a_users_link_that_has_no_room_takes_no_first_call_either(
     here: Place, own: PersonalLinks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    guard = here.node.calls.dispatch.guard
-    monkeypatch.setattr(guard, "calls_max", 1)
-    (availability,) = [check for check in guard.checks if check.name == "availability"]
-    monkeypatch.setattr(availability, "_calls_max", 1)
+    limit_calls(here.node, 1, monkeypatch)
     first, second = gated(here, "ada", "room"), gated(here, "ada", "no room")
     assert (await second.error())["data"]["reason"] == "link_busy"
     monkeypatch.undo()

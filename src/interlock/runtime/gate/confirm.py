@@ -22,7 +22,7 @@ from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.meta import RAW_EMPTY
 from interlock.runtime.base.clock import Clock
-from interlock.runtime.calls.call import Call, Outcome
+from interlock.runtime.calls.call import Call, CallHandler, Outcome
 from interlock.runtime.calls.caller import Caller, Sink
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.gate.gate import Gate, result_of
@@ -39,8 +39,8 @@ class Deciding(Protocol):
     async def approve(self, id: str, proof: Presented | None, *, by: str) -> Approval | Fault: ...
 
 
-class Ways(Protocol):
-    """Dispatch, as far as a confirmation needs it."""
+class Dispatcher(CallHandler, Protocol):
+    """The dispatcher, as far as a confirmation needs it."""
 
     def call_tool(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
@@ -65,13 +65,12 @@ class Confirming(Call, eq=False, kw_only=True):
 
 class Confirmations:
     def __init__(
-        self, gate: Gate, deciding: Deciding, ways: Any, clock: Clock, find: Callable[[str], Route | None]
+        self, gate: Gate, deciding: Deciding, dispatcher: Dispatcher, clock: Clock, find: Callable[[str], Route | None]
     ) -> None:
-        """`ways` is the dispatch, which also handles calls; `find` gives the route now listed for a qualified name."""
+        """`find` gives the route that is now listed for a qualified name."""
         self._gate = gate
         self._deciding = deciding
-        self._ways: Ways = ways
-        self._handler = ways
+        self._dispatcher = dispatcher
         self._clock = clock
         self._find = find
         self._work: set[asyncio.Task[None]] = set()
@@ -79,15 +78,15 @@ class Confirmations:
     def confirm(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
     ) -> Call:
-        call = Confirming(caller, client_id, CONFIRM, params, meta, sink, self._clock.now(), self._handler)
+        call = Confirming(caller, client_id, CONFIRM, params, meta, sink, self._clock.now(), self._dispatcher)
         read = read_confirm_untrusted(Raw(encode_value(params)))
         if isinstance(read, Fault):
-            return self._ways.refuse(call, read)
+            return self._dispatcher.refuse(call, read)
         call.target = read.confirmation_id
         approval = self._gate.inbox.get(read.confirmation_id)
         if approval is None:
             relayed = self._gate.rounds.maybe_relayed(read.confirmation_id)
-            return self._ways.refuse(call, UNKNOWN) if relayed is None else self._carry_down(call, relayed)
+            return self._dispatcher.refuse(call, UNKNOWN) if relayed is None else self._carry_down(call, relayed)
         if caller.calls is not None:
             caller.calls[client_id] = call
         task = asyncio.get_running_loop().create_task(self._confirm(call, read, approval))
@@ -131,9 +130,9 @@ class Confirmations:
         }
         if "_meta" in call.params:
             params["_meta"] = call.params["_meta"]
-        self._handler.finish(call, Outcome.OK)
+        self._dispatcher.finish(call, Outcome.OK)
         call.done = True
-        call.made = self._ways.call_tool(call.caller, call.client_id, params, call.meta, call.sink)
+        call.made = self._dispatcher.call_tool(call.caller, call.client_id, params, call.meta, call.sink)
 
     # Held below
 
@@ -155,7 +154,7 @@ class Confirmations:
                 relayed=relayed,
                 made_below=self._gate.made_below,
             )
-        return self._ways.go(call, route.link)
+        return self._dispatcher.go(call, route.link)
 
 
 class _ConfirmedBelow(GateHold, eq=False, kw_only=True):

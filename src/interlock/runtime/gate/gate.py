@@ -64,7 +64,7 @@ class Approvers(Protocol):
         """The names of those whose proof may release a call of the tool."""
 
 
-class Standing(Protocol):
+class ApprovalJudge(Protocol):
     def stands(self, approval: Approval) -> bool:
         """Whether whoever approved it may still do so."""
 
@@ -74,7 +74,7 @@ class Gate:
         self,
         inbox: Inbox,
         approvers: Approvers,
-        judge: Standing,
+        judge: ApprovalJudge,
         clock: Clock,
         kv: KeyValue,
         *,

@@ -1,8 +1,8 @@
 """The contracts of one segment, offered as if one server had them all.
 
 To the catalog, the guard and the clients it is a link that is always there. At its other end is no server: a call that
-was admitted here chooses its driver and goes over a link lent to it. Input is checked before the gate is asked (guard
-rung 7): it depends on no driver, and nobody is asked to agree to what cannot be sent.
+was admitted here chooses its driver and goes over a link lent to it. The guard checks its input before the gate is
+asked: it depends on no driver, and nobody is asked to agree to what cannot be sent.
 """
 
 import asyncio
