@@ -34,10 +34,13 @@ class Ended(msgspec.Struct, frozen=True):
 class House:
     """A user's home, a workspace and a data folder, and the sandboxes of a node that would live there."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, packages: Path | None = None) -> None:
+        """`packages`: where those in the data folder are, if that is a link."""
         self.home, self.workspace, self.state = folder / "home", folder / "workspace", folder / "state"
         for each in (self.home, self.workspace, self.state):
             each.mkdir()
+        if packages is not None:
+            (self.state / "packages").symlink_to(packages)
         self.records: list[Entry] = []
         self.sandboxes = Sandboxes(
             state=self.state,

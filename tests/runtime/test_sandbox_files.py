@@ -371,3 +371,12 @@ async def test_a_program_that_cannot_be_started_says_so_with_and_without_a_netwo
         ended = await house.run(house.plan(egress=egress), str(broken))
         assert ended.reason == "exited with code 1"
         assert f"bwrap: execvp {broken}: No such file or directory" in ended.remark
+
+
+async def test_an_installed_package_is_seen_whole_also_where_the_data_folder_is_a_link(tmp_path: Path) -> None:
+    """The installer names what it made by its real path."""
+    tool = filled(tmp_path / "elsewhere" / "pypi" / "tool", "bin/run", "lib/data")
+    (tool / "bin" / "run").write_text(f"import json\nprint(json.dumps(open({str(tool / 'lib' / 'data')!r}).read()))\n")
+    house = House(tmp_path, packages=tmp_path / "elsewhere")
+    ended = await house.run(house.plan(), sys.executable, str(tool / "bin" / "run"))
+    assert ended.said == "lib/data"

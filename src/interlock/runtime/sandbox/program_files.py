@@ -37,7 +37,9 @@ def needs_of(program: Path, search: str, protected: Protected) -> Needs:
     return Needs(tuple(found.folders), tuple(found.files))
 
 
-def package_of(arguments: Sequence[str], cwd: Path, workspace: Path, packages: Path, protected: Protected) -> Needs:
+def package_of(
+    arguments: Sequence[str], cwd: Path, workspace: Path, packages: Sequence[Path], protected: Protected
+) -> Needs:
     """The script or module that an interpreter is told to run, and what stands beside it."""
     for index, argument in enumerate(arguments):
         if argument == "-m" and index + 1 < len(arguments):
@@ -52,9 +54,10 @@ def package_of(arguments: Sequence[str], cwd: Path, workspace: Path, packages: P
     return Needs((), ())
 
 
-def _package(script: Path, workspace: Path, packages: Path, protected: Protected) -> Needs:
-    if script.is_relative_to(packages):
-        return Needs((packages.joinpath(*script.relative_to(packages).parts[:2]),), ())
+def _package(script: Path, workspace: Path, packages: Sequence[Path], protected: Protected) -> Needs:
+    for each in packages:
+        if script.is_relative_to(each):
+            return Needs((each.joinpath(*script.relative_to(each).parts[:2]),), ())
     if MODULES in script.parts:  # packages that it needs lie beside its own
         around = Path(*script.parts[: script.parts.index(MODULES)])
         if protected.may_imply_folder(around / MODULES):

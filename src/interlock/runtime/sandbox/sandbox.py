@@ -79,7 +79,8 @@ class Sandboxes:
     ) -> None:
         """`rules` are files and folders of the operator beside those of the workspace: no sandbox writes them."""
         self._workspace = workspace
-        self._packages = state.absolute() / "packages"
+        # An installer names what it made by its real path, also where the data folder is a link.
+        self._packages = tuple(dict.fromkeys((state.absolute() / "packages", _real(state / "packages"))))
         every = (*(workspace / name for name in WORKSPACE_RULES), *rules)
         self._protected = Protected(
             home=_real(user_home), state=_real(state), rules=tuple(_real(path) for path in every)
