@@ -1,11 +1,11 @@
 """The era each server spoke last, so that the next start asks in the right tongue first."""
 
-import asyncio
 import contextlib
 import logging
-from typing import Any, Final
+from typing import Final
 
 from interlock.protocol.mcp.eras import Era
+from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
 from interlock.store.ports import KeyValue
 
@@ -19,7 +19,7 @@ class EraMemory:
         self._kv = kv
         self._clock = clock
         self._known: dict[str, Era] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = BackgroundTasks()
 
     async def open(self) -> None:
         """Raises StoreError."""
@@ -28,7 +28,7 @@ class EraMemory:
                 self._known[entry.key] = Era(entry.value.decode())
 
     async def close(self) -> None:
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.finish()
 
     def get(self, server: str) -> Era | None:
         return self._known.get(server)
@@ -36,9 +36,7 @@ class EraMemory:
     def put(self, server: str, era: Era) -> None:
         if self._known.get(server) is not era:
             self._known[server] = era
-            task = asyncio.get_running_loop().create_task(self._save(server, era))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.begin(self._save(server, era))
 
     async def _save(self, server: str, era: Era) -> None:
         try:

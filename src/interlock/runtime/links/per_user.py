@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from interlock.config.plan import ServerPlan
 from interlock.protocol.jsonrpc.messages import Request
+from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.link_state import USABLE, LinkState
 from interlock.runtime.credentials.consents import Consent
 from interlock.runtime.credentials.token import Holder
@@ -46,7 +47,7 @@ class PersonalLinks:
         self._vendor_meta = vendor_meta
         self._keepers: dict[str, _PersonalKeeper] = {}  # by principal, the one used last at the end
         self._sweeper: asyncio.TimerHandle | None = None
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending = BackgroundTasks()
 
     @property
     def links(self) -> list[Link]:
@@ -56,7 +57,7 @@ class PersonalLinks:
         if self._sweeper is not None:
             self._sweeper.cancel()
         keepers, self._keepers = list(self._keepers.values()), {}
-        await asyncio.gather(*(keeper.stop() for keeper in keepers), *self._ending)
+        await asyncio.gather(*(keeper.stop() for keeper in keepers), self._ending.finish())
 
     def ready(self, principal: str) -> Link | None:
         keeper = self._keepers.get(principal)
@@ -111,9 +112,7 @@ class PersonalLinks:
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep) if self._keepers else None
 
     def _end(self, principal: str) -> None:
-        task = asyncio.get_running_loop().create_task(self._keepers.pop(principal).stop())
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        self._ending.begin(self._keepers.pop(principal).stop())
 
 
 class _PersonalKeeper(Keeper):

@@ -5,7 +5,6 @@ was admitted here chooses its driver and goes over a link lent to it. The guard 
 asked: it depends on no driver, and nobody is asked to agree to what cannot be sent.
 """
 
-import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from interlock.protocol.mcp import methods
 from interlock.protocol.mcp.eras import LATEST_MODERN, Era
 from interlock.protocol.mcp.headers import encode_header
 from interlock.protocol.mcp.meta import RAW_EMPTY
+from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.link_state import LinkState, Outlook
 from interlock.runtime.base.recorder import Recorder
@@ -53,7 +53,7 @@ class ContractLink(Link):
         self.kinds: Mapping[str, refs.Kind] = {}  # of references to resources, of all drivers
         self.providers: Mapping[str, Provider] = {}  # by the drivers' keys
         self.checks_input = True
-        self._work: set[asyncio.Task[None]] = set()
+        self._work = BackgroundTasks()
         self.greeted(ServerFacts(era=Era.MODERN, version=LATEST_MODERN))
         self.stand(LinkState.READY, None)
 
@@ -64,9 +64,7 @@ class ContractLink(Link):
         self.facts = msgspec.structs.replace(self.facts, capabilities=known | ({capability: RAW_EMPTY} if has else {}))
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._work.add(task)
-        task.add_done_callback(self._work.discard)
+        self._work.begin(work)
 
     def send(self, admitted: Admitted[Call]) -> None:
         call = admitted.command
