@@ -34,11 +34,13 @@ class Shelf:
             "PIP_FIND_LINKS": str(folder),
         }
 
-    def put(self, name: str, version: str = "1.0", scripts: tuple[str, ...] = ()) -> None:
+    def put(self, name: str, version: str = "1.0", scripts: tuple[str, ...] = (), program: str | None = None) -> None:
+        """`program`: a module with a function main, in place of one that prints its name and arguments."""
         module = name.replace("-", "_")
         info = f"{module}-{version}.dist-info"
         files = {
-            f"{module}_program.py": f"import sys\ndef main():\n    print('{name} {version}', *sys.argv[1:])\n",
+            f"{module}_program.py": program
+            or f"import sys\ndef main():\n    print('{name} {version}', *sys.argv[1:])\n",
             f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
             f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
             f"{info}/entry_points.txt": "[console_scripts]\n"

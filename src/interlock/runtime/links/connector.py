@@ -7,6 +7,7 @@ ConnectFailed with a reason for people. Whether and when to try again is the kee
 import asyncio
 import os
 import ssl
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -52,11 +53,15 @@ class Eras(Protocol):
     def put(self, server: str, era: Era) -> None: ...
 
 
+def _never() -> bool:
+    return False
+
+
 class Workshop(msgspec.Struct, frozen=True, kw_only=True):
     """What keepers need to launch and dial."""
 
     packages: Path
-    source_builds: bool = False  # whether a package may be built from source, which runs its code
+    may_build_sources: Callable[[], bool] = _never  # whether a package may be built, which runs its code
     message_bytes: int
     reaper: OrphanReaper | None
     eras: Eras
@@ -236,7 +241,7 @@ class Connector:
             workshop.packages,
             self._say_progress,
             reaper=workshop.reaper,
-            source_builds=workshop.source_builds,
+            source_builds=workshop.may_build_sources(),
         )
 
     def _say_progress(self, text: str) -> None:

@@ -43,7 +43,7 @@ def make_link_parts(
     eras = EraMemory(kv, clock)
     workshop = Workshop(
         packages=plan.data / "packages",
-        source_builds=plan.drivers.allow_unverified_install,
+        may_build_sources=lambda: stores.current.plan.drivers.allow_unverified_install,
         message_bytes=plan.limits.message_bytes,
         reaper=reaper,
         eras=eras,
