@@ -48,8 +48,34 @@ def check(endpoint: Endpoint, status: int, content_type: str, raw: bytes) -> Non
     content = described[str(status)]["content"]
     assert content_type in content, (name_of(endpoint), content_type)
     if content_type == "application/json":
-        schema = {**content[content_type]["schema"], "components": DOCUMENT["components"]}
-        jsonschema.Draft202012Validator(schema).validate(json.loads(raw))
+        value, schema = json.loads(raw), content[content_type]["schema"]
+        validator(schema).validate(value)
+        assert list(undocumented(value, schema)) == []
+
+
+def validator(schema: dict[str, Any]) -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator({**schema, "components": DOCUMENT["components"]})
+
+
+def undocumented(value: Any, schema: dict[str, Any], path: str = "") -> Iterator[str]:
+    """Members that the document does not name; a schema allows them, for answers may gain some."""
+    name = schema.get("$ref", "").rpartition("/")[2]
+    if name:
+        yield from undocumented(value, DOCUMENT["components"]["schemas"][name], f"{path}({name})")
+    elif "anyOf" in schema:
+        (arm, *_) = (one for one in schema["anyOf"] if validator(one).is_valid(value))
+        yield from undocumented(value, arm, path)
+    elif isinstance(value, list):
+        for item in value:
+            yield from undocumented(item, schema.get("items", {}), f"{path}[]")
+    elif isinstance(value, dict) and "properties" in schema:
+        if not path.endswith("(AuditRecord)"):  # it has further members by what happened
+            yield from (f"{path}.{key}" for key in value.keys() - schema["properties"].keys())
+        for key in value.keys() & schema["properties"].keys():
+            yield from undocumented(value[key], schema["properties"][key], f"{path}.{key}")
+    elif isinstance(value, dict) and isinstance(schema.get("additionalProperties"), dict):
+        for key, item in value.items():
+            yield from undocumented(item, schema["additionalProperties"], f"{path}.{key}")
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +200,19 @@ def test_a_link_that_is_there_has_every_field_and_a_child_that_waits_only_the_fi
     assert list(links["leaf"]) == list(schema["properties"])
     assert set(schema["properties"]) - links["greenhouse"].keys() == {"registration"}
     assert set(links["mute"]) == set(schema["required"])
+
+
+@pytest.mark.timeout(180)
+def test_a_driver_whose_file_cannot_be_read_lacks_what_the_file_would_say(tree: OperatorTree) -> None:
+    schema = DOCUMENT["components"]["schemas"]["DriverDetail"]
+    assert list(tree.get("/admin/drivers/ready-mcp")) == list(schema["properties"])
+    assert set(tree.get("/admin/drivers/broken-mcp")) == set(schema["required"])
+
+
+def test_a_member_that_is_not_documented_is_found() -> None:
+    answer = {"links": [{"segment": "x", "budget": {"a": {"limit": 1, "used": 0, "left": 1}}, "odd": 1}]}
+    found = undocumented(answer, {"$ref": "#/components/schemas/Links"})
+    assert sorted(found) == ["(Links).links[](Link).budget.a(Spent).left", "(Links).links[](Link).odd"]
 
 
 @pytest.mark.timeout(180)
