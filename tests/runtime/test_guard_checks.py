@@ -54,7 +54,7 @@ def begin(node: House, name: str, who: Principal) -> Answer:
     caller = Caller(who, Era.MODERN, "test", view_key(who, only=None, names="auto", declares_extension=False))
     answer = Answer()
     params = {"name": Raw(encode_value(name)), "arguments": Raw(b"{}")}
-    node.node.dispatch.call_tool(caller, b"1", params, {}, answer)
+    node.node.calls.dispatch.call_tool(caller, b"1", params, {}, answer)
     return answer
 
 
@@ -66,14 +66,14 @@ async def call(node: House, name: str, who: Principal) -> bytes:
 
 
 def route_of(node: House, name: str) -> Route:
-    route = node.node.catalog.namespace.view(EVERYTHING).find_tool(name)
+    route = node.node.calls.catalog.namespace.view(EVERYTHING).find_tool(name)
     assert route is not None
     return route
 
 
 def explained(node: House, name: str, who: Principal) -> CheckNumber | None:
     """The first check that would not let the call pass."""
-    verdicts = node.node.dispatch.guard.explain(route_of(node, name), who)
+    verdicts = node.node.calls.dispatch.guard.explain(route_of(node, name), who)
     return next((one.check for one in verdicts if one.verdict in ("refuse", "hold")), None)
 
 
@@ -179,7 +179,7 @@ async def test_a_plain_tool_carries_no_check_and_others_those_that_apply_in_orde
         await node.leaf("plant", tools=TOOLS, heartbeat_interval_ms=0).joined()
         carried = {name: [one.number for one in route_of(node, f"plant.{name}").checks] for name in ("look", "fire")}
         assert carried == {"look": [], "fire": [4, 7, 8, 9, 10]}
-        told = [one.check for one in node.node.dispatch.guard.explain(route_of(node, "plant.look"), LOCAL)]
+        told = [one.check for one in node.node.calls.dispatch.guard.explain(route_of(node, "plant.look"), LOCAL)]
         assert told == [4, 7, 8, 9, 10, 11, 12]
 
 
@@ -248,5 +248,5 @@ async def test_calls_that_are_refused_one_after_another_leave_nothing_under_way(
         await node.leaf("plant", tools=TOOLS, heartbeat_interval_ms=0).joined()
         for who in (LOCAL, READER, STRANGER, POOR):
             await asyncio.gather(*(call(node, f"plant.{name}", who) for name in ("look", "fire", "silent")))
-        assert not node.node.dispatch.in_flight
-        assert node.node.keepers["plant"].link.booked == 0
+        assert not node.node.calls.dispatch.in_flight
+        assert node.node.calls.keepers["plant"].link.booked == 0
