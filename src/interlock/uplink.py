@@ -1,6 +1,6 @@
 """The link to whichever parent there is (MCP-AX 6, 13.3): the registrant's engine with a loop, a clock and a pipe.
 
-In: what to register, how to open a pipe to each parent. While registered, whoever `_begin` makes serves the parent. A
+In: what to register, how to open a pipe to each parent. While registered, what `_begin` returns serves the parent. A
 leaf and a node are both registrants; what they serve is theirs. `run` returns when it was stopped, or when the only
 parent there can be is gone (stdio).
 """
@@ -57,7 +57,7 @@ Opener = Callable[[MessageSink], Awaitable[MessagePipe]]
 
 
 class Tenant(Protocol):
-    """Whoever serves the parent on one link, from the registration to its end."""
+    """Serves the parent on one link, from the registration to its end."""
 
     def serve(self, request: Request) -> None: ...
 
@@ -306,7 +306,7 @@ class Uplink:
 
 
 class _Link:
-    """The sink of one pipe. What an abandoned one still says is heard by nobody."""
+    """The sink of one pipe. What an abandoned pipe still says is ignored."""
 
     def __init__(self, uplink: Uplink) -> None:
         self._uplink = uplink

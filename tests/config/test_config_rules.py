@@ -57,7 +57,7 @@ def test_both_doors_at_one_address_are_refused(
     written = {"listen": listen, "operator_listen": operator_listen}
     text = "[node]\n" + "".join(f"{name} = '{value}'\n" for name, value in written.items() if value)
     problem = project.problem(text)
-    assert "different doors" in problem.message
+    assert "different addresses" in problem.message
     assert problem.line == text.count("\n")
 
 

@@ -68,7 +68,7 @@ def test_a_secret_is_masked_wherever_the_plan_is_shown(project: Project) -> None
         ({"client_id": "n", "client_secret": "s", "private_key": "k"}, "keep one of them"),
         ({"grant": "client_credentials"}, "needs 'client_id' and a proof"),
         ({"grant": "client_credentials", "client_id": "n"}, "needs 'client_id' and a proof"),
-        (WHOLE | {"per": "user"}, "nobody's own"),
+        (WHOLE | {"per": "user"}, "belongs to no single user"),
         (WHOLE | {"client_secret": "${secrets.}"}, "write ${secrets.NAME}"),
         (WHOLE | {"client_id": "${secrets.X1}"}, "no place for"),
     ],

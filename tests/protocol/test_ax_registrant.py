@@ -446,7 +446,7 @@ def test_stopping_is_possible_in_every_state_and_twice() -> None:
     registering.start(0.0)
     asked = sent(registering.opened(0.0))
     assert registering.stop(0.0) == (Hangup(reason="shutting down"),)
-    assert registering.granted(asked.id, answer(), 0.1) == (Ignored(reason="a registration nobody waits for"),)
+    assert registering.granted(asked.id, answer(), 0.1) == (Ignored(reason="a registration that was not asked for"),)
     for engine in (idle, connecting, registering):
         assert engine.done
         assert engine.stop(1.0) == ()

@@ -39,8 +39,8 @@ def check_together(settings: Settings, workspace: Path, data: Path, findings: Fi
     _channels_can_be_reached(settings)
     if settings.wrong & {("node", "listen"), ("node", "operator_listen"), ("auth", "anonymous")}:
         return  # a default in their place would be judged, not what the person means
-    _doors_apart(settings, plan)
-    _nobody_unknown_from_outside(settings, plan, anonymous)
+    _require_two_endpoints(settings, plan)
+    _refuse_anonymous_from_outside(settings, plan, anonymous)
     _no_plain_http_outside(settings, plan)
     _proxied_is_not_local(settings, plan, anonymous)
     _issued_for_a_url(settings, plan, auth)
@@ -56,7 +56,7 @@ def _tls_pair(settings: Settings) -> None:
 
 
 def _client_certificates(settings: Settings) -> None:
-    """A certificate is seen by whoever ends the TLS connection: this node, or a proxy that it trusts."""
+    """Only the end of the TLS connection sees a client's certificate: this node, or a proxy that it trusts."""
     crl, ca = settings.written.get(("node", "crl")), settings.written.get(("node", "client_ca"))
     if crl is not None and ca is None:
         crl.wrong("'crl' in [node] needs 'client_ca'", "give the CA whose certificates it revokes")
@@ -145,32 +145,33 @@ def _passkeys_have_a_place(settings: Settings, node: NodePlan) -> None:
         at = settings.written.get(("anchor", str(index)))
         if anchor.passkey is not None and at is not None:
             at.inside("passkey").warn(
-                f"the passkey of anchor {shown(anchor.name)} approves nothing: browsers use none at the operator door",
+                f"the passkey of anchor {shown(anchor.name)} approves nothing: "
+                "browsers use no passkeys at the operator endpoint",
                 "set node.operator_url to a name with https, or to an address of this machine",
             )
 
 
-def _doors_apart(settings: Settings, node: NodePlan) -> None:
+def _require_two_endpoints(settings: Settings, node: NodePlan) -> None:
     at = _written(settings, "node.operator_listen", "node.listen")
     if at is not None and collide(node.listen, node.operator_listen):
         at.wrong(
-            f"programs ({node.listen}) and people ({node.operator_listen}) need different doors",
+            f"programs ({node.listen}) and people ({node.operator_listen}) need different addresses",
             "give 'operator_listen' another port",
         )
 
 
-def _nobody_unknown_from_outside(settings: Settings, node: NodePlan, anonymous: str) -> None:
+def _refuse_anonymous_from_outside(settings: Settings, node: NodePlan, anonymous: str) -> None:
     at = _written(settings, "auth.anonymous", "node.listen")
     if at is not None and anonymous == "any" and not is_loopback(node.listen.host):
         at.wrong(
-            f"anonymous = 'any' would let everybody who reaches {node.listen} call every tool",
+            f"anonymous = 'any' would let every program that reaches {node.listen} call every tool",
             "set it to 'never' and make tokens with `interlock access token`, or listen on 127.0.0.1",
         )
 
 
 def _no_plain_http_outside(settings: Settings, node: NodePlan) -> None:
-    doors = (("listen", node.listen, node.public_url), ("operator_listen", node.operator_listen, node.operator_url))
-    for name, address, url in doors:
+    endpoints = (("listen", node.listen, node.public_url), ("operator_listen", node.operator_listen, node.operator_url))
+    for name, address, url in endpoints:
         at = settings.written.get(("node", name))
         proxied = url is not None and url.lower().startswith("https:")
         if at is not None and node.tls_cert is None and not proxied and not is_loopback(address.host):

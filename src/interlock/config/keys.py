@@ -56,7 +56,7 @@ TOP: Final = keyed(
         name="workspace",
         kind=FilePath(),
         default=".",
-        example="~/projects/shop",
+        example="~/projects/garden",
         help="The folder servers work in. Default: the folder of the configuration file.",
     ),
     Key(
@@ -80,25 +80,25 @@ _NODE = keys_of(
         name="listen",
         kind=Listen(),
         example="127.0.0.1:7411",
-        help="Where programs connect (the public door). Port 0: the system chooses.",
+        help="Where programs connect (the public endpoint). Port 0: the system chooses.",
     ),
     Key(
         name="public_url",
         kind=Url(),
         example="https://mcp.example.com",
-        help="How clients reach the public door, when that differs from `listen` (a proxy in front).",
+        help="How clients reach the public endpoint, when that differs from `listen` (a proxy in front).",
     ),
     Key(
         name="operator_listen",
         kind=Listen(),
         example="127.0.0.1:7412",
-        help="Where people connect (the operator door). Never the address of the public door.",
+        help="Where people connect (the operator endpoint). Never the address of the public endpoint.",
     ),
     Key(
         name="operator_url",
         kind=Url(),
         example="https://operator.example.com",
-        help="How people reach the operator door, when that differs from `operator_listen`.",
+        help="How people reach the operator endpoint, when that differs from `operator_listen`.",
     ),
     Key(name="tls_cert", kind=FilePath(), example="tls/cert.pem", help="Certificate chain (PEM). Needs tls_key."),
     Key(name="tls_key", kind=FilePath(), example="tls/key.pem", help="Private key (PEM). Needs tls_cert."),
@@ -133,13 +133,13 @@ _AUTH = keys_of(
     Key(
         name="anonymous",
         example="never",
-        help="Who may call without a token: programs on this machine, nobody, or anybody who can connect.",
+        help="Which programs may call without a token: those on this machine, none, or all that can connect.",
     ),
     Key(
         name="issuers",
         kind=Many(item=ISSUER),
         example=[{"name": "corp", "url": "https://login.example.com", "scopes": {"mcp.use": "write"}}],
-        help="Authorization servers whose access tokens open the public door, as client:NAME/SUBJECT@CLIENT_ID.",
+        help="Authorization servers whose access tokens the public endpoint accepts, as client:NAME/SUBJECT@CLIENT_ID.",
     ),
     Key(name="token_days", kind=Whole(low=1, high=3650), example=90, help="How long a new token is valid, in days."),
 )
@@ -455,7 +455,7 @@ _STORE = keys_of(
 SECTIONS: Final = {
     section.name: section
     for section in (
-        Section(name="node", shape="table", keys=_NODE, help="The node and its two doors."),
+        Section(name="node", shape="table", keys=_NODE, help="The node and its two endpoints."),
         Section(name="auth", shape="table", keys=_AUTH, help="Who may come in."),
         Section(name="access", shape="list", keys=_ACCESS, help="What a caller may do; without an entry: write."),
         Section(

@@ -102,7 +102,7 @@ class At:
         self._findings.warning(self.problem(message, hint))
 
     def problem(self, message: str, hint: str | None = None) -> Problem:
-        """What is said of this place, for whoever finds it after the configuration was read."""
+        """A complaint about this place, for a fault found after the configuration was read."""
         file, line = self.layer.locate(self.path)
         return Problem(file=file, line=line, key=dotted(self.path) or None, message=message, hint=hint)
 

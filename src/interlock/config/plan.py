@@ -38,7 +38,7 @@ NameForm = Literal["auto", "qualified", "safe"]
 
 
 class IssuerPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One authorization server whose access tokens open the public door."""
+    """One authorization server whose access tokens the public endpoint accepts."""
 
     name: str  # ISS in client:ISS/SUB@CLIENT_ID
     url: str  # the issuer identifier, to the letter
@@ -135,7 +135,7 @@ class GatePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     mode: Literal["gated", "defer", "open"] = "gated"  # defer: what a hop below gates is left to it
     also: tuple[str, ...] = ()  # further tools (globs), in every mode
-    unannotated: Literal["classify", "allow"] = "classify"  # tools of which nobody says whether they can be undone
+    unannotated: Literal["classify", "allow"] = "classify"  # tools that do not say whether they can be undone
 
 
 Channel = Literal["console", "cli", "os_dialog", "command", "webhook"]

@@ -26,7 +26,7 @@ from interlock.protocol.oauth.resource import is_protected
 
 
 class Protected(Kind, frozen=True, kw_only=True):
-    """A URL whose answers nobody on the way can change, kept to the letter: an issuer is compared as a string."""
+    """A URL whose answers cannot be changed on the way, kept to the letter: an issuer is compared as a string."""
 
     def read(self, value: object, at: At) -> str | Wrong:
         text = read_text(value, at, "a URL")
@@ -92,7 +92,7 @@ def _misfits(plan: OAuthPlan, at: At) -> bool:
         hint = "client_secret, or private_key, is what the node proves itself with"
         at.wrong(f"{at.name} with client_credentials needs 'client_id' and a proof", hint)
     elif plan.grant == "client_credentials" and plan.per == "user":
-        at.inside("per").wrong(f"{at.name} with client_credentials is nobody's own", "leave 'per' out")
+        at.inside("per").wrong(f"{at.name} with client_credentials belongs to no single user", "leave 'per' out")
     else:
         return False
     return True
@@ -138,7 +138,7 @@ AUTHORITY: Final = Text(
 
 
 class SocketUrl(Kind, frozen=True, kw_only=True):
-    """Where a parent takes registrations: /ax of its public door."""
+    """Where a parent takes registrations: /ax of its public endpoint."""
 
     def read(self, value: object, at: At) -> str | Wrong:
         text = read_text(value, at, "a URL")

@@ -1,7 +1,7 @@
 """`${env:NAME}` and `${secrets.NAME}` inside a value: how a secret stays out of the file.
 
 What the environment put in is remembered, never shown. What stands in the node's own store is not read here: the
-reference stays in the plan as it is written, and whoever dials or launches the server puts the value in its place.
+reference stays in the plan as it is written; the code that dials or launches the server puts the value in its place.
 """
 
 import re

@@ -38,7 +38,7 @@ def keyed(*keys: Key) -> dict[str, Key]:
 
 
 def keys_of(plan: type[msgspec.Struct], *keys: Key, unwritten: Iterable[str] = ()) -> dict[str, Key]:
-    """Each key with the type and default that `plan` gives it. `unwritten`: fields that nobody writes.
+    """Each key with the type and default that `plan` gives it. `unwritten`: fields that stand in no file.
 
     Raises TypeError where the two do not have the same names.
     """

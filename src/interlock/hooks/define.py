@@ -66,7 +66,7 @@ class DriverHandle:
         return made
 
 
-made: Final[list[DriverHandle]] = []  # by this process, for the worker: nobody has to give the handle a name
+made: Final[list[DriverHandle]] = []  # by this process, for the worker: the handle needs no name
 
 
 def define_driver(

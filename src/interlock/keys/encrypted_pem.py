@@ -1,6 +1,6 @@
 """A private key under a passphrase, as PEM that everybody's tools read: PKCS #8 with PBES2, scrypt and AES-256.
 
-`cryptography` reads this form and writes another, whose 2048 rounds of PBKDF2 hold up nobody who has taken the file. So
+`cryptography` reads this form and writes another, whose 2048 rounds of PBKDF2 stop no thief who has the file. So
 the few bytes around the ciphertext are put together here (RFC 8018 6.2 and A.4, RFC 7914 7).
 """
 

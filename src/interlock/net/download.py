@@ -31,7 +31,7 @@ _PROGRAM_MODE: Final = 0o755
 
 
 class DownloadFailed(Exception):
-    """The file cannot be had; the message says why and what to do."""
+    """The file cannot be downloaded; the message says why and what to do."""
 
 
 async def download(url: str, sha256: str | None, into: Path, *, limit_s: float = DOWNLOAD_LIMIT_S) -> str:
@@ -78,7 +78,7 @@ def _fetch(url: str, sha256: str | None, into: Path, stop: threading.Event) -> s
             while piece := answer.read(_CHUNK):
                 size += len(piece)
                 if stop.is_set() or size > FILE_BYTES_MAX:
-                    raise DownloadFailed(f"the file is larger than {FILE_BYTES_MAX} bytes, or nobody waits for it")
+                    raise DownloadFailed(f"the file is larger than {FILE_BYTES_MAX} bytes, or its reader is gone")
                 digest.update(piece)
                 file.write(piece)
             declared = answer.headers.get("Content-Length")

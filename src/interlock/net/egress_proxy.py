@@ -34,7 +34,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 Dial = Callable[[str, int], Awaitable[Streams]]
 
 
-# Of their own: names that nobody answers for must not take the threads that write to disk.
+# Of their own: names that no server answers for must not take the threads that write to disk.
 _LOOKUPS: Final = ThreadPoolExecutor(4, thread_name_prefix="egress")
 
 
@@ -126,7 +126,7 @@ class Egress:
             )
             return ()
         if not names_this_machine(asked.host) and any(scope_of(each) is Scope.MACHINE for each in addresses):
-            # Whoever holds the name would hold the way to every door of this machine, the node's own among them.
+            # The owner of the name could otherwise reach every endpoint of this machine, the node's own included.
             await self._refuse(writer, asked, "it leads to this machine, which egress names as localhost or by address")
             return ()
         return addresses

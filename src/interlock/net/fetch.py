@@ -115,7 +115,7 @@ class Fetcher:
 
 async def scope_of_url(url: str) -> Scope:
     """Where a server stands. A name leads into a private network at most: only an address says that it is this machine,
-    for a name can be made to lead anywhere by whoever owns it."""
+    for the owner of a name can make it lead anywhere."""
     host = urlsplit(url).hostname or ""
     written = maybe_scope(host)
     if written is not None:

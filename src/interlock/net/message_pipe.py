@@ -25,7 +25,8 @@ class MessageSink(Protocol):
     def on_message(self, data: bytes) -> None: ...
 
     def on_closed(self, code: int, reason: str) -> None:
-        """Once, after the last message, whoever closed. `reason` completes "the peer ..." unless the peer wrote it."""
+        """Called once, after the last message, whichever side closed. `reason` completes "the peer ...", unless the
+        peer wrote it."""
 
 
 class MessagePipe(Protocol):

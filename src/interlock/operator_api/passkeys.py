@@ -30,7 +30,7 @@ class Invitation(Struct, frozen=True, kw_only=True):
     """An invitation to make a passkey, and what became of it."""
 
     name: Annotated[str, Meta(description="Whose passkey it will be.")]
-    url: Annotated[str, Meta(description="The page on which it is made. Whoever has it can make one.")]
+    url: Annotated[str, Meta(description="The page on which it is made. Anyone who has this URL can make a passkey.")]
     expires_at: Annotated[str, Meta(description="Until when.")]
     status: Annotated[str, Meta(description="waiting or made.")]
     passkey: Annotated[str | None, Meta(description="The passkey, as it is written in an [[anchor]].")]

@@ -106,21 +106,21 @@ class Installer:
         """
         for requirement in beside:
             if registry != "pypi" or not _REQUIREMENT.fullmatch(requirement):
-                raise PackageUnavailable(f"{requirement[:80]!r} cannot be had beside {text}; write one like mcp<2")
+                raise PackageUnavailable(f"{requirement[:80]!r} cannot stand beside {text}; write one like mcp<2")
         reference = read_reference(registry, text)
-        errand = self._errand(text)
-        async with self._held(self._asking(reference), errand):
-            return await self._find(reference, text, beside, errand)
+        commands = self._commands(text)
+        async with self._hold(self._query_folder(reference), commands):
+            return await self._find(reference, text, beside, commands)
 
     async def put(self, pins: Pins) -> Path:
         """The folder that holds `pins`, installed unless it is there. Raises PackageUnavailable."""
         folder = self.root / pins.folder
         if _is_complete(folder, pins.registry, pins.name):
             return folder
-        errand = self._errand(f"{pins.name} {pins.version}")
-        async with self._held(folder, errand):
+        commands = self._commands(f"{pins.name} {pins.version}")
+        async with self._hold(folder, commands):
             if not _is_complete(folder, pins.registry, pins.name):
-                await self._put(folder, pins, errand)
+                await self._put(folder, pins, commands)
         return folder
 
     async def keep(self, registry: Registry, text: str) -> Path:
@@ -130,54 +130,54 @@ class Installer:
         folder = self.root / registry / reference.folder
         if _is_complete(folder, registry, reference.name):
             return folder
-        errand = self._errand(text)
-        async with self._held(folder, errand):
+        commands = self._commands(text)
+        async with self._hold(folder, commands):
             if _is_complete(folder, registry, reference.name):
                 return folder
             pins = _recorded(folder)
             if pins is None:
-                await self._put(folder, await self._find(reference, text, (), errand), errand)
+                await self._put(folder, await self._find(reference, text, (), commands), commands)
                 return folder
             try:
                 if registry == "pypi" and _python_of(folder) not in {None, python_version()}:
                     # The wheels of another Python are other files: the same version is found again.
                     wanted = f"{text.partition('==')[0]}=={pins.version}"
-                    pins = await self._find(reference, wanted, (), errand)
-                await self._put(folder, pins, errand)
+                    pins = await self._find(reference, wanted, (), commands)
+                await self._put(folder, pins, commands)
             except PackageUnavailable as error:
                 advice = f"; remove {folder} to take what the registry offers now"
                 raise type(error)(f"{error}{advice}", error.output) from error
         return folder
 
-    def _errand(self, what: str) -> "_Errand":
-        return _Errand(what, self.env, self.reaper, self.source_builds)
+    def _commands(self, what: str) -> "_Commands":
+        return _Commands(what, self.env, self.reaper, self.source_builds)
 
-    def _asking(self, reference: Reference) -> Path:
+    def _query_folder(self, reference: Reference) -> Path:
         return self.root / reference.registry / f".asking-{reference.folder}"
 
-    async def _find(self, reference: Reference, text: str, beside: Sequence[str], errand: "_Errand") -> Pins:
+    async def _find(self, reference: Reference, text: str, beside: Sequence[str], commands: "_Commands") -> Pins:
         self.progress(f"asking {'npm' if reference.registry == 'npm' else 'PyPI'} for {text}")
-        asking = self._asking(reference)
-        await _empty(asking)
+        folder = self._query_folder(reference)
+        await _empty(folder)
         try:
             if reference.registry == "npm":
-                return await _find_npm(asking, text, reference.name, errand)
-            return await _find_pypi(asking, (text, *beside), reference.name, errand)
+                return await _find_npm(folder, text, reference.name, commands)
+            return await _find_pypi(folder, (text, *beside), reference.name, commands)
         finally:
-            shutil.rmtree(asking, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
-    async def _put(self, folder: Path, pins: Pins, errand: "_Errand") -> None:
+    async def _put(self, folder: Path, pins: Pins, commands: "_Commands") -> None:
         await _empty(folder)
         _write(folder / RECORD, pins)
         self.progress(f"installing {pins.name} {pins.version}")
-        await (_put_npm if pins.registry == "npm" else _put_pypi)(folder, pins, errand)
+        await (_put_npm if pins.registry == "npm" else _put_pypi)(folder, pins, commands)
         _write(folder / MARKER, _Marker(version=pins.version, python=python_version()))
         self.progress(f"installed {pins.name} {pins.version}")
 
     @asynccontextmanager
-    async def _held(self, folder: Path, errand: "_Errand") -> AsyncIterator[None]:
-        """One folder for one installer at a time, within the limit."""
-        waiting = f"waiting for another node that installs {errand.what}"
+    async def _hold(self, folder: Path, commands: "_Commands") -> AsyncIterator[None]:
+        """Hold a folder for one installer at a time, within the time limit."""
+        waiting = f"waiting for another node that installs {commands.what}"
         try:
             async with (
                 asyncio.timeout(self._limit_s),
@@ -186,18 +186,18 @@ class Installer:
                 yield
         except TimeoutError as error:
             raise PackageUnavailable(
-                f"installing {errand.what} took longer than {self._limit_s:g} s and was ended; "
+                f"installing {commands.what} took longer than {self._limit_s:g} s and was ended; "
                 "check the network, try again",
-                errand.output(),
+                commands.output(),
             ) from error
         except OSError as error:
             raise PackageUnavailable(
-                f"{folder} cannot be used: {error.strerror}; make room or correct its rights", errand.output()
+                f"{folder} cannot be used: {error.strerror}; make room or correct its rights", commands.output()
             ) from error
 
 
-class _Errand:
-    """Runs installers for one package and turns their failure into words."""
+class _Commands:
+    """Runs the installer's commands for one package and turns their failure into words."""
 
     def __init__(self, what: str, env: dict[str, str], reaper: OrphanReaper | None, source_builds: bool) -> None:
         self.what = what
@@ -328,12 +328,14 @@ class _NpmLock(msgspec.Struct, frozen=True, kw_only=True):
     packages: dict[str, _NpmEntry]
 
 
-async def _find_npm(folder: Path, text: str, name: str, errand: _Errand) -> Pins:
-    npm = node_tool("npm", errand.env, text)
-    node_tool("node", errand.env, text)
+async def _find_npm(folder: Path, text: str, name: str, commands: _Commands) -> Pins:
+    npm = node_tool("npm", commands.env, text)
+    node_tool("node", commands.env, text)
     # A project of its own, so that npm looks for none above.
     (folder / "package.json").write_bytes(b'{"private":true}')
-    await errand.run(folder, npm, "install", "--package-lock-only", "--prefix", str(folder), *_NPM_OPTIONS, "--", text)
+    await commands.run(
+        folder, npm, "install", "--package-lock-only", "--prefix", str(folder), *_NPM_OPTIONS, "--", text
+    )
     lock = _bounded(folder / "package-lock.json", text)
     try:
         entry = msgspec.json.decode(lock, type=_NpmLock).packages[f"node_modules/{name}"]
@@ -342,15 +344,15 @@ async def _find_npm(folder: Path, text: str, name: str, errand: _Errand) -> Pins
     return Pins(registry="npm", name=name, version=entry.version, integrity=entry.integrity, text=lock.decode())
 
 
-async def _put_npm(folder: Path, pins: Pins, errand: _Errand) -> None:
-    npm = node_tool("npm", errand.env, pins.name)
+async def _put_npm(folder: Path, pins: Pins, commands: _Commands) -> None:
+    npm = node_tool("npm", commands.env, pins.name)
     try:
         wanted = msgspec.json.decode(pins.text, type=_NpmLock).packages[""].dependencies
     except (msgspec.DecodeError, KeyError) as error:
         raise PackageUnavailable(f"the recorded pins of {pins.name} cannot be read; install it anew") from error
     (folder / "package.json").write_bytes(msgspec.json.encode({"private": True, "dependencies": wanted}))
     (folder / "package-lock.json").write_text(pins.text)
-    await errand.run(folder, npm, "ci", "--prefix", str(folder), *_NPM_OPTIONS)
+    await commands.run(folder, npm, "ci", "--prefix", str(folder), *_NPM_OPTIONS)
 
 
 class _PipArchive(msgspec.Struct, frozen=True, kw_only=True):
@@ -375,15 +377,15 @@ class _PipReport(msgspec.Struct, frozen=True, kw_only=True):
     install: list[_PipFound]
 
 
-async def _find_pypi(folder: Path, requirements: Sequence[str], name: str, errand: _Errand) -> Pins:
+async def _find_pypi(folder: Path, requirements: Sequence[str], name: str, commands: _Commands) -> Pins:
     text = requirements[0]
-    pip = await _pip(folder / "env", errand, for_asking=True)
+    pip = await _pip(folder / "env", commands, for_asking=True)
     report = folder / "report.json"
     asking = ("install", "--dry-run", "--ignore-installed", "--report", str(report))
     try:
-        await errand.run(folder, *pip, *asking, *_pip_options(errand), "--", *requirements)
+        await commands.run(folder, *pip, *asking, *_pip_options(commands), "--", *requirements)
     except PackageUnavailable as error:
-        await _refuse_source_build(folder, pip, error, errand)
+        await _refuse_source_build(folder, pip, error, commands)
         raise
     try:
         found = msgspec.json.decode(_bounded(report, text), type=_PipReport).install
@@ -404,52 +406,54 @@ async def _find_pypi(folder: Path, requirements: Sequence[str], name: str, erran
     return Pins(registry="pypi", name=name, version=version, integrity=integrity, text="".join(sorted(lines)))
 
 
-async def _put_pypi(folder: Path, pins: Pins, errand: _Errand) -> None:
-    pip = await _pip(folder, errand)
+async def _put_pypi(folder: Path, pins: Pins, commands: _Commands) -> None:
+    pip = await _pip(folder, commands)
     requirements = folder / "requirements.txt"
     requirements.write_text(pins.text)
     options = ("--no-deps", "--require-hashes", "-r", str(requirements))
-    await errand.run(folder, *pip, "install", *_pip_options(errand), *options)
+    await commands.run(folder, *pip, "install", *_pip_options(commands), *options)
 
 
-def _pip_options(errand: _Errand) -> tuple[str, ...]:
+def _pip_options(commands: _Commands) -> tuple[str, ...]:
     # Building a source distribution runs its code, with the environment of the node.
-    return _PIP_OPTIONS if errand.source_builds else (*_PIP_OPTIONS, "--only-binary", ":all:")
+    return _PIP_OPTIONS if commands.source_builds else (*_PIP_OPTIONS, "--only-binary", ":all:")
 
 
-async def _refuse_source_build(folder: Path, pip: tuple[str, ...], error: PackageUnavailable, errand: _Errand) -> None:
+async def _refuse_source_build(
+    folder: Path, pip: tuple[str, ...], error: PackageUnavailable, commands: _Commands
+) -> None:
     """Raises SourceBuildRefused if `error` came only because there is no wheel of a package, but its source."""
     missing = next((found for line in error.output if (found := _NO_WHEEL.search(line))), None)
-    if missing is None or errand.source_builds:
+    if missing is None or commands.source_builds:
         return
     name, version = missing["name"], missing["rest"].removeprefix("==")
     asking = ("index", "versions", "--no-binary", ":all:", "--disable-pip-version-check", name)
     try:
-        ran = await errand.run(folder, *pip, *asking)
+        ran = await commands.run(folder, *pip, *asking)
     except PackageUnavailable:
         return
     if missing["rest"].startswith("==") and version.encode() not in re.split(rb"[\s,()]+", ran.stdout):
         return
     raise SourceBuildRefused(
-        f"{errand.what} cannot be installed: no wheel of {name} suits this Python and system, "
+        f"{commands.what} cannot be installed: no wheel of {name} suits this Python and system, "
         "and building its source would run its code; name a version that has a wheel, "
         "or let the operator set drivers.allow_unverified_install",
         error.output,
     ) from error
 
 
-async def _pip(environment: Path, errand: _Errand, *, for_asking: bool = False) -> tuple[str, ...]:
+async def _pip(environment: Path, commands: _Commands, *, for_asking: bool = False) -> tuple[str, ...]:
     """The pip that fills `environment`, which is made; ours, where there is one, asks without any."""
     ours = (sys.executable, "-I", "-m")
     python = str(environment / "bin" / "python")
     environment.mkdir(exist_ok=True)
     if importlib.util.find_spec("pip") is None:
-        await errand.run(environment, *ours, "venv", str(environment))
+        await commands.run(environment, *ours, "venv", str(environment))
         return (python, "-I", "-m", "pip")
     if for_asking:
         return (*ours, "pip")
     # An environment without a pip of its own is made in a tenth of the time.
-    await errand.run(environment, *ours, "venv", "--without-pip", str(environment))
+    await commands.run(environment, *ours, "venv", "--without-pip", str(environment))
     return (*ours, "pip", "--python", python)
 
 

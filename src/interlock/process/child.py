@@ -123,14 +123,14 @@ class Child:
             raise ChildStartFailed("a child is started once and not after it was stopped; make a new one")
         self._started = True
         try:
-            # Spawning interrupted half way would leave a process nobody knows, so it goes on when `start` is cancelled.
+            # Spawning interrupted half way would leave an unknown process, so it goes on when `start` is cancelled.
             self._spawning = asyncio.create_task(self._spawn())
             await asyncio.shield(self._spawning)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise ChildStartFailed(f"{self._argv[0]} cannot be started: {why}; check command and cwd") from error
         except asyncio.CancelledError:
-            self._announced = True  # nobody listens
+            self._announced = True  # there is no listener
             self._kill()
             raise
 

@@ -33,7 +33,7 @@ class LineSplitter:
 
     @property
     def unfinished(self) -> bytes:
-        """The line held back, for whoever knows that nothing follows."""
+        """The line held back, for a caller that knows that nothing follows."""
         return bytes(self._rest)
 
     def feed(self, data: bytes) -> list[bytes]:

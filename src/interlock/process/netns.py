@@ -1,8 +1,8 @@
 """A listening socket inside the network namespace of another process, held by this one. Linux only.
 
-A socket belongs to the namespace in which it was made, whoever holds it. So a short-lived helper enters the namespace,
-listens on its loopback interface and hands the socket over: what connects there reaches us, and there is no other way
-out. A helper, because entering a user namespace needs a process with one thread (setns(2)).
+A socket stays in the namespace in which it was made. So a short-lived helper process enters the namespace, listens
+on its loopback interface and hands the socket over: what connects there reaches us, and there is no other way
+out. A helper process, because entering a user namespace needs a process with one thread (setns(2)).
 """
 
 import contextlib

@@ -14,7 +14,7 @@ import sys
 
 from interlock.process.groups import checked_group
 
-TERM_GRACE_S = 0.5  # the node is dead, nobody waits for answers: enough to remove a lock file
+TERM_GRACE_S = 0.5  # the node is dead, no answer is awaited: enough to remove a lock file
 STOP_WAIT_S = TERM_GRACE_S + 1.0
 RESTART_FIRST_S = 0.1
 RESTART_MAX_S = 30.0
@@ -133,7 +133,7 @@ class OrphanReaper:
             try:
                 await self._spawn()
             except OSError:
-                # No process or file is to be had now; the next attempt comes after the pause.
+                # No process or file can be opened now; the next attempt comes after the pause.
                 self._exited.set()
 
     def _tell(self, line: bytes) -> None:

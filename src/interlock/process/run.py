@@ -20,7 +20,7 @@ from interlock.process.stderr import StderrRing
 OUTPUT_LINES: Final = 20  # kept for an error
 OUTPUT_LINE_BYTES: Final = 500
 LINE_BYTES_MAX: Final = 1024 * 1024  # a program that prints a longer line is ended
-STDOUT_BYTES_MAX: Final = 256 * 1024  # of standard output, for whoever reads it; the rest is dropped
+STDOUT_BYTES_MAX: Final = 256 * 1024  # of standard output, for its reader; the rest is dropped
 
 _CREDENTIALS = re.compile(r"//[^/@\s]+@")
 
@@ -58,7 +58,7 @@ async def run(
     said: StderrRing | None = None,
     cell: Surroundings | None = None,
 ) -> Ran:
-    """Raises ChildStartFailed. `said` gathers what several errands print. `cell`: the sandbox that `argv` enters."""
+    """Raises ChildStartFailed. `said` gathers what several commands print. `cell`: the sandbox that `argv` enters."""
     said = said or StderrRing(OUTPUT_LINES, OUTPUT_LINE_BYTES, now=lambda: 0.0)
     ended = _Ended(said)
     child = Child(

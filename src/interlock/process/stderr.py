@@ -1,6 +1,6 @@
 """What a child says on its standard error: bytes in, the last lines out, fit to be printed on a terminal.
 
-It is kept for people and never parsed. Whoever knows the secrets in it sets `redact`, through which every line goes.
+It is kept for people and never parsed. The owner of the secrets in it sets `redact`, through which every line goes.
 """
 
 import re

@@ -6,7 +6,7 @@ owner keeps the head, the mark of the last record, in another place, and moves i
 a log that ends before its head has lost its tail. Likewise a log may begin late only after a mark that was kept when
 its first records were given up (retention); the rest stays provable from there.
 
-What stays undetectable: the chain holds no secret, so whoever can write both the log and the place of the head can
+What stays undetectable: the chain holds no secret, so a program that can write the log and the place of the head can
 compute a new history for both, or put an older state of both back. Only a copy of a head kept elsewhere (an export, a
 mark in another system) shows that. Records appended after the head was last kept can be cut off unseen, which is the
 moment between two writes of one append, or what the disk had not yet taken of the head when the power failed.

@@ -41,7 +41,7 @@ def _read(path: Path, text: bytes) -> str:
 
 
 def _create(path: Path) -> str:
-    """Complete or not at all: whoever comes second reads what the first one wrote."""
+    """Write the file completely or not at all: a second writer reads what the first one wrote."""
     made = str(uuid.uuid4())
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

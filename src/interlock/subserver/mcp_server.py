@@ -96,7 +96,7 @@ class McpServer:
         return self._open and self._send(encode_notification(method.encode(), params))
 
     def tools_changed(self) -> None:
-        """To whoever listens in the modern way, and plainly where nobody does."""
+        """Send to every modern listener, or as a plain notification where there is none."""
         for listen_id in self._listens:
             self.notify(TOOLS_CHANGED, encode_value({"_meta": {META_SUBSCRIPTION: Raw(listen_id)}}))
         if not self._listens:
@@ -238,7 +238,7 @@ class McpServer:
             try:
                 loop.call_soon_threadsafe(self.notify, PROGRESS, params)
             except RuntimeError:
-                pass  # the loop has ended: nobody listens
+                pass  # the loop has ended: there is no listener
 
         return report
 

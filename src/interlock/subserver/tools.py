@@ -68,7 +68,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     listed: Raw  # the tool as tools/list shows it
 
     def read_arguments(self, raw: Raw | bytes) -> dict[str, Any]:
-        """Raises ToolFailed with words for whoever wrote the arguments."""
+        """Raises ToolFailed with words for the author of the arguments."""
         try:
             read = msgspec.json.decode(raw, type=self.arguments)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -207,7 +207,7 @@ async def _in_a_thread(function: Callable[..., Any], arguments: dict[str, Any]) 
         try:
             loop.call_soon_threadsafe(finish, value, error)
         except RuntimeError:
-            pass  # the loop has ended: nobody waits
+            pass  # the loop has ended: nothing waits
 
     threading.Thread(target=work, name=f"tool {getattr(function, '__name__', '')}", daemon=True).start()
     return await done

@@ -223,7 +223,7 @@ class HttpClient:
             return
         failure: Failure | None = _refusal("the connection could not be opened")
         try:
-            failure = None if opener.cancelled() else opener.result()  # what nobody expected goes to the loop's handler
+            failure = None if opener.cancelled() else opener.result()  # unexpected errors go to the loop's handler
         finally:
             if failure is not None:
                 self._refuse(failure)

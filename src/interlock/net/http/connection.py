@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         call = self._call
-        if call is None:  # nobody asked: a server that times out an idle connection, or one that answers twice
+        if call is None:  # nothing was asked: a server that times out an idle connection, or one that answers twice
             self._transport.abort()
             return
         end = -1

@@ -1,4 +1,4 @@
-"""The accepting end of a WebSocket, as a MessagePipe: the connection is taken over from whoever answered the upgrade.
+"""The accepting end of a WebSocket, as a MessagePipe: it takes over the connection on which the upgrade was answered.
 
 In: an upgraded connection on which nothing was said yet, and a sink. `run` is the body of the route: it returns when
 the connection is over.
@@ -26,7 +26,7 @@ class Upgraded(Protocol):
 
 
 class AcceptedPipe(FramedPipe):
-    """Give it to whoever sends, then `run` it."""
+    """A pipe to send through; `run` it after it was handed over."""
 
     def __init__(
         self,

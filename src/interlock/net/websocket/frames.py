@@ -47,7 +47,7 @@ _head_64: Final = Struct("!BBQ").pack
 
 
 class FramedPipe(asyncio.Protocol):
-    """A MessagePipe. Whoever makes it sets `_transport` and `_open`, and then lets it `_begin`."""
+    """A MessagePipe. Its maker sets `_transport` and `_open`, and then calls `_begin`."""
 
     _turn: "ClassVar[list[FramedPipe] | None]" = None  # who has sent since one of us began to hear what came
 
@@ -242,7 +242,7 @@ class FramedPipe(asyncio.Protocol):
 
     def _frame(self, frame: Frame) -> None:
         if self._verdict is not None and self._protocol.state is not State.OPEN:
-            return  # we are closing: nobody expects more
+            return  # we are closing: no more is expected
         if frame.opcode is Opcode.TEXT:
             if frame.fin:
                 self._message(bytes(frame.data))

@@ -1,4 +1,4 @@
-"""The one record of something that waits for a decision: a held call, a tool nobody classified, a room's proposal.
+"""The one record of something that waits for a decision: a held call, a tool without a class, a room's proposal.
 
 Values only. Times are UNIX seconds. What a record may become is said in `state`, how a refusal looks in `errors`.
 """

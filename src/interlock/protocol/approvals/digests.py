@@ -19,7 +19,7 @@ ACCEPT: Final = "accept"  # a changed definition is used as it now is
 CLASSES: Final = ("read_only", "reversible", "irreversible")  # what a tool is that does not say it itself
 # Factors of an approval of kind definition.
 CHANGED: Final = "definition_changed"  # it is not what was accepted before
-UNCLASSIFIED: Final = "unclassified"  # and besides nobody has said what the tool is
+UNCLASSIFIED: Final = "unclassified"  # and besides the tool has no class
 UNTRUSTED: Final = "untrusted_driver"  # it is a driver's folder, not a tool
 DRIVER: Final = "driver"  # what the shown definition of a driver begins with
 VERSION: Final = 1

@@ -24,7 +24,7 @@ from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 UNKNOWN: Final = refusal(CONFIRMATION_UNKNOWN, "there is no such approval, or it ended long ago; make the call again")
 
 _REFUSALS: Final = {
-    Status.PENDING: (CONFIRMATION_UNKNOWN, "nobody has decided yet; wait for an operator", "pending"),
+    Status.PENDING: (CONFIRMATION_UNKNOWN, "not decided yet; wait for an operator", "pending"),
     Status.APPROVED: (CONFIRMATION_USED, "it is approved already; make the identical call", "already_approved"),
     Status.USED: (CONFIRMATION_USED, "the call it was for is under way", "used"),
     Status.DONE: (CONFIRMATION_USED, "the call it was for has been made", "done"),
@@ -36,7 +36,7 @@ _REFUSALS: Final = {
     ),
     Status.EXPIRED: (CONFIRMATION_EXPIRED, "it was not decided, or not used, in time; make the call again", "expired"),
     Status.VOID: (CONFIRMATION_VOID, "what it was for has changed; make the call again", "void"),
-    Status.WITHDRAWN: (CONFIRMATION_VOID, "whoever asked took it back", "withdrawn"),
+    Status.WITHDRAWN: (CONFIRMATION_VOID, "the caller withdrew it", "withdrawn"),
     Status.DENIED: (CONFIRMATION_DENIED, "an operator said no", "denied"),
 }
 

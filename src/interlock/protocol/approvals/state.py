@@ -1,6 +1,6 @@
 """What an approval can become.
 
-    pending    nobody has decided
+    pending    not decided yet
     approved   may be used once, until redeem_by
     used       on its way: its first byte may have left
     the rest   are ends; done, failed and unknown say how a used one went
@@ -35,7 +35,7 @@ class Move(enum.Enum):
     USE = "use"
     SUCCEED = "succeed"
     FAIL = "fail"
-    LOSE = "lose"  # the answer was lost, or the node died: nobody knows
+    LOSE = "lose"  # the answer was lost, or the node died: the outcome is unknown
 
 
 TABLE: Final[Mapping[tuple[Status, Move], Status]] = {

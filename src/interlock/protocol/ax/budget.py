@@ -21,7 +21,7 @@ Scope = Literal["subserver", "caller", "tool"]
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """What one call counts for. `limits`: of the tool itself, whoever calls it."""
+    """What one call counts for. `limits`: of the tool itself, over all callers."""
 
     mutable: bool = False
     units: int = 0
@@ -123,7 +123,7 @@ class Usage:
         """Gives what `refund` wants back."""
         current = self._slices[-1] if self._slices else None
         if current is None or now - current.opened >= SLICE_S:
-            self.calls(now)  # so that what has left is forgotten, also where nobody asks
+            self.calls(now)  # so that old entries are forgotten, also where no question comes
             current = Slice(now)
             self._slices.append(current)
         current.last = now

@@ -2,7 +2,7 @@
 
 Whose fault it is: input_*, ref_invalid, resource_uri_denied - the caller's; contract_mismatch, output_parse_failed,
 upstream_error - the server's; auth_*, access_denied, policy_violation, region_mismatch, egress_denied, no_route,
-pinned_provider_unavailable, tool_unavailable - the operator's to settle; rate_limited - nobody's, it may be tried
+pinned_provider_unavailable, tool_unavailable - the operator's to settle; rate_limited - no fault, it may be tried
 again; internal - ours.
 """
 

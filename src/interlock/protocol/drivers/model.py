@@ -71,7 +71,7 @@ class Reading(msgspec.Struct, Generic[Value], frozen=True, kw_only=True):
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
-    """On which line each field of one file stands, for whoever finds a fault in it later."""
+    """On which line each field of one file stands, for a fault that is found in it later."""
 
     file: str
     lines: Mapping[str, int] = {}  # JSON pointer -> line, counted from 1

@@ -1,7 +1,7 @@
 """The one table of MCP clients: where each keeps its servers, under which key, and how it spells an entry.
 
-AIP-import-1. A place is a base and a path below it; which folder a base is depends on the system and the environment,
-and is said by whoever looks for the files. `shape` names the reader of an entry where it differs from the common one.
+AIP-import-1. A place is a base and a path below it; which folder a base is depends on the system and the environment.
+`shape` names the reader of an entry where it differs from the common one.
 """
 
 from typing import Final, Literal

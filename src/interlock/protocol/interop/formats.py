@@ -22,7 +22,7 @@ _NOT_SPACE: Final = re.compile(rb"[^\s]")
 
 
 class Unreadable(Exception):
-    """The one error of this room; its text is for the person."""
+    """The one error of this package; its text is for the person."""
 
 
 def read_data(data_untrusted: bytes, form: Format) -> Any:

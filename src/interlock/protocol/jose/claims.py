@@ -72,7 +72,7 @@ def principal_name(issuer_name: str, claims: Claims) -> str:
 
 
 def role_principals(issuer_name: str, claims: Claims) -> tuple[str, ...]:
-    """`role:ISS/ROLE`, under which an [[access]] entry may mean whoever has the role."""
+    """`role:ISS/ROLE`, under which an [[access]] entry may mean every caller with the role."""
     return tuple(f"role:{issuer_name}/{quote(role, safe=_NAME_SAFE)}" for role in claims.role_names)
 
 

@@ -52,7 +52,7 @@ _REQUIRED: Final = {
 
 
 def thumbprint(key: Jwk) -> str:
-    """RFC 7638: what the key is called when nobody gave it a name. Only for the kinds of KEY_TYPES."""
+    """RFC 7638: what the key is called when it was given no name. Only for the kinds of KEY_TYPES."""
     members = {name: getattr(key, name) for name in _REQUIRED[key.kty]}
     return encode(hashlib.sha256(msgspec.json.encode(members)).digest())
 

@@ -1,6 +1,6 @@
 """A public key as a person writes it into a configuration or a file: `ed25519:BASE64`, a JWK, or a set of JWKs.
 
-PEM is read by whoever has a library for it (`runtime.oauth.pem`); here it is only recognised. A key without a name of
+PEM is only recognised here; `keys.pem` reads it. A key without a name of
 its own is named by its thumbprint (RFC 7638), so that a signer can always say which key it used.
 """
 

@@ -57,7 +57,7 @@ _UNKNOWN_ID = b"null"
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # what msgspec raises
 _ID_START = frozenset(b'"-0123456789')
 _FRACTION = frozenset(b".eE")
-ID_BYTES_MAX = 1024  # an id is echoed and kept per call; nobody needs a longer one
+ID_BYTES_MAX = 1024  # an id is echoed and kept per call; no client needs a longer one
 PARAMS_REST_BYTES_MAX = 256 * 1024  # of params beside what may be large: each member costs an object
 
 

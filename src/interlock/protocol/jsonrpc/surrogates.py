@@ -2,7 +2,7 @@
 
 `"\\ud83d"` is legal JSON (RFC 8259 8.2) and what JavaScript writes for a text that was cut inside an emoji, but it is
 no text, so the parser refuses the whole message. `hide` turns each half into a harmless escape of the same length and
-`Hidden.show` turns it back, in bytes that nobody here has to understand.
+`Hidden.show` turns it back, in bytes that need not be understood here.
 """
 
 import re

@@ -13,8 +13,8 @@ from typing import Any, Final, NoReturn
 
 from interlock.protocol.jsontext.canonical import INTEGER_MAX, canonical
 
-NESTING_MAX: Final = 64  # nobody can look over what lies deeper
-VALUES_MAX: Final = 10_000  # a digest of them takes a few hundredths of a second, in which nobody else is served
+NESTING_MAX: Final = 64  # a person cannot read what lies deeper
+VALUES_MAX: Final = 10_000  # a digest of them takes a few hundredths of a second, in which no other call is served
 NUMBER_CHARS_MAX: Final = 400  # the longest double in full, 5e-324, has 326
 _INTEGER_DIGITS: Final = len(str(INTEGER_MAX))
 
@@ -28,7 +28,7 @@ class Ambiguous(ValueError):
 
 
 def read_untrusted(data: bytes, *, exact: bool = True) -> Any:
-    """The value. Without `exact`, numbers may lose digits: for dates, which nobody compares by their last one."""
+    """The value. Without `exact`, numbers may lose digits: for dates, which are not compared by their last digit."""
     reading = _Reading(exact)
     try:
         value = json.loads(

@@ -1,10 +1,10 @@
-"""The ladder a 2026-07-28 request climbs before anything looks at its meaning. The first failing rung answers.
+"""The checks of a 2026-07-28 request, in order, before its meaning is looked at. The first that fails answers.
 
 1. `params._meta` holds the version and the client's capabilities   -32602
 2. the routing headers are there once and repeat the body (HTTP)    -32020
 3. the version is one we serve                                      -32022
 
-Whether the method exists is not a rung: whoever serves it knows.
+Whether the method exists is not checked here: the code that serves it knows.
 """
 
 import functools
@@ -138,7 +138,7 @@ def _read_meta(raw_meta: bytes) -> tuple[dict[str, Raw], bytes, str] | Fault:
     return meta, raw_version, version
 
 
-# A client says the same of itself with every request; nobody changes what is read here.
+# A client says the same of itself with every request; what is read here is never changed.
 KNOWN_META_BYTES_MAX: Final = 2048
 _known_meta = functools.lru_cache(maxsize=1024)(_read_meta)
 

@@ -37,7 +37,7 @@ _MARK: Final = META_TASK.encode()
 
 
 class TaskFacts(msgspec.Struct, frozen=True):
-    """What a task says of itself that whoever remembers it must know."""
+    """What a task says of itself that must be remembered."""
 
     id: str
     status: str
@@ -265,7 +265,7 @@ TASK_REPLACED: Final = Fault(
 )
 TASK_PER_USER: Final = Fault(
     METHOD_NOT_FOUND,
-    'this server knows each user (auth per = "user"), and no task of it can be had here; call the tool without a task',
+    'this server knows each user (auth per = "user"), so its tools do not run as tasks; call the tool without a task',
     {"reason": "task_per_user"},
 )
 NO_ROOM: Final = Fault(UNAVAILABLE, "unavailable", {"reason": "too_many_tasks"})

@@ -2,7 +2,7 @@
 
 In: an address, or a host as it is written in a URL. Out: a `Scope`, or whether it is loopback. The ranges are written
 here and not asked of `ipaddress`, whose judgement differs between versions of Python. A server may send us no nearer
-than it stands itself: whoever answers 401 chooses the URLs that are fetched next, and without this rule a server
+than it stands itself: one that answers 401 chooses the URLs that are fetched next, and without this rule a server
 somewhere in the world could make this node connect to services of its own machine or network.
 """
 

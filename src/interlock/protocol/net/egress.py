@@ -2,7 +2,7 @@
 
 In: the head of a proxy request as bytes, and the entries of an egress list. Out: the place it wants to reach with what
 has to be sent there, or a refusal; and how an entry permits a host. Nothing is looked up here: whether a name leads to
-a private network is found out by whoever resolves it.
+a private network is checked where it is resolved.
 """
 
 import enum

@@ -1,8 +1,8 @@
 """The two ceremonies of WebAuthn Level 3, as far as they are the same for every relying party: reading and checking.
 
 `read_registration_untrusted` (7.1) turns what a browser made into a key. `check_assertion` (7.2) says whether an
-assertion was made for a challenge, on the right page, by a person who was verified; the signature is checked by whoever
-has the means, over `Assertion.signed`. Every refusal is `Wrong` with a word and a sentence.
+assertion was made for a challenge, on the right page, by a person who was verified; the caller checks the signature
+over `Assertion.signed`. Every refusal is `Wrong` with a word and a sentence.
 
 What make an authenticator is of is not looked at: an attestation is neither asked for nor believed.
 """
@@ -173,7 +173,7 @@ def _check_authenticator(read: _Authenticator, party: Party) -> Wrong | None:
     if read.party_hash != party.id_hash:
         return Wrong("party", f"the passkey is of another site than {party.id}")
     if not read.flags & _PRESENT:
-        return Wrong("presence", "nobody touched the authenticator")
+        return Wrong("presence", "the authenticator was not touched")
     if not read.flags & _VERIFIED:
         return Wrong("verification", "the authenticator did not verify who used it, by a PIN or otherwise")
     return None

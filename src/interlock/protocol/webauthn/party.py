@@ -32,7 +32,7 @@ class Party(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 def maybe_party(url: str) -> Party | None:
-    """Of the operator door at this URL. None: browsers use no passkeys there."""
+    """The relying party of the operator endpoint at this URL. None: browsers use no passkeys there."""
     try:
         parts = urlsplit(url)
         scheme, host, port = parts.scheme.lower(), (parts.hostname or "").lower(), parts.port

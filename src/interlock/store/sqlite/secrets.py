@@ -1,10 +1,10 @@
-"""What nobody may read: passwords and tokens for servers, in secrets.db, each sealed with AES-256-GCM.
+"""Secrets: passwords and tokens for servers, in secrets.db, each sealed with AES-256-GCM.
 
 The key is a file of its own, secrets.key (0600), made with the first secret; it may be a link to one kept elsewhere. A
 sealed value is bound to its name, so that no entry can be put in another's place. What is called what stands in the
 clear: `names` needs no key. Neither file exists before the first secret, and `cryptography` is not imported before it.
 
-Like `tokens`, this room draws randomness, and takes the time as an argument.
+Like `tokens`, this module draws random numbers, and takes the time as an argument.
 """
 
 import asyncio

@@ -28,7 +28,7 @@ def text(value: object) -> str:
 
 
 def page(title: str, body: str, *, script: str | None = None, status: int = 200, refresh: bool = False) -> Response:
-    """`body` is HTML. `script` names a file of this room."""
+    """`body` is HTML. `script` names a file of this package."""
     style = _file("page.css")
     code = "" if script is None else f"<script>{_file(script)}</script>"
     again = '<meta http-equiv="refresh" content="5">' if refresh else ""

@@ -103,7 +103,7 @@ def as_text(held: Held, *, has_approvers: bool) -> str:
         f"Ask the person you work for to decide: {held.approval_url} or `interlock approve {held.confirmation_id}`, "
         f"until {held.expires_at}."
         if has_approvers
-        else "Nobody can release it yet: the operator of this node first creates a key with `interlock init`."
+        else "It cannot be released yet: the operator of this node first creates a key with `interlock init`."
     )
     return (
         f"Nothing was executed. {held.tool} changes something in a way that may not be undone, so this call is held "

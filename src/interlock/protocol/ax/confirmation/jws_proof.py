@@ -1,8 +1,8 @@
-"""Whether a proof releases a held call (MCP-AX 11.3): somebody whom the operator trusts with the tool signed the call.
+"""Whether a proof releases a held call (MCP-AX 11.3): a signer whom the operator trusts with the tool signed the call.
 
-A proof is a JWS of type mcpax-confirm+jwt that binds one confirmation by its id and one call by its digest. Whether a
-signature holds is found out by whoever has the means (`verify`), and whether a `jti` was seen before by whoever keeps
-them; here are the rules. Every refusal is proof_invalid with a word in data.reason, and leaves the call as it was.
+A proof is a JWS of type mcpax-confirm+jwt that binds one confirmation by its id and one call by its digest. The
+rules are here; the caller verifies the signature (`verify`) and remembers every `jti` that was used. Every refusal is
+proof_invalid with a word in data.reason, and leaves the call as it was.
 
     operator_signature   by a key that is a person's own
     policy_nonce         by anyone trusted, with the nonce of this confirmation signed along
@@ -135,7 +135,7 @@ def _refusal(reason: Reason) -> Fault:
 
 
 def _read_bound(token: str) -> _Bound | Fault:
-    """A claim that stands there twice binds nothing, whoever signed it (RFC 7519 4)."""
+    """A claim that stands there twice binds nothing, even when signed (RFC 7519 4)."""
     header, payload, _ = token.split(".")
     try:
         for part in (header, payload):
@@ -199,7 +199,7 @@ def _check_times(claims: Claims, now: float) -> Fault | None:
 
 
 def _kind(bound: _Bound, said: str | None, anchor: Anchor, asked: Asked) -> ProofType | Fault:
-    """`said` comes from whoever carries the proof: it is held to what was signed, and by whom."""
+    """`said` comes with the proof from its carrier: it is compared with what was signed, and by whom."""
     if bound.nonce is not None or said == "policy_nonce":
         if bound.nonce != asked.nonce or not asked.nonce:
             return invalid("nonce", "the proof must have the nonce of this confirmation")

@@ -1,8 +1,8 @@
 """Which calls an aggregator holds until a person agrees (MCP-AX 11.3).
 
-In comes what is known of a tool and what the operator decided; out comes what a call of it has to wait for. A tool of
-which nobody said whether it changes anything waits for that to be said once, not for every call to be confirmed. What a
-hop below holds is held there whatever is decided here: nothing in this room can open a gate.
+In comes what is known of a tool and what the operator decided; out comes what a call of it has to wait for. A tool
+whose effects are not declared waits until a person declares them once; after that not every call is confirmed. What a
+hop below holds is held there whatever is decided here: nothing in this module can open a gate.
 """
 
 import enum
@@ -49,8 +49,8 @@ def hold_of(
     gated_below: bool,
     asked: bool = False,
 ) -> Hold | None:
-    """`is_open`: nobody said what it does. `gated_below`: by a hop that is taken at its word. `asked`: by the tool's
-    contract, which no mode lifts (AIP-14.rules-1)."""
+    """What a call waits for, or None. `is_open`: the tool's effects are not declared. `gated_below`: a hop below that
+    is believed holds it. `asked`: its contract asks for a confirmation, which no mode lifts (AIP-14.rules-1)."""
     if mode == "defer" and gated_below:
         return None
     if also or asked:

@@ -1,6 +1,6 @@
-"""The other answers of a gate (MCP-AX 11.3): the tool that nobody has classified, the call that a person refused.
+"""The other answers of a gate (MCP-AX 11.3): the tool without a class, the call that a person refused.
 
-Both have the form of confirmation_required, so that whoever reads one reads all of them.
+Both have the form of confirmation_required, so that one reader reads all of them.
 """
 
 from typing import Any, Final

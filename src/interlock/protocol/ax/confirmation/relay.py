@@ -1,7 +1,7 @@
 """What a hop does with a confirmation that a hop below demands (MCP-AX 11.3, monotonicity).
 
-The demand is carried up as it is: only the name of the tool and its route are said in the terms of this hop. Whoever
-wrote the result, what of it is not the demand stays as it came.
+The demand is carried up as it is: only the name of the tool and its route are written as this hop knows them. Every
+other part of the result stays as it came.
 """
 
 from collections.abc import Sequence

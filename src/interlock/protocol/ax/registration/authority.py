@@ -1,9 +1,9 @@
 """Who a registrant may say it is (MCP-AX 4.2): the syntax of an authority, and what proves a claim of one.
 
 An authority is kept as a DNS name in lower case, without its scheme and without a trailing dot. A claim is proved by a
-JWT under a key of an anchor that speaks for the authority, or by a client certificate with that very name. Whether a
-signature or a chain holds is found out by whoever has the means (`verify`, the TLS library), and whether a `jti` was
-seen before by whoever keeps them; here are the rules. Every refusal is authority_unverified with a word in data.reason.
+JWT under a key of an anchor that speaks for the authority, or by a client certificate with that very name. The rules
+are here; signatures and chains are verified elsewhere (`verify`, the TLS library), and the caller remembers every `jti`
+that was used. Every refusal is authority_unverified with a word in data.reason.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -86,7 +86,7 @@ def proof_claims(authority: str, audience: str, *, now: float, jti: str) -> dict
 
 
 def audience_of(url: str) -> str:
-    """What the aggregator is called that is dialled at this WebSocket address: by the URL of its door."""
+    """The name of the aggregator that is dialled at this WebSocket address: the URL of its endpoint."""
     scheme, mark, rest = url.partition("://")
     return {"ws": "http", "wss": "https"}.get(scheme.lower(), scheme) + mark + rest
 

@@ -2,7 +2,7 @@
 
 In come the params of a request, or the result of an answer, as raw bytes from a registrant or a parent that may be
 anything; out comes the value, or the Fault that refuses it: -32602, or namespace_invalid for a segment, each with the
-member in data.member. Members nobody knows are ignored. null stands for an absent `authority` and for a parent that is
+member in data.member. Unknown members are ignored. null stands for an absent `authority` and for a parent that is
 not there, and for nothing else. What a message means for the registrations there are is not known here.
 """
 

@@ -7,7 +7,7 @@ which URL a parent has belong to the caller: a parent is its place in the list.
 Theory of operation. One registrant, one tree, one link at a time, so it never has two parents. Each parent has a time
 before which it is not dialled again; a failure moves that time further away, and whichever other parent may be dialled
 is dialled at once. What works is kept: nothing looks back at the first parent while another holds the registration. The
-session at a lost parent is given up in the next registration (`released_session`), so that nobody waits for its lease.
+session at a lost parent is given up in the next registration (`released_session`), so that nothing waits for its lease.
 
 After Hangup, and after `lost`, the caller says nothing more of that link.
 """
@@ -124,7 +124,7 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True):
-    """This parent could not be had. `fault` where it refused; `mendable` unless only a person can change that."""
+    """This parent could not be reached or refused (`fault`). `mendable` unless only a person can change that."""
 
     parent: int
     reason: str
@@ -202,13 +202,13 @@ class Registrant:
             self._forget_link()
             return ()
         if self.state is State.IDLE:
-            raise OutOfOrder("a link was lost that nobody had asked for")
+            raise OutOfOrder("a link was lost that was never asked for")
         return self._fail(reason, now, jitter, fault=None, mendable=mendable)
 
     def granted(self, id: int, registered: Registered, now: float) -> Steps:
         """mcpax/register was answered with a registration."""
         if self._asked.get(id) != "register":
-            return (Ignored(reason="a registration nobody waits for"),)
+            return (Ignored(reason="a registration that was not asked for"),)
         del self._asked[id]
         self._move(Input.GRANTED)
         self.registered = registered
@@ -262,8 +262,8 @@ class Registrant:
         return (Ignored(reason=reason),)  # a heartbeat answered with nonsense stays unanswered
 
     def subtree_changed(self, subtree_ids: tuple[str, ...], now: float) -> Steps:
-        """Other aggregators stand below us (5.3): a heartbeat says so, and soon. Whoever does not know yet who is below
-        whom lets a circle close, and cuts links that were there before it."""
+        """Announce the aggregators below us (5.3) with the next heartbeat, soon. A parent that does not know yet who is
+        below whom would let a circle close, and cut links that were there before it."""
         self._register = msgspec.structs.replace(self._register, subtree_ids=subtree_ids)
         return self._maybe_say_subtree(now) if self.state is State.REGISTERED else ()
 

@@ -3,7 +3,7 @@
 In come messages that `codec` has read, with what the aggregator knows of their sender, and the time as monotonic
 seconds; out come answers and events. A refused registration leaves no trace. Session ids are made by the caller, who
 also keeps the ownership records and the leases (`leases`), and calls `on_deadline` when `next_deadline` has come. Every
-operation first lets happen what was due before it, so a beat that comes too late is too late whoever was called first.
+operation first does what was due before it, so a late heartbeat is late whatever operation is called first.
 """
 
 import heapq
@@ -79,7 +79,7 @@ class Registrations:
         self._serial = itertools.count()
 
     def keep(self, segments: Iterable[str]) -> None:
-        """Segments the configuration has given away; nobody can register them. Whoever holds one keeps it."""
+        """Keep segments for the configuration: they cannot be registered. A registrant that holds one keeps it."""
         self._kept = frozenset(segments)
 
     def subtree_ids(self) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """A segment that belongs to a proved authority beyond any session (4.2). Whoever stores it adds the time."""
+    """A segment that belongs to a proved authority beyond any session (4.2). The store adds the time."""
 
     segment: str
     authority: str
@@ -47,7 +47,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
-    register: Register  # without its proof, which is nobody's business any more
+    register: Register  # without its proof, which is not needed any more
     peer: Peer
     auth_scope: AuthScope  # granted
     registered_at: float

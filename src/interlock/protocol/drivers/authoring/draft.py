@@ -208,7 +208,7 @@ def _words(name: str) -> set[str]:
 
 
 def _clean(text: Any) -> str:
-    """Without characters nobody sees: they could hide words from the person who reads the file."""
+    """Without invisible characters: they could hide words from the person who reads the file."""
     return _NOT_SHOWN.sub("", text.replace("\r\n", "\n")).strip() if isinstance(text, str) else ""
 
 

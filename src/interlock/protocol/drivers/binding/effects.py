@@ -14,7 +14,7 @@ from interlock.protocol.ax.capability import ToolClass
 from interlock.protocol.ax.names import normalise
 
 GATE: Final = "policy:gate"  # the class and gate.mode decide
-UNANNOTATED: Final = "policy:unannotated"  # nobody has said what it does: a person says it once
+UNANNOTATED: Final = "policy:unannotated"  # its effects are not declared: a person says it once
 
 ANNOTATION_HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 

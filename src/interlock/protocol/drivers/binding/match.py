@@ -261,7 +261,7 @@ class _Matching:
 
     def _note_unverified(self, side: str, path: str, contract: str, server: str) -> None:
         message = f"{self._describe(side, path)}: the contract has {contract}, the server has {server}"
-        # A server that says nothing of its results is nobody's mistake here: it is recorded (AIP-tools-6), no more.
+        # A server that says nothing of its results makes no mistake: it is recorded (AIP-tools-6), no more.
         severity: Severity = "note" if server == UNLISTED else "warning"
         self._say(UNVERIFIED, message, "nothing to do: it is checked at every call", severity)
 

@@ -1,7 +1,7 @@
 """The state of a server's question, marked with the driver that asked: the retry goes to no other (AIP-proto-7).
 
 The mark is no secret and gives no right: who serves the retry is resolved as for every call, and it can only be the
-driver named here or nobody.
+driver named here or to none.
 """
 
 from typing import Any, Final
@@ -23,7 +23,7 @@ def seal(result: Raw, driver: str) -> Raw:
 
 
 def pin(driver: str) -> str:
-    """A state without a question before it: the call goes to this driver or to nobody."""
+    """A state without a question before it: the call goes to this driver or to none."""
     return f"{PREFIX}{driver}{_END}"
 
 

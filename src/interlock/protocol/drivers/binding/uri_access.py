@@ -48,7 +48,7 @@ def schemes_of(templates: Iterable[str]) -> frozenset[str]:
 
 
 def denial(uri_untrusted: str, reach: Reach, resolve: Resolve) -> DriverError | None:
-    """None: it may be forwarded as it is. The reason goes to the operator; the URI itself to nobody."""
+    """None: it may be forwarded as it is. The reason goes to the operator; the URI itself is not shown."""
     reason = _reason(uri_untrusted, reach, resolve)
     if reason is None:
         return None

@@ -116,7 +116,7 @@ def _json_schema(pointer: str, schema: Any, found: Found) -> None:
         found.say(place, schema_problems.INVALID, f"this is no JSON Schema: {fault.message}", fault.hint)
         return
     for key, value in schema.items():
-        # A property beside `properties` is a keyword nobody knows: valid, and without any effect.
+        # A property beside `properties` is an unknown keyword: valid, and without any effect.
         if key not in _KEYWORDS and not key.startswith(("$", "x-")) and _is_like_a_schema(value):
             place = f"{pointer}/{pointer_step(key)}"
             message = f"{quoted(key)} is no keyword of JSON Schema, and describes nothing here"

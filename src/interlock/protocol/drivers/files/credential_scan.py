@@ -121,7 +121,7 @@ def is_plaintext(name: str, text: str) -> bool:
 
 
 def may_be_secret(name: str, text: str) -> bool:
-    """For whoever moves secrets out of a foreign file, where doubt counts as secret (AIP-import-6): also a name that
+    """For moving secrets out of a foreign file, where doubt counts as secret (AIP-import-6): also a name that
     speaks of one anywhere, and a long text without sense. Plain settings, paths and addresses are none."""
     if is_plaintext(name, text):
         return True

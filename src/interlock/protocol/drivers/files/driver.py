@@ -167,7 +167,7 @@ def _with_better_hint(problem: Problem, data: Mapping[str, Any]) -> Problem:
 
 
 def _around(front: Frontmatter, folder: str | None, beside: Collection[str], found: Found) -> None:
-    """AIP-file-2 to -4, and keys nobody reads."""
+    """AIP-file-2 to -4, and keys without a reader."""
     identifier = front.data["id"]
     if folder is not None and folder != identifier:
         found.say(

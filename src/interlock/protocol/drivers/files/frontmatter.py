@@ -175,7 +175,7 @@ class _Builder:
 
     def _refuse_depth(self) -> None:
         """The scanner's time grows with the square of what is open, and it reads ahead of its events. Brackets within
-        text are counted too: nobody leaves so many open there."""
+        text are counted too: no one leaves so many open there."""
         depth = 0
         for found in _BRACKET.finditer(self._text):
             depth = depth + 1 if found[0] in "[{" else max(depth - 1, 0)

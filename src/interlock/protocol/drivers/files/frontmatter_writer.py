@@ -2,7 +2,7 @@
 
 What is written reads the same in YAML 1.1 and 1.2: everything that one of them takes for a date, a number or a boolean
 stands in quotes (AIP-front-10). The same data give the same text. Data that no frontmatter can hold (a NUL, half a
-character, too deep, too long) are the reader's to refuse: whoever writes reads it back.
+character, too deep, too long) are the reader's to refuse: the caller reads back what it wrote.
 """
 
 import json

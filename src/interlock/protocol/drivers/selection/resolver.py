@@ -1,8 +1,8 @@
-"""Which driver serves this call of a contract? Six phases (AIP-30), in order, pure: the same drivers in any order give
-the same answer.
+"""The choice of the driver that serves a call of a contract: six phases (AIP-30), in order, pure. The same drivers in
+any order give the same answer.
 
 In come the contract, the names of the inputs this call uses, how each driver that binds the contract stands, and the
-operator's policy. Out come the survivors, best first, what removed each of the others, and the error where nobody is
+operator's policy. Out come the survivors, best first, what removed each of the others, and the error where none is
 left. Messages of an error reach the client and name no driver; its cause is the operator's.
 """
 
@@ -123,7 +123,7 @@ def resolve(request: Request, candidates: Sequence[Candidate], policy: Policy) -
         if not ranked:
             error = _pin_lost(request.pinned, candidates, rejected)
     elif not ranked:
-        error = _nobody_left(request, candidates, rejected)
+        error = _no_candidate_error(request, candidates, rejected)
     return Resolution(
         ranked=tuple(ranked),
         rejected=tuple(rejected),
@@ -293,8 +293,8 @@ def _pin_lost(pinned: str, candidates: Sequence[Candidate], rejected: Sequence[R
     )
 
 
-def _nobody_left(request: Request, candidates: Sequence[Candidate], rejected: Sequence[Rejected]) -> DriverError:
-    """Phase 6 with nobody to bind."""
+def _no_candidate_error(request: Request, candidates: Sequence[Candidate], rejected: Sequence[Rejected]) -> DriverError:
+    """The error of phase 6 where no candidate is left."""
     cause = {"candidates": _rows(rejected)}
     codes = {each.code for each in rejected}
     code = codes.pop() if len(codes) == 1 else "no_route"

@@ -16,7 +16,7 @@ def maybe_granted_by(
     """Which entry lets the driver have it; None: none does.
 
     `contracts`: ids of what it implements; `is_own`: the entry stands in the SECRETS.md that its auth.ref names;
-    `user`: whose own process it is for. Roles, capabilities and workflows are a caller's, and a process is nobody's.
+    `user`: whose own process it is for. Roles, capabilities and workflows are a caller's, and a process has no caller.
     """
     if secret.access is None:
         return OWN_INVENTORY if is_own else None

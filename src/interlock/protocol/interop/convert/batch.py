@@ -110,7 +110,7 @@ def batch(
 
 
 def asks_for_hosts(planned: Planned) -> bool:
-    """A new program, of which nobody said what it may reach."""
+    """A new program, of which it was not said what it may reach."""
     data = planned.draft.data
     return planned.standing is None and data["server"]["kind"] != "remote" and not data["network"]["egress"]
 

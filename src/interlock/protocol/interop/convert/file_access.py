@@ -13,7 +13,7 @@ _NEVER: Final = frozenset(f"/{each}" for each in _SYSTEM)  # AIP-security-5, and
 class Sandboxing:
     def __init__(self, home: str, folder: str | None = None, fresh: Mapping[str, str] | None = None) -> None:
         self._home = home.rstrip("/\\")
-        self._folder = folder  # of an unpacked bundle, which nobody changes
+        self._folder = folder  # of an unpacked bundle, which does not change
         self._fresh = fresh or {}  # what is not there yet: its folder is what the server has to write
         self._read: dict[str, None] = {}
         self._write: dict[str, None] = {}

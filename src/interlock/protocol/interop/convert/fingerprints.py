@@ -1,6 +1,6 @@
 """What an import remembers of what the source said: digests, by which a later import tells what changed.
 
-No value is kept, because one that nobody took for a secret may be one. A list is one value.
+No value is kept, because one that was not taken for a secret may be one. A list is one value.
 """
 
 import hashlib

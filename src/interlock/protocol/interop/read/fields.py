@@ -1,4 +1,4 @@
-"""The keys of one foreign entry, taken one by one, so that what nobody took can be told; and values as wanted."""
+"""The keys of one foreign entry, taken one by one, so that the others can be listed; and values as wanted."""
 
 import math
 import re

@@ -13,7 +13,7 @@ from interlock.protocol.drivers.model import Binary, Docker, Driver, Npm, Pypi, 
 
 SCHEMA: Final = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
 DESCRIPTION_CHARS_MAX: Final = 100
-NAMESPACE: Final = "local.interlock"  # of a server that nobody publishes
+NAMESPACE: Final = "local.interlock"  # of a server that is not published
 
 _TRANSPORTS: Final = {"http": "streamable-http", "sse": "sse"}
 _KEPT: Final = ("name", "id", "description", "version", "server", "transport", "implements")
