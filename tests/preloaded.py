@@ -33,6 +33,7 @@ PLAIN = "INTERLOCK_TESTS_PLAIN"  # in the environment of a command or of the run
 SETTINGS = "INTERLOCK_TESTS_SETTINGS"  # see `settings`
 FIRST = "INTERLOCK_TESTS_FIRST"  # a script that is run before the command, in its process
 REQUEST_BYTES_MAX = 128 * 1024
+COMMAND_LINE_BYTES = 4096  # of a copy, as `ps` shows it
 FORK_EXEC_ARGUMENTS = 23  # of Python 3.11 to 3.13; another number is another meaning
 
 # clone(2) with CLONE_PARENT makes a sibling of the caller, so that who asked for it can wait for it.
@@ -111,7 +112,7 @@ class Copies:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(30)
         with theirs:
-            command = [sys.executable, str(Path(__file__).resolve()), str(theirs.fileno())]
+            command = [sys.executable, str(Path(__file__).resolve()), str(theirs.fileno()), " " * COMMAND_LINE_BYTES]
             keep = {"pass_fds": [theirs.fileno()], "stdin": subprocess.DEVNULL}
             process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, PLAIN: "1"}, **keep)
         process.returncode = 0  # it ends with this process; nobody waits for it
@@ -191,6 +192,7 @@ def _become(request: dict[str, Any], fds: Sequence[int]) -> None:
     for own, fd in enumerate(fds):
         os.dup2(fd, own)
     os.closerange(3, 64)
+    _show([sys.executable, *request["words"]])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if request["session"]:
         os.setsid()
@@ -201,6 +203,14 @@ def _become(request: dict[str, Any], fds: Sequence[int]) -> None:
     sys.stdin = sys.__stdin__ = _stream(0, "r", "strict")
     sys.stdout = sys.__stdout__ = _stream(1, "w", "strict", write_through=not buffered)
     sys.stderr = sys.__stderr__ = _stream(2, "w", "backslashreplace", line_buffering=True)
+
+
+def _show(words: Sequence[str]) -> None:
+    """Have the kernel show these as our command line."""
+    numbers = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+    start, end = int(numbers[45]), int(numbers[46])
+    text = b"".join(os.fsencode(word) + b"\0" for word in words)[: end - start - 1]
+    ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
 
 
 def _stream(fd: int, mode: str, errors: str, **options: bool) -> Any:
