@@ -4,6 +4,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,23 +97,29 @@ def flooded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.parametrize("flooded", GROUPS, indirect=True)
-def test_floods_delay_no_list_and_no_call_of_another_server(flooded: RunningNode) -> None:
+def test_floods_delay_no_list_and_no_call_of_another_server(flooded: RunningNode, tmp_path: Path) -> None:
     segments = {link["segment"] for link in flooded.admin("/admin/links")["links"]} - {"good"}
     for segment in segments:
         wait_for(lambda segment=segment: (link := flooded.link(segment))["pid"] or link["restarts"])
-    times = []
-    with Wire(flooded) as wire:
+    times: list[float] = []
+    quiet: list[float] = []  # of a node without floods, beside them: what a crowded machine does to both is no fault
+    with (
+        running_node(tmp_path, {"good": {"command": raw("all")}}) as other,
+        Wire(flooded) as wire,
+        Wire(other) as calm,
+    ):
         for number in range(100):
-            began = time.monotonic()
-            answer = wire.modern("tools/call", {"name": "good__echo", "arguments": {"n": number}})
-            times.append(time.monotonic() - began)
-            assert answer.json["result"]["structuredContent"] == {"n": number}
+            for client, taken in ((wire, times), (calm, quiet)):
+                began = time.monotonic()
+                answer = client.modern("tools/call", {"name": "good__echo", "arguments": {"n": number}})
+                taken.append(time.monotonic() - began)
+                assert answer.json["result"]["structuredContent"] == {"n": number}
         began = time.monotonic()
         listed = wire.modern("tools/list").json["result"]["tools"]
         assert time.monotonic() - began < 5.0
         assert "good__echo" in {tool["name"] for tool in listed}
-    assert statistics.median(times) < 0.05, sorted(times)[-5:]
-    assert max(times) < 1.0, sorted(times)[-5:]
+    assert statistics.median(times) < max(0.05, 5 * statistics.median(quiet)), sorted(times)[-5:]
+    assert max(times) < max(1.0, 5 * max(quiet)), sorted(times)[-5:]
     for segment in segments & {"stdout", "line"}:
         link = wait_for(lambda segment=segment: (link := flooded.link(segment))["reason"] and link)
         assert "JSON-RPC" in link["reason"] or "longer than the limit" in link["reason"]

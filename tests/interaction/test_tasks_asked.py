@@ -1,6 +1,7 @@
 """Tasks the other way round: a legacy server asks its client as a task, and the client keeps it."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,12 +13,13 @@ from tests.interaction.tasking import (
     FRONTS,
     LEGACY_CELLS,
     RELATED,
+    SERVERS,
     about,
     book,
     drive,
     label,
     made_by,
-    planted,
+    node_of_tasks,
     state,
 )
 
@@ -30,9 +32,11 @@ SAID = {"role": "assistant", "content": {"type": "text", "text": "é"}, "model":
 OWN = "own task"  # what the client calls every task of its own
 
 
-@pytest.fixture(scope="session")
-def tree(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    return planted(request, tmp_path_factory)
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
+    """A node of its own: on one pipe, a question is only put to a client when nobody else has tasks under way."""
+    with node_of_tasks(tmp_path_factory.mktemp("asked"), *SERVERS["legacy"]) as node:
+        yield Tree(node)
 
 
 def task(task_id: str, status: str = "working") -> Any:
