@@ -115,13 +115,13 @@ async def test_verification_reports_its_progress_and_lets_appends_in(audit: Audi
 async def test_a_log_that_is_not_open_is_unavailable(backend: str, tmp_path: Path) -> None:
     audit = build_audit(backend, tmp_path)
     await audit.close()
-    with pytest.raises(Unavailable):
+    with pytest.raises(Unavailable, match=r"audit\.db is not open"):
         await audit.append([b"x"])
     await audit.open()
     await audit.close()
     await audit.close()
     for call in (audit.append([b"x"]), audit.read(), audit.last(), audit.verify()):
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unavailable, match=r"audit\.db is not open"):
             await call
 
 

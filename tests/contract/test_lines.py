@@ -62,7 +62,7 @@ def test_a_line_over_the_limit_is_one_error_and_the_lines_before_it_are_not_lost
 
 def test_after_the_error_every_feed_is_refused_and_nothing_is_kept() -> None:
     splitter = LineSplitter(LIMIT)
-    with pytest.raises(LineTooLong):
+    with pytest.raises(LineTooLong, match="a line is longer than the limit of"):
         splitter.feed(b"x" * 100)
     assert splitter.pending == 0
     with pytest.raises(LineTooLong) as caught:

@@ -72,7 +72,7 @@ async def test_every_write_has_a_higher_revision_even_after_a_delete(store: Stor
 
 async def test_create_refuses_a_key_that_lives(store: Store) -> None:
     await store.kv.create("b", "k", b"first", NOW)
-    with pytest.raises(Conflict):
+    with pytest.raises(Conflict, match="b/k exists"):
         await store.kv.create("b", "k", b"second", NOW)
     entry = await store.kv.get("b", "k", NOW)
     assert entry is not None
@@ -82,7 +82,7 @@ async def test_create_refuses_a_key_that_lives(store: Store) -> None:
 async def test_update_writes_only_over_the_revision_that_was_read(store: Store) -> None:
     old = await store.kv.put("b", "k", b"old", NOW)
     new = await store.kv.update("b", "k", b"new", old, NOW)
-    with pytest.raises(Conflict):
+    with pytest.raises(Conflict, match="b/k has revision 2, not 1"):
         await store.kv.update("b", "k", b"lost", old, NOW)
     assert await store.kv.get("b", "k", NOW) == Entry("k", b"new", new)
 
@@ -90,7 +90,7 @@ async def test_update_writes_only_over_the_revision_that_was_read(store: Store) 
 async def test_update_of_a_deleted_key_is_a_conflict(store: Store) -> None:
     revision = await store.kv.put("b", "k", b"", NOW)
     await store.kv.delete("b", "k")
-    with pytest.raises(Conflict):
+    with pytest.raises(Conflict, match="b/k is gone"):
         await store.kv.update("b", "k", b"", revision, NOW)
 
 
@@ -111,9 +111,9 @@ async def test_an_entry_lives_until_its_time_has_passed(store: Store) -> None:
 
 async def test_an_expired_entry_can_be_created_but_not_updated(store: Store) -> None:
     revision = await store.kv.put("b", "k", b"old", NOW, ttl_s=10)
-    with pytest.raises(Conflict):
+    with pytest.raises(Conflict, match="b/k is gone"):
         await store.kv.update("b", "k", b"late", revision, NOW + 10)
-    with pytest.raises(Conflict):
+    with pytest.raises(Conflict, match="b/k exists"):
         await store.kv.create("b", "k", b"early", NOW + 9)
     assert await store.kv.create("b", "k", b"new", NOW + 10) > revision
 
@@ -284,7 +284,7 @@ async def test_closing_the_store_ends_its_subscriptions(store: Store) -> None:
         await store.close()
     assert collected.result() == [b"one"]
     assert [message async for message in store.pubsub.subscribe("s")] == []
-    with pytest.raises(Unavailable):
+    with pytest.raises(Unavailable, match="publish/subscribe is closed"):
         await store.pubsub.publish("s", b"")
 
 
@@ -341,12 +341,12 @@ async def test_what_was_written_is_there_after_closing_and_opening(backend: str,
 async def test_a_store_that_is_not_open_is_unavailable(backend: str, tmp_path: Path) -> None:
     store = build_store(backend, tmp_path / "data")
     await store.close()
-    with pytest.raises(Unavailable):
+    with pytest.raises(Unavailable, match=r"store\.db is not open"):
         await store.kv.get("b", "k", NOW)
     await store.open()
     await store.close()
     await store.close()
-    with pytest.raises(Unavailable):
+    with pytest.raises(Unavailable, match=r"store\.db is not open"):
         await store.kv.put("b", "k", b"", NOW)
 
 

@@ -126,7 +126,7 @@ async def test_an_entry_that_was_tampered_with_or_moved_is_not_opened(
         value[0] = 2
     await store.kv.put("secret", "two", bytes(value), NOW)
     await store.close()
-    with pytest.raises(Damaged):
+    with pytest.raises(Damaged, match=r"secrets\.db holds an entry that secrets\.key does not"):
         await secrets.get("secret", "two", NOW)
     assert await secrets.get("secret", "one", NOW) == MARKER
 
@@ -138,7 +138,7 @@ def _schema() -> object:
 
 
 async def test_a_secret_larger_than_any_is_refused(secrets: Secrets) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(Refused, match="a secret has at most 65536 bytes"):
         await secrets.put("secret", "one", b"x" * (VALUE_BYTES_MAX + 1), NOW)
 
 

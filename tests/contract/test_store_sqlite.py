@@ -68,7 +68,7 @@ async def test_a_truncated_database_is_refused(tmp_path: Path) -> None:
     await open_and_close(tmp_path)
     file = tmp_path / "store.db"
     file.write_bytes(file.read_bytes()[:5000])
-    with pytest.raises(Damaged):
+    with pytest.raises(Damaged, match="is damaged or not an Interlock file"):
         await open_and_close(tmp_path)
 
 
@@ -118,7 +118,7 @@ def test_an_older_database_is_migrated_and_keeps_its_content(tmp_path: Path) -> 
         assert db.execute("SELECT a, b FROM t").fetchall() == [(1, 2)]
         assert db.execute("PRAGMA user_version").fetchone() == (2,)
         db.close()
-    with pytest.raises(NewerSchema):
+    with pytest.raises(NewerSchema, match="was written by a newer Interlock"):
         open_database(path, first, "FULL")
 
 
@@ -127,7 +127,7 @@ def test_a_migration_that_fails_leaves_the_old_version(tmp_path: Path) -> None:
     first = Schema(application_id=7, migrations=(("CREATE TABLE t (a)",),))
     broken = Schema(application_id=7, migrations=(*first.migrations, ("CREATE TABLE u (a)", "CREATE TABLE t (a)")))
     open_database(path, first, "FULL").close()
-    with pytest.raises(Refused):
+    with pytest.raises(Refused, match="is damaged or not an Interlock file"):
         open_database(path, broken, "FULL")
     db = open_database(path, first, "FULL")
     assert db.execute("SELECT name FROM sqlite_master").fetchall() == [("t",)]

@@ -47,7 +47,7 @@ def test_a_double_is_written_as_the_rfc_lists_it(bits: str, text: str) -> None:
 
 @pytest.mark.parametrize("bits", ["7fffffffffffffff", "7ff0000000000000"])
 def test_what_is_no_number_is_refused(bits: str) -> None:
-    with pytest.raises(NotCanonical):
+    with pytest.raises(NotCanonical, match="a number is not finite"):
         canonical(struct.unpack(">d", bytes.fromhex(bits))[0])
 
 
@@ -91,7 +91,7 @@ def test_nesting_without_end_is_refused() -> None:
     value: list[object] = []
     for _ in range(100_000):
         value = [value]
-    with pytest.raises(NotCanonical):
+    with pytest.raises(NotCanonical, match="it is nested too deeply"):
         canonical(value)
 
 

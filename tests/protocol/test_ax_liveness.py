@@ -96,7 +96,7 @@ def test_every_input_in_every_state_leads_where_the_table_says_or_is_a_violation
 def test_nothing_is_due_once_it_ended() -> None:
     life = in_state(State.ENDED)
     assert life.due is None
-    with pytest.raises(Violation):
+    with pytest.raises(Violation, match="nothing is due for a registration that is"):
         life.step_due()
 
 

@@ -36,7 +36,7 @@ def test_the_manifest_of_a_handle_is_valid_exactly_where_the_file_would_be() -> 
 def test_a_handle_is_frozen_and_what_is_taken_from_it_is_a_copy() -> None:
     server = {"kind": "binary", "path": "x"}
     handle = define_driver(server=server)
-    with pytest.raises(AttributeError):
+    with pytest.raises(AttributeError, match="cannot assign to field 'build_arguments'"):
         handle.build_arguments = dict  # type: ignore[misc]
     server["path"] = handle.manifest["server"]["path"] = "another"
     assert handle.manifest == {"kind": "mcp", "server": {"kind": "binary", "path": "x"}}

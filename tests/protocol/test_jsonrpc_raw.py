@@ -78,7 +78,7 @@ def test_what_is_not_an_array_is_none(raw: bytes) -> None:
 @pytest.mark.parametrize("raw", [b"", b"1", b"null", b"{}", b'"a', rb'"\ud800"', b'"\xff"', b"[" * 99_999])
 def test_what_is_not_a_string_is_none_or_an_error_of_the_codec(raw: bytes) -> None:
     assert maybe_string(raw) is None
-    with pytest.raises(CodecError):
+    with pytest.raises(CodecError, match="a string was expected"):
         decode_string(raw)
 
 
@@ -89,7 +89,7 @@ def test_no_string_is_no_string() -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"NaN", b"1e400", b"9" * 5000, rb'"\ud800"', b'"\xff"', b"[" * 99_999])
 def test_a_value_that_cannot_be_read_is_an_error_of_the_codec(raw: bytes) -> None:
-    with pytest.raises(CodecError):
+    with pytest.raises(CodecError, match="a JSON value was expected"):
         decode_value(raw)
 
 

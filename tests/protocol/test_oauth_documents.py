@@ -245,7 +245,7 @@ def test_an_answer_need_not_repeat_who_gives_it() -> None:
     "data", [b"", b"[]", b"{}", b'{"active":1}', b'{"active":"true"}', b"<html>", b'{"active":true,']
 )
 def test_what_is_no_introspection_answer_raises_exactly_that(data: bytes) -> None:
-    with pytest.raises(BadIntrospection):
+    with pytest.raises(BadIntrospection, match="the answer is not a token introspection answer"):
         read_introspection_untrusted(data, ISSUER)
 
 

@@ -149,15 +149,15 @@ def test_a_line_of_the_limit_is_read_and_one_byte_more_is_refused(ending: bytes)
 def test_the_data_of_many_lines_counts_together() -> None:
     fits = b"data:x\n" * 50 + b"data:\n\n"
     assert len(read(fits, limit=100)[0].data) == 100
-    with pytest.raises(SseMalformed):
+    with pytest.raises(SseMalformed, match="an event of the stream is over 100"):
         read(b"data:x\n" * 51, limit=100)
-    with pytest.raises(SseMalformed):
+    with pytest.raises(SseMalformed, match="an event of the stream is over 100"):
         read(*one_by_one(b"data:x\n" * 51), limit=100)
 
 
 @pytest.mark.parametrize("stream", [b":" + b"x" * 100, b"x" * 101, b"id: " + b"x" * 97])
 def test_a_line_without_end_is_refused_whatever_it_would_be(stream: bytes) -> None:
-    with pytest.raises(SseMalformed):
+    with pytest.raises(SseMalformed, match="an event of the stream is over 100"):
         read(stream, limit=100)
 
 
@@ -176,7 +176,7 @@ def test_events_before_the_one_that_is_too_large_are_handed_over() -> None:
 @pytest.mark.parametrize("later", [b"data: evil\n\n", b"\ndata: evil\n\n", b""])
 def test_a_refused_stream_stays_refused(later: bytes) -> None:
     parser = SseParser(100)
-    with pytest.raises(SseMalformed):
+    with pytest.raises(SseMalformed, match="an event of the stream is over 100"):
         parser.feed(b"data: " + b"x" * 200)
     with pytest.raises(SseMalformed) as refusal:
         parser.feed(later)

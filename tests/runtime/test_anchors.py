@@ -222,7 +222,7 @@ async def test_anchors_can_be_changed_and_a_change_that_cannot_be_used_changes_n
     anchors = Anchors((corp,), clock, server.get)
     anchors.load()
     assert await anchors.judged(lambda _: True, knows("a")) == "corp"
-    with pytest.raises(AnchorInvalid):
+    with pytest.raises(AnchorInvalid, match="of anchor lost cannot be read: No such"):
         await anchors.replan((own, AnchorPlan(name="lost", key=tmp_path / "none")))
     assert await anchors.judged(lambda _: True, knows("a")) == "corp"
     assert isinstance(await anchors.judged(lambda _: True, knows("mine")), Fault)

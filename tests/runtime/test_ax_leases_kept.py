@@ -66,7 +66,7 @@ async def test_of_two_at_once_exactly_one_has_it_a_thousand_times(tmp_path: Path
         assert await two.claim(_register(subserver), "y") is None
     finally:
         await store.close()
-    with pytest.raises(Unavailable):
+    with pytest.raises(Unavailable, match=r"store\.db is not open"):
         await one.claim(_register(str(uuid.uuid4())), "z")
 
 

@@ -328,7 +328,7 @@ async def test_a_driver_that_cannot_be_kept_on_record_is_not_started(
 
     with monkeypatch.context() as patched:
         patched.setattr(house.memory, "register", full)
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unavailable, match="disk full"):
             await house.trust()
         assert house.made == []
     await house.registry.refresh()

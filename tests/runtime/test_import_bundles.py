@@ -80,7 +80,7 @@ def test_a_bundle_that_lies_about_its_size_is_not_believed(tmp_path: Path, monke
     path.write_bytes(raw)
     monkeypatch.setattr(bundles, "UNPACKED_BYTES_MAX", 1_000_000)
     bundle = look_into(path, tmp_path / "packages")
-    with pytest.raises(BadBundle):
+    with pytest.raises(BadBundle, match="it cannot be unpacked"):
         unpack(bundle)
     assert list((tmp_path / "packages/bundles").iterdir()) == []
 
@@ -89,7 +89,7 @@ def test_a_bundle_that_lies_about_its_size_is_not_believed(tmp_path: Path, monke
 def test_what_is_no_zip_is_a_bad_bundle(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.dxt"
     path.write_bytes(data)
-    with pytest.raises(BadBundle):
+    with pytest.raises(BadBundle, match="it is not a zip file that can"):
         look_into(path, tmp_path)
     assert read_file(path, None, system="linux", packages=tmp_path).state == "unreadable"
     assert read_file(tmp_path / "none.dxt", None, system="linux", packages=tmp_path).state == "absent"

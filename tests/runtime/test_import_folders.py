@@ -284,7 +284,7 @@ def test_nothing_is_written_outside_of_the_workspace(desk: Desk, tmp_path: Path)
     outside.mkdir()
     (desk.workspace / ".drivers").symlink_to(outside)
     desk.write({"fs": {"command": "x"}})
-    with pytest.raises(WorkspaceUnusable):
+    with pytest.raises(WorkspaceUnusable, match="leads out of the workspace"):
         desk.run()
     assert list(outside.iterdir()) == []
 

@@ -124,11 +124,11 @@ async def test_a_client_without_a_proof_that_is_taken_says_what_is_taken(room: R
 async def test_a_token_is_renewed_only_by_the_client_it_was_given_to(room: Room) -> None:
     server = AuthorizationServer(issuer=ISSUER, token_endpoint=ISSUER)
     grant = Grant(server="s", resource="r", issuer=ISSUER, client_id="c1", access_token="t")
-    with pytest.raises(TokenRefused):
+    with pytest.raises(TokenRefused, match="is no longer registered"):
         await room.clients.of_grant(OAuthPlan(), grant, server)
     await room.find()
     assert (await room.clients.of_grant(OAuthPlan(), grant, server)).client_id == "c1"
-    with pytest.raises(TokenRefused):
+    with pytest.raises(TokenRefused, match="is another one now"):
         await room.clients.of_grant(OAuthPlan(client_id="mine"), grant, server)
 
 

@@ -124,7 +124,7 @@ async def test_a_server_in_the_world_cannot_have_this_machine_asked(monkeypatch:
         for named in (f"http://127.0.0.1:{knocked.port}/", f"https://mcp.example.com:{knocked.port}/"):
             with pytest.raises(Unobtainable, match="private address"):
                 await authority.find(Challenge(resource_metadata=named))
-        with pytest.raises(NoOAuth):
+        with pytest.raises(NoOAuth, match="it names no authorization server"):
             await authority.find(Challenge())
         await authority.close()
     assert knocked.hosts == []

@@ -15,13 +15,14 @@ from interlock.runtime.links.keeper import STOP_S, Keeper
 from interlock.runtime.node.node import Node
 
 TURNS = 25  # by then the child runs and is being greeted
+MUTE = ["sh", "-c", "while read -r line; do :; done"]  # it starts at once and ends with its input
 SOON_S = STOP_S / 2  # a child that is asked to end does so within a moment
 
 
-async def started(folder: Path, behaviour: str, count: int = 1) -> tuple[Node, list[Keeper]]:
+async def started(folder: Path, command: list[str], count: int = 1) -> tuple[Node, list[Keeper]]:
     config = folder / "interlock.toml"
     names = [f"it{number}" for number in range(count)]
-    config.write_text("".join(f"[servers.{name}]\ncommand = {json.dumps(raw(behaviour))}\n" for name in names))
+    config.write_text("".join(f"[servers.{name}]\ncommand = {json.dumps(command)}\n" for name in names))
     node = Node(
         load(config, os.environ, {"data": str(folder / "data")}).plan,
         lambda operations, authenticate: None,
@@ -39,7 +40,7 @@ async def stop_timed(keeper: Keeper) -> float:
 
 async def stop_after_each_turn(folder: Path) -> None:
     """One link after no turn, the next after one turn, and so on."""
-    node, keepers = await started(folder, "echo", TURNS)
+    node, keepers = await started(folder, MUTE, TURNS)
     stops: list[asyncio.Task[float]] = []
     for keeper in keepers:
         stops.append(asyncio.create_task(stop_timed(keeper)))
@@ -64,7 +65,7 @@ async def test_a_child_that_is_being_ended_when_the_node_stops_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child, "TERM_GRACE_S", 0.5)
-    node, (keeper,) = await started(tmp_path, "echo,stubborn")
+    node, (keeper,) = await started(tmp_path, raw("echo,stubborn"))
     await node.readiness.settle(20)
     pid = keeper.link.pid
     assert pid is not None

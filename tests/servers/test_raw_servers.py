@@ -43,7 +43,7 @@ async def test_the_sdk_client_finds_the_era_and_every_list(cell: tuple[str, str]
             assert [str(item.uri) for item in (await client.list_resources()).resources] == ["raw://text", "raw://blob"]
             result = await client.call_tool("echo", {"n": 1208925819614629174706175})
             assert result.structured_content == {"n": 1208925819614629174706175}
-            with pytest.raises(MCPError):
+            with pytest.raises(MCPError, match="Unknown tool: no_such_tool"):
                 await client.call_tool("no_such_tool", {})
 
 
@@ -130,7 +130,7 @@ async def test_a_legacy_session_hears_of_changes_on_its_stream() -> None:
 async def test_a_cancelled_call_is_listed_by_its_id(cell: tuple[str, str]) -> None:
     with target(*cell) as server:
         async with Client(server, mode="auto") as client:
-            with pytest.raises(MCPError):
+            with pytest.raises(MCPError, match="timed out"):
                 await client.call_tool("wait", {}, read_timeout_seconds=0.2)
             async with asyncio.timeout(5):
                 while not (await client.call_tool("cancelled", {})).structured_content["ids"]:

@@ -430,6 +430,6 @@ def test_the_operator_door_refuses_what_it_cannot_read(served: Served) -> None:
             node.post("drivers", *path, body=body)
     with pytest.raises(Refused):
         node.get("drivers", surplus="1")
-    with pytest.raises(Refused):
+    with pytest.raises(Refused, match="forget must be one of true, false, not"):
         node.delete("drivers", "first-mcp", forget="maybe")
     assert served.states() == {"first-mcp": "untrusted"}

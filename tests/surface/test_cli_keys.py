@@ -215,7 +215,7 @@ def test_a_key_that_others_may_read_or_with_another_passphrase_is_not_used(inlin
     with pytest.raises(Refused, match="chmod 600"):
         read_signing_key(keys / "ada.key")
     (keys / "ada.key").chmod(0o600)
-    with pytest.raises(PassphraseWrong):
+    with pytest.raises(PassphraseWrong, match="has no passphrase"):
         read_signing_key(keys / "ada.key", b"x")
 
 

@@ -108,9 +108,9 @@ def test_nothing_is_signed_where_the_node_shows_another_call_than_it_names(lie: 
 @pytest.mark.usefixtures("public")
 def test_an_answer_that_is_no_approval_is_refused() -> None:
     for raw in (b"{}", b"[]", b'{"id":"c1","kind":"poem"}', b"<html>"):
-        with pytest.raises(CommandFailed):
+        with pytest.raises(CommandFailed, match="the node answered in a form this version"):
             sign(Answer(raw))
-    with pytest.raises(CommandFailed):
+    with pytest.raises(CommandFailed, match="the node asks for a kind of decision"):
         sign(shown(kind="poem"))
 
 
@@ -161,7 +161,7 @@ def test_the_one_key_there_is_signs_and_of_several_one_is_chosen(inline: Inline)
         sign(shown(), key=None)
     inline("access", "key", own_name(), "--no-passphrase")
     assert sign(shown(), key=None)
-    with pytest.raises(Refused):
+    with pytest.raises(Refused, match="there is no key carl in"):
         sign(shown(), key="carl")
 
 

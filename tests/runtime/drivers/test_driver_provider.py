@@ -42,7 +42,7 @@ async def test_an_operator_may_leave_the_major_version_away(stage: Stage) -> Non
     await settled(stage.provider(metadata={"isolation": "tenant"}))
     assert stage.node.operations.links.get("driven-mcp").segment == "driven-mcp@1"
     await settled(stage.provider(version="2.0.0"))
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFound, match="driven-mcp"):
         stage.node.operations.links.get("driven-mcp")
 
 
