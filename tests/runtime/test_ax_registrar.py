@@ -16,7 +16,7 @@ from interlock.protocol.ax.registration.codec import MESSAGE_BYTES_MAX
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.runtime.ax.connection import Visitor
 from interlock.runtime.ax.dial_back import DialBack
-from interlock.runtime.ax.memberships import Fittings
+from interlock.runtime.ax.membership_parts import Fittings
 from interlock.runtime.ax.ownership import Leases, Owners
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.base.clock import SystemClock

@@ -26,7 +26,7 @@ from interlock.store.ports import KeyValue, Unavailable
 class Fake:
     """A provider whose server is always there; `calls` keeps it from ending."""
 
-    def __init__(self, declared: Declared) -> None:
+    def __init__(self, declared: Declared, on_changed: Callable[[Any], None]) -> None:
         assert declared.driver is not None
         self.declared = declared
         self.driver = declared.driver
@@ -36,7 +36,7 @@ class Fake:
         self.bound: Mapping[str, Any] = {}
         self.listing: Listing | None = None
         self.problems: tuple[Problem, ...] = ()
-        self.on_changed: Callable[[Any], None] | None = None
+        self.on_changed = on_changed
         self.contract_ids = frozenset(one.id for one in declared.contracts.values())
         self.started = 0
         self.calls = asyncio.Event()
@@ -69,8 +69,8 @@ class House:
         self.told = asyncio.Event()
         self.registry = Registry(workspace.plan, self.memory, MACHINE, factory=self._make, take=self._take)
 
-    def _make(self, declared: Declared) -> Fake:
-        self.made.append(Fake(declared))
+    def _make(self, declared: Declared, on_changed: Callable[[Any], None]) -> Fake:
+        self.made.append(Fake(declared, on_changed))
         return self.made[-1]
 
     async def _take(self, table: ContractTable) -> None:
@@ -264,7 +264,6 @@ async def test_a_provider_that_offers_something_else_is_told_of_once_for_several
     provider = house.provider("files-mcp@1")
     count = len(house.tables)
     provider.contract_ids = frozenset()
-    assert provider.on_changed is not None
     for _ in range(5):
         provider.on_changed(provider)
     house.told.clear()

@@ -1,6 +1,7 @@
 """What a child says on its standard error: bytes in, the last lines out, fit to be printed on a terminal.
 
-It is kept for people and never parsed. The owner of the secrets in it sets `redact`, through which every line goes.
+It is kept for people and never parsed. Where secrets may be in it, every line goes through a function that takes
+them out.
 """
 
 import re
@@ -23,12 +24,17 @@ class StderrLine(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
+Redact = Callable[[bytes, bool], bytes]  # a line, and whether it was cut
+
+
 class StderrRing:
     """The last lines of a child's standard error. Holds at most `lines` x `line_bytes`; a longer line is cut."""
 
-    def __init__(self, lines: int = 500, line_bytes: int = 4096, *, now: Callable[[], float]) -> None:
-        """`now` gives wall-clock seconds."""
-        self.redact: Callable[[bytes, bool], bytes] | None = None  # a line, and whether it was cut
+    def __init__(
+        self, lines: int = 500, line_bytes: int = 4096, *, now: Callable[[], float], redact: Redact | None = None
+    ) -> None:
+        """`now` gives wall-clock seconds. Every line goes through `redact`."""
+        self._redact = redact
         self._now = now
         self._line_bytes = line_bytes
         self._kept: deque[tuple[float, bytes, int]] = deque(maxlen=lines)
@@ -64,7 +70,7 @@ class StderrRing:
         kept = list(self._kept)
         if self._began is not None:
             line = bytes(self._unfinished)
-            kept.append((self._began, line if self.redact is None else self.redact(line, True), self._cut))
+            kept.append((self._began, line if self._redact is None else self._redact(line, True), self._cut))
         first = 0 if count is None else max(0, len(kept) - count)
         return [_make_line(*line) for line in kept[first:]]
 
@@ -84,7 +90,7 @@ class StderrRing:
     def _keep(self, at: float, line: bytes, cut: int) -> None:
         cut += max(0, len(line) - self._line_bytes)
         line = line[: self._line_bytes].removesuffix(b"\r")
-        self._kept.append((at, line if self.redact is None else self.redact(line, cut > 0), cut))
+        self._kept.append((at, line if self._redact is None else self._redact(line, cut > 0), cut))
 
 
 def _make_line(at: float, line: bytes, cut: int) -> StderrLine:

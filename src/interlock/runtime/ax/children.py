@@ -38,13 +38,20 @@ STARTED_BY_US: Final = "INTERLOCK_AX"  # how a subserver knows that its aggregat
 class _Life(Visitor):
     """One process, from its start to its end. A ChildSink, and the MessagePipe of its visit."""
 
-    def __init__(self, registrar: Registrar, guest: Guest, heartbeat_min_ms: int, stderr: StderrRing) -> None:
-        super().__init__(registrar, guest, transport="stdio", heartbeat_min_ms=heartbeat_min_ms)
+    def __init__(
+        self,
+        registrar: Registrar,
+        guest: Guest,
+        heartbeat_min_ms: int,
+        stderr: StderrRing,
+        on_registered: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__(registrar, guest, transport="stdio", heartbeat_min_ms=heartbeat_min_ms, stderr=stderr)
         self.over = asyncio.Event()
         self.reason = ""
         self.stderr = stderr
         self.child: Child | None = None
-        self.on_registered: Callable[[], object] = lambda: None
+        self._on_registered = on_registered
         self._stopping: asyncio.Task[None] | None = None
 
     def on_line(self, data: bytes) -> None:
@@ -80,9 +87,8 @@ class _Life(Visitor):
 
     def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
         keeper = super().keeper_for(parts)
-        keeper.stderr = self.stderr
         keeper.link.pid = self.child.pid if self.child is not None else None
-        self.on_registered()
+        self._on_registered()
         return keeper
 
     async def stop(self) -> None:
@@ -142,8 +148,13 @@ class Nursery:
         attempts = 0
         while True:
             began = self._workshop.clock.now()
-            life = _Life(self._registrar, guest, self._plan.ax.heartbeat_min_ms, stderr)
-            life.on_registered = lambda: self.waiting.pop(child.segment, None)
+            life = _Life(
+                self._registrar,
+                guest,
+                self._plan.ax.heartbeat_min_ms,
+                stderr,
+                on_registered=lambda: self.waiting.pop(child.segment, None),
+            )
             known = self.waiting.get(child.segment)
             self._note(child, "connecting", known.reason if known is not None else "it has not registered yet")
             try:

@@ -10,6 +10,7 @@ import secrets
 from typing import Final
 
 from interlock.net.message_pipe import INTERNAL, POLICY, MessagePipe
+from interlock.process.stderr import StderrRing
 from interlock.protocol.ax.errors import (
     AUTHORITY_CONFLICT,
     AUTHORITY_UNVERIFIED,
@@ -58,10 +59,20 @@ _FIRST: Final = "the first message on this link must be the request mcpax/regist
 class Visitor:
     """A MessageSink, and the Way of its registration."""
 
-    def __init__(self, registrar: Registrar, guest: Guest, *, transport: str, heartbeat_min_ms: int) -> None:
+    def __init__(
+        self,
+        registrar: Registrar,
+        guest: Guest,
+        *,
+        transport: str,
+        heartbeat_min_ms: int,
+        stderr: StderrRing | None = None,
+    ) -> None:
+        """`stderr`: of a subserver that was started here."""
         self.guest = guest
         self.transport = transport
         self._registrar = registrar
+        self._stderr = stderr
         self._minimum_ms = heartbeat_min_ms
         self._id = secrets.token_hex(8)
         self._pipe: MessagePipe | None = None
@@ -176,7 +187,7 @@ class Visitor:
     def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
         if self._pipe is None:
             raise RuntimeError("a visitor registers only after it began")
-        keeper = RegisteredKeeper(parts)
+        keeper = RegisteredKeeper(parts, self._stderr)
         link = self._link = keeper.link
         link.pipe = SocketPipe(link, self._pipe)
         return keeper

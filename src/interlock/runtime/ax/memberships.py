@@ -10,24 +10,19 @@ import logging
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Protocol, assert_never
-
-import msgspec
+from typing import Final, assert_never
 
 from interlock.config.plan import AccessRule, Plan
 from interlock.net.message_pipe import GOING_AWAY, NORMAL, POLICY
-from interlock.protocol.ax.budget import Limits
-from interlock.protocol.ax.hop_metadata import Offer
 from interlock.protocol.ax.messages import (
     DEREGISTER,
     HEARTBEAT_MS,
     REGISTER,
     SUBSERVER_LOST,
-    Parent,
     Register,
 )
 from interlock.protocol.ax.names import Withheld
-from interlock.protocol.ax.notifications import Drops, Notice, NoticeGate, lost_notice, refused_notice
+from interlock.protocol.ax.notifications import Drops, Notice, lost_notice, refused_notice
 from interlock.protocol.ax.registration.registrations import Registrations
 from interlock.protocol.ax.registration.sessions import (
     Ended,
@@ -37,7 +32,6 @@ from interlock.protocol.ax.registration.sessions import (
     Lost,
     Policy,
     Recovered,
-    Session,
     SubtreeChanged,
     Suspected,
     Vanished,
@@ -45,21 +39,15 @@ from interlock.protocol.ax.registration.sessions import (
 from interlock.protocol.jsonrpc.codec import encode_notification
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request
-from interlock.runtime.audience import Audience
+from interlock.runtime.ax.membership_parts import Fittings, Way
 from interlock.runtime.ax.own_tools import own_shelf
 from interlock.runtime.ax.ownership import Leases
+from interlock.runtime.ax.registered_links import RegisteredLinks
 from interlock.runtime.base.background import BackgroundTasks
-from interlock.runtime.base.clock import Clock, rfc3339
-from interlock.runtime.base.feed import Feed
+from interlock.runtime.base.clock import rfc3339
 from interlock.runtime.base.link_state import LinkState
-from interlock.runtime.base.recorder import Recorder
-from interlock.runtime.base.refusal_log import Refusals
-from interlock.runtime.calls.budgets import Account, Budgets
-from interlock.runtime.catalog.catalog import Catalog
-from interlock.runtime.links.connector import Workshop
-from interlock.runtime.links.keeper import STOP_S, Keeper
+from interlock.runtime.links.keeper import STOP_S
 from interlock.runtime.links.link import Link
-from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listing import Listing
 from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts
 from interlock.runtime.trust.registrant import Guest
@@ -73,21 +61,6 @@ SUPERSEDED: Final = 4409  # SURFACE 4: another took its place
 _CLOSE_CODES: Final[Mapping[EndReason, int]] = {"deregistered": NORMAL, "superseded": SUPERSEDED}
 
 
-class Way(Protocol):
-    """The connection a registrant came by."""
-
-    transport: str
-    guest: Guest
-
-    async def ask_parent(self) -> Parent | Fault | None:
-        """None: it has none, or knows no such question."""
-
-    def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
-        """The keeper, and with it the link, which has its pipe."""
-
-    def close(self, code: int, reason: str) -> None: ...
-
-
 class _Member:
     """A segment that is taken, on this side."""
 
@@ -96,22 +69,6 @@ class _Member:
         self.way = way
         self.told_refused: tuple[Withheld, ...] = ()
         self.renewing = False
-
-
-class Fittings(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the node that registrations meet."""
-
-    clock: Clock
-    workshop: Workshop
-    catalog: Catalog
-    keepers: dict[str, Keeper]
-    audience: Audience
-    link_events: LinkEvents
-    recorder: Recorder
-    budgets: Budgets
-    refusals: Refusals
-    subtree: Feed[tuple[str, ...]]  # the aggregators below us; our own parents are told (5.3)
-    leases: Leases | None = None  # only in a store that aggregators share (13.4)
 
 
 class Members(ABC):
@@ -124,6 +81,7 @@ class Members(ABC):
         )
         self.engine = Registrations(aggregator_id, plan.ax.tree, policy)
         self.drops = Drops()
+        self._links = RegisteredLinks(plan, fittings.clock, self.drops)
         self._subtree = fittings.subtree
         self._plan = plan
         self._clock = fittings.clock
@@ -195,7 +153,7 @@ class Members(ABC):
             self._show_own_tool()
         keeper = way.keeper_for(
             RegistrationParts(
-                make_link=lambda events: self._make_link(session, way, events),
+                make_link=lambda events: self._links.make(session, way, events, self),
                 workshop=self._workshop,
                 stock=self._stock,
                 events=self._link_events,
@@ -206,39 +164,11 @@ class Members(ABC):
         self._keepers[session.segment] = keeper
         log.info("link %s: registered by %s", session.segment, session.peer.principal)
 
-    def _make_link(self, session: Session, way: Way, events: LinkEvents) -> RegisteredLink:
-        link = RegisteredLink(
-            session,
-            events,
-            self,
-            self._clock,
-            transport=way.transport,
-            offer=self._offer(session, way),
-            gate=NoticeGate(
-                session.segment, self.drops, per_s=self._plan.ax.notify_per_s, buffer_max=self._plan.ax.notify_buffer
-            ),
-            vendor_meta=self._plan.mcp.meta_pass == "vendor",  # noqa: S105  (a choice, not a password)
-        )
-        declared = Limits(**session.peer.budget)
-        if not declared.is_unlimited:
-            link.account = Account("subserver", declared, self._clock.now())
-        return link
-
     def _show_own_tool(self) -> None:
         """From the first subserver on: without one there is nothing to count."""
         if not self._own_tool_shown:
             self._own_tool_shown = True
             self._catalog.place(own_shelf(self.drops, self._plan.ax.root_segment, self._link_events, self._clock))
-
-    def _offer(self, session: Session, way: Way) -> Offer:
-        return Offer(
-            kind="aggregator" if session.register.is_aggregator else "leaf",
-            proved=session.peer.proved,
-            scope=session.auth_scope,
-            link_latency_ms=way.guest.rule.link_latency_ms if way.guest.rule is not None else 0.0,
-            transport=session.register.transport_class,
-            session=session.session_id,
-        )
 
     def _suspect(self, event: Suspected) -> None:
         member = self._members[event.session.session_id]

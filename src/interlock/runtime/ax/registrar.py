@@ -39,7 +39,8 @@ from interlock.protocol.ax.registration.sessions import (
 from interlock.protocol.jsonrpc.codec import encode_fault, encode_result
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request
-from interlock.runtime.ax.memberships import Fittings, Members, Way
+from interlock.runtime.ax.membership_parts import Fittings, Way
+from interlock.runtime.ax.memberships import Members
 from interlock.runtime.ax.own_tools import NAME as OWN_TOOL
 from interlock.runtime.ax.ownership import Owners
 from interlock.runtime.links.registered import RegisteredLink

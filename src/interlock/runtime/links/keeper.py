@@ -96,6 +96,7 @@ class Keeper(LinkEvents):
         stock: StockCatalog,
         events: LinkEvents,
         holder: Holder | None = None,
+        stderr: StderrRing | None = None,
     ) -> None:
         """`events`: the node's, which hear what is not for the keeper. `holder`: has the token for a server that may
         want one."""
@@ -106,7 +107,7 @@ class Keeper(LinkEvents):
         self.listed_at = dict.fromkeys(LISTS_OF, 0.0)  # when each kind of list was last read, or could not be
         self.list_hint_s: float | None = None  # how long the server says they last, unless it announces changes
         self.settled = asyncio.Event()  # the first attempt has ended, well or not
-        self.stderr = StderrRing(now=workshop.clock.wall)
+        self.stderr = stderr or StderrRing(now=workshop.clock.wall)
         refresh_all = weakref.WeakMethod(self._refresh_all)  # else what is listed would wait for the collector
         self.subscriptions = Subscriptions(link, lambda: (refresh := refresh_all()) and refresh())
         self.task_listening = TaskListening(link)

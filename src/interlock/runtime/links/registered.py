@@ -16,6 +16,7 @@ from msgspec import Raw
 
 from interlock.config.plan import Dial, ServerPlan
 from interlock.net.message_pipe import GOING_AWAY, MessagePipe
+from interlock.process.stderr import StderrRing
 from interlock.protocol.ax.hop_metadata import Offer
 from interlock.protocol.ax.messages import DEREGISTER, HEARTBEAT
 from interlock.protocol.ax.notifications import Notice, NoticeGate, Overflow, Release, overflow, prefix
@@ -38,6 +39,7 @@ from interlock.protocol.mcp.methods import (
 )
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.link_state import LinkState
+from interlock.runtime.calls.budgets import Account
 from interlock.runtime.calls.call import Call, Pending
 from interlock.runtime.calls.guard import Admitted
 from interlock.runtime.links.connector import ConnectFailed, Connector, Workshop
@@ -95,10 +97,12 @@ class RegisteredLink(Link):
         offer: Offer,
         gate: NoticeGate,
         vendor_meta: bool,
+        account: Account | None = None,
     ) -> None:
         plan = ServerPlan(segment=session.segment, reach=Dial(url=session.register.endpoint or ""))
         super().__init__(plan, events, clock, vendor_meta=vendor_meta, offer=offer)
         self.kind = offer.kind
+        self.account = account
         self.transport = transport
         self.registration = session
         self.registered_wall = clock.wall()
@@ -250,8 +254,9 @@ class RegisteredKeeper(Keeper):
 
     link: RegisteredLink
 
-    def __init__(self, parts: RegistrationParts) -> None:
-        super().__init__(parts.make_link, parts.workshop, parts.stock, parts.events)
+    def __init__(self, parts: RegistrationParts, stderr: StderrRing | None = None) -> None:
+        """`stderr`: of a subserver that was started here."""
+        super().__init__(parts.make_link, parts.workshop, parts.stock, parts.events, stderr=stderr)
         self._registrar = parts.registrar
         self._connector: Any = _Accepted(self.link, parts.workshop, self.stderr, self._loss)
         self.hanging_up: asyncio.Task[None] | None = None  # after `cut`, where the node has something to close

@@ -6,7 +6,7 @@ from pathlib import Path
 from interlock.config.plan import Plan
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.runtime.ax.children import Nursery
-from interlock.runtime.ax.memberships import Fittings
+from interlock.runtime.ax.membership_parts import Fittings
 from interlock.runtime.ax.ownership import Leases, Owners
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.base.feed import Feed

@@ -131,7 +131,6 @@ class Bench:
         driver = declared.driver
         assert driver is not None  # noqa: S101  (only a driver that was read is stood up)
         once = msgspec.structs.replace(driver, connection=msgspec.structs.replace(driver.connection, max_retries=0))
-        provider = self._make(msgspec.structs.replace(declared, driver=once))
         told: list[str] = []
         self._denied.clear()
 
@@ -141,7 +140,7 @@ class Bench:
                 told.append(text)
                 say(text)
 
-        provider.on_step = on_step
+        provider = self._make(msgspec.structs.replace(declared, driver=once), on_step=on_step)
         provider.start()
         try:
             await provider.settled.wait()
@@ -159,7 +158,6 @@ class Bench:
                 denied=tuple(dict.fromkeys(self._denied)),
             )
         finally:
-            provider.on_step = None
             await provider.stop(at_once=True)
             await asyncio.sleep(0)  # the end of its tasks
 

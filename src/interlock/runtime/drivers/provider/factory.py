@@ -15,7 +15,7 @@ from interlock.runtime.drivers.install.locks import Locks
 from interlock.runtime.drivers.install.outcome import Installed, InstallFailed
 from interlock.runtime.drivers.install.version_check import install_checked
 from interlock.runtime.drivers.provider.environment import Shop
-from interlock.runtime.drivers.provider.provider import DriverProvider
+from interlock.runtime.drivers.provider.provider import DriverProvider, OnChanged, OnStep
 from interlock.runtime.drivers.provider.server_plan import compiled
 from interlock.runtime.drivers.secrets.vault import Vault
 from interlock.runtime.drivers.workspace.declaration import Declared
@@ -67,7 +67,9 @@ class Providing:
             vendor_meta=first.mcp.meta_pass == "vendor",  # noqa: S105  (a choice, not a password)
         )
 
-    def __call__(self, declared: Declared) -> DriverProvider:
+    def __call__(
+        self, declared: Declared, on_changed: OnChanged | None = None, on_step: OnStep | None = None
+    ) -> DriverProvider:
         if declared.driver is None:
             raise ValueError(f"{declared.key} is not fit to run")
         shop = self._shop.with_plan(self._plan().drivers)
@@ -81,6 +83,8 @@ class Providing:
             inventory=declared.secrets,
             own_secrets=declared.bound_secrets,
             seal=Seal(declared.root, declared.folder, declared.files) if declared.files else None,
+            on_changed=on_changed,
+            on_step=on_step,
         )
 
     async def _install(self, driver: Driver, folder: Path, say: Callable[[str], None]) -> Installed | InstallFailed:

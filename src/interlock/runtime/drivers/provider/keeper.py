@@ -13,6 +13,7 @@ from typing import Final
 
 from msgspec import Raw
 
+from interlock.process.stderr import Redact, StderrRing
 from interlock.protocol.drivers.model import Driver
 from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, Fault
 from interlock.protocol.jsonrpc.messages import Request
@@ -63,11 +64,13 @@ class DriverKeeper(Keeper):
         on_restarted: Callable[[], None],
         serves: Callable[[], int],
         seal: Seal | None = None,
+        redact: Redact | None = None,
     ) -> None:
         """`starts`: how many servers may be starting at one time. `on_up`: it is there, and its lists were looked at.
         `on_fallen`: a series of attempts was in vain. `on_restarted`: somebody wants it started anew. `serves`: how
-        many contracts."""
-        super().__init__(make_link, workshop, stock, events, holder)
+        many contracts. `redact`: takes the secrets out of what the server writes to stderr."""
+        stderr = StderrRing(now=workshop.clock.wall, redact=redact)
+        super().__init__(make_link, workshop, stock, events, holder, stderr)
         self._may_ask = bool(driver.interlock.client_capabilities)  # the server was offered to ask the client of a call
         self.reads = lists_of(driver)
         self.fell = asyncio.Event()

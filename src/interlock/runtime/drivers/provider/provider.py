@@ -7,47 +7,39 @@ why, and leases of its server's link. Whether it is the one to serve a call is n
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from interlock.config.plan import Dial
-from interlock.net.tls import trusting_context
 from interlock.operator_api.drivers import RunningServer
-from interlock.process.launch import ChildStartFailed
 from interlock.protocol.drivers.binding.match import Bound
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.files.driver import ENTRY
 from interlock.protocol.drivers.model import Binding, Contract, Docker, Driver, Problem, Remote, Secret
-from interlock.protocol.drivers.selection.login_expiry import maybe_detector
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.calls.caller import Caller
 from interlock.runtime.drivers.install.containers import ContainerRefused, remove_left
-from interlock.runtime.drivers.install.install import with_another_port
 from interlock.runtime.drivers.install.outcome import Installed
 from interlock.runtime.drivers.interfaces import UNHEALTHY, DriverState, Hooks
 from interlock.runtime.drivers.provider.contract_check import Verdict, check, greeting_warnings
 from interlock.runtime.drivers.provider.environment import Shop
 from interlock.runtime.drivers.provider.health_schedule import Checkup
-from interlock.runtime.drivers.provider.hook_process import HookFailed, HookPlan, HookProcess
-from interlock.runtime.drivers.provider.hooks import DriverHooks, load_hooks
+from interlock.runtime.drivers.provider.hook_loader import HookLoader
+from interlock.runtime.drivers.provider.hooks import DriverHooks
 from interlock.runtime.drivers.provider.keeper import DriverKeeper
-from interlock.runtime.drivers.provider.link import DriverLink
+from interlock.runtime.drivers.provider.keeper_factory import KeeperFactory
 from interlock.runtime.drivers.provider.login_refresh import Refreshing, maybe_refreshing
-from interlock.runtime.drivers.provider.server_plan import HOMES, DeclaredEras, compiled, manner_of, may_be_oauth
+from interlock.runtime.drivers.provider.server_plan import DeclaredEras, manner_of, with_own_authority
 from interlock.runtime.drivers.provider.snapshots import Snapshot, Snapshots, about
 from interlock.runtime.drivers.provider.tenant_processes import Instance, InstanceLease, Instances
 from interlock.runtime.drivers.secrets.logins import Logins
 from interlock.runtime.drivers.secrets.missing_credentials import code_of, lacks_of, login_words
-from interlock.runtime.drivers.secrets.vault import DriverRevealer
 from interlock.runtime.drivers.workspace.tamper_check import Seal
 from interlock.runtime.links.handshake import UNSUPPORTED
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
-from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.drivers")
@@ -56,6 +48,9 @@ INSTALL_AGAIN_S: Final = 60.0
 INSTALL_AGAIN_MAX_S: Final = 3600.0
 ACQUIRE_S: Final = 30.0
 LAST_WORDS: Final = 5  # lines of stderr that are shown with the driver
+
+OnChanged = Callable[["DriverProvider"], None]
+OnStep = Callable[[DriverState, str | None], None]
 
 _SERVES: Final = frozenset((DriverState.READY, DriverState.PARTIAL))
 
@@ -73,10 +68,13 @@ class DriverProvider:
         own_secrets: Collection[str],
         files: Mapping[str, str] | None = None,
         seal: Seal | None = None,
+        on_changed: "OnChanged | None" = None,
+        on_step: OnStep | None = None,
     ) -> None:
         """`contracts`: of each binding, by its place in implements[]. `digest`: of the folder as it is trusted, and
         `files`: of each file in it. `inventory`: its secrets by the NAME it uses; `own_secrets`: slugs that its own
-        SECRETS.md lets it have. `seal`: says whether the folder is still the trusted one."""
+        SECRETS.md lets it have. `seal`: says whether the folder is still the trusted one. `on_changed`: what it offers;
+        not how it stands. `on_step`: how it stands, with the reason."""
         self.driver = driver
         self.state = DriverState.INSTALLING
         self.code: str | None = None
@@ -95,15 +93,24 @@ class DriverProvider:
         self._digest = digest
         self._folder = folder
         self._loaded: DriverHooks | None = None  # of its driver.py
-        self._hooking = self._make_hooking(files) if files and ENTRY in files else None
+        has_hooks = files is not None and ENTRY in files
+        self._hook_loader = HookLoader(driver, self.bindings, shop, folder, files or {}) if has_hooks else None
         self._inventory = inventory
-        self._own_secrets = own_secrets
-        self._seal = seal
+        self._keepers = KeeperFactory(
+            driver,
+            shop,
+            self,
+            folder=folder,
+            inventory=inventory,
+            own_secrets=own_secrets,
+            contracts=tuple(self.bindings),
+            seal=seal,
+        )
         slugs = [inventory[name].slug for name in driver.secret_names if name in inventory]
         self._logins = Logins(shop.kv, shop.vault, driver, slugs)
         self._login_tasks = BackgroundTasks()
-        self.on_changed: Callable[[DriverProvider], None] | None = None  # what it offers; not how it stands
-        self.on_step: Callable[[DriverState, str | None], None] | None = None  # how it stands, with the reason
+        self._on_changed = on_changed
+        self._on_step = on_step
         self._snapshots = Snapshots(shop.kv, shop.workshop.clock, driver.key)
         self._checked: tuple[bytes, Verdict] | None = None  # the digest of a list, and what was found
         self._judged: tuple[DriverState, str | None, str | None] = (DriverState.READY, None, None)
@@ -129,16 +136,16 @@ class DriverProvider:
             await asyncio.wait((self._task,))
         if self._checkup is not None:
             await self._checkup.stop()
-        if self._hooking is not None and at_once:
-            await self._hooking.stop()
+        if self._hook_loader is not None and at_once:
+            await self._hook_loader.stop()
         await self._login_tasks.close()
         if self._instances is not None:
             if not at_once:
                 await self._instances.unlent(self._longest_s)
             instances, self._instances = self._instances, None  # who comes now is refused, and starts nothing
             await instances.stop()
-        if self._hooking is not None:
-            await self._hooking.stop()
+        if self._hook_loader is not None:
+            await self._hook_loader.stop()
         if isinstance(self.driver.server, Docker) and self.installed is not None:
             await self._remove_containers(self.installed)
 
@@ -151,13 +158,10 @@ class DriverProvider:
 
     async def _begin(self) -> None:
         try:
-            if self._hooking is not None and not await self._load(self._hooking):
+            if self._hook_loader is not None and not await self._load(self._hook_loader):
                 return
             self.installed = await self._install()
-            ca_file = self._shop.plan.ca_file
-            if ca_file is not None and isinstance(self.driver.server, Remote):
-                tls = await asyncio.to_thread(trusting_context, ca_file)
-                self._workshop = msgspec.structs.replace(self._workshop, tls=tls)
+            self._workshop = await with_own_authority(self._workshop, self.driver, self._shop.plan.ca_file)
             self._instances = self._make_instances(self.installed)
             primary = self._instances.make(None)
             self._checkup = self._make_checkup(self.installed, primary.keeper)
@@ -206,38 +210,23 @@ class DriverProvider:
             await asyncio.sleep(again_s)
             again_s = min(INSTALL_AGAIN_MAX_S, again_s * 2)
 
-    def _make_hooking(self, files: Mapping[str, str]) -> HookProcess:
-        driver, shop = self.driver, self._shop
-        plan = HookPlan(
-            name=driver.key,
-            folder=self._folder.absolute(),
-            home=shop.data / HOMES / "_hooks" / driver.key,
-            digests=files,
-            may_do_without=shop.plan.sandbox.get(driver.id) == "off",
-        )
-        return HookProcess(plan, shop.workshop)
-
-    async def _load(self, hooking: HookProcess) -> bool:
+    async def _load(self, loader: HookLoader) -> bool:
         """Its driver.py. False: it does not fit, and the driver is not started."""
         again_s = INSTALL_AGAIN_S
-        while True:
-            try:
-                async with self._shop.starts:
-                    self.hooks = self._loaded = await load_hooks(self.driver, self.bindings, self._folder, hooking)
-                return True
-            except HookFailed as failed:
-                message, hint = f"{ENTRY}: {failed}", f"mend {ENTRY}"
-                self.problems = (self.driver.places.problem("", failed.code, message, hint),)
-                self._stand(DriverState.REJECTED, failed.code, message)
+        while not isinstance(loaded := await loader.load(), DriverHooks):
+            if loaded.is_final:
+                problem = self.driver.places.problem("", loaded.code, loaded.message, f"mend {ENTRY}")
+                self.problems = (problem,)
+                self._stand(DriverState.REJECTED, loaded.code, loaded.message)
                 self.settled.set()
-                await hooking.stop()
+                await loader.stop()
                 return False
-            except (SandboxFailed, ChildStartFailed) as failed:
-                code = failed.code if isinstance(failed, SandboxFailed) else "tool_unavailable"
-                self._stand(DriverState.UNAVAILABLE, code, f"{ENTRY}: {failed}")
-                self.settled.set()
+            self._stand(DriverState.UNAVAILABLE, loaded.code, loaded.message)
+            self.settled.set()
             await asyncio.sleep(again_s)
             again_s = min(INSTALL_AGAIN_MAX_S, again_s * 2)
+        self.hooks = self._loaded = loaded
+        return True
 
     def _say_progress(self, text: str) -> None:
         self._stand(DriverState.INSTALLING, None, text)
@@ -247,7 +236,7 @@ class DriverProvider:
         idle_ms = driver.interlock.idle_timeout_ms
         idle_s = shop.plan.idle_timeout_s if idle_ms is None else idle_ms / 1000
         return Instances(
-            partial(self._keeper, installed),
+            lambda who: self._keepers.make(installed, self._workshop, who),
             shop.keepers,
             shop.workshop.clock,
             most=driver.interlock.max_processes,
@@ -261,50 +250,15 @@ class DriverProvider:
             self.driver, installed, keeper, plan=shop.plan, workshop=shop.workshop, on_outcome=self._on_health
         )
 
-    def _keeper(self, installed: Installed, who: str | None) -> DriverKeeper:
-        shop, driver = self._shop, self.driver
-        plan = compiled(
-            driver,
-            installed if who is None else with_another_port(installed),
-            folder=self._folder,
-            data=shop.data,
-            who=who,
-            is_sandboxed=shop.plan.sandbox.get(driver.id) != "off",
-        )
-        contracts = tuple(self.bindings)
-        revealer = DriverRevealer(shop.vault, driver, self._inventory, self._own_secrets, contracts, who)
-        holder = None
-        if isinstance(plan.reach, Dial) and may_be_oauth(driver):
-            holder = shop.holder_for(plan.segment, plan.reach, revealer)
-        keeper = DriverKeeper(
-            lambda events: DriverLink(
-                plan,
-                events,
-                shop.workshop.clock,
-                vendor_meta=shop.vendor_meta,
-                revealer=revealer,
-                redacts_results=driver.interlock.redact_results,
-                detector=maybe_detector(driver),
-                on_expired=lambda reason: self._expire(who, reason),
-            ),
-            msgspec.structs.replace(self._workshop, revealer=revealer),
-            lambda link, listing: self._take(link, who, listing),
-            shop.link_events,
-            holder,
-            driver=driver,
-            starts=shop.starts,
-            on_up=self.settled.set,
-            on_fallen=lambda: self._fell(who),
-            on_restarted=lambda: self._on_restarted(who),
-            serves=lambda: len(self.contract_ids),
-            seal=self._seal,
-        )
-        keeper.stderr.redact = lambda line, cut: (revealer.redactor.cut if cut else revealer.redactor.redacted)(line)
-        return keeper
+    # What its servers say (ServerEvents)
 
-    # What its server says
+    def on_up(self) -> None:
+        self.settled.set()
 
-    async def _take(self, link: Link, who: str | None, listing: Listing | None) -> None:
+    def serves(self) -> int:
+        return len(self.contract_ids)
+
+    async def on_listing(self, link: Link, who: str | None, listing: Listing | None) -> None:
         """One of its processes listed its tools, for the first time or again."""
         instances = self._instances
         instance = instances.maybe(who) if instances is not None else None
@@ -370,7 +324,7 @@ class DriverProvider:
             for each in notes
         )
 
-    def _fell(self, who: str | None) -> None:
+    def on_fallen(self, who: str | None) -> None:
         """A series of attempts was in vain. A tenant's own trouble is nobody else's."""
         instance = self._instances.maybe(who) if self._instances is not None else None
         if instance is None or who is not None:
@@ -406,7 +360,7 @@ class DriverProvider:
             self.contract_ids = frozenset(self.bindings)
             self._tell()
 
-    def _expire(self, who: str | None, reason: str) -> None:
+    def on_expired(self, who: str | None, reason: str) -> None:
         """AIP-30.auth-2: once; the server is not asked again before a secret, or the login, is another."""
         if self._logins.maybe_expired(who) is not None or self._instances is None:
             return
@@ -424,7 +378,7 @@ class DriverProvider:
         async with instances.drained(instance, self._longest_s):
             instances.rest(instance)
 
-    def _on_restarted(self, who: str | None) -> None:
+    def on_restarted(self, who: str | None) -> None:
         if self._logins.renew(who):
             self._begin_task(self._logins.keep(who))
 
@@ -436,7 +390,7 @@ class DriverProvider:
         if instances is None or not set(names) & {*self.driver.secret_names}:
             return ()
         for who in self._logins.expired:
-            self._on_restarted(who)
+            self.on_restarted(who)
         concerned = [one for one in instances.all if one.keeper.link.standing.state is not LinkState.ASLEEP]
         if self.state is DriverState.UNAUTHED and (primary := instances.maybe(None)) and primary not in concerned:
             concerned.append(primary)
@@ -461,13 +415,13 @@ class DriverProvider:
     def _stand(self, state: DriverState, code: str | None, reason: str | None) -> None:
         if (state, code, reason) != (self.state, self.code, self.reason):
             self.state, self.code, self.reason = state, code, reason
-            if self.on_step is not None:
-                self.on_step(state, reason)
+            if self._on_step is not None:
+                self._on_step(state, reason)
             log.info("driver %s: %s%s", self.driver.key, state.value, f" ({reason})" if reason else "")
 
     def _tell(self) -> None:
-        if self.on_changed is not None:
-            self.on_changed(self)
+        if self._on_changed is not None:
+            self._on_changed(self)
 
     # Health
 

@@ -4,6 +4,7 @@ Secrets stay placeholders: they are revealed when the server is started, and nob
 goes in (AIP-security-8).
 """
 
+import asyncio
 import os
 from collections.abc import Callable
 from hashlib import sha256
@@ -11,13 +12,16 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+import msgspec
+
 from interlock.config.plan import Dial, OAuthPlan, SandboxPlan, ServerPlan, Spawn
+from interlock.net.tls import trusting_context
 from interlock.protocol.drivers.files.runner_block import runner_limits
 from interlock.protocol.drivers.model import Docker, Driver, FileAccess, Network, Remote, RemoteAuth, Sandbox
 from interlock.protocol.mcp.eras import LEGACY_VERSIONS, Era
 from interlock.runtime.drivers.install.install import with_another_port
 from interlock.runtime.drivers.install.outcome import Installed
-from interlock.runtime.links.connector import Eras
+from interlock.runtime.links.connector import Eras, Workshop
 from interlock.runtime.links.handshake import LEGACY_CAPABILITIES, Manner
 
 HOMES: Final = "homes"
@@ -91,6 +95,13 @@ class DeclaredEras:
 
     def put(self, server: str, era: Era) -> None:
         self._eras.put(self._key, era)
+
+
+async def with_own_authority(workshop: Workshop, driver: Driver, ca_file: Path | None) -> Workshop:
+    """A remote server may have a certificate of drivers.ca_file. Raises OSError."""
+    if ca_file is None or not isinstance(driver.server, Remote):
+        return workshop
+    return msgspec.structs.replace(workshop, tls=await asyncio.to_thread(trusting_context, ca_file))
 
 
 def _brief(who: str) -> str:

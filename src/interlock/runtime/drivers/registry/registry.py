@@ -37,7 +37,6 @@ REST_MAX_S: Final = 1.0
 class Running(Provider, Protocol):
     """A provider with its life: `stop` ends when the calls it lent a link for have ended, unless `at_once`."""
 
-    on_changed: Callable[[Any], None] | None
     settled: asyncio.Event  # the first verdict is there
 
     def running(self) -> RunningServer:
@@ -51,7 +50,8 @@ class Running(Provider, Protocol):
     async def stop(self, *, at_once: bool = False) -> None: ...
 
 
-Factory = Callable[[Declared], Running]
+OnChanged = Callable[[Any], None]  # a provider offers something else
+Factory = Callable[[Declared, OnChanged], Running]
 Take = Callable[[ContractTable], Awaitable[None]]
 
 
@@ -148,8 +148,7 @@ class Registry:
                 continue
             if key in self._kept:
                 self._leave(key)
-            provider = factory(wanted[key])
-            provider.on_changed = self._on_changed
+            provider = factory(wanted[key], self._on_changed)
             self._kept[key] = _Kept(provider, made_of[key])
             provider.start()
         await self.publish(anyway=False)
@@ -158,7 +157,6 @@ class Registry:
 
     def _leave(self, key: str, *, at_once: bool = False) -> None:
         provider = self._kept.pop(key).provider
-        provider.on_changed = None
         self._leaving.begin(provider.stop(at_once=at_once), f"stopping driver {key}")
 
     async def all_left(self) -> None:
@@ -177,7 +175,9 @@ class Registry:
     # What the contract side is told
 
     def _on_changed(self, provider: Running) -> None:
-        """Several changes that come together are told once."""
+        """Several changes that come together are told once; those of a provider that was replaced are not."""
+        if not any(kept.provider is provider for kept in self._kept.values()):
+            return
         self._stale = True
         if self._publishing is None or self._publishing.done():
             loop = asyncio.get_running_loop()

@@ -1,0 +1,52 @@
+"""What registrations meet: the parts of the node they need, and the way a subserver came."""
+
+from typing import Protocol
+
+import msgspec
+
+from interlock.protocol.ax.messages import Parent
+from interlock.protocol.jsonrpc.errors import Fault
+from interlock.runtime.audience import Audience
+from interlock.runtime.ax.ownership import Leases
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.base.feed import Feed
+from interlock.runtime.base.recorder import Recorder
+from interlock.runtime.base.refusal_log import Refusals
+from interlock.runtime.calls.budgets import Budgets
+from interlock.runtime.catalog.catalog import Catalog
+from interlock.runtime.links.connector import Workshop
+from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.link_events import LinkEvents
+from interlock.runtime.links.registered import RegisteredKeeper, RegistrationParts
+from interlock.runtime.trust.registrant import Guest
+
+
+class Way(Protocol):
+    """The connection a registrant came by."""
+
+    transport: str
+    guest: Guest
+
+    async def ask_parent(self) -> Parent | Fault | None:
+        """None: it has none, or knows no such question."""
+
+    def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
+        """The keeper, and with it the link, which has its pipe."""
+
+    def close(self, code: int, reason: str) -> None: ...
+
+
+class Fittings(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of the node that registrations meet."""
+
+    clock: Clock
+    workshop: Workshop
+    catalog: Catalog
+    keepers: dict[str, Keeper]
+    audience: Audience
+    link_events: LinkEvents
+    recorder: Recorder
+    budgets: Budgets
+    refusals: Refusals
+    subtree: Feed[tuple[str, ...]]  # the aggregators below us; our own parents are told (5.3)
+    leases: Leases | None = None  # only in a store that aggregators share (13.4)

@@ -1,0 +1,47 @@
+"""Makes the links of subservers that register: what each offers, its budget, and the gate of its notices."""
+
+from interlock.config.plan import Plan
+from interlock.protocol.ax.budget import Limits
+from interlock.protocol.ax.hop_metadata import Offer
+from interlock.protocol.ax.notifications import Drops, NoticeGate
+from interlock.protocol.ax.registration.sessions import Session
+from interlock.runtime.ax.membership_parts import Way
+from interlock.runtime.base.clock import Clock
+from interlock.runtime.calls.budgets import Account
+from interlock.runtime.links.link_events import LinkEvents
+from interlock.runtime.links.registered import RegisteredLink, RegistrationEvents
+
+
+class RegisteredLinks:
+    def __init__(self, plan: Plan, clock: Clock, drops: Drops) -> None:
+        self._plan = plan
+        self._clock = clock
+        self._drops = drops
+
+    def make(self, session: Session, way: Way, events: LinkEvents, registrar: RegistrationEvents) -> RegisteredLink:
+        declared = Limits(**session.peer.budget)
+        account = None if declared.is_unlimited else Account("subserver", declared, self._clock.now())
+        return RegisteredLink(
+            session,
+            events,
+            registrar,
+            self._clock,
+            transport=way.transport,
+            offer=_offer(session, way),
+            gate=NoticeGate(
+                session.segment, self._drops, per_s=self._plan.ax.notify_per_s, buffer_max=self._plan.ax.notify_buffer
+            ),
+            vendor_meta=self._plan.mcp.meta_pass == "vendor",  # noqa: S105  (a choice, not a password)
+            account=account,
+        )
+
+
+def _offer(session: Session, way: Way) -> Offer:
+    return Offer(
+        kind="aggregator" if session.register.is_aggregator else "leaf",
+        proved=session.peer.proved,
+        scope=session.auth_scope,
+        link_latency_ms=way.guest.rule.link_latency_ms if way.guest.rule is not None else 0.0,
+        transport=session.register.transport_class,
+        session=session.session_id,
+    )

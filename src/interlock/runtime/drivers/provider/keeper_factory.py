@@ -1,0 +1,105 @@
+"""Makes the keepers of a driver's servers: one for the driver, and one for each tenant or user where they are apart."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from interlock.config.plan import Dial
+from interlock.protocol.drivers.model import Driver, Secret
+from interlock.protocol.drivers.selection.login_expiry import maybe_detector
+from interlock.runtime.drivers.install.install import with_another_port
+from interlock.runtime.drivers.install.outcome import Installed
+from interlock.runtime.drivers.provider.environment import Shop
+from interlock.runtime.drivers.provider.keeper import DriverKeeper
+from interlock.runtime.drivers.provider.link import DriverLink
+from interlock.runtime.drivers.provider.server_plan import compiled, may_be_oauth
+from interlock.runtime.drivers.secrets.vault import DriverRevealer
+from interlock.runtime.drivers.workspace.tamper_check import Seal
+from interlock.runtime.links.connector import Workshop
+from interlock.runtime.links.link import Link
+from interlock.runtime.links.listing import Listing
+
+
+class ServerEvents(Protocol):
+    """What a driver is told of its servers; `who` is the tenant or user of one, None for the driver's own."""
+
+    async def on_listing(self, link: Link, who: str | None, listing: Listing | None) -> None: ...
+
+    def on_up(self) -> None:
+        """A server is there, and its lists were looked at."""
+
+    def on_fallen(self, who: str | None) -> None:
+        """A series of attempts was in vain."""
+
+    def on_restarted(self, who: str | None) -> None:
+        """Somebody wants it started anew."""
+
+    def on_expired(self, who: str | None, reason: str) -> None:
+        """The server says that its login has expired."""
+
+    def serves(self) -> int:
+        """How many contracts the driver serves now."""
+
+
+class KeeperFactory:
+    def __init__(
+        self,
+        driver: Driver,
+        shop: Shop,
+        events: ServerEvents,
+        *,
+        folder: Path,
+        inventory: Mapping[str, Secret],
+        own_secrets: Collection[str],
+        contracts: tuple[str, ...],
+        seal: Seal | None,
+    ) -> None:
+        self._driver = driver
+        self._shop = shop
+        self._events = events
+        self._folder = folder
+        self._inventory = inventory
+        self._own_secrets = own_secrets
+        self._contracts = contracts
+        self._seal = seal
+
+    def make(self, installed: Installed, workshop: Workshop, who: str | None) -> DriverKeeper:
+        shop, driver, events = self._shop, self._driver, self._events
+        plan = compiled(
+            driver,
+            installed if who is None else with_another_port(installed),
+            folder=self._folder,
+            data=shop.data,
+            who=who,
+            is_sandboxed=shop.plan.sandbox.get(driver.id) != "off",
+        )
+        revealer = DriverRevealer(shop.vault, driver, self._inventory, self._own_secrets, self._contracts, who)
+        holder = None
+        if isinstance(plan.reach, Dial) and may_be_oauth(driver):
+            holder = shop.holder_for(plan.segment, plan.reach, revealer)
+        return DriverKeeper(
+            lambda link_events: DriverLink(
+                plan,
+                link_events,
+                shop.workshop.clock,
+                vendor_meta=shop.vendor_meta,
+                revealer=revealer,
+                redacts_results=driver.interlock.redact_results,
+                detector=maybe_detector(driver),
+                on_expired=lambda reason: events.on_expired(who, reason),
+            ),
+            msgspec.structs.replace(workshop, revealer=revealer),
+            lambda link, listing: events.on_listing(link, who, listing),
+            shop.link_events,
+            holder,
+            driver=driver,
+            starts=shop.starts,
+            on_up=events.on_up,
+            on_fallen=lambda: events.on_fallen(who),
+            on_restarted=lambda: events.on_restarted(who),
+            serves=events.serves,
+            seal=self._seal,
+            redact=lambda line, cut: (revealer.redactor.cut if cut else revealer.redactor.redacted)(line),
+        )
