@@ -11,4 +11,5 @@ INPUT_GRACE_S = "interlock.process.child:INPUT_GRACE_S"
 PUBLIC_SWEEP_S = "interlock.runtime.fronts.public:SWEEP_S"
 REGISTER_WITHIN_S = "interlock.runtime.ax.connection:REGISTER_WITHIN_S"
 RESPAWN_WAIT_S = "interlock.runtime.dispatch.sender:RESPAWN_WAIT_S"
+SCRYPT_N = "interlock.keys.encrypted_pem:SCRYPT_N"  # half a second for each signature with a key under a passphrase
 TERM_GRACE_S = "interlock.process.child:TERM_GRACE_S"

@@ -17,6 +17,7 @@ USUAL = {  # what a user's node keeps to
     "PUBLIC_SWEEP_S": 1.0,
     "REGISTER_WITHIN_S": 10.0,
     "RESPAWN_WAIT_S": 5.0,
+    "SCRYPT_N": 2**17,
     "TERM_GRACE_S": 3.0,
 }
 

@@ -277,7 +277,7 @@ def test_at_the_end_of_a_token_its_streams_end_and_its_session_waits_for_a_newer
     corp: Authority, tmp_path: Path
 ) -> None:
     with protected_node(tmp_path, corp) as node:
-        bearer = f"Bearer {corp.token(exp=int(time.time()) - 30 + 4, sub='eve')}"  # the clocks may differ by 30 s
+        bearer = f"Bearer {corp.token(exp=int(time.time()) - 30 + 3, sub='eve')}"  # the clocks may differ by 30 s
         session = legacy_session(node, authorization=bearer)
         opening = (
             request("GET", "/mcp", {"authorization": bearer, "mcp-session-id": session}),

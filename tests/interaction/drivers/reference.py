@@ -81,6 +81,8 @@ def reference_node(folder: Path, names: Sequence[str] = SERVERS, extra: str = TR
         assert {key: (state(node, key)["state"], state(node, key)["reason"]) for key in keys} == dict.fromkeys(
             keys, ("ready", None)
         )
+        for name in names:  # a driver is ready a moment before its tools are listed
+            wait_for(lambda name=name: any(f"{name}." in tool["name"] for tool in node.admin("/admin/tools")["tools"]))
         yield node
 
 

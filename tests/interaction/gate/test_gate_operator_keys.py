@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import preloaded
+from tests.interaction import intervals
 from tests.interaction.gate.held import GATED, Client, Diary, gated_node
 from tests.interaction.harness import RunningNode
 
@@ -20,7 +22,7 @@ class Person:
     def __init__(self, home: Path) -> None:
         self.home = home
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ}
-        self.env = {**kept, "HOME": str(home)}
+        self.env = {**kept, "HOME": str(home), **preloaded.settings({intervals.SCRYPT_N: 2**12})}
 
     def run(self, node: RunningNode, *words: str, passphrase: str | None = PASSPHRASE) -> Any:
         given = {} if passphrase is None else {"INTERLOCK_PASSPHRASE": passphrase}
