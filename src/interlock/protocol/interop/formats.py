@@ -16,8 +16,9 @@ Format = Literal["json", "toml", "yaml"]
 BYTES_MAX: Final = 32 * 1024 * 1024  # ~/.claude.json keeps histories of whole projects
 TEXT_BYTES_MAX: Final = 2 * 1024 * 1024  # TOML and YAML are read by slower parsers
 
-_COMMENT: Final = re.compile(rb'("(?:[^"\\\n]|\\.)*+")|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
-_TRAILING: Final = re.compile(rb'("(?:[^"\\\n]|\\.)*+")|,(?=[ \t\r\n]*[}\]])', re.DOTALL)
+# A string that nothing ends is passed over whole: looked for anew at each of its quotes, it would take time by squares.
+_COMMENT: Final = re.compile(rb'("(?:[^"\\\n]|\\.)*+"?)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+_TRAILING: Final = re.compile(rb'("(?:[^"\\\n]|\\.)*+"?)|,(?=[ \t\r\n]*[}\]])', re.DOTALL)
 _NOT_SPACE: Final = re.compile(rb"[^\s]")
 
 

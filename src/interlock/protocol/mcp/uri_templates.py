@@ -15,6 +15,7 @@ import msgspec
 TEMPLATE_CHARS_MAX: Final = 2048
 EXPRESSIONS_MAX: Final = 20
 URI_CHARS_MAX: Final = 8192
+STEPS_MAX: Final = 100_000  # characters of literals that one URI is compared with, over all templates: some 30 ms
 
 _EXPRESSION: Final = re.compile(r"\{([+#./;?&]?)[^{}]*\}")
 
@@ -46,21 +47,56 @@ class _Template(msgspec.Struct, frozen=True):
 
 
 def matches(template: str, uri: str) -> bool:
-    if len(template) > TEMPLATE_CHARS_MAX or len(uri) > URI_CHARS_MAX:
-        return False
-    parts = _parts(template)
-    if parts is None:
-        return uri == template
-    if not uri.startswith(parts.head) or not uri.endswith(parts.tail):
-        return False
-    reached = 1 << len(parts.head)
-    for run, literal in parts.body:
-        reached = _past_run(reached, uri, run)
-        for character in literal:
-            reached = (reached & _where(uri, character, False)) << 1
-        if not reached:
+    return Matcher(uri).matches(template)
+
+
+class Matcher:
+    """One URI, held against many templates. What it knows of the URI is found once, and its work is bounded: when
+    STEPS_MAX is used up, no further template matches."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._steps_left = STEPS_MAX
+        self._masks: dict[str, int] | None = None
+
+    def matches(self, template: str) -> bool:
+        uri = self._uri
+        if len(template) > TEMPLATE_CHARS_MAX or len(uri) > URI_CHARS_MAX:
             return False
-    return bool(_past_run(reached, uri, parts.last) >> len(uri) - len(parts.tail) & 1)
+        parts = _parts(template)
+        if parts is None:
+            return uri == template
+        if not uri.startswith(parts.head) or not uri.endswith(parts.tail):
+            return False
+        self._steps_left -= len(template) - len(parts.head) - len(parts.tail)
+        if self._steps_left < 0:
+            return False
+        masks = self._masks = self._masks or _masks(uri)
+        reached = 1 << len(parts.head)
+        for run, literal in parts.body:
+            reached = self._past_run(reached, run)
+            for character in literal:
+                reached = (reached & masks.get(character, 0)) << 1
+                if not reached:
+                    return False
+        return bool(self._past_run(reached, parts.last) >> len(uri) - len(parts.tail) & 1)
+
+    def _past_run(self, reached: int, run: _Run) -> int:
+        masks = self._masks or {}
+        inside = ~sum(masks.get(end, 0) for end in run.ends) & ((1 << len(self._uri)) - 1)
+        began = (reached & masks.get(run.lead, 0)) << 1 if run.lead else reached
+        # Adding carries each start through the ones above it, so that exclusive or leaves every place it can get to.
+        return reached | began | ((began & inside) + inside) ^ inside
+
+
+def _masks(uri: str) -> dict[str, int]:
+    """For each character of the URI an integer: bit i is set where it is character i."""
+    places: dict[str, bytearray] = {}
+    for index, character in enumerate(uri):
+        if character not in places:
+            places[character] = bytearray(len(uri) // 8 + 1)
+        places[character][index >> 3] |= 1 << (index & 7)
+    return {character: int.from_bytes(bits, "little") for character, bits in places.items()}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -74,16 +110,3 @@ def _parts(template: str) -> _Template | None:
     if not 0 < len(runs) <= EXPRESSIONS_MAX:
         return None
     return _Template(literals[0], tuple(zip(runs, literals[1:], strict=False)), runs[-1], template[at:])
-
-
-def _past_run(reached: int, uri: str, run: _Run) -> int:
-    inside = _where(uri, run.ends, True)
-    began = (reached & _where(uri, run.lead, False)) << 1 if run.lead else reached
-    # Adding carries each start through the ones above it, so that exclusive or leaves every place it can get to.
-    return reached | began | ((began & inside) + inside) ^ inside
-
-
-@functools.lru_cache(maxsize=64)
-def _where(uri: str, characters: str, others: bool) -> int:
-    """Bit i is set where character i of the URI is one of these, or one of the others."""
-    return int("0" + "".join("01"[(one in characters) is not others] for one in reversed(uri)), 2)

@@ -26,7 +26,7 @@ from interlock.protocol.mcp.cursor import encode_cursor
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.items import prompt_item, resource_item, tool_item
 from interlock.protocol.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TOOLS_LIST
-from interlock.protocol.mcp.uri_templates import matches
+from interlock.protocol.mcp.uri_templates import Matcher
 from interlock.runtime.base.feed import Feed
 from interlock.runtime.calls.caller import ViewKey
 from interlock.runtime.catalog.incremental import Clashes, Part, Routes, ShownTools, difference, exchanged
@@ -163,7 +163,8 @@ class View:
             return []
         found = {place.shown: (place.link, place.uri) for place in self._resources if place.bare == uri}
         if not found:
-            matching = (place for place in self._templates if matches(place.bare, uri))
+            matcher = Matcher(uri)
+            matching = (place for place in self._templates if matcher.matches(place.bare))
             below = ((place.link, place.uri.removesuffix(place.bare) + uri) for place in matching)
             found = {self._namespace.show_uri(link, own): (link, own) for link, own in below}
         return next(iter(found.values())) if len(found) == 1 else sorted(found)

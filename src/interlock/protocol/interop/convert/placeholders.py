@@ -18,10 +18,10 @@ _FORMS: Final[dict[Style, re.Pattern[str]]] = {
     "common": re.compile(_BRACED),
     "gemini": re.compile(rf"{_BRACED}|\$(?P<bare>{_NAME})"),
     "opencode": re.compile(rf"{_BRACED}|\{{(?P<curly>(?:env|file):[^{{}}]{{1,300}})\}}"),
-    "continue": re.compile(rf"\$\{{\{{\s*(?P<double>[^{{}}]{{1,300}}?)\s*\}}\}}|{_BRACED}"),
+    "continue": re.compile(rf"\$\{{\{{(?P<double>[^{{}}]{{1,300}})\}}\}}|{_BRACED}"),
     "registry": re.compile(r"\{(?P<curly>[A-Za-z0-9_.-]{1,100})\}"),
     "bundle": re.compile(_BRACED),
-    "docker": re.compile(r"\{\{\s*(?P<template>[^{}]{1,300}?)\s*\}\}"),
+    "docker": re.compile(r"\{\{(?P<template>[^{}]{1,300})\}\}"),
     "driver": re.compile(r"\$\{secrets\.(?P<ours>[A-Z][A-Z0-9_]*)\}", re.ASCII),
 }
 _VARIABLE: Final = re.compile(rf"(?:env:)?(?P<name>{_NAME})(?::-(?P<default>.*))?", re.DOTALL | re.ASCII)
@@ -50,6 +50,8 @@ def split_parts(text: str, style: Style) -> list[Part]:
 def _ref(found: re.Match[str], style: Style) -> Part:
     groups = found.groupdict()
     body = next(value for value in groups.values() if value is not None)
+    if groups.get("double") is not None:
+        body = body.strip()
     if groups.get("bare") is not None:
         return Ref(kind="env", name=body)
     if style == "bundle":

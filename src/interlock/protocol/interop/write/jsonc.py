@@ -13,7 +13,7 @@ from interlock.protocol.interop.formats import blank_comments, without_comments
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _SCALAR: Final = re.compile(rb"[^\s,\]}]+")
 _SPACE: Final = re.compile(rb"\s*")
-_STRUCTURE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\]]', re.DOTALL)
+_STRUCTURE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[{}\[\]]', re.DOTALL)
 
 
 class JsonObjectText:
