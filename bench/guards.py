@@ -31,8 +31,9 @@ from interlock.runtime.catalog.catalog import Catalog
 from interlock.runtime.dispatch.checks.route import RouteCheck
 from interlock.runtime.dispatch.dispatch import Dispatch
 from interlock.runtime.dispatch.guard_checks import make_guard
-from interlock.runtime.links.link import Link, ServerFacts
+from interlock.runtime.links.link import ServerFacts
 from interlock.runtime.links.listing import Items, Listing
+from interlock.runtime.links.server_link import ServerLink
 
 UNGUARDED, GUARDED, BUDGETED = "no guard at all", "the guard", "the guard and two budgets"
 CALLS = 1000  # of one way before the next has its turn: short, so that a disturbance hits all of them
@@ -68,7 +69,7 @@ class _Unguarded(Dispatch):
 
     _ticket = _Unasked()
 
-    def go(self, call: Call, link: Link) -> Call:
+    def go(self, call: Call, link: ServerLink) -> Call:
         self._register(call, link)
         self._ticket.command = call
         link.send(self._ticket)  # type: ignore[arg-type]
@@ -80,7 +81,7 @@ class _Echo:
 
     RESULT = b'"result":{"resultType":"complete","content":[{"type":"text","text":"hello"}],"isError":false}'
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ServerLink) -> None:
         self._link = link
 
     def send(self, message: bytes, head: bytes, origin: Any) -> object:
@@ -127,7 +128,8 @@ async def _way(kind: str) -> _Way:
     clock, nobody = SystemClock(), _Nobody()
     plan = ServerPlan(segment="server", reach=Spawn(command=("true",)))
     offer = Offer(kind="leaf", scope=AuthScope.ADMIN)
-    link = Link(plan, nobody, clock, vendor_meta=True, offer=offer)
+    link = ServerLink(plan, nobody, clock, vendor_meta=True)
+    link.offer = offer
     link.pipe = _Echo(link)  # type: ignore[assignment]
     link.greeted(ServerFacts(era=Era.MODERN, version=LATEST_MODERN))
     link.stand(LinkState.READY, None)

@@ -23,7 +23,7 @@ from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.runtime.calls.caller import Caller
 from interlock.runtime.drivers.contracts.table import ContractTable
 from interlock.runtime.drivers.interfaces import DriverState
-from interlock.runtime.links.link import Link
+from interlock.runtime.links.server_link import ServerLink
 from interlock.runtime.node.node import Node
 
 FEATURES = "driven,recorder,cancellations,prompts,resources,logs,asks"
@@ -49,7 +49,7 @@ def driver(ident: str, *bindings: dict[str, Any], **changed: Any) -> Driver:
 
 
 class Lent:
-    def __init__(self, provider: "Lending", link: Link) -> None:
+    def __init__(self, provider: "Lending", link: ServerLink) -> None:
         self.provider, self.link = provider, link
         provider.lent += 1
 

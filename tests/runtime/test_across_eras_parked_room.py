@@ -50,7 +50,7 @@ async def test_a_parked_call_is_not_in_flight_until_its_client_is_back(here: Pla
     (shown,) = [one for one in status.links if one.segment == link]
     assert (shown.in_flight, shown.parked) == (0, 1)
     assert since(before, here.held()).keys() == {
-        "spaces", "handles", "aside", "aside by principal", "questions", "principals", "bytes",
+        "spaces", "handles", "suspended", "suspended by principal", "questions", "principals", "bytes",
     }  # fmt: skip
     retry = here.again(name, arguments, said, filled(said))
     status = here.node.operations.node.status()
@@ -115,7 +115,7 @@ async def test_a_server_that_takes_its_question_back_is_at_work_again_and_its_ti
     arguments, said = await park(here, "taken time", *taken, name="old__impatient")
     link = here.node.calls.keepers["old"].link
     here.call("old__open", {"gate": "taken time"})
-    await here.until(lambda: not link.aside)
+    await here.until(lambda: not link.suspended)
     assert link.booked >= 1
     here.clock.ahead += 1
     error = await here.again("old__impatient", arguments, said).error()

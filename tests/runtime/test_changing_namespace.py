@@ -18,8 +18,8 @@ from interlock.protocol.mcp.eras import Era
 from interlock.runtime.calls.caller import ViewKey
 from interlock.runtime.catalog.catalog import Namespace, View
 from interlock.runtime.catalog.incremental import ShownTools
-from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
+from interlock.runtime.links.server_link import ServerLink
 
 KEYS = (
     ViewKey(scope="admin", dotted=True),
@@ -85,7 +85,7 @@ STEPS = st.lists(
 def test_every_view_is_what_it_would_be_if_it_were_made_at_once(steps: list[Step]) -> None:
     async def walk() -> None:
         house = Told()
-        links: dict[str, Link] = {}
+        links: dict[str, ServerLink] = {}
         for what, segment, numbers, look in steps:
             link = links.setdefault(segment, house.link(segment, LEAF))
             if what == "stock":

@@ -14,7 +14,7 @@ from tests.runtime.desks import LOGGED, LegacyClient, running
 from tests.runtime.parked import ELICIT, META, SECONDS, Asked, Place, filled, park
 from tests.servers.start import serving
 
-from interlock.runtime.links import keeper
+from interlock.runtime.links import log_level
 
 LINKS = ("web", "sse", "pipe")
 LEVEL = META + "logLevel"
@@ -83,7 +83,7 @@ async def test_every_request_of_a_level_that_is_being_set_waits(here: Place) -> 
 async def test_a_server_that_does_not_take_a_level_holds_no_request_back_for_long(
     here: Place, link: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "LOG_LEVEL_S", 0.2)
+    monkeypatch.setattr(log_level, "TAKEN_S", 0.2)
     await hold(here, link, "debug")
     assert (await log_at(here, link, "debug").result())["content"][0]["text"] == "logged"
 

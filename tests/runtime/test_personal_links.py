@@ -9,8 +9,8 @@ from tests.runtime.parked import Asked, Place, filled, limit_calls, park, place,
 
 from interlock.runtime.credentials.token import Holder
 from interlock.runtime.links import per_user as personal
-from interlock.runtime.links.link import Link
-from interlock.runtime.links.per_user import PersonalLinks
+from interlock.runtime.links.per_user import UserLinks
+from interlock.runtime.links.server_link import ServerLink
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -39,12 +39,12 @@ async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def own(here: Place) -> AsyncIterator[PersonalLinks]:
+async def own(here: Place) -> AsyncIterator[UserLinks]:
     link = here.node.calls.keepers["web"].link
-    links = PersonalLinks(link.plan, here.node.links.workshop, here.node.calls.link_events, Granted, vendor_meta=False)
-    link.personal = links
+    links = UserLinks(link.plan, here.node.links.workshop, here.node.calls.link_events, Granted, vendor_meta=False)
+    link.per_user = links
     yield links
-    link.personal = None
+    link.per_user = None
     await links.stop()
 
 
@@ -57,7 +57,7 @@ async def opened(here: Place, who: str, gate: str, asked: Asked) -> Any:
     return await asked.result()
 
 
-def of(own: PersonalLinks, who: str) -> Link:
+def of(own: UserLinks, who: str) -> ServerLink:
     return own._keepers[who].link
 
 
@@ -66,7 +66,7 @@ async def sent(here: Place, asked: Asked) -> None:
 
 
 async def test_the_first_call_of_a_user_takes_room_on_their_link_and_not_on_the_nodes(
-    here: Place, own: PersonalLinks
+    here: Place, own: UserLinks
 ) -> None:
     node_link = here.node.calls.keepers["web"].link
     asked = gated(here, "ada", "first")
@@ -77,19 +77,24 @@ async def test_the_first_call_of_a_user_takes_room_on_their_link_and_not_on_the_
     assert (node_link.booked, of(own, "ada").booked) == (0, 0)
 
 
-async def test_the_first_call_of_a_user_is_set_aside_on_their_link_when_it_is_parked(
-    here: Place, own: PersonalLinks
+async def test_the_first_call_of_a_user_is_suspended_on_their_link_when_it_is_parked(
+    here: Place, own: UserLinks
 ) -> None:
     arguments, said = await park(here, "aside", name="web__interview", who="ada")
     link = of(own, "ada")
-    assert (len(link.aside), link.in_flight, link.booked) == (1, {}, 0)
+    assert (link.suspended_count, link.in_flight, link.booked) == (1, {}, 0)
     answered = here.again("web__interview", arguments, said, filled(said), who="ada")
     assert (await answered.result())["resultType"] == "complete"
-    assert (link.aside, link.in_flight, link.booked, here.node.calls.keepers["web"].link.booked) == ({}, {}, 0, 0)
+    assert (link.suspended_count, link.in_flight, link.booked, here.node.calls.keepers["web"].link.booked) == (
+        0,
+        {},
+        0,
+        0,
+    )
 
 
 async def test_a_users_link_that_has_no_room_takes_no_first_call_either(
-    here: Place, own: PersonalLinks, monkeypatch: pytest.MonkeyPatch
+    here: Place, own: UserLinks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit_calls(here.node, 1, monkeypatch)
     first, second = gated(here, "ada", "room"), gated(here, "ada", "no room")
@@ -100,7 +105,7 @@ async def test_a_users_link_that_has_no_room_takes_no_first_call_either(
 
 
 async def test_a_link_with_a_call_under_way_makes_no_room_for_another_user(
-    here: Place, own: PersonalLinks, monkeypatch: pytest.MonkeyPatch
+    here: Place, own: UserLinks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(personal, "USERS_MAX", 2)
     asked = gated(here, "ada", "kept")
@@ -112,7 +117,7 @@ async def test_a_link_with_a_call_under_way_makes_no_room_for_another_user(
 
 
 async def test_a_link_whose_call_waits_for_its_user_makes_no_room_and_the_next_user_is_told_to_wait(
-    here: Place, own: PersonalLinks, monkeypatch: pytest.MonkeyPatch
+    here: Place, own: UserLinks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(personal, "USERS_MAX", 1)
     arguments, said = await park(here, "waits", name="web__interview", who="ada")

@@ -9,8 +9,8 @@ import pytest_asyncio
 from tests.runtime.parked import SECONDS, Asked, Place, filled, park, place, steps
 
 from interlock.runtime.credentials.token import Denied, Holder
-from interlock.runtime.links.link import Link
 from interlock.runtime.links.pipes import Trouble, Undelivered
+from interlock.runtime.links.server_link import ServerLink
 from interlock.runtime.links.unauthorized_retry import Renewal
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -50,13 +50,13 @@ async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]
 
 
 @pytest.fixture
-def link(here: Place, monkeypatch: pytest.MonkeyPatch) -> Link:
+def link(here: Place, monkeypatch: pytest.MonkeyPatch) -> ServerLink:
     link = here.node.calls.keepers["web"].link
     monkeypatch.setattr(link, "renewable", True)
     return link
 
 
-def renewed_by(here: Place, link: Link, monkeypatch: pytest.MonkeyPatch, *answers: Callable[[], Any]) -> Renewal:
+def renewed_by(here: Place, link: ServerLink, monkeypatch: pytest.MonkeyPatch, *answers: Callable[[], Any]) -> Renewal:
     renewal = Renewal(link, Desk(*answers), here.clock, lambda: None)
     monkeypatch.setattr(here.node.calls.keepers["web"], "_renewal", renewal)
     return renewal
@@ -79,11 +79,12 @@ async def settled(renewal: Renewal) -> None:
 
 
 async def test_a_parked_call_that_is_refused_is_lost_and_the_others_are_sent_again(
-    here: Place, link: Link, monkeypatch: pytest.MonkeyPatch
+    here: Place, link: ServerLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renewal = renewed_by(here, link, monkeypatch, granted)
     arguments, said = await park(here, "parked", name="web__interview")
-    (parked,) = link.aside.values()
+    parked = link.suspended.first()
+    assert parked is not None
     other = gated(here, "beside a parked one")
     link.on_undelivered(parked, REFUSED)
     link.on_undelivered(other.running, REFUSED)
@@ -94,7 +95,7 @@ async def test_a_parked_call_that_is_refused_is_lost_and_the_others_are_sent_aga
 
 
 async def test_a_call_parked_during_a_renewal_is_lost_and_the_others_are_sent_again(
-    here: Place, link: Link, monkeypatch: pytest.MonkeyPatch
+    here: Place, link: ServerLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renewal = renewed_by(here, link, monkeypatch, granted)
     first, other = gated(here, "parked meanwhile"), gated(here, "beside it")
@@ -107,7 +108,7 @@ async def test_a_call_parked_during_a_renewal_is_lost_and_the_others_are_sent_ag
 
 
 async def test_a_renewal_that_breaks_leaves_nobody_waiting_and_says_so(
-    here: Place, link: Link, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    here: Place, link: ServerLink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     renewal = renewed_by(here, link, monkeypatch, broken)
     asked = gated(here, "broken")
@@ -118,7 +119,7 @@ async def test_a_renewal_that_breaks_leaves_nobody_waiting_and_says_so(
 
 
 async def test_a_call_that_was_sent_again_is_not_answered_as_unsent_when_the_link_drops(
-    here: Place, link: Link, monkeypatch: pytest.MonkeyPatch
+    here: Place, link: ServerLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renewal = renewed_by(here, link, monkeypatch, granted, never)
     sent, held = gated(here, "sent again"), gated(here, "still held")

@@ -11,8 +11,9 @@ from interlock.config.plan import Dial, ServerPlan
 from interlock.protocol.mcp.eras import Era
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.links import subscriptions
-from interlock.runtime.links.link import Link, ServerFacts
+from interlock.runtime.links.link import ServerFacts
 from interlock.runtime.links.link_events import LinkEvents
+from interlock.runtime.links.server_link import ServerLink
 
 TAG = "io.modelcontextprotocol/subscriptionId"
 CAPABILITIES = {"resources": Raw(b'{"subscribe":true,"listChanged":true}'), "tools": Raw(b'{"listChanged":true}')}
@@ -38,10 +39,10 @@ class Heard(LinkEvents):
     def __init__(self) -> None:
         self.heard: list[str] = []
 
-    def on_changed(self, link: Link, kind: str) -> None:
+    def on_changed(self, link: ServerLink, kind: str) -> None:
         self.heard.append(kind)
 
-    def on_resource_updated(self, link: Link, params: Raw) -> None:
+    def on_resource_updated(self, link: ServerLink, params: Raw) -> None:
         self.heard.append(json.loads(bytes(params))["uri"])
 
 
@@ -49,7 +50,7 @@ class Stage:
     def __init__(self) -> None:
         self.events, self.pipe = Heard(), Pipe()
         plan = ServerPlan(segment="s", reach=Dial(url="http://127.0.0.1:1/mcp"))
-        self.link = Link(plan, self.events, SystemClock(), vendor_meta=True)
+        self.link = ServerLink(plan, self.events, SystemClock(), vendor_meta=True)
         self.link.pipe = self.pipe  # type: ignore[assignment]
         self.link.greeted(ServerFacts(era=Era.MODERN, version="2026-07-28", capabilities=CAPABILITIES))
         self.subscriptions = subscriptions.Subscriptions(self.link, lambda: None)

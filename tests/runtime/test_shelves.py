@@ -22,9 +22,9 @@ from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.calls.caller import ViewKey
 from interlock.runtime.catalog.catalog import Catalog
 from interlock.runtime.catalog.routes import Route, Shelf, _NoRulings
-from interlock.runtime.links.link import Link
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listing import Items, Listing
+from interlock.runtime.links.server_link import ServerLink
 
 SOURCE = Path(__file__).resolve().parents[2] / "src/interlock"
 LEAF = Offer(kind="leaf", scope=AuthScope.ADMIN)
@@ -47,9 +47,11 @@ class House:
         assert kinds == {"tools"}
         self.notes += 1
 
-    def link(self, segment: str, offer: Offer = ADOPTED, **classes: Any) -> Link:
+    def link(self, segment: str, offer: Offer = ADOPTED, **classes: Any) -> ServerLink:
         plan = ServerPlan(segment=segment, reach=Spawn(command=("true",)), classes=classes)
-        return Link(plan, LinkEvents(), SystemClock(), vendor_meta=True, offer=offer)
+        link = ServerLink(plan, LinkEvents(), SystemClock(), vendor_meta=True)
+        link.offer = offer
+        return link
 
     def shelf(self, segment: str) -> Shelf:
         return next(shelf for shelf in self.catalog.namespace.shelves if shelf.link.segment == segment)

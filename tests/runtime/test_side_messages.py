@@ -18,9 +18,9 @@ from interlock.process.child import Child
 from interlock.process.launch import child_environment
 from interlock.process.stderr import StderrRing
 from interlock.runtime.calls.call import Pending
-from interlock.runtime.links import side_requests as aside
-from interlock.runtime.links.link import Link
+from interlock.runtime.links import side_requests
 from interlock.runtime.links.pipes import HttpPipe, StdioPipe, Trouble, Undelivered
+from interlock.runtime.links.server_link import ServerLink
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 BURST = 1800  # beyond any default queue; the fixture server keeps 2,000 messages
@@ -42,7 +42,7 @@ async def received(here: Place, link: str) -> list[int]:
     return [json.loads(one["text"])["params"]["n"] for one in seen if one["method"] == NOTICE]
 
 
-def link_of(here: Place, segment: str) -> Link:
+def link_of(here: Place, segment: str) -> ServerLink:
     return here.node.calls.keepers[segment].link
 
 
@@ -51,7 +51,7 @@ async def test_every_message_of_a_burst_arrives(here: Place, segment: str) -> No
     for number in range(BURST):
         link_of(here, segment).notify(NOTICE, {"n": number})
     if segment != "pipe":
-        await here.until(lambda: not link_of(here, segment).pipe._aside._under_way)  # type: ignore[union-attr]
+        await here.until(lambda: not link_of(here, segment).pipe._side._under_way)  # type: ignore[union-attr]
     assert sorted(await received(here, segment)) == list(range(BURST))
     assert here.node.operations.links.get(segment).unsent == 0
 
@@ -69,7 +69,7 @@ async def test_what_does_not_fit_is_counted_and_said(
     link = link_of(here, segment)
     before = here.node.operations.links.get(segment).unsent
     link.greeted(link.facts)  # type: ignore[arg-type]
-    monkeypatch.setattr(aside, limit, value)
+    monkeypatch.setattr(side_requests, limit, value)
     for _ in range(200):
         link.notify(NOTICE, {"n": -1})
     unsent = here.node.operations.links.get(segment).unsent - before
@@ -79,8 +79,8 @@ async def test_what_does_not_fit_is_counted_and_said(
         f"link {segment}: a message was not delivered: too many messages to it wait already; more are counted"
     ]
     monkeypatch.undo()
-    await here.until(lambda: not link.pipe._aside._under_way)  # type: ignore[union-attr]
-    assert link.pipe._aside._bytes == 0  # type: ignore[union-attr]
+    await here.until(lambda: not link.pipe._side._under_way)  # type: ignore[union-attr]
+    assert link.pipe._side._bytes == 0  # type: ignore[union-attr]
 
 
 class Owner:
@@ -108,8 +108,8 @@ class Owner:
 
 
 async def test_a_server_that_takes_no_message_does_not_block_them_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aside, "TAKEN_S", 0.2)
-    monkeypatch.setattr(aside, "SWEEP_S", 0.05)
+    monkeypatch.setattr(side_requests, "TAKEN_S", 0.2)
+    monkeypatch.setattr(side_requests, "SWEEP_S", 0.05)
     owner = Owner()
     with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel takes connections, nobody reads
         pipe = HttpPipe(owner, f"http://127.0.0.1:{silent.getsockname()[1]}/mcp", {}, 1024)

@@ -17,10 +17,12 @@ from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, Fault
 from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import ELICITATION_COMPLETE, LOG_RANK, ROOTS_CHANGED, ROOTS_LIST
-from interlock.runtime.calls.caller import Caller
+from interlock.runtime.calls.caller import Asked, Caller
 from interlock.runtime.catalog.routes import RESOURCE_SCHEME
-from interlock.runtime.links.keeper import Heard, Keeper
+from interlock.runtime.links.connected_link import ConnectedLink
+from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link
+from interlock.runtime.links.log_level import Heard
 
 COALESCE_S: Final = 0.05  # MCP-AX 6.3, our rule
 
@@ -42,7 +44,7 @@ class Member(Protocol):
     def on_notice(self, notice: Notice) -> None:
         """A notification of the tree that plain MCP does not know."""
 
-    def ask_roots(self, link: Link, request: Request) -> bool:
+    def ask_roots(self, link: Asked, request: Request) -> bool:
         """True when the client has roots and will be asked."""
 
 
@@ -94,7 +96,7 @@ class Audience:
         if self._forget(member, segment, uri) and keeper is not None:
             keeper.subscriptions.unsubscribe(uri)
 
-    def resource_updated(self, link: Link, raw: Raw, show_uri: Callable[[Link, str], str]) -> None:
+    def resource_updated(self, link: ConnectedLink, raw: Raw, show_uri: Callable[[Link, str], str]) -> None:
         params: dict[str, object] | None = decode_object(raw)  # type: ignore[assignment]
         uri = maybe_string(params.get("uri")) if params is not None else None  # type: ignore[arg-type]
         if params is None or uri is None:
@@ -150,9 +152,9 @@ class Audience:
         level = self.wanted_log_level()
         if level is None:
             return []
-        return [heard for keeper in self._keepers.values() if (heard := keeper.set_log_level(level)) is not None]
+        return [heard for keeper in self._keepers.values() if (heard := keeper.log_level.set(level)) is not None]
 
-    def log(self, link: Link, params: Raw, with_tasks: set[str]) -> None:
+    def log(self, link: ConnectedLink, params: Raw, with_tasks: set[str]) -> None:
         """Whoever asked for logs hears it, unless it may belong to another principal's call or task."""
         callers = link.principals() | with_tasks
         if len(callers) > 1:
@@ -162,7 +164,7 @@ class Audience:
             if not callers or member.caller.principal.name in callers:
                 member.on_log(params)
 
-    def roots(self, link: Link, request: Request) -> bool:
+    def roots(self, link: ConnectedLink, request: Request) -> bool:
         """Roots are asked of the one client that has them; with several, a shared server gets none of theirs."""
         if request.method != ROOTS_LIST:
             return False
@@ -172,7 +174,7 @@ class Audience:
         link.respond(request.id, b'"result":{"roots":[]}')
         return True
 
-    def elicitation_complete(self, link: Link, params: Raw) -> None:
+    def elicitation_complete(self, link: ConnectedLink, params: Raw) -> None:
         """The id in it was made for one client; the others do not know it and ignore it, as MCP asks."""
         message = encode_notification(ELICITATION_COMPLETE.encode(), bytes(params))
         for member in list(self.members):

@@ -17,7 +17,7 @@ from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.provider import keeper as keeping
 from interlock.runtime.drivers.provider import provider as provider_module
 from interlock.runtime.links.keeper import backoff_s
-from interlock.runtime.links.link import LostFault
+from interlock.runtime.links.lost_fault import LostFault
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.links.connector import ConnectFailed, Connector, Loss, Workshop
 from interlock.runtime.links.handshake import MODERN_META, modern_head
 from interlock.runtime.links.keeper import Keeper
-from interlock.runtime.links.link import LostFault
+from interlock.runtime.links.lost_fault import LostFault
 from interlock.runtime.links.pipes import Pipe
 from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts
 from interlock.runtime.trust.registrant import Guest

@@ -46,8 +46,8 @@ from interlock.runtime.ax.registered_links import RegisteredLinks
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import rfc3339
 from interlock.runtime.base.link_state import LinkState
+from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.keeper import STOP_S
-from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
 from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts
 from interlock.runtime.trust.registrant import Guest
@@ -175,7 +175,7 @@ class Members(ABC):
         member.keeper.link.stand(LinkState.DEGRADED, "it missed two heartbeats")
         self._degrade(member.keeper.link)
 
-    def _degrade(self, link: Link) -> None:
+    def _degrade(self, link: ConnectedLink) -> None:
         if self._plan.degraded.enabled:
             self._catalog.degrade(link)
 
@@ -265,7 +265,7 @@ class Members(ABC):
 
     # What it lists
 
-    async def _stock(self, link: Link, listing: Listing | None) -> None:
+    async def _stock(self, link: ConnectedLink, listing: Listing | None) -> None:
         member = self._maybe_member(link)
         if member is None or listing is None:
             return
@@ -285,12 +285,12 @@ class Members(ABC):
             for changed in stocked.changed:
                 log.warning("link %s: the definition of %s changed", link.segment, changed.name)
 
-    def _say_refused(self, link: Link, withheld: tuple[Withheld, ...]) -> None:
+    def _say_refused(self, link: ConnectedLink, withheld: tuple[Withheld, ...]) -> None:
         if link.pipe is not None and withheld:
             notice = refused_notice(withheld)
             link.pipe.send(encode_notification(notice.method.encode(), bytes(notice.params)), b"", None)
 
-    def _maybe_member(self, link: Link) -> _Member | None:
+    def _maybe_member(self, link: ConnectedLink) -> _Member | None:
         """The member whose link it is, unless another has taken its place."""
         keeper = self._keepers.get(link.segment)
         if not isinstance(keeper, RegisteredKeeper) or keeper.link is not link:

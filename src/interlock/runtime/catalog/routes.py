@@ -489,7 +489,7 @@ class _Stock:
         ruling: ToolClass | None,
     ) -> _Judged | Invalid:
         """Most tools of a server say the same of themselves: that is judged once, and they share what came of it."""
-        if rule is not None or ruling is not None or original in self._link.plan.classes:
+        if rule is not None or ruling is not None or original in self._link.classes:
             return self._judge_one(original, told, annotations, rule, ruling)
         said = (
             None if told.capability is None else bytes(told.capability),
@@ -550,7 +550,7 @@ class _Stock:
         return read_capability(
             declared,
             annotations=annotations,
-            tool_class=self._link.plan.classes.get(original, ruling),
+            tool_class=self._link.classes.get(original, ruling),
             overrides=rule.capability if rule is not None else None,
         )
 
@@ -561,7 +561,7 @@ class _Stock:
         return Price(mutable=capability.mutable, units=units, limits=None if rule is None else rule.budget)
 
     def _reclassified(self, original: str, rule: ToolRule | None) -> bool:
-        return original in self._link.plan.classes or (
+        return original in self._link.classes or (
             rule is not None and not rule.capability.keys().isdisjoint(("mutable", "reversible"))
         )
 

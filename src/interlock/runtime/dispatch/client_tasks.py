@@ -18,7 +18,7 @@ from interlock.protocol.mcp.methods import TASK_STATUS
 from interlock.protocol.mcp.tasks import TASK_UNKNOWN, Rename, read_made, rename_related, renamed_answer, takes_as_task
 from interlock.runtime.calls.call import Call, Pending
 from interlock.runtime.calls.caller import Asked, Caller, Sink
-from interlock.runtime.links.link import Link
+from interlock.runtime.links.connected_link import ConnectedLink
 
 KEPT_PER_CLIENT_MAX: Final = 100  # the oldest makes way
 EXPECTED_MAX: Final = 10_000  # answers under way that may be tasks, or are about one
@@ -50,7 +50,7 @@ class AskedTask:
 
     __slots__ = ("caller", "id", "link", "theirs")
 
-    def __init__(self, link: Link, caller: Caller, theirs: str) -> None:
+    def __init__(self, link: ConnectedLink, caller: Caller, theirs: str) -> None:
         self.id = f"il-{secrets.token_urlsafe(18)}"
         self.link = link
         self.caller = caller
@@ -60,7 +60,7 @@ class AskedTask:
 class _Expected(msgspec.Struct, frozen=True):
     """An answer of a client that may be a task, or is about one."""
 
-    link: Link
+    link: ConnectedLink
     connection: int
     caller: Caller
     method: str
@@ -73,11 +73,11 @@ class AskedTasks:
         self._of: dict[Caller, dict[str, AskedTask]] = {}  # client -> its own ids
         self._expected: dict[tuple[str, bytes], _Expected] = {}
 
-    def maybe(self, link: Link, ours: str) -> AskedTask | None:
+    def maybe(self, link: ConnectedLink, ours: str) -> AskedTask | None:
         task = self._by_id.get(ours)
         return task if task is not None and task.link is link else None
 
-    def expect(self, link: Link, request: Request, caller: Caller) -> str | None:
+    def expect(self, link: ConnectedLink, request: Request, caller: Caller) -> str | None:
         """A server asks for a task. Why its client cannot make one; None when it can be asked."""
         if caller.era is Era.MODERN:
             return f"{request.method} as a task of 2025-11-25 does not cross to a client of MCP {LATEST_MODERN}"
@@ -87,7 +87,7 @@ class AskedTasks:
             return "too many clients are being asked"
         return None
 
-    def ask(self, link: Link, request: Request, origin: Pending | None) -> None:
+    def ask(self, link: ConnectedLink, request: Request, origin: Pending | None) -> None:
         """A server asks about a task."""
         members: dict[str, Any] = decode_object(request.params) or {}
         task = self.maybe(link, maybe_string(members.get("taskId")) or "")
@@ -99,7 +99,7 @@ class AskedTasks:
         asking = Background(task.caller, sink)
         link.entrust(Request(request.id, request.method, Raw(encode_value(members))), asking)
 
-    def on_answer(self, link: Link, upstream_id: bytes, payload: bytes, their: Rename) -> bytes:
+    def on_answer(self, link: ConnectedLink, upstream_id: bytes, payload: bytes, their: Rename) -> bytes:
         """The payload of a client's answer, with the ids its server knows."""
         expected = self._expected.pop((link.segment, upstream_id), None)
         if not payload.startswith(_RESULT) or (expected is None and b"/related-task" not in payload):
@@ -142,7 +142,7 @@ class AskedTasks:
         for key in [key for key, expected in self._expected.items() if expected.caller is caller]:
             del self._expected[key]
 
-    def _expect(self, link: Link, request: Request, caller: Caller, task: AskedTask | None) -> bool:
+    def _expect(self, link: ConnectedLink, request: Request, caller: Caller, task: AskedTask | None) -> bool:
         if len(self._expected) >= EXPECTED_MAX:  # whoever asked on a connection that is gone waits no more
             alive = {key: one for key, one in self._expected.items() if one.connection == one.link.connection}
             self._expected = alive
@@ -151,7 +151,7 @@ class AskedTasks:
         self._expected[link.segment, request.id] = _Expected(link, link.connection, caller, request.method, task)
         return True
 
-    def _keep(self, link: Link, caller: Caller, theirs: str) -> AskedTask:
+    def _keep(self, link: ConnectedLink, caller: Caller, theirs: str) -> AskedTask:
         mine = self._of.setdefault(caller, {})
         if len(mine) >= KEPT_PER_CLIENT_MAX or theirs in mine:
             oldest = mine.pop(theirs, None) or mine.pop(next(iter(mine)))

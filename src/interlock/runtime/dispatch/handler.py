@@ -35,7 +35,8 @@ from interlock.runtime.calls.parking import Parking
 from interlock.runtime.catalog.catalog import Catalog, View
 from interlock.runtime.credentials.consents import Consent
 from interlock.runtime.dispatch.timeouts import SWEEP_S, next_sweep_s, timed_out
-from interlock.runtime.links.keeper import Heard, Keeper
+from interlock.runtime.links.keeper import Keeper
+from interlock.runtime.links.log_level import Heard
 
 
 class Handler:
@@ -84,7 +85,7 @@ class Handler:
         """Over HTTP a level and what follows it are two requests, and nobody keeps them in order but who waits."""
         level = maybe_string(call.meta.get(META_LOG_LEVEL))
         keeper = self._keepers.get(link.segment) if level in LOG_RANK else None
-        return keeper.want_log_level(level) if keeper is not None and level is not None else None
+        return keeper.log_level.want(level) if keeper is not None and level is not None else None
 
     def prepare_server(self, call: Call) -> Heard | None:
         return None if call.link is None else self._tell_level(call, call.link)
@@ -99,7 +100,7 @@ class Handler:
         self.in_flight.discard(call)
         if call.booked is not None:
             if call.link is not None:
-                call.link.set_aside(call)
+                call.link.suspend(call)
             call.booked.booked -= 1
             call.booked = None
 
@@ -107,7 +108,7 @@ class Handler:
         if call.booked is None and call.link is not None and not call.done:
             call.booked = call.link
             call.booked.booked += 1
-            call.booked.take_up(call)
+            call.booked.resume(call)
             self.in_flight.add(call)
             if call.timeout_s is not None:  # the time its client took is not the server's
                 call.deadline = self._clock.now() + call.timeout_s

@@ -29,7 +29,7 @@ from interlock.runtime.dispatch.checks.route import RouteCheck
 from interlock.runtime.dispatch.checks.send import forbid_resending
 from interlock.runtime.dispatch.handler import Handler
 from interlock.runtime.links.keeper import Keeper
-from interlock.runtime.links.link import Crowded, Link, Personal
+from interlock.runtime.links.link import Link, PerUser, UsersFull
 from interlock.runtime.links.unauthorized_retry import unauthorised
 from interlock.store.ports import StoreError
 
@@ -57,10 +57,10 @@ class Sender(Handler):
         self._waiting: set[asyncio.Task[None]] = set()
 
     def go(self, call: Call, link: Link) -> Call:
-        if link.personal is not None:
-            own = link.personal.ready(call.caller.principal.name)
+        if link.per_user is not None:
+            own = link.per_user.ready(call.caller.principal.name)
             if own is None:
-                return self._go_personally(call, link, link.personal)
+                return self._go_over_user_link(call, link, link.per_user)
             link = own
         verdict = self.guard.admit(call, link)
         if isinstance(verdict, Admitted):
@@ -92,7 +92,7 @@ class Sender(Handler):
         if call.after is not None:
             await asyncio.wait((call.after,))
         verdict = self.guard.admit(call, link)
-        is_away = link.pipe is None or (isinstance(verdict, Refuse) and self._may_wait(verdict, link))
+        is_away = not link.is_connected or (isinstance(verdict, Refuse) and self._may_wait(verdict, link))
         if is_away and self._may_return_soon(link) and not call.done:
             keeper = self._keepers[link.segment]
             keeper.wake()
@@ -121,25 +121,25 @@ class Sender(Handler):
 
     # Servers that want to know their users
 
-    def _go_personally(self, call: Call, link: Link, personal: Personal) -> Call:
+    def _go_over_user_link(self, call: Call, link: Link, per_user: PerUser) -> Call:
         refused = self.guard.maybe_refusal(call, link, CheckNumber.AVAILABILITY)
         if refused is not None:
             return self._refuse(call, refused)
         if link.booked >= self.guard.calls_max:
             return self.refuse(call, BUSY)
         self._register(call, link)
-        self._wait(self._send_personally(call, link, personal))
+        self._wait(self._send_over_user_link(call, link, per_user))
         return call
 
-    async def _send_personally(self, call: Call, link: Link, personal: Personal) -> None:
+    async def _send_over_user_link(self, call: Call, link: Link, per_user: PerUser) -> None:
         """The user's link is not up: bring it up, or send the user to the page where they can agree to it."""
         try:
-            found = await personal.open(call.caller.principal.name)
+            found = await per_user.open(call.caller.principal.name)
         except (Unobtainable, StoreError) as error:
             log.warning("link %s: no token for %s: %s", link.segment, call.caller.principal.name, error)
             call.on_failed(unauthorised(link.segment), Outcome.REFUSED)
             return
-        except Crowded:
+        except UsersFull:
             call.on_failed(BUSY, Outcome.REFUSED)
             return
         if call.done:

@@ -30,8 +30,8 @@ from interlock.runtime.calls.call import Call, Outcome
 from interlock.runtime.calls.caller import Caller
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.dispatch.task_table import Task, Tasks
+from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.handshake import TASKS_META, modern_head
-from interlock.runtime.links.link import Link
 
 
 class TaskMaking(Call, eq=False, kw_only=True):
@@ -55,7 +55,7 @@ class TaskMaking(Call, eq=False, kw_only=True):
         if era is Era.MODERN and not declares_tasks(self.meta[META_CAPABILITIES]):
             return bad_task("a task for a client that takes none")
         route = cast(Route, self.route)
-        link = route.link
+        link = cast(ConnectedLink, route.link)  # no other makes tasks
         task = self.tasks.make(self.caller, link, route, made.facts)
         if task is None:
             cancel_task(link, made.facts.id)
@@ -78,7 +78,7 @@ class Taskless(Call, eq=False, kw_only=True):
         if made is None:
             super().on_response(response, era)
             return
-        if isinstance(made, Made) and isinstance(self.link, Link):
+        if isinstance(made, Made) and isinstance(self.link, ConnectedLink):
             cancel_task(self.link, made.facts.id)
         self.on_failed(bad_task("a task that nobody asked for"), Outcome.ERROR)
 
@@ -137,7 +137,7 @@ class TaskAsking(Call, eq=False, kw_only=True):
         return Raw(error_body(lost_task(said[:200])))
 
 
-def cancel_task(link: Link, theirs: str) -> None:
+def cancel_task(link: ConnectedLink, theirs: str) -> None:
     """Nobody will ever ask for this task: tell the server, expect nothing."""
     params: dict[str, Any] = {"taskId": theirs}
     if link.modern:

@@ -259,7 +259,7 @@ def offers(view: View, era: Era) -> bool:
 
 
 def _makes_tasks_for_users(link: Link) -> bool:
-    facts = link.facts if link.personal is not None else None
+    facts = link.facts if link.per_user is not None else None
     return facts is not None and offers_tasks(facts.capabilities, facts.era)
 
 

@@ -22,7 +22,7 @@ from interlock.protocol.mcp.tasks import (
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.calls.caller import Caller
 from interlock.runtime.catalog.routes import Route
-from interlock.runtime.links.link import Link
+from interlock.runtime.links.connected_link import ConnectedLink
 
 TASKS_MAX: Final = 20_000
 TASKS_PER_PRINCIPAL_MAX: Final = 2_000
@@ -57,7 +57,9 @@ class Task:
         "theirs",
     )
 
-    def __init__(self, task_id: str, number: int, link: Link, theirs: str, route: Route, caller: Caller) -> None:
+    def __init__(
+        self, task_id: str, number: int, link: ConnectedLink, theirs: str, route: Route, caller: Caller
+    ) -> None:
         self.id = task_id
         self.number = number  # the order in which they were made
         self.link = link
@@ -94,7 +96,7 @@ class Tasks:
         self._tidy()
         return self._make_room(principal)
 
-    def make(self, caller: Caller, link: Link, route: Route, facts: TaskFacts) -> Task | None:
+    def make(self, caller: Caller, link: ConnectedLink, route: Route, facts: TaskFacts) -> Task | None:
         """A server made a task for this caller. None when there are too many."""
         principal = caller.principal.name
         known = self._theirs.get((link.segment, facts.id))
@@ -140,7 +142,7 @@ class Tasks:
             return TASK_FORGOTTEN if self._is_of_another_run(task_id) else TASK_UNKNOWN
         return TASK_REPLACED if task.replaced else task
 
-    def maybe_theirs(self, link: Link, theirs: str) -> Task | None:
+    def maybe_theirs(self, link: ConnectedLink, theirs: str) -> Task | None:
         return self._theirs.get((link.segment, theirs))
 
     def maybe_ours(self, task: Task, theirs: str) -> str | None:
@@ -148,13 +150,13 @@ class Tasks:
         known = self.maybe_theirs(task.link, theirs)
         return known.id if known is not None and known.principal == task.principal else None
 
-    def maybe_progressing(self, link: Link, progress_id: int) -> Task | None:
+    def maybe_progressing(self, link: ConnectedLink, progress_id: int) -> Task | None:
         return self._progress.get((link.segment, progress_id))
 
     def of(self, principal: str) -> list[Task]:
         return [task for task in self._of.get(principal, {}).values() if not task.replaced]
 
-    def principals(self, link: Link) -> set[str]:
+    def principals(self, link: ConnectedLink) -> set[str]:
         """Whose tasks may still run at this server: what it says of its own accord may be about any of them."""
         return set(self._live.get(link.segment, ()))
 

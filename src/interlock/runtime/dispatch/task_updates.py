@@ -28,7 +28,7 @@ from interlock.runtime.calls.caller import Asked, Asking, Caller, Sink
 from interlock.runtime.dispatch.client_tasks import AskedTasks, Background
 from interlock.runtime.dispatch.task_calls import TaskAsking, TaskMaking, make_taskless
 from interlock.runtime.dispatch.task_table import Task, Tasks
-from interlock.runtime.links.link import Link
+from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.link_events import TaskEvents
 
 HELD_MAX: Final = 32  # questions of one task that wait for their client
@@ -56,7 +56,7 @@ class TaskNews(TaskEvents):
 
     # News
 
-    def on_task_status(self, link: Link, params: Raw) -> None:
+    def on_task_status(self, link: ConnectedLink, params: Raw) -> None:
         era = Era.MODERN if link.modern else Era.LEGACY
         found = read_task(decode_object(params) or {}, era)
         task = None if isinstance(found, str) else self._tasks.maybe_theirs(link, found.id)
@@ -73,7 +73,7 @@ class TaskNews(TaskEvents):
             for listener in list(self._listening.get(task, ())):
                 listener.on_task(members)
 
-    def on_task_progress(self, link: Link, progress_id: int, params: dict[str, Raw]) -> None:
+    def on_task_progress(self, link: ConnectedLink, progress_id: int, params: dict[str, Raw]) -> None:
         task = self._tasks.maybe_progressing(link, progress_id)
         if task is None:
             link.stray += 1
@@ -82,7 +82,7 @@ class TaskNews(TaskEvents):
         rename_related(said, lambda theirs: self._tasks.maybe_ours(task, theirs))
         self._tell(task, encode_notification(PROGRESS.encode(), encode_value(said)))
 
-    def on_task_log(self, link: Link, params: Raw) -> bool:
+    def on_task_log(self, link: ConnectedLink, params: Raw) -> bool:
         theirs = related_task(params)
         if theirs is None or link.modern:
             return False
@@ -125,7 +125,7 @@ class TaskNews(TaskEvents):
 
     # Questions (2025-11-25)
 
-    def on_task_request(self, link: Link, request: Request, origin: Pending | None) -> bool:
+    def on_task_request(self, link: ConnectedLink, request: Request, origin: Pending | None) -> bool:
         if request.method in _ABOUT_TASKS:
             self._asked.ask(link, request, origin)
             return True
@@ -142,7 +142,9 @@ class TaskNews(TaskEvents):
             link.entrust(Request(request.id, request.method, params), asking)
         return True
 
-    def _placed(self, link: Link, params: Raw, theirs: str | None, origin: Pending | None) -> tuple[Asking | str, Raw]:
+    def _placed(
+        self, link: ConnectedLink, params: Raw, theirs: str | None, origin: Pending | None
+    ) -> tuple[Asking | str, Raw]:
         """On whose behalf the server asks, or why nobody can be asked; and the params as that client knows them."""
         if theirs is None:
             pending = link.whose(origin)
@@ -178,23 +180,23 @@ class TaskNews(TaskEvents):
             if link.awaits(request.id, asking):
                 link.entrust(request, _OfTask(self, call.task, call.caller, call.sink))
 
-    def on_task_answer(self, link: Link, upstream_id: bytes, payload: bytes) -> bytes:
+    def on_task_answer(self, link: ConnectedLink, upstream_id: bytes, payload: bytes) -> bytes:
         return self._asked.on_answer(link, upstream_id, payload, lambda ours: self._their(link, ours))
 
-    def _their(self, link: Link, ours: str) -> str | None:
+    def _their(self, link: ConnectedLink, ours: str) -> str | None:
         task = self._tasks.by_id.get(ours)
         return task.theirs if task is not None and task.link is link else None
 
     # What the link asks
 
-    def named_for(self, link: Link, caller: Caller, related: Raw) -> dict[str, Any] | None:
+    def named_for(self, link: ConnectedLink, caller: Caller, related: Raw) -> dict[str, Any] | None:
         def theirs(ours: str) -> str | None:
             task = self._tasks.find(ours, caller.principal.name)
             return task.theirs if isinstance(task, Task) and task.link is link else None
 
         return renamed_related(related, theirs)
 
-    def of_others(self, link: Link, principals: set[str]) -> bool:
+    def of_others(self, link: ConnectedLink, principals: set[str]) -> bool:
         return not self._tasks.principals(link) <= principals
 
 

@@ -12,8 +12,8 @@ from interlock.protocol.drivers.binding.match import Bound
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.model import Binding, Driver, Problem
 from interlock.runtime.calls.caller import Caller
-from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
+from interlock.runtime.links.server_link import ServerLink
 
 UNHEALTHY: Final = "health_check_failed"  # the code of a driver that is unavailable for its own check
 
@@ -36,7 +36,7 @@ class Lease(Protocol):
     """A server's link lent for one call: while it is held the server is neither idle nor taken by another tenant."""
 
     @property
-    def link(self) -> Link: ...
+    def link(self) -> ServerLink: ...
 
     def release(self) -> None: ...
 

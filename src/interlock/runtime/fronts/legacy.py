@@ -55,8 +55,8 @@ from interlock.runtime.dispatch.task_methods import ABOUT, TaskDesk
 from interlock.runtime.fronts.lists import Stock
 from interlock.runtime.fronts.server_info import SERVER_INFO, capabilities, instructions
 from interlock.runtime.fronts.sessions import Session, Sessions
-from interlock.runtime.links.keeper import Heard
 from interlock.runtime.links.link import Link
+from interlock.runtime.links.log_level import Heard
 
 EMPTY_RESULT: Final = b"{}"
 

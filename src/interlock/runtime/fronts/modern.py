@@ -43,13 +43,12 @@ from interlock.protocol.mcp.tasks import NOT_DECLARED, declares_tasks
 from interlock.runtime.audience import Audience
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.calls.call import Call
-from interlock.runtime.calls.caller import Caller, Principal, Sink, ViewKey, view_key
+from interlock.runtime.calls.caller import Asked, Caller, Principal, Sink, ViewKey, view_key
 from interlock.runtime.dispatch.dispatch import Dispatch
 from interlock.runtime.dispatch.task_methods import ABOUT, TaskDesk
 from interlock.runtime.fronts.lists import Stock
 from interlock.runtime.fronts.server_info import SERVER_INFO, capabilities, instructions
 from interlock.runtime.fronts.sessions import CHANGED
-from interlock.runtime.links.link import Link
 
 SUBSCRIPTIONS_MAX: Final = 1000  # resource URIs and tasks in one filter
 WATCH_AT_ONCE: Final = 50  # resources asked of servers at a time
@@ -118,7 +117,7 @@ class Listener:
             params["_meta"] = {**(meta or {}), META_SUBSCRIPTION: Raw(self._id)}
             self._tell(encode_notification(notice.method.encode(), encode_value(params)))
 
-    def ask_roots(self, link: Link, request: Request) -> bool:
+    def ask_roots(self, link: Asked, request: Request) -> bool:
         return False
 
     def finish(self) -> None:

@@ -29,7 +29,6 @@ from interlock.protocol.mcp.methods import (
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.calls.call import passes_level
 from interlock.runtime.calls.caller import Asked, Caller, Sink
-from interlock.runtime.links.link import Link
 
 CHANGED: Final = {"tools": TOOLS_CHANGED, "prompts": PROMPTS_CHANGED, "resources": RESOURCES_CHANGED}
 SESSIONS_MAX: Final = 10_000
@@ -114,7 +113,7 @@ class Session:
         self._asks[our_id] = (link, upstream_id, sink)
         stream.emit(encode_request(our_id, method.encode(), bytes(params)))
 
-    def ask_roots(self, link: Link, request: Request) -> bool:
+    def ask_roots(self, link: Asked, request: Request) -> bool:
         if not self.streams:
             return False
         self.ask(link, request.id, request.method, request.params, None)

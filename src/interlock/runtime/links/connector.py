@@ -29,9 +29,10 @@ from interlock.runtime.base.clock import Clock
 from interlock.runtime.credentials.errors import Unobtainable
 from interlock.runtime.credentials.secret_references import Revealer
 from interlock.runtime.credentials.token import Holder
+from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.container_pipe import MutePipe, ServedPipe
 from interlock.runtime.links.handshake import USUAL, GreetingFailed, Manner, greet
-from interlock.runtime.links.link import Link, ServerFacts
+from interlock.runtime.links.link import ServerFacts
 from interlock.runtime.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble, Undelivered
 from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.runtime.sandbox.sandbox import Cell, Command, Sandboxes
@@ -110,7 +111,7 @@ class Loss:
 
 class Connector:
     def __init__(
-        self, link: Link, workshop: Workshop, stderr: StderrRing, loss: Loss, holder: Holder | None = None
+        self, link: ConnectedLink, workshop: Workshop, stderr: StderrRing, loss: Loss, holder: Holder | None = None
     ) -> None:
         self._link = link
         self._holder = holder
@@ -121,7 +122,9 @@ class Connector:
 
     async def connect(self) -> None:
         """Raises ConnectFailed. Whatever was opened by then hangs on the link."""
-        link, reach = self._link, self._link.plan.reach
+        link, reach = self._link, self._link.reach
+        if reach is None:
+            raise ConnectFailed("the node does not know where it is")
         remembered = self._first or self._workshop.eras.get(link.segment)
         try:
             await self._workshop.revealer.begin()

@@ -26,7 +26,9 @@ from interlock.protocol.mcp.methods import (
 )
 from interlock.protocol.mcp.tasks import TAKEN_AS_TASK
 from interlock.runtime.calls.call import Inquiry
-from interlock.runtime.links.link import MODERN_HEAD, Link, LostFault, ServerFacts
+from interlock.runtime.links.connected_link import MODERN_HEAD, ConnectedLink
+from interlock.runtime.links.link import ServerFacts
+from interlock.runtime.links.lost_fault import LostFault
 from interlock.runtime.links.pipes import Trouble, Undelivered
 
 PROBE_S: Final = 3.0  # how long a server may think about `server/discover` before it is also asked the older way
@@ -94,7 +96,9 @@ def modern_head(method: str) -> bytes:
     return MODERN_HEAD + b"mcp-method: %b\r\n" % method.encode()
 
 
-async def greet(link: Link, remembered: Era | None, say: Callable[[str], None], manner: Manner = USUAL) -> ServerFacts:
+async def greet(
+    link: ConnectedLink, remembered: Era | None, say: Callable[[str], None], manner: Manner = USUAL
+) -> ServerFacts:
     """What the server is. `say` hears what is being waited for. Raises GreetingFailed."""
     asked: dict[Era, Inquiry] = {}
     order = manner.order(remembered)
@@ -145,7 +149,7 @@ async def greet(link: Link, remembered: Era | None, say: Callable[[str], None], 
 _METHOD: Final = {Era.MODERN: DISCOVER, Era.LEGACY: INITIALIZE}
 
 
-def _ask(link: Link, era: Era, manner: Manner) -> Inquiry:
+def _ask(link: ConnectedLink, era: Era, manner: Manner) -> Inquiry:
     if era is Era.MODERN:
         return link.ask(DISCOVER, {"_meta": MODERN_META}, modern_head(DISCOVER))
     params = {"protocolVersion": manner.offered, "capabilities": manner.capabilities, "clientInfo": OUR_INFO}

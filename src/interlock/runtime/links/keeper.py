@@ -31,29 +31,25 @@ import msgspec
 from msgspec import Raw
 
 from interlock.process.stderr import StderrRing
-from interlock.protocol.jsonrpc.errors import CALL_TIMEOUT, Fault
-from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import (
     DISCOVER,
-    LOG_RANK,
     PING,
     PROMPTS_LIST,
     RESOURCES_LIST,
-    SET_LEVEL,
     TEMPLATES_LIST,
     TOOLS_LIST,
 )
 from interlock.protocol.oauth.www_authenticate import read_challenge_untrusted
 from interlock.runtime.base.link_state import LinkState
-from interlock.runtime.calls.call import Inquiry, Outcome
-from interlock.runtime.calls.caller import Asking
 from interlock.runtime.credentials.token import Denied, Holder
+from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.connector import ConnectFailed, Connector, Loss, Workshop
 from interlock.runtime.links.handshake import MODERN_META, PROBE_S, modern_head
-from interlock.runtime.links.link import Link, LostFault
-from interlock.runtime.links.link_events import LinkEvents, TaskEvents
+from interlock.runtime.links.link_events import LinkEvents, PassedOnEvents
 from interlock.runtime.links.listing import FIELD, LIST_S, Items, ListFailed, Listing, read_list
+from interlock.runtime.links.log_level import LogLevel
+from interlock.runtime.links.lost_fault import LostFault
 from interlock.runtime.links.pipes import HttpPipe, Pipe, Undelivered
 from interlock.runtime.links.subscriptions import Subscriptions, has
 from interlock.runtime.links.task_subscription import TaskListening
@@ -73,10 +69,8 @@ REST_PER_ITEM_S: Final = 50e-6  # some ten times what reading one takes: a flood
 REST_ITEMS_MIN: Final = 100  # what is read in a few milliseconds needs no rest
 REST_MAX_S: Final = 1.0  # a fifth of the usual heartbeat interval, within which a change is to be seen above (6.3)
 IDLE: Final = "it was idle"
-LOG_LEVEL_S: Final = 2.0  # a log line is worth no longer wait
 
-Heard = asyncio.Future[Response | Fault]
-StockCatalog = Callable[[Link, Listing | None], Awaitable[None]]
+StockCatalog = Callable[[ConnectedLink, Listing | None], Awaitable[None]]
 
 LISTS_OF: Final = {
     "tools": (TOOLS_LIST,),
@@ -85,13 +79,13 @@ LISTS_OF: Final = {
 }
 
 
-class Keeper(LinkEvents):
+class Keeper(PassedOnEvents):
     is_offered = True  # what its server lists is offered to clients as it is
     reads: tuple[str, ...] = (TOOLS_LIST, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST)  # which of its lists
 
     def __init__(
         self,
-        make_link: Callable[[LinkEvents], Link],
+        make_link: Callable[[LinkEvents], ConnectedLink],
         workshop: Workshop,
         stock: StockCatalog,
         events: LinkEvents,
@@ -100,7 +94,7 @@ class Keeper(LinkEvents):
     ) -> None:
         """`events`: the node's, which hear what is not for the keeper. `holder`: has the token for a server that may
         want one."""
-        self._events = events
+        super().__init__(events)
         link = self.link = make_link(self)
         self.holder = holder
         self.listing: Listing | None = None
@@ -111,8 +105,7 @@ class Keeper(LinkEvents):
         refresh_all = weakref.WeakMethod(self._refresh_all)  # else what is listed would wait for the collector
         self.subscriptions = Subscriptions(link, lambda: (refresh := refresh_all()) and refresh())
         self.task_listening = TaskListening(link)
-        self.log_level: str | None = None
-        self._level_heard: Heard | None = None
+        self.log_level = LogLevel(link)
         self._workshop = workshop
         self._stock_catalog = stock
         self._loss = Loss()
@@ -226,60 +219,25 @@ class Keeper(LinkEvents):
     def announces_changes(self) -> bool:
         return self.link.facts is not None and has(self.link.facts.capabilities.get("tools"), "listChanged")
 
-    def set_log_level(self, level: str) -> Heard | None:
-        """Done when the server has taken the level it was told, or had its time; None when it has already."""
-        if level != self.log_level:
-            self.log_level = level
-            self._say_log_level()
-        heard = self._level_heard
-        return None if heard is None or heard.done() else heard
-
-    def want_log_level(self, level: str) -> Heard | None:
-        """At least this much: each client hears only what it asked for, whatever the server says."""
-        known = self.log_level
-        return self.set_log_level(level if known is None or LOG_RANK[level] < LOG_RANK[known] else known)
-
     # What the link says (LinkEvents)
 
-    @property
-    def tasks(self) -> TaskEvents:
-        return self._events.tasks
-
-    def on_standing(self, link: Link) -> None:
-        self._events.on_standing(link)
-
-    def on_resource_updated(self, link: Link, params: Raw) -> None:
-        self._events.on_resource_updated(link, params)
-
-    def on_log(self, link: Link, params: Raw) -> None:
-        self._events.on_log(link, params)
-
-    def on_question(self, link: Link, asking: Asking) -> Fault | None:
-        return self._events.on_question(link, asking)
-
-    def on_orphan_request(self, link: Link, request: Request) -> bool:
-        return self._events.on_orphan_request(link, request)
-
-    def on_elicitation_complete(self, link: Link, params: Raw) -> None:
-        self._events.on_elicitation_complete(link, params)
-
-    def on_changed(self, link: Link, kind: str) -> None:
+    def on_changed(self, link: ConnectedLink, kind: str) -> None:
         self.refresh(kind)
 
-    def on_acknowledged(self, link: Link, params: Raw) -> None:
+    def on_acknowledged(self, link: ConnectedLink, params: Raw) -> None:
         self.task_listening.on_acknowledged(params)
 
-    def on_pipe_lost(self, link: Link, reason: str) -> None:
+    def on_pipe_lost(self, link: ConnectedLink, reason: str) -> None:
         self.lose(reason)
 
-    def on_session_lost(self, link: Link) -> None:
+    def on_session_lost(self, link: ConnectedLink) -> None:
         self.regreet()
 
-    def on_unauthorised(self, link: Link, what: Undelivered) -> None:
+    def on_unauthorised(self, link: ConnectedLink, what: Undelivered) -> None:
         log.warning("link %s: %s", link.segment, what.detail)
         self.refused(what)
 
-    def on_unreachable(self, link: Link) -> None:
+    def on_unreachable(self, link: ConnectedLink) -> None:
         self.probe()
 
     # Life
@@ -524,19 +482,7 @@ class Keeper(LinkEvents):
             return
         self.subscriptions.say_again()
         self.task_listening.say()
-        self._say_log_level()
-
-    def _say_log_level(self) -> None:
-        facts = self.link.facts
-        if facts is not None and facts.era is Era.LEGACY and "logging" in facts.capabilities and self.log_level:
-            inquiry = self.link.ask(SET_LEVEL, {"level": self.log_level})
-            self._level_heard = inquiry.future
-            asyncio.get_running_loop().call_later(LOG_LEVEL_S, self._stop_waiting, inquiry)
-
-    def _stop_waiting(self, inquiry: Inquiry) -> None:
-        if not inquiry.future.done():
-            self.link.cancel(inquiry, "timeout")
-            inquiry.on_failed(Fault(CALL_TIMEOUT, "call_timeout"), Outcome.TIMEOUT)
+        self.log_level.say()
 
 
 def backoff_s(attempt: int, first_s: float = BACKOFF_FIRST_S) -> float:

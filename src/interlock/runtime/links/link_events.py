@@ -15,6 +15,7 @@ from interlock.runtime.calls.caller import Asking, Caller
 from interlock.runtime.links.pipes import Undelivered
 
 if TYPE_CHECKING:
+    from interlock.runtime.links.connected_link import ConnectedLink
     from interlock.runtime.links.link import Link
 
 
@@ -24,28 +25,28 @@ class TaskEvents:
     call_type: CallFactory = Call  # of a tools/call that may become a task
     per_user_call_type: CallFactory = Call  # of one over a user's own link, which may not
 
-    def on_task_status(self, link: "Link", params: Raw) -> None: ...
+    def on_task_status(self, link: "ConnectedLink", params: Raw) -> None: ...
 
-    def on_task_progress(self, link: "Link", progress_id: int, params: dict[str, Raw]) -> None:
+    def on_task_progress(self, link: "ConnectedLink", progress_id: int, params: dict[str, Raw]) -> None:
         """Progress that belongs to no call under way."""
 
-    def on_task_log(self, link: "Link", params: Raw) -> bool:
+    def on_task_log(self, link: "ConnectedLink", params: Raw) -> bool:
         """True when the message is about a task, and was passed on."""
         return False
 
-    def on_task_request(self, link: "Link", request: Request, origin: Pending | None) -> bool:
+    def on_task_request(self, link: "ConnectedLink", request: Request, origin: Pending | None) -> bool:
         """True when the request is about a task, and will be answered."""
         return False
 
-    def on_task_answer(self, link: "Link", upstream_id: bytes, payload: bytes) -> bytes:
+    def on_task_answer(self, link: "ConnectedLink", upstream_id: bytes, payload: bytes) -> bytes:
         """A client's answer to a server's request, as the server is to read it."""
         return payload
 
-    def named_for(self, link: "Link", caller: Caller, related: Raw) -> Any:
+    def named_for(self, link: "ConnectedLink", caller: Caller, related: Raw) -> Any:
         """The task a client's request says it belongs to, as the server knows it; None if it does not."""
         return None
 
-    def of_others(self, link: "Link", principals: set[str]) -> bool:
+    def of_others(self, link: "ConnectedLink", principals: set[str]) -> bool:
         """Whether tasks of anybody else may still run at this server."""
         return False
 
@@ -63,35 +64,64 @@ class LinkEvents:
     def on_standing(self, link: "Link") -> None:
         """`link.standing` changed."""
 
-    def on_resource_updated(self, link: "Link", params: Raw) -> None: ...
+    def on_resource_updated(self, link: "ConnectedLink", params: Raw) -> None: ...
 
-    def on_log(self, link: "Link", params: Raw) -> None:
+    def on_log(self, link: "ConnectedLink", params: Raw) -> None:
         """A log message that belongs to no call we can name."""
 
-    def on_question(self, link: "Link", asking: Asking) -> Fault | None:
+    def on_question(self, link: "ConnectedLink", asking: Asking) -> Fault | None:
         """The server asks the client of a call or task something. The refusal, if it may not."""
         return None
 
-    def on_orphan_request(self, link: "Link", request: Request) -> bool:
+    def on_orphan_request(self, link: "ConnectedLink", request: Request) -> bool:
         """A server's request that belongs to no call. True when it will be answered."""
         return False
 
-    def on_elicitation_complete(self, link: "Link", params: Raw) -> None: ...
+    def on_elicitation_complete(self, link: "ConnectedLink", params: Raw) -> None: ...
 
     # What the keeper acts on
 
-    def on_changed(self, link: "Link", kind: str) -> None:
+    def on_changed(self, link: "ConnectedLink", kind: str) -> None:
         """The server says its list of `kind` changed."""
 
-    def on_acknowledged(self, link: "Link", params: Raw) -> None:
+    def on_acknowledged(self, link: "ConnectedLink", params: Raw) -> None:
         """A modern server says what it will tell us."""
 
-    def on_pipe_lost(self, link: "Link", reason: str) -> None: ...
+    def on_pipe_lost(self, link: "ConnectedLink", reason: str) -> None: ...
 
-    def on_session_lost(self, link: "Link") -> None: ...
+    def on_session_lost(self, link: "ConnectedLink") -> None: ...
 
-    def on_unauthorised(self, link: "Link", what: Undelivered) -> None:
+    def on_unauthorised(self, link: "ConnectedLink", what: Undelivered) -> None:
         """The server refuses the credential. Calls that could be sent again with another wait in `link.refused`."""
 
-    def on_unreachable(self, link: "Link") -> None:
+    def on_unreachable(self, link: "ConnectedLink") -> None:
         """A request could not be sent at all."""
+
+
+class PassedOnEvents(LinkEvents):
+    """Passes on what is meant for clients."""
+
+    def __init__(self, events: LinkEvents) -> None:
+        self._events = events
+
+    @property
+    def tasks(self) -> TaskEvents:
+        return self._events.tasks
+
+    def on_standing(self, link: "Link") -> None:
+        self._events.on_standing(link)
+
+    def on_resource_updated(self, link: "ConnectedLink", params: Raw) -> None:
+        self._events.on_resource_updated(link, params)
+
+    def on_log(self, link: "ConnectedLink", params: Raw) -> None:
+        self._events.on_log(link, params)
+
+    def on_question(self, link: "ConnectedLink", asking: Asking) -> Fault | None:
+        return self._events.on_question(link, asking)
+
+    def on_orphan_request(self, link: "ConnectedLink", request: Request) -> bool:
+        return self._events.on_orphan_request(link, request)
+
+    def on_elicitation_complete(self, link: "ConnectedLink", params: Raw) -> None:
+        self._events.on_elicitation_complete(link, params)

@@ -1,5 +1,6 @@
 """One open `subscriptions/listen` at a 2026-07-28 server, as the link holds it. Its owner decides what follows."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from msgspec import Raw
@@ -9,7 +10,7 @@ from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import META_SUBSCRIPTION
-from interlock.runtime.calls.call import Outcome
+from interlock.runtime.calls.call import Outcome, Pending
 from interlock.runtime.calls.caller import Asked
 
 
@@ -61,6 +62,31 @@ def subscription_id(params: Raw) -> int | None:
         return int(bytes(meta[META_SUBSCRIPTION]))
     except (KeyError, ValueError):
         return None
+
+
+def maybe_acknowledged(in_flight: Mapping[int, Pending], params: Raw, origin: Pending | None) -> Listener | None:
+    """Which of ours is acknowledged: by its stream, else by its id, else the one that waits for it."""
+    if isinstance(origin, Listener):
+        return origin
+    if origin is not None:
+        return None
+    named = subscription_id(params)
+    if named is not None:
+        found = in_flight.get(named)
+        return found if isinstance(found, Listener) else None
+    unheard = [one for one in in_flight.values() if isinstance(one, Listener) and not one.heard]
+    return unheard[0] if len(unheard) == 1 else None
+
+
+def is_told_first(params: Raw, origin: Pending | None, doubled: dict[bytes, dict[int, int]]) -> bool:
+    """While a subscription and its successor are both open, each tells the same news: the first is heard.
+
+    `doubled`: resource -> how many updates each of the two has told.
+    """
+    listener = subscription_id(params) or (origin.upstream_id if origin is not None else 0)
+    told = doubled.setdefault(bytes((decode_object(params) or {}).get("uri", b"")), {})
+    told[listener] = told.get(listener, 0) + 1
+    return told[listener] > max((count for one, count in told.items() if one != listener), default=0)
 
 
 def _honoured(params: Raw) -> frozenset[str]:

@@ -11,8 +11,9 @@ from interlock.protocol.jsonrpc.codec import decode_array, decode_object, decode
 from interlock.protocol.jsonrpc.errors import METHOD_NOT_FOUND, CodecError, Fault
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import LISTS, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
+from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.handshake import MODERN_META, modern_head
-from interlock.runtime.links.link import Link, LostFault
+from interlock.runtime.links.lost_fault import LostFault
 from interlock.runtime.links.pipes import Trouble, Undelivered
 
 LIST_S: Final = 5.0  # MCP-AX 5.1: one slow server does not hold up the list
@@ -68,7 +69,7 @@ class ListFailed(Exception):
 FIELD: Final = {TOOLS_LIST: "tools", PROMPTS_LIST: "prompts", RESOURCES_LIST: "resources", TEMPLATES_LIST: "templates"}
 
 
-async def read_list(link: Link, method: str, known: Items | None = None, page_s: float = LIST_S) -> Items:
+async def read_list(link: ConnectedLink, method: str, known: Items | None = None, page_s: float = LIST_S) -> Items:
     """Raises ListFailed. A server without the capability has an empty list and is not asked.
 
     An item that is in `known`, the list as it was last read, is the same object again where its bytes are.
@@ -127,7 +128,9 @@ async def read_list(link: Link, method: str, known: Items | None = None, page_s:
     )
 
 
-async def _read_page(link: Link, method: str, cursor: Raw | None, page_s: float) -> tuple[dict[str, Raw], int] | None:
+async def _read_page(
+    link: ConnectedLink, method: str, cursor: Raw | None, page_s: float
+) -> tuple[dict[str, Raw], int] | None:
     """One page, and its size in bytes."""
     modern = link.facts is not None and link.facts.era is Era.MODERN
     params: dict[str, Any] = {"_meta": MODERN_META} if modern else {}

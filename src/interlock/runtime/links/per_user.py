@@ -17,12 +17,14 @@ from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.link_state import USABLE, LinkState
 from interlock.runtime.credentials.consents import Consent
 from interlock.runtime.credentials.token import Holder
+from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.connector import Workshop
 from interlock.runtime.links.keeper import Keeper
-from interlock.runtime.links.link import Crowded, Link
+from interlock.runtime.links.link import Link, UsersFull
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listing import Listing
 from interlock.runtime.links.pipes import Undelivered
+from interlock.runtime.links.server_link import ServerLink
 
 IDLE_S: Final = 1800.0
 SWEEP_S: Final = 60.0
@@ -30,7 +32,7 @@ USERS_MAX: Final = 1000  # links to one server; of those without calls the one i
 OPEN_S: Final = 15.0  # how long a call waits for its user's link
 
 
-class PersonalLinks:
+class UserLinks:
     def __init__(
         self,
         plan: ServerPlan,
@@ -45,12 +47,12 @@ class PersonalLinks:
         self._events = events
         self._holder_for = holder_for
         self._vendor_meta = vendor_meta
-        self._keepers: dict[str, _PersonalKeeper] = {}  # by principal, the one used last at the end
+        self._keepers: dict[str, _UserKeeper] = {}  # by principal, the one used last at the end
         self._sweeper: asyncio.TimerHandle | None = None
         self._ending = BackgroundTasks()
 
     @property
-    def links(self) -> list[Link]:
+    def links(self) -> list[ServerLink]:
         return [keeper.link for keeper in self._keepers.values()]
 
     async def stop(self) -> None:
@@ -59,15 +61,15 @@ class PersonalLinks:
         keepers, self._keepers = list(self._keepers.values()), {}
         await asyncio.gather(*(keeper.stop() for keeper in keepers), self._ending.finish())
 
-    def ready(self, principal: str) -> Link | None:
+    def ready(self, principal: str) -> ServerLink | None:
         keeper = self._keepers.get(principal)
         if keeper is None or keeper.link.standing.state not in USABLE or keeper.own.waits_for_consent:
             return None
         keeper.used_at = self._workshop.clock.now()
         return keeper.link
 
-    async def open(self, principal: str) -> Link | Consent:
-        """The user's link, or what they have to agree to first. Raises Unobtainable, StoreError, Crowded."""
+    async def open(self, principal: str) -> ServerLink | Consent:
+        """The user's link, or what they have to agree to first. Raises Unobtainable, StoreError, UsersFull."""
         keeper = self._keepers.get(principal) or self._make(principal)
         holder = keeper.own
         keeper.opening += 1
@@ -85,23 +87,23 @@ class PersonalLinks:
         if keeper is not None:
             await keeper.stop()
 
-    def _make(self, principal: str) -> "_PersonalKeeper":
+    def _make(self, principal: str) -> "_UserKeeper":
         self._make_room()
-        keeper = _PersonalKeeper(self._make_link, self._workshop, self._events, self._holder_for(principal))
+        keeper = _UserKeeper(self._make_link, self._workshop, self._events, self._holder_for(principal))
         self._keepers[principal] = keeper
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
         return keeper
 
-    def _make_link(self, events: LinkEvents) -> Link:
-        return Link(self._plan, events, self._workshop.clock, vendor_meta=self._vendor_meta)
+    def _make_link(self, events: LinkEvents) -> ServerLink:
+        return ServerLink(self._plan, events, self._workshop.clock, vendor_meta=self._vendor_meta)
 
     def _make_room(self) -> None:
         if len(self._keepers) < USERS_MAX:
             return
         idle = [(keeper.used_at, principal) for principal, keeper in self._keepers.items() if keeper.idle]
         if not idle:
-            raise Crowded
+            raise UsersFull
         self._end(min(idle)[1])
 
     def _sweep(self) -> None:
@@ -115,14 +117,16 @@ class PersonalLinks:
         self._ending.begin(self._keepers.pop(principal).stop())
 
 
-class _PersonalKeeper(Keeper):
+class _UserKeeper(Keeper):
     """Keeps one user's link. It lists nothing and listens to nothing: that is done with the node's own token.
 
     What the server says and belongs to no call of the user reaches nobody.
     """
 
+    link: ServerLink
+
     def __init__(
-        self, make_link: Callable[[LinkEvents], Link], workshop: Workshop, events: LinkEvents, own: Holder
+        self, make_link: Callable[[LinkEvents], ServerLink], workshop: Workshop, events: LinkEvents, own: Holder
     ) -> None:
         super().__init__(make_link, workshop, _no_catalog, events, own)
         self.own = own
@@ -151,19 +155,19 @@ class _PersonalKeeper(Keeper):
         if link.standing.state not in USABLE and link.standing.state is not LinkState.CONNECTING:
             self.fell.set()
 
-    def on_changed(self, link: Link, kind: str) -> None:
+    def on_changed(self, link: ConnectedLink, kind: str) -> None:
         pass
 
-    def on_resource_updated(self, link: Link, params: Raw) -> None:
+    def on_resource_updated(self, link: ConnectedLink, params: Raw) -> None:
         pass
 
-    def on_log(self, link: Link, params: Raw) -> None:
+    def on_log(self, link: ConnectedLink, params: Raw) -> None:
         pass
 
-    def on_orphan_request(self, link: Link, request: Request) -> bool:
+    def on_orphan_request(self, link: ConnectedLink, request: Request) -> bool:
         return False
 
-    def on_unauthorised(self, link: Link, what: Undelivered) -> None:
+    def on_unauthorised(self, link: ConnectedLink, what: Undelivered) -> None:
         self.refused(what)
 
     async def _stock(self) -> None:
@@ -174,8 +178,8 @@ class _PersonalKeeper(Keeper):
         # Progress of tasks is told by our ids, and those of one user's link say nothing about another's.
         self.link.tasks = False
         self.task_listening.say()
-        self._say_log_level()
+        self.log_level.say()
 
 
-async def _no_catalog(link: Link, listing: Listing | None) -> None:
+async def _no_catalog(link: ConnectedLink, listing: Listing | None) -> None:
     pass

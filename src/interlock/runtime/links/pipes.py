@@ -17,7 +17,7 @@ from interlock.process.child import Child
 from interlock.protocol.mcp.sse import SseMalformed, SseParser
 from interlock.runtime.calls.call import Inquiry, Pending
 from interlock.runtime.calls.parking import PARKED_MAX
-from interlock.runtime.links.side_requests import Aside
+from interlock.runtime.links.side_requests import SideRequests
 from interlock.runtime.sandbox.sandbox import Cell
 
 EVENT_STREAM_HEAD = b"accept: text/event-stream\r\n"
@@ -47,7 +47,7 @@ class Undelivered(msgspec.Struct, frozen=True):
     headers: Headers = ()  # of a refusal that is not about the credential
 
 
-ASIDE_FULL = Undelivered(Trouble.BUSY, "too many messages to it wait already")
+SIDE_FULL = Undelivered(Trouble.BUSY, "too many messages to it wait already")
 
 
 class PipeOwner(Protocol):
@@ -143,7 +143,7 @@ class HttpPipe:
         self.client = HttpClient(
             place, max_body_bytes=max_bytes, max_connections=CALL_CONNECTIONS_MAX, address=address, tls=tls
         )
-        self._aside = Aside(place, max_bytes, address, tls)
+        self._side = SideRequests(place, max_bytes, address, tls)
         self.max_bytes = max_bytes
         self._written = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())
         self._custom = self._written
@@ -175,8 +175,8 @@ class HttpPipe:
             exchange = _Exchange(self, origin, origin.upstream_id)
             exchange.handle = self.client.send(self._post, head, message, exchange)
             return exchange
-        if not self._aside.send(self._post + head, message, _Exchange(self)):
-            self.owner.on_undelivered(None, ASIDE_FULL)
+        if not self._side.send(self._post + head, message, _Exchange(self)):
+            self.owner.on_undelivered(None, SIDE_FULL)
         return None
 
     def open_stream(self) -> None:
@@ -210,7 +210,7 @@ class HttpPipe:
                 await asyncio.wait_for(done, 1.0)
             except TimeoutError:
                 pass
-        await self._aside.close()
+        await self._side.close()
         await self.client.close()
 
     @property
@@ -384,7 +384,7 @@ class SsePipe:
         self._origin = (parts.scheme, parts.netloc)
         place = f"{parts.scheme}://{parts.netloc}"
         self._client = HttpClient(place, max_body_bytes=max_bytes, address=address, tls=tls)
-        self._aside = Aside(place, max_bytes, address, tls)
+        self._side = SideRequests(place, max_bytes, address, tls)
         self._closed = False
         self._target = (parts.path or "/").encode() + (b"?" + parts.query.encode() if parts.query else b"")
         self._written = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())
@@ -412,8 +412,8 @@ class SsePipe:
             posted = _Posted(self, origin)
             if origin is not None:
                 self._client.send(start, b"", message, posted)
-            elif not self._aside.send(start, message, posted):
-                self._owner.on_undelivered(None, ASIDE_FULL)
+            elif not self._side.send(start, message, posted):
+                self._owner.on_undelivered(None, SIDE_FULL)
         return None
 
     def abort(self, handle: object) -> bool:
@@ -429,7 +429,7 @@ class SsePipe:
         self._closed = True
         if self._handle is not None:
             self._handle.abort()
-        await self._aside.close()
+        await self._side.close()
         await self._client.close()
 
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import Dial, ServerPlan
+from interlock.config.plan import Dial
 from interlock.net.message_pipe import GOING_AWAY, MessagePipe
 from interlock.process.stderr import StderrRing
 from interlock.protocol.ax.hop_metadata import Offer
@@ -42,10 +42,11 @@ from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.calls.budgets import Account
 from interlock.runtime.calls.call import Call, Pending
 from interlock.runtime.calls.guard import Admitted
+from interlock.runtime.links.connected_link import CHANGES, ConnectedLink
 from interlock.runtime.links.connector import ConnectFailed, Connector, Workshop
 from interlock.runtime.links.handshake import GreetingFailed
 from interlock.runtime.links.keeper import Keeper, StockCatalog
-from interlock.runtime.links.link import CHANGES, Link, ServerFacts
+from interlock.runtime.links.link import ServerFacts
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listing import Listing
 from interlock.runtime.links.pipes import PipeOwner, Trouble, Undelivered
@@ -85,7 +86,7 @@ class _Laid(msgspec.Struct, frozen=True):
     said: dict[str, Raw]  # `meta` without the route
 
 
-class RegisteredLink(Link):
+class RegisteredLink(ConnectedLink):
     def __init__(
         self,
         session: Session,
@@ -99,11 +100,18 @@ class RegisteredLink(Link):
         vendor_meta: bool,
         account: Account | None = None,
     ) -> None:
-        plan = ServerPlan(segment=session.segment, reach=Dial(url=session.register.endpoint or ""))
-        super().__init__(plan, events, clock, vendor_meta=vendor_meta, offer=offer)
-        self.kind = offer.kind
+        super().__init__(
+            session.segment,
+            events,
+            clock,
+            kind=offer.kind,
+            transport=transport,
+            vendor_meta=vendor_meta,
+            offer=offer,
+        )
+        endpoint = session.register.endpoint
+        self.reach = Dial(url=endpoint) if endpoint is not None else None
         self.account = account
-        self.transport = transport
         self.registration = session
         self.registered_wall = clock.wall()
         self.retry_after_ms = Liveness(session.register.heartbeat_interval_ms, 0.0).retry_after_ms
@@ -164,7 +172,7 @@ class RegisteredLink(Link):
         if message.method in (HEARTBEAT, DEREGISTER):
             self._registrar.on_ax_notification(self, message)
             return
-        self._count_chatter()
+        self._count_notification()
         if not self.registration.register.notifications and message.method not in CHANGES:
             self.unwanted += 1
             return
@@ -269,10 +277,10 @@ class RegisteredKeeper(Keeper):
         """It is told to go, and comes back by itself if it wants to."""
         self.link.on_pipe_lost("restarted by the operator")
 
-    def on_pipe_lost(self, link: Link, reason: str) -> None:
+    def on_pipe_lost(self, link: ConnectedLink, reason: str) -> None:
         self._registrar.on_link_lost(self.link, reason)
 
-    def on_unauthorised(self, link: Link, what: Undelivered) -> None:
+    def on_unauthorised(self, link: ConnectedLink, what: Undelivered) -> None:
         """The node has no credential for a subserver: it is the subserver that shows one."""
         log.warning("link %s: %s", link.segment, what.detail)
 

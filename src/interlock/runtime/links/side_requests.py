@@ -18,7 +18,7 @@ TAKEN_S: Final = 60.0  # from `send` to the server's answer; a full queue needs 
 SWEEP_S: Final = 5.0
 
 
-class Aside:
+class SideRequests:
     def __init__(
         self, place: str, max_bytes: int, address: str | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
@@ -70,10 +70,10 @@ class Aside:
 class _Letter:
     """One message under way: the sink of its request, which passes on to that of the sender."""
 
-    __slots__ = ("_aside", "_sink", "deadline", "handle", "size")
+    __slots__ = ("_side", "_sink", "deadline", "handle", "size")
 
-    def __init__(self, aside: Aside, size: int, sink: ResponseSink, deadline: float) -> None:
-        self._aside = aside
+    def __init__(self, side: SideRequests, size: int, sink: ResponseSink, deadline: float) -> None:
+        self._side = side
         self._sink = sink
         self.size = size
         self.deadline = deadline
@@ -85,7 +85,7 @@ class _Letter:
         self.on_fail(Failure(kind=FailureKind.LOST_BEFORE_ANSWER, detail=f"it was not taken within {TAKEN_S:g} s"))
 
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
-        self._aside.over(self)
+        self._side.over(self)
         self._sink.on_answer(status, headers, body)
 
     def on_stream(self, status: int, headers: Headers) -> None:
@@ -95,9 +95,9 @@ class _Letter:
         self._sink.on_chunk(data)
 
     def on_stream_end(self) -> None:
-        self._aside.over(self)
+        self._side.over(self)
         self._sink.on_stream_end()
 
     def on_fail(self, failure: Failure) -> None:
-        self._aside.over(self)
+        self._side.over(self)
         self._sink.on_fail(failure)

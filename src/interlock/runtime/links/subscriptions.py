@@ -19,8 +19,8 @@ from interlock.protocol.jsonrpc.messages import Response
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import LISTEN, SUBSCRIBE, UNSUBSCRIBE
 from interlock.runtime.calls.refusals import degraded
+from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.handshake import MODERN_META, modern_head
-from interlock.runtime.links.link import Link
 from interlock.runtime.links.listen_request import Listener
 
 log = logging.getLogger("interlock.links")
@@ -34,7 +34,7 @@ _LISTS: Final = ("tools", "prompts", "resources")
 class Subscriptions:
     """Of one link. Also the owner of its Listeners."""
 
-    def __init__(self, link: Link, missed: Callable[[], None]) -> None:
+    def __init__(self, link: ConnectedLink, missed: Callable[[], None]) -> None:
         """`missed` is called when lists may have changed while nobody listened."""
         self.uris: set[str] = set()  # what is watched, granted or being asked for
         self._link = link

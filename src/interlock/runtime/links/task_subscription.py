@@ -18,8 +18,8 @@ from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import LISTEN, META_SUBSCRIPTION
 from interlock.runtime.calls.call import Outcome
 from interlock.runtime.calls.caller import Asked
+from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.handshake import TASKS_META, modern_head
-from interlock.runtime.links.link import Link
 
 AGREE_S: Final = 10.0  # how long a server may take to say what it will tell
 AGAIN_S: Final = 2.0  # until a stream that ended is opened again
@@ -53,7 +53,7 @@ class _Listening:
 
 
 class TaskListening:
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ConnectedLink) -> None:
         self._link = link
         self._ids: set[str] = set()  # as the server knows them
         self._open: _Listening | None = None

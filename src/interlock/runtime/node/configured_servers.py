@@ -12,12 +12,13 @@ from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.base.feed import AsyncFeed
 from interlock.runtime.catalog.catalog import Catalog
 from interlock.runtime.credentials.service import GrantDesk
+from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.connector import Workshop
 from interlock.runtime.links.keeper import Keeper
-from interlock.runtime.links.link import Link
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listing import Listing
-from interlock.runtime.links.per_user import PersonalLinks
+from interlock.runtime.links.per_user import UserLinks
+from interlock.runtime.links.server_link import ServerLink
 
 
 class Servers:
@@ -33,7 +34,7 @@ class Servers:
     ) -> None:
         """`ruled`: the segment of a tool of which an operator said something new."""
         self._current = current
-        self.personal: dict[str, PersonalLinks] = {}  # by segment, of servers with a link for each user
+        self.per_user: dict[str, UserLinks] = {}  # by segment, of servers with a link for each user
         self._link_events = link_events
         self._keepers = keepers
         self._catalog = catalog
@@ -58,7 +59,7 @@ class Servers:
                 await self._catalog.stock_again(keeper.link, keeper.listing)
 
     async def close(self) -> None:
-        await asyncio.gather(*(personal.stop() for personal in self.personal.values()))
+        await asyncio.gather(*(links.stop() for links in self.per_user.values()))
         await asyncio.gather(*(keeper.stop() for keeper in self._keepers.values()))
 
     async def _restock_one(self, segment: str) -> None:
@@ -67,7 +68,7 @@ class Servers:
             self._catalog.reconsider(segment)
             await self._catalog.stock_again(keeper.link, keeper.listing)
 
-    async def stock(self, link: Link, listing: Listing | None) -> None:
+    async def stock(self, link: ConnectedLink, listing: Listing | None) -> None:
         if listing is None:
             self._catalog.drop(link)
         else:
@@ -83,26 +84,27 @@ class Servers:
         events, clock = self._link_events, self._workshop.clock
         reach = server.reach
         holder = self._desk.holder(server.segment, reach) if isinstance(reach, Dial) else None
+        per_user: UserLinks | None = None
+        if isinstance(reach, Dial) and holder is not None and reach.auth is not None and reach.auth.per == "user":
+            holder_for = functools.partial(self._desk.holder_for, holder, reach)
+            per_user = UserLinks(server, self._workshop, events, holder_for, vendor_meta=vendor_meta)
+            self.per_user[server.segment] = per_user
         keeper = self._keepers[server.segment] = Keeper(
-            lambda keeper: Link(server, keeper, clock, vendor_meta=vendor_meta),
+            lambda keeper: ServerLink(server, keeper, clock, vendor_meta=vendor_meta, per_user=per_user),
             self._workshop,
             self.stock,
             events,
             holder,
         )
-        if isinstance(reach, Dial) and holder is not None and reach.auth is not None and reach.auth.per == "user":
-            holder_for = functools.partial(self._desk.holder_for, holder, reach)
-            personal = PersonalLinks(server, self._workshop, events, holder_for, vendor_meta=vendor_meta)
-            keeper.link.personal = self.personal[server.segment] = personal
         return keeper
 
     async def _remove(self, segment: str) -> None:
         """Its tools leave the lists first, so that nobody calls what is going away."""
         keeper = self._keepers[segment]
         self._catalog.drop(keeper.link)
-        personal = self.personal.pop(segment, None)
-        if personal is not None:
-            await personal.stop()
+        per_user = self.per_user.pop(segment, None)
+        if per_user is not None:
+            await per_user.stop()
         await keeper.stop()
         if self._keepers.get(segment) is keeper:
             del self._keepers[segment]

@@ -12,6 +12,7 @@ from interlock.runtime.calls.budgets import Budgets
 from interlock.runtime.calls.caller import Asking
 from interlock.runtime.catalog.catalog import Catalog
 from interlock.runtime.dispatch.task_table import Tasks
+from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.link_events import LinkEvents, TaskEvents
 
@@ -47,17 +48,17 @@ class NodeLinkEvents(LinkEvents):
         if link.standing.state in AWAY and self._keeps_degraded:
             self._catalog.degrade(link)
 
-    def on_resource_updated(self, link: Link, params: Raw) -> None:
+    def on_resource_updated(self, link: ConnectedLink, params: Raw) -> None:
         self._audience.resource_updated(link, params, self._catalog.namespace.show_uri)
 
-    def on_log(self, link: Link, params: Raw) -> None:
+    def on_log(self, link: ConnectedLink, params: Raw) -> None:
         self._audience.log(link, params, self._tasks.principals(link))
 
-    def on_question(self, link: Link, asking: Asking) -> Fault | None:
+    def on_question(self, link: ConnectedLink, asking: Asking) -> Fault | None:
         return self._budgets.charge_questions(link, asking.caller)
 
-    def on_orphan_request(self, link: Link, request: Request) -> bool:
+    def on_orphan_request(self, link: ConnectedLink, request: Request) -> bool:
         return self._audience.roots(link, request)
 
-    def on_elicitation_complete(self, link: Link, params: Raw) -> None:
+    def on_elicitation_complete(self, link: ConnectedLink, params: Raw) -> None:
         self._audience.elicitation_complete(link, params)

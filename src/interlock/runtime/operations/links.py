@@ -88,7 +88,7 @@ class LinkOperations:
 
     def _link(self, keeper: Keeper) -> LinkView:
         link = keeper.link
-        links = [link, *(link.personal.links if link.personal is not None else ())]
+        links: list[Link] = [link, *(link.per_user.links if link.per_user is not None else ())]
         facts = link.facts
         namespace = self._catalog.namespace
         shelf = next((s for s in namespace.shelves if s.link is link), None)
@@ -109,12 +109,12 @@ class LinkOperations:
             resources=len(shelf.resources) if shelf else 0,
             withheld=tuple(Withheld(name=one.name, reason=one.reason) for one in withheld),
             in_flight=sum(one.booked for one in links),  # of clients: what the node itself asks does not count
-            parked=sum(len(one.aside) for one in links),
+            parked=sum(one.suspended_count for one in links),
             calls=sum(one.calls for one in links),
             errors=sum(one.errors for one in links),
             restarts=link.restarts,
             stray=link.stray,  # answers nobody waited for
-            stdout_noise=link.noise,  # what it sent that is no message
+            stdout_noise=link.noise.total,  # what it sent that is no message
             unsent=link.unsent,  # answers, cancellations and notices of ours that did not arrive
             pid=link.pid,
             sandbox=link.sandboxed,
@@ -126,7 +126,7 @@ class LinkOperations:
             latency_ms=round(statistics.median(link.latencies) * 1000, 3) if link.latencies else None,
             token=_held(keeper),
             consent=keeper.holder is not None and keeper.holder.waits_for_consent,
-            users=len(link.personal.links) if link.personal is not None else None,
+            users=len(link.per_user.links) if link.per_user is not None else None,
         )
 
     def _registration(self, link: Link) -> Registration | UnsetType:

@@ -6,18 +6,19 @@ from interlock.operator_api.secrets import RemovedSecret, Secret, Secrets, Store
 from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.credentials.service import BadSecretName, GrantDesk, named_by
 from interlock.runtime.drivers.registry.service import Drivers
-from interlock.runtime.links.per_user import PersonalLinks
+from interlock.runtime.links.per_user import UserLinks
+from interlock.runtime.links.server_link import ServerLink
 from interlock.runtime.operations.links import Keepers
 from interlock.store.sqlite.secrets import Kind
 
 
 class SecretOperations:
     def __init__(
-        self, credentials: GrantDesk, keepers: Keepers, personal: Mapping[str, PersonalLinks], drivers: Drivers
+        self, credentials: GrantDesk, keepers: Keepers, per_user: Mapping[str, UserLinks], drivers: Drivers
     ) -> None:
         self._credentials = credentials
         self._keepers = keepers
-        self._personal = personal
+        self._per_user = per_user
         self._drivers = drivers
 
     async def list_all(self) -> Secrets:
@@ -57,15 +58,19 @@ class SecretOperations:
         if keeper is None or keeper.holder is None:
             return
         if principal:
-            if segment in self._personal:
-                await self._personal[segment].forget(principal)
+            if segment in self._per_user:
+                await self._per_user[segment].forget(principal)
             return
         await keeper.holder.forget()
         await keeper.restart()
 
     async def _restart_users_of(self, slug: str) -> tuple[str, ...]:
         configured = [keeper for keeper in self._keepers.values() if keeper.is_offered]
-        users = [keeper for keeper in configured if slug in named_by(keeper.link.plan)]
+        users = [
+            keeper
+            for keeper in configured
+            if isinstance(keeper.link, ServerLink) and slug in named_by(keeper.link.plan)
+        ]
         for keeper in users:
             await keeper.restart()
         return (*(keeper.link.segment for keeper in users), *self._drivers.on_secret(slug))

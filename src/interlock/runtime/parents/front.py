@@ -19,13 +19,12 @@ from interlock.protocol.mcp.ladder import Climbed, climb, climb_alone
 from interlock.protocol.mcp.methods import CANCELLED, INITIALIZE, LISTEN, LOG_MESSAGE
 from interlock.runtime.audience import Audience
 from interlock.runtime.calls.call import Call
-from interlock.runtime.calls.caller import Principal
+from interlock.runtime.calls.caller import Asked, Principal
 from interlock.runtime.calls.incoming_route import Hop
 from interlock.runtime.calls.refusals import BUSY
 from interlock.runtime.fronts.legacy import LegacyDesk
 from interlock.runtime.fronts.modern import EVENTS, Listener, ModernDesk
 from interlock.runtime.fronts.sessions import CHANGED, Session
-from interlock.runtime.links.link import Link
 
 VIA: Final = "ax"
 NAMES: Final[NameForm] = "qualified"
@@ -195,7 +194,7 @@ class UpwardFront:
         if self._session is None:
             self.emit(encode_notification(notice.method.encode(), bytes(notice.params)))
 
-    def ask_roots(self, link: Link, request: Request) -> bool:
+    def ask_roots(self, link: Asked, request: Request) -> bool:
         return False
 
 

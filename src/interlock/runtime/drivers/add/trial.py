@@ -28,10 +28,11 @@ from interlock.runtime.drivers.install.outcome import Installed
 from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.provider.factory import Providing
 from interlock.runtime.drivers.workspace.declaration import Declared
+from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.connector import Workshop
 from interlock.runtime.links.era_memory import EraMemory
 from interlock.runtime.links.keeper import Keeper
-from interlock.runtime.links.link import Link, ServerFacts
+from interlock.runtime.links.link import ServerFacts
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.sandbox.sandbox import Sandboxes, outer_rules
 from interlock.store.backends import build_audit, build_store
@@ -170,7 +171,7 @@ class Bench:
 class _TrialEvents(LinkEvents):
     """No client is there: nothing can be asked, and nobody is told anything."""
 
-    def on_question(self, link: Link, asking: Asking) -> Fault | None:
+    def on_question(self, link: ConnectedLink, asking: Asking) -> Fault | None:
         return Fault(METHOD_NOT_FOUND, "no client can be asked during a trial run")
 
 

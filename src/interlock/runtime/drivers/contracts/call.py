@@ -47,7 +47,8 @@ from interlock.runtime.drivers.contracts.leased_call import (
 from interlock.runtime.drivers.contracts.uri_check import maybe_denied
 from interlock.runtime.drivers.interfaces import Hooks, Provider
 from interlock.runtime.drivers.provider.context import context_of
-from interlock.runtime.links.link import Link, LostFault
+from interlock.runtime.links.lost_fault import LostFault
+from interlock.runtime.links.server_link import ServerLink
 
 log = logging.getLogger("interlock.drivers")
 
@@ -147,7 +148,7 @@ class ContractCall(LentCall, eq=False, kw_only=True):
                 DriverError(code="tool_unavailable", message="its health check fails", retryable=True, cause=cause),
             )
 
-    def on_lent(self, provider: Provider, link: Link) -> None:
+    def on_lent(self, provider: Provider, link: ServerLink) -> None:
         prepared = self.prepared = self.served.prepared(provider)
         if prepared is None:
             self.give_back()
@@ -170,12 +171,12 @@ class ContractCall(LentCall, eq=False, kw_only=True):
             arguments = INTERNAL
         self._on_arguments(prepared, link, arguments)
 
-    async def _hooked(self, hooks: Hooks, prepared: Prepared, link: Link, context: Mapping[str, str]) -> None:
+    async def _hooked(self, hooks: Hooks, prepared: Prepared, link: ServerLink, context: Mapping[str, str]) -> None:
         arguments = await hooks.arguments(prepared.bound, self.given, context)
         if not self.done:
             self._on_arguments(prepared, link, arguments)
 
-    def _on_arguments(self, prepared: Prepared, link: Link, arguments: dict[str, Any] | DriverError) -> None:
+    def _on_arguments(self, prepared: Prepared, link: ServerLink, arguments: dict[str, Any] | DriverError) -> None:
         if isinstance(arguments, DriverError):
             self.fail(arguments)
             return
@@ -186,7 +187,7 @@ class ContractCall(LentCall, eq=False, kw_only=True):
             self._forward(prepared, link, arguments)
 
     async def _sent_if_permitted(
-        self, uris: list[str], prepared: Prepared, link: Link, arguments: dict[str, Any]
+        self, uris: list[str], prepared: Prepared, link: ServerLink, arguments: dict[str, Any]
     ) -> None:
         denied = await asyncio.to_thread(maybe_denied, uris, link.plan, self.provider.driver)
         if denied is not None and not self.done:
@@ -194,7 +195,7 @@ class ContractCall(LentCall, eq=False, kw_only=True):
         elif not self.done:
             self._forward(prepared, link, arguments)
 
-    def _forward(self, prepared: Prepared, link: Link, arguments: dict[str, Any]) -> None:
+    def _forward(self, prepared: Prepared, link: ServerLink, arguments: dict[str, Any]) -> None:
         self.timeout_s = prepared.timeout_s
         head = prepared.head
         if prepared.mirrored:

@@ -28,7 +28,7 @@ from interlock.runtime.calls.check import Refuse
 from interlock.runtime.calls.guard import Admitted, Guard
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.drivers.interfaces import Lease, Provider
-from interlock.runtime.links.link import Link
+from interlock.runtime.links.server_link import ServerLink
 
 log = logging.getLogger("interlock.drivers")
 
@@ -79,7 +79,7 @@ class LentCall(Call, eq=False, kw_only=True):
         """It was admitted: find a server and send it."""
         raise NotImplementedError
 
-    def on_lent(self, provider: Provider, link: Link) -> None:
+    def on_lent(self, provider: Provider, link: ServerLink) -> None:
         """Send it over this link, which is lent to it until it ends or gives it back."""
         raise NotImplementedError
 
@@ -131,7 +131,7 @@ class LentCall(Call, eq=False, kw_only=True):
             self.lease = found
             self.on_lent(provider, found.link)
 
-    def send_over(self, link: Link, params: dict[str, Any], head: bytes) -> Refuse | None:
+    def send_over(self, link: ServerLink, params: dict[str, Any], head: bytes) -> Refuse | None:
         """What the server is sent, over the link lent for it. The refusal where that link is gone again."""
         assert self.admitted is not None  # noqa: S101  (it departed, and has not ended)
         verdict = self.lender.guard.derive(self.admitted, link)
@@ -156,7 +156,7 @@ class LentCall(Call, eq=False, kw_only=True):
         self._send(link, verdict)
         return None
 
-    def _send(self, link: Link, verdict: Admitted[Call]) -> None:
+    def _send(self, link: ServerLink, verdict: Admitted[Call]) -> None:
         lease = self.lease
         link.send(verdict)
         if self.approved and self.lease is lease and not self.done:
@@ -165,7 +165,7 @@ class LentCall(Call, eq=False, kw_only=True):
             else:
                 self.ticket = None
 
-    async def _sent_after(self, first: asyncio.Future[Any], link: Link, verdict: Admitted[Call]) -> None:
+    async def _sent_after(self, first: asyncio.Future[Any], link: ServerLink, verdict: Admitted[Call]) -> None:
         await asyncio.wait((first,))
         if not self.done:
             self._send(link, verdict)

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.config.plan import Dial, ServerPlan
 from interlock.protocol.drivers.binding import resource_refs as refs
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault
@@ -42,9 +41,10 @@ _PARAMS: Final = Call.__struct_fields__.index("params")
 
 
 class ContractLink(Link):
+    checks_input = True
+
     def __init__(self, segment: str, events: LinkEvents, clock: Clock, guard: Guard[Route], recorder: Recorder) -> None:
-        super().__init__(ServerPlan(segment=segment, reach=Dial(url="")), events, clock, vendor_meta=False)
-        self.kind, self.transport = "contracts", "none"
+        super().__init__(segment, events, clock, kind="contracts", transport="none")
         self.guard = guard
         self.clock = clock
         self.recorder = recorder
@@ -52,7 +52,6 @@ class ContractLink(Link):
         self.shown = Shown()  # what drivers offer here besides
         self.kinds: Mapping[str, refs.Kind] = {}  # of references to resources, of all drivers
         self.providers: Mapping[str, Provider] = {}  # by the drivers' keys
-        self.checks_input = True
         self._work = BackgroundTasks()
         self.greeted(ServerFacts(era=Era.MODERN, version=LATEST_MODERN))
         self.stand(LinkState.READY, None)
@@ -69,22 +68,16 @@ class ContractLink(Link):
     def send(self, admitted: Admitted[Call]) -> None:
         call = admitted.command
         self.calls += 1
-        if isinstance(call, LentCall):
-            call.depart(admitted)
-        else:
-            super().send(admitted)
+        assert isinstance(call, LentCall)  # noqa: S101  (the guard refuses a withdrawn tool)
+        call.depart(admitted)
 
     def maybe_outlook(self, tool: str) -> Outlook | None:
         served = self.contracts.get(tool)
         return None if served is None else served.outlook(self.clock)
 
     @property
-    def call_type(self) -> CallFactory:
+    def call_type(self) -> CallFactory:  # type: ignore[override]
         return self._new_tool_call
-
-    @call_type.setter
-    def call_type(self, _: CallFactory) -> None:
-        """Its calls are what its contracts say, whatever a link is told when it is greeted."""
 
     def _new_tool_call(self, *fields: Any) -> Call:
         """`fields`: as of a plain call; the route is the last."""

@@ -22,7 +22,7 @@ from interlock.runtime.calls.guard import Admitted
 from interlock.runtime.drivers.contracts.leased_call import UNREACHABLE, LentCall, unreachable
 from interlock.runtime.drivers.contracts.uri_check import maybe_denied
 from interlock.runtime.drivers.interfaces import Provider
-from interlock.runtime.links.link import Link
+from interlock.runtime.links.server_link import ServerLink
 
 
 class RawCall(LentCall, eq=False, kw_only=True):
@@ -35,20 +35,20 @@ class RawCall(LentCall, eq=False, kw_only=True):
         self.admitted = admitted
         self.borrow(self.provider)
 
-    def on_lent(self, provider: Provider, link: Link) -> None:
+    def on_lent(self, provider: Provider, link: ServerLink) -> None:
         if self.uri is None:
             self._forward(link)
         else:
             self.begin(self._sent_if_permitted(self.uri, link))
 
-    async def _sent_if_permitted(self, uri: str, link: Link) -> None:
+    async def _sent_if_permitted(self, uri: str, link: ServerLink) -> None:
         denied = await asyncio.to_thread(maybe_denied, (uri,), link.plan, self.provider.driver)
         if denied is not None and not self.done:
             self.fail(denied)
         elif not self.done:
             self._forward(link)
 
-    def _forward(self, link: Link) -> None:
+    def _forward(self, link: ServerLink) -> None:
         refused = self.send_over(link, {**self.asked, **self.says}, self.head)
         if refused is not None:
             self.on_failed(refused.fault, Outcome.REFUSED)

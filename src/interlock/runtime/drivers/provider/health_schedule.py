@@ -19,7 +19,8 @@ from interlock.runtime.drivers.provider.health_probe import exec_health, http_he
 from interlock.runtime.drivers.provider.keeper import DriverKeeper
 from interlock.runtime.links.connector import Workshop
 from interlock.runtime.links.handshake import MODERN_META, modern_head
-from interlock.runtime.links.link import Link, LostFault
+from interlock.runtime.links.lost_fault import LostFault
+from interlock.runtime.links.server_link import ServerLink
 
 EVERY_LEAST_S: Final = 1.0
 
@@ -87,7 +88,7 @@ class Checkup:
             case "noop":
                 return None
 
-    async def _ping(self, link: Link, check: HealthCheck) -> str | None:
+    async def _ping(self, link: ServerLink, check: HealthCheck) -> str | None:
         """2026-07-28 has no ping."""
         if link.modern:
             inquiry = link.ask(DISCOVER, {"_meta": MODERN_META}, modern_head(DISCOVER))

@@ -23,13 +23,14 @@ from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Asking
 from interlock.runtime.credentials.token import Holder
 from interlock.runtime.drivers.workspace.tamper_check import BROKEN, WORDS, Seal
+from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.connector import ConnectFailed, Workshop
 from interlock.runtime.links.handshake import UNSUPPORTED
 from interlock.runtime.links.keeper import LISTS_OF, Keeper, StockCatalog, backoff_s
-from interlock.runtime.links.link import Link
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listing import FIELD, LIST_S, Items, Listing
 from interlock.runtime.links.pipes import Undelivered
+from interlock.runtime.links.server_link import ServerLink
 
 FIRST_S: Final = 0.25  # AIP-transport-12
 EXITS_MAX: Final = 5
@@ -47,11 +48,12 @@ def lists_of(driver: Driver) -> tuple[str, ...]:
 
 
 class DriverKeeper(Keeper):
+    link: ServerLink
     is_offered = False
 
     def __init__(
         self,
-        make_link: Callable[[LinkEvents], Link],
+        make_link: Callable[[LinkEvents], ServerLink],
         workshop: Workshop,
         stock: StockCatalog,
         events: LinkEvents,
@@ -113,7 +115,7 @@ class DriverKeeper(Keeper):
         """Whether somebody would lose something if it ended now. Our own listening for news does not count."""
         link = self.link
         calls = any(isinstance(pending, Call) for pending in link.in_flight.values())
-        return calls or bool(link.booked or link.aside or self.subscriptions.uris)
+        return calls or bool(link.booked or link.suspended or self.subscriptions.uris)
 
     async def come_up(self) -> bool:
         """Until it can be used, or a series of attempts was in vain."""
@@ -151,17 +153,17 @@ class DriverKeeper(Keeper):
 
     # What the link says (LinkEvents). A server behind contracts is shared, and knows no client: AIP-proto-6
 
-    def on_question(self, link: Link, asking: Asking) -> Fault | None:
+    def on_question(self, link: ConnectedLink, asking: Asking) -> Fault | None:
         return super().on_question(link, asking) if self._may_ask else _MAY_NOT_ASK
 
-    def on_orphan_request(self, link: Link, request: Request) -> bool:
+    def on_orphan_request(self, link: ConnectedLink, request: Request) -> bool:
         return False
 
-    def on_elicitation_complete(self, link: Link, params: Raw) -> None:
+    def on_elicitation_complete(self, link: ConnectedLink, params: Raw) -> None:
         if self._may_ask:
             super().on_elicitation_complete(link, params)
 
-    def on_unauthorised(self, link: Link, what: Undelivered) -> None:
+    def on_unauthorised(self, link: ConnectedLink, what: Undelivered) -> None:
         self.refused(what)
 
     # Attempts

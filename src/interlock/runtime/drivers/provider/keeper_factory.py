@@ -17,15 +17,15 @@ from interlock.runtime.drivers.provider.link import DriverLink
 from interlock.runtime.drivers.provider.server_plan import compiled, may_be_oauth
 from interlock.runtime.drivers.secrets.vault import DriverRevealer
 from interlock.runtime.drivers.workspace.tamper_check import Seal
+from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.connector import Workshop
-from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
 
 
 class ServerEvents(Protocol):
     """What a driver is told of its servers; `who` is the tenant or user of one, None for the driver's own."""
 
-    async def on_listing(self, link: Link, who: str | None, listing: Listing | None) -> None: ...
+    async def on_listing(self, link: ConnectedLink, who: str | None, listing: Listing | None) -> None: ...
 
     def on_up(self) -> None:
         """A server is there, and its lists were looked at."""

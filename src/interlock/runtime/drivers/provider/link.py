@@ -13,9 +13,9 @@ from interlock.protocol.jsonrpc.messages import Response
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.calls.call import Pending
 from interlock.runtime.drivers.secrets.vault import DriverRevealer
-from interlock.runtime.links.link import Link
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.pipes import StdioPipe, Trouble, Undelivered
+from interlock.runtime.links.server_link import ServerLink
 
 _NAMES = {
     Trouble.UNREACHABLE: "tool_unavailable",
@@ -28,7 +28,7 @@ _NAMES = {
 }
 
 
-class DriverLink(Link):
+class DriverLink(ServerLink):
     def __init__(
         self,
         plan: ServerPlan,

@@ -37,8 +37,8 @@ from interlock.runtime.drivers.provider.tenant_processes import Instance, Instan
 from interlock.runtime.drivers.secrets.logins import Logins
 from interlock.runtime.drivers.secrets.missing_credentials import code_of, lacks_of, login_words
 from interlock.runtime.drivers.workspace.tamper_check import Seal
+from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.handshake import UNSUPPORTED
-from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
 from interlock.store.ports import StoreError
 
@@ -258,7 +258,7 @@ class DriverProvider:
     def serves(self) -> int:
         return len(self.contract_ids)
 
-    async def on_listing(self, link: Link, who: str | None, listing: Listing | None) -> None:
+    async def on_listing(self, link: ConnectedLink, who: str | None, listing: Listing | None) -> None:
         """One of its processes listed its tools, for the first time or again."""
         instances = self._instances
         instance = instances.maybe(who) if instances is not None else None
@@ -292,7 +292,7 @@ class DriverProvider:
         self._checked = digest, verdict
         return verdict
 
-    def _adopt(self, verdict: Verdict, listing: Listing, link: Link) -> None:
+    def _adopt(self, verdict: Verdict, listing: Listing, link: ConnectedLink) -> None:
         facts = link.facts
         warnings = () if facts is None else greeting_warnings(self.driver, facts, link.transport)
         before = _offered(self.listing, self.bound)
@@ -534,7 +534,7 @@ class DriverProvider:
         contracts = [self._contracts[each.index] for each in self.driver.implements]
         return about(self._digest, self.installed, contracts)
 
-    async def _keep(self, verdict: Verdict, link: Link) -> None:
+    async def _keep(self, verdict: Verdict, link: ConnectedLink) -> None:
         tools = {contract: bound.tool_digest for contract, bound in verdict.bound.items()}
         protocol = link.facts.version if link.facts is not None else ""
         await self._snapshots.keep(Snapshot(about=self._about(), protocol=protocol, tools=tools))

@@ -16,7 +16,7 @@ from interlock.runtime.base.clock import Clock
 from interlock.runtime.drivers.provider.contract_check import Verdict
 from interlock.runtime.drivers.provider.keeper import DriverKeeper
 from interlock.runtime.links.keeper import Keeper
-from interlock.runtime.links.link import Link
+from interlock.runtime.links.server_link import ServerLink
 
 LOOK_LEAST_S: Final = 0.05
 
@@ -47,7 +47,7 @@ class InstanceLease:
         self._instances = instances
         self._released = False
         self.instance = instance
-        self.link: Link = instance.keeper.link
+        self.link: ServerLink = instance.keeper.link
 
     def release(self) -> None:
         if not self._released:

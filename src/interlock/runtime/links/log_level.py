@@ -1,0 +1,47 @@
+"""How much a legacy server is to log: told when a client wants another level, and again after each return."""
+
+import asyncio
+from typing import Final
+
+from interlock.protocol.jsonrpc.errors import CALL_TIMEOUT, Fault
+from interlock.protocol.jsonrpc.messages import Response
+from interlock.protocol.mcp.eras import Era
+from interlock.protocol.mcp.methods import LOG_RANK, SET_LEVEL
+from interlock.runtime.calls.call import Inquiry, Outcome
+from interlock.runtime.links.connected_link import ConnectedLink
+
+TAKEN_S: Final = 2.0  # a log line is worth no longer wait
+
+Heard = asyncio.Future[Response | Fault]
+
+
+class LogLevel:
+    def __init__(self, link: ConnectedLink) -> None:
+        self._link = link
+        self._level: str | None = None
+        self._heard: Heard | None = None
+
+    def set(self, level: str) -> Heard | None:
+        """Done when the server has taken the level it was told, or had its time; None when it has already."""
+        if level != self._level:
+            self._level = level
+            self.say()
+        heard = self._heard
+        return None if heard is None or heard.done() else heard
+
+    def want(self, level: str) -> Heard | None:
+        """At least this much: each client hears only what it asked for, whatever the server says."""
+        known = self._level
+        return self.set(level if known is None or LOG_RANK[level] < LOG_RANK[known] else known)
+
+    def say(self) -> None:
+        facts = self._link.facts
+        if facts is not None and facts.era is Era.LEGACY and "logging" in facts.capabilities and self._level:
+            inquiry = self._link.ask(SET_LEVEL, {"level": self._level})
+            self._heard = inquiry.future
+            asyncio.get_running_loop().call_later(TAKEN_S, self._stop_waiting, inquiry)
+
+    def _stop_waiting(self, inquiry: Inquiry) -> None:
+        if not inquiry.future.done():
+            self._link.cancel(inquiry, "timeout")
+            inquiry.on_failed(Fault(CALL_TIMEOUT, "call_timeout"), Outcome.TIMEOUT)
