@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check-flaky soak check conformance bench clean
+.PHONY: help run test check-flaky soak check check-types check-rest conformance bench clean
 
 help:
 	@echo "make run          start a node with a small example tree and say what to try"
@@ -63,10 +63,16 @@ test: $(VENV)/.browser $(VENV)/.sandbox
 check-flaky: $(VENV)/.browser $(VENV)/.sandbox
 	@$(BIN)/python tests/twice.py --flaky=fail tests --ignore=tests/conformance $(PARALLEL) $(ARGS)
 
+# The types take as long as everything else together, so that both run at once.
 check: $(VENV)/.dev
+	@$(MAKE) --no-print-directory -j2 check-types check-rest
+
+check-types: $(VENV)/.dev
+	@$(BIN)/mypy
+
+check-rest: $(VENV)/.dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/mypy
 	@$(BIN)/python -m pytest --quiet tests/test_architecture.py tests/test_words.py tests/test_newcomer.py
 	@$(BIN)/python spec/conformance.py --check
 	@$(BIN)/python spec/ax_reference.py --check
