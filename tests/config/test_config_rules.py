@@ -3,7 +3,7 @@
 import pytest
 from config_project import Project
 
-from interlock.config.problems import shown
+from interlock.config.problems import quoted_word
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "192.168.1.5", "node.example", "[2001:db8::1]"])
@@ -110,8 +110,8 @@ def test_classified_tools_that_share_an_alias_are_warned_of_where_they_stand(pro
         f"{second} = 'reversible'\n"
     )
     assert [(warning.line, warning.key) for warning in loaded.warnings] == [
-        (4, f"servers.c.tools.{shown(first)}"),
-        (6, f"servers.c.tools.{shown(second)}"),
+        (4, f"servers.c.tools.{quoted_word(first)}"),
+        (6, f"servers.c.tools.{quoted_word(second)}"),
     ]
     assert all("share the alias" in warning.message for warning in loaded.warnings)
     assert all(warning.hint == "rename a segment" for warning in loaded.warnings)

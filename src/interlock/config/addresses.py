@@ -7,7 +7,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from interlock.config.location import WRONG, At, Wrong
 from interlock.config.plan import Address
-from interlock.config.problems import shown
+from interlock.config.problems import quoted_word
 from interlock.config.references import expand
 from interlock.config.value_types import Kind, read_text
 from interlock.protocol.net.address_scope import UNSPECIFIED_HOSTS, is_loopback
@@ -41,7 +41,7 @@ class Listen(Kind, frozen=True, kw_only=True):
             return at.wrong(f"{at.name} has a port above {_PORT_MAX}")
         host = _host(six, name)
         if host is None:
-            return at.wrong(f"{at.name} has {shown(six or name)} where a host belongs", _EXAMPLE)
+            return at.wrong(f"{at.name} has {quoted_word(six or name)} where a host belongs", _EXAMPLE)
         return Address(host, int(port))
 
     def written(self, value: Any) -> str:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from interlock.config.addresses import collide
 from interlock.config.location import At
 from interlock.config.plan import AuthPlan, NodePlan
-from interlock.config.problems import Findings, Problem, shown
+from interlock.config.problems import Findings, Problem, quoted_word
 from interlock.config.reader import Settings
 from interlock.protocol.ax.names import (
     QUALIFIED_MAX,
@@ -41,10 +41,10 @@ def check_together(settings: Settings, workspace: Path, data: Path, findings: Fi
         return  # a default in their place would be judged, not what the person means
     _require_two_endpoints(settings, plan)
     _refuse_anonymous_from_outside(settings, plan, anonymous)
-    _no_plain_http_outside(settings, plan)
-    _proxied_is_not_local(settings, plan, anonymous)
-    _issued_for_a_url(settings, plan, auth)
-    _passkeys_have_a_place(settings, plan)
+    _warn_of_plain_http(settings, plan)
+    _warn_of_proxied_loopback(settings, plan, anonymous)
+    _require_public_url_for_issuers(settings, plan, auth)
+    _warn_of_unusable_passkeys(settings, plan)
     _data_outside_workspace(settings, workspace, data, findings)
 
 
@@ -89,7 +89,7 @@ def _anchors_apart(settings: Settings) -> None:
         at = settings.written.get(("anchor", str(index)))
         if anchor.name in seen and at is not None:
             at.inside("name").wrong(
-                f"two entries of [[anchor]] have the name {shown(anchor.name)}", "give each its own"
+                f"two entries of [[anchor]] have the name {quoted_word(anchor.name)}", "give each its own"
             )
         seen.add(anchor.name)
 
@@ -128,7 +128,7 @@ def _issuers_apart(settings: Settings, auth: AuthPlan) -> None:
         )
 
 
-def _issued_for_a_url(settings: Settings, node: NodePlan, auth: AuthPlan) -> None:
+def _require_public_url_for_issuers(settings: Settings, node: NodePlan, auth: AuthPlan) -> None:
     at = settings.written.get(("auth", "issuers"))
     if at is not None and auth.issuers and node.public_url is None and not is_loopback(node.listen.host):
         at.wrong(
@@ -137,7 +137,7 @@ def _issued_for_a_url(settings: Settings, node: NodePlan, auth: AuthPlan) -> Non
         )
 
 
-def _passkeys_have_a_place(settings: Settings, node: NodePlan) -> None:
+def _warn_of_unusable_passkeys(settings: Settings, node: NodePlan) -> None:
     scheme = "http" if node.tls_cert is None else "https"
     if maybe_party(node.operator_url or f"{scheme}://{node.operator_listen}") is not None:
         return
@@ -145,14 +145,14 @@ def _passkeys_have_a_place(settings: Settings, node: NodePlan) -> None:
         at = settings.written.get(("anchor", str(index)))
         if anchor.passkey is not None and at is not None:
             at.inside("passkey").warn(
-                f"the passkey of anchor {shown(anchor.name)} approves nothing: "
+                f"the passkey of anchor {quoted_word(anchor.name)} approves nothing: "
                 "browsers use no passkeys at the operator endpoint",
                 "set node.operator_url to a name with https, or to an address of this machine",
             )
 
 
 def _require_two_endpoints(settings: Settings, node: NodePlan) -> None:
-    at = _written(settings, "node.operator_listen", "node.listen")
+    at = _first_written(settings, "node.operator_listen", "node.listen")
     if at is not None and collide(node.listen, node.operator_listen):
         at.wrong(
             f"programs ({node.listen}) and people ({node.operator_listen}) need different addresses",
@@ -161,7 +161,7 @@ def _require_two_endpoints(settings: Settings, node: NodePlan) -> None:
 
 
 def _refuse_anonymous_from_outside(settings: Settings, node: NodePlan, anonymous: str) -> None:
-    at = _written(settings, "auth.anonymous", "node.listen")
+    at = _first_written(settings, "auth.anonymous", "node.listen")
     if at is not None and anonymous == "any" and not is_loopback(node.listen.host):
         at.wrong(
             f"anonymous = 'any' would let every program that reaches {node.listen} call every tool",
@@ -169,7 +169,7 @@ def _refuse_anonymous_from_outside(settings: Settings, node: NodePlan, anonymous
         )
 
 
-def _no_plain_http_outside(settings: Settings, node: NodePlan) -> None:
+def _warn_of_plain_http(settings: Settings, node: NodePlan) -> None:
     endpoints = (("listen", node.listen, node.public_url), ("operator_listen", node.operator_listen, node.operator_url))
     for name, address, url in endpoints:
         at = settings.written.get(("node", name))
@@ -181,7 +181,7 @@ def _no_plain_http_outside(settings: Settings, node: NodePlan) -> None:
             )
 
 
-def _proxied_is_not_local(settings: Settings, node: NodePlan, anonymous: str) -> None:
+def _warn_of_proxied_loopback(settings: Settings, node: NodePlan, anonymous: str) -> None:
     at = settings.written.get(("node", "public_url"))
     if at is None or node.public_url is None or anonymous != "loopback" or node.trusted_proxies:
         return
@@ -197,14 +197,14 @@ def _data_outside_workspace(settings: Settings, workspace: Path, data: Path, fin
         return
     message = "the data folder is inside the workspace, where servers may read tokens and keys"
     hint = "set 'data' or 'workspace' so that neither holds the other"
-    at = _written(settings, ".data", ".workspace")
+    at = _first_written(settings, ".data", ".workspace")
     if at is None:
         findings.warning(Problem(key="data", message=message, hint=hint))
     else:
         at.warn(message, hint)
 
 
-def _written(settings: Settings, *names: str) -> At | None:
+def _first_written(settings: Settings, *names: str) -> At | None:
     """Where the first of these keys that was written stands."""
     for name in names:
         table, _, key = name.partition(".")
@@ -237,4 +237,4 @@ def check_names(settings: Settings) -> None:
 
 def _warn(at: At, name: str, reason: str) -> None:
     what, _, hint = reason.partition("; ")
-    at.warn(f"{shown(name, QUALIFIED_MAX)} will be withheld: {what}", hint or "rename it at the server")
+    at.warn(f"{quoted_word(name, QUALIFIED_MAX)} will be withheld: {what}", hint or "rename it at the server")

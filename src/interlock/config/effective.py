@@ -100,13 +100,13 @@ def _server(server: ServerPlan) -> dict[str, Any]:
     made: dict[str, Any] = {}
     match reach:
         case Spawn():
-            made["command"] = [masked(word, server.secrets) for word in reach.command]
+            made["command"] = [masked_text(word, server.secrets) for word in reach.command]
             if reach.package is not None:
                 made = {reach.package.registry: reach.package.name, "args": made["command"]}
             made |= {"env": dict.fromkeys(reach.env, MASK), "cwd": None if reach.cwd is None else str(reach.cwd)}
             made["transport"] = "stdio"
             if reach.sandbox is not None:
-                files = [masked(str(path), server.secrets) for path in reach.sandbox.write]
+                files = [masked_text(str(path), server.secrets) for path in reach.sandbox.write]
                 made |= {"egress": list(reach.sandbox.egress), "files": files}
         case Dial():
             made["url"] = _masked_url(reach.url, server.secrets)
@@ -137,7 +137,7 @@ _SHOWN: Final[dict[str, Callable[[Any], dict[str, Any]]]] = {
 }
 
 
-def masked(text: str, secrets: tuple[str, ...]) -> str:
+def masked_text(text: str, secrets: tuple[str, ...]) -> str:
     """`text` without what `${env:NAME}` put into it."""
     for secret in sorted(secrets, key=len, reverse=True):  # a secret may hold another
         text = text.replace(secret, MASK)
@@ -146,6 +146,6 @@ def masked(text: str, secrets: tuple[str, ...]) -> str:
 
 def _masked_url(url: str, secrets: tuple[str, ...]) -> str:
     """Keys are often given as ?key=..., so the query is masked even when it was written out."""
-    shown = masked(url, secrets)
+    shown = masked_text(url, secrets)
     parts = urlsplit(shown)
     return urlunsplit(parts._replace(query=MASK)) if parts.query else shown

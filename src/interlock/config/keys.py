@@ -34,7 +34,7 @@ from interlock.config.record_types import (
     TREE,
     UNITS,
 )
-from interlock.config.sections import Key, Section, keyed, keys_of
+from interlock.config.sections import Key, Section, keys_by_name, keys_of
 from interlock.config.server_keys import SERVERS, TEXT, TOOL
 from interlock.config.value_types import (
     Choice,
@@ -51,7 +51,7 @@ from interlock.config.value_types import (
 _GLOBS = Many(item=Text())
 
 
-TOP: Final = keyed(
+TOP: Final = keys_by_name(
     Key(
         name="workspace",
         kind=FilePath(),

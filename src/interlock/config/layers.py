@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from interlock.config.keys import SECTIONS, TOP
-from interlock.config.location import Layer, dotted
+from interlock.config.location import Layer, dotted_name
 from interlock.config.problems import Findings, Problem, nearest
 from interlock.config.toml_text import KeyPath, key_lines, line_of, toml_text
 
@@ -124,7 +124,7 @@ def _text_layer(settings: dict[KeyPath, tuple[str, str]], here: Path, findings: 
                 value = parsed["value"]
             elif bare == "toml":
                 hint = f"for instance {toml_text(example)}"
-                findings.problem(Problem(file=file, key=dotted(path), message="is not a TOML value", hint=hint))
+                findings.problem(Problem(file=file, key=dotted_name(path), message="is not a TOML value", hint=hint))
                 continue
         section = str(path[0])
         if len(path) == 1:

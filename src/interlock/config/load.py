@@ -73,7 +73,7 @@ def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, str], *,
         data=data,
         access=settings.access,
         anchors=settings.anchors,
-        servers=tuple(_placed(server, workspace, data) for server in settings.servers.values()),
+        servers=tuple(_with_folders(server, workspace, data) for server in settings.servers.values()),
         tools=settings.tools,
         **_tables(settings, config_folder(env)),
     )
@@ -107,7 +107,7 @@ def _files(path: Path | None, around: Surroundings) -> tuple[Problem | None, lis
     return missing, [path]
 
 
-def _placed(server: ServerPlan, workspace: Path, data: Path) -> ServerPlan:
+def _with_folders(server: ServerPlan, workspace: Path, data: Path) -> ServerPlan:
     """A program without a folder of its own starts in the workspace, wherever the node was started."""
     reach = server.reach
     if not isinstance(reach, Spawn):

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.config.problems import SHOWN_MAX, Findings, Problem, shown
+from interlock.config.problems import SHOWN_MAX, Findings, Problem, quoted_word
 from interlock.config.toml_text import KeyPath
 
 _BARE_PART = re.compile(r"[A-Za-z0-9_-]+")
@@ -76,7 +76,7 @@ class At:
     def name(self) -> str:
         words = ""
         for part in self.path[len(self.table) :]:
-            word = shown(part) if isinstance(part, str) else f"entry {part + 1}"
+            word = quoted_word(part) if isinstance(part, str) else f"entry {part + 1}"
             words = f"{word} of {words}" if words else word
         if not words:
             return self.title
@@ -85,8 +85,8 @@ class At:
     @property
     def title(self) -> str:
         if self.table and isinstance(self.table[-1], int):
-            return f"[[{dotted(self.table[:-1])}]] number {self.table[-1] + 1}"
-        return f"[{dotted(self.table)}]" if self.table else "the top level"
+            return f"[[{dotted_name(self.table[:-1])}]] number {self.table[-1] + 1}"
+        return f"[{dotted_name(self.table)}]" if self.table else "the top level"
 
     def wrong(self, message: str, hint: str | None = None) -> Wrong:
         if self.worth_reporting:
@@ -104,16 +104,16 @@ class At:
     def problem(self, message: str, hint: str | None = None) -> Problem:
         """A complaint about this place, for a fault found after the configuration was read."""
         file, line = self.layer.locate(self.path)
-        return Problem(file=file, line=line, key=dotted(self.path) or None, message=message, hint=hint)
+        return Problem(file=file, line=line, key=dotted_name(self.path) or None, message=message, hint=hint)
 
 
-def dotted(path: KeyPath) -> str:
+def dotted_name(path: KeyPath) -> str:
     text = ""
     for part in path:
         if isinstance(part, int):
             text += f"[{part}]"
             continue
-        word = part if _BARE_PART.fullmatch(part) and len(part) <= SHOWN_MAX else shown(part)
+        word = part if _BARE_PART.fullmatch(part) and len(part) <= SHOWN_MAX else quoted_word(part)
         text += f".{word}" if text else word
     return text
 

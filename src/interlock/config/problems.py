@@ -71,7 +71,7 @@ class Findings:
         return _in_reading_order(self._warnings)
 
 
-def shown(word: str, most: int = SHOWN_MAX) -> str:
+def quoted_word(word: str, most: int = SHOWN_MAX) -> str:
     """A person's own word inside a message: quoted, control characters escaped, cut when long."""
     return repr(word if len(word) <= most else word[: most - 1] + "…")
 

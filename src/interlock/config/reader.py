@@ -7,7 +7,7 @@ from interlock.config.anchors import anchor_plan
 from interlock.config.keys import SECTIONS, TOP
 from interlock.config.location import At, Wrong, type_word
 from interlock.config.plan import AccessRule, AnchorPlan, ServerPlan, ToolRule
-from interlock.config.problems import nearest, shown
+from interlock.config.problems import nearest, quoted_word
 from interlock.config.sections import Key, Section
 from interlock.config.server_entries import server_plan
 from interlock.config.server_keys import CAPABILITY
@@ -90,7 +90,7 @@ class Settings:
                 continue
             self.written[section.name, str(index)] = inside
             values = read_table(entry, section.keys, inside)
-            if len(values) == len(entry) and not _missing(section.keys, entry):
+            if len(values) == len(entry) and not _missing_keys(section.keys, entry):
                 rules.append(_entry(section.name, values, inside))
         read = tuple(rule for rule in rules if not isinstance(rule, Wrong))
         match section.name:
@@ -109,7 +109,7 @@ class Settings:
         for segment, written in value.items():
             inside = at.enter("servers", segment)
             if not isinstance(written, dict):
-                inside.wrong(f"{shown(segment)} in [servers] must be a table, not {type_word(written)}", hint)
+                inside.wrong(f"{quoted_word(segment)} in [servers] must be a table, not {type_word(written)}", hint)
                 continue
             self.written["servers", segment] = inside
             named = Segment().read(segment, inside)
@@ -130,12 +130,12 @@ def read_table(table: dict[str, Any], keys: Mapping[str, Key], at: At) -> dict[s
         read = key.kind.read(value, at.inside(name))
         if not isinstance(read, Wrong):
             values[name] = read
-    for key in _missing(keys, table):
+    for key in _missing_keys(keys, table):
         at.wrong(f"{at.title} needs '{key.name}'", f"for instance {key.name} = {toml_text(key.example)}")
     return values
 
 
-def _missing(keys: Mapping[str, Key], table: dict[str, Any]) -> list[Key]:
+def _missing_keys(keys: Mapping[str, Key], table: dict[str, Any]) -> list[Key]:
     return [key for key in keys.values() if key.required and key.name not in table]
 
 
@@ -161,10 +161,10 @@ def _unknown(what: str, name: str, known: Iterable[str], at: At) -> None:
         inside.wrong("unknown")
         return
     where = f"in {at.title}" if at.table else "at the top level"
-    inside.wrong(f"unknown {what} {shown(name)} {where}", _meant(name, list(known), at))
+    inside.wrong(f"unknown {what} {quoted_word(name)} {where}", _hint_for_unknown(name, list(known), at))
 
 
-def _meant(name: str, known: list[str], at: At) -> str | None:
+def _hint_for_unknown(name: str, known: list[str], at: At) -> str | None:
     other = _OTHER_WORDS.get(name)
     if other in known:
         return f"did you mean '{other}'?"

@@ -8,7 +8,7 @@ import re
 from typing import Final
 
 from interlock.config.location import WRONG, At, Wrong
-from interlock.config.problems import shown
+from interlock.config.problems import quoted_word
 
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -51,17 +51,17 @@ def expand(text: str, at: At, *, stored: bool = False) -> str | Wrong:
 def _value_of(body: str, at: At, *, stored: bool) -> str | Wrong | None:
     """What the reference stands for; None when it stays as it is written."""
     if body.startswith(_STORED):
-        return _stored(body.removeprefix(_STORED), at, stored=stored)
+        return _secret_reference_fault(body.removeprefix(_STORED), at, stored=stored)
     if not body.startswith(_KIND):
         if _NAME.fullmatch(body):
             at.warn(
-                f"{at.name} passes {shown('${' + body + '}')} on as it is written",
+                f"{at.name} passes {quoted_word('${' + body + '}')} on as it is written",
                 f"to use the environment variable write ${{env:{body}}}",
             )
         return None
     name = body.removeprefix(_KIND)
     if not _NAME.fullmatch(name):
-        return at.wrong(f"{at.name} names the environment variable {shown(name)}", "write ${env:NAME}")
+        return at.wrong(f"{at.name} names the environment variable {quoted_word(name)}", "write ${env:NAME}")
     value = at.around.env.get(name, None if at.around.starting else "")
     if value is None:
         return at.wrong(
@@ -72,9 +72,11 @@ def _value_of(body: str, at: At, *, stored: bool) -> str | Wrong | None:
     return value
 
 
-def _stored(name: str, at: At, *, stored: bool) -> Wrong | None:
+def _secret_reference_fault(name: str, at: At, *, stored: bool) -> Wrong | None:
     if not SECRET_REFERENCE.fullmatch(f"${{{_STORED}{name}}}") or not is_slug(secret_slug(name)):
-        return at.wrong(f"{at.name} names the secret {shown(name)}", "write ${secrets.NAME}, in letters and digits")
+        return at.wrong(
+            f"{at.name} names the secret {quoted_word(name)}", "write ${secrets.NAME}, in letters and digits"
+        )
     if not stored:
         return at.wrong(
             f"{at.name} is no place for ${{secrets.{name}}}",

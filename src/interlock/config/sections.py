@@ -33,7 +33,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     field: str = ""  # of the Plan, where it is not the name
 
 
-def keyed(*keys: Key) -> dict[str, Key]:
+def keys_by_name(*keys: Key) -> dict[str, Key]:
     return {key.name: key for key in keys}
 
 
@@ -43,11 +43,11 @@ def keys_of(plan: type[msgspec.Struct], *keys: Key, unwritten: Iterable[str] = (
     Raises TypeError where the two do not have the same names.
     """
     fields = {field.name: field for field in msgspec.structs.fields(plan)}
-    declared = keyed(*keys)
+    declared = keys_by_name(*keys)
     if declared.keys() != fields.keys() - set(unwritten):
         odd = ", ".join(sorted(declared.keys() ^ (fields.keys() - set(unwritten))))
         raise TypeError(f"{plan.__name__} and its keys differ: {odd}")
-    return {name: _completed(key, fields[name]) for name, key in declared.items()}
+    return {name: _complete_key(key, fields[name]) for name, key in declared.items()}
 
 
 def choices_of(plan: type[msgspec.Struct], name: str) -> Choice:
@@ -55,7 +55,7 @@ def choices_of(plan: type[msgspec.Struct], name: str) -> Choice:
     return Choice(values=tuple(_literal(next(each.type for each in msgspec.structs.fields(plan) if each.name == name))))
 
 
-def _completed(key: Key, field: msgspec.structs.FieldInfo) -> Key:
+def _complete_key(key: Key, field: msgspec.structs.FieldInfo) -> Key:
     kind = key.kind
     if type(kind) is Kind:
         kind = Flag() if field.type is bool else Choice(values=tuple(_literal(field.type)))

@@ -108,14 +108,23 @@ def _spawn(segment: str, reach: str, values: dict[str, Any]) -> Spawn:
         case "docker":
             # Only the names stand in the arguments, where other users of the machine could read values.
             handed_on = (word for name in env for word in ("-e", name))
-            command = ("docker", "run", "-i", "--rm", *_confined(values), *handed_on, values["docker"], *command)
+            command = (
+                "docker",
+                "run",
+                "-i",
+                "--rm",
+                *_container_options(values),
+                *handed_on,
+                values["docker"],
+                *command,
+            )
             return Spawn(command=command, env=env)
     return Spawn(
         command=command, env=env, cwd=values.get("cwd"), package=package, sandbox=_maybe_sandbox(segment, values)
     )
 
 
-def _confined(values: dict[str, Any]) -> tuple[str, ...]:
+def _container_options(values: dict[str, Any]) -> tuple[str, ...]:
     """A container is a sandbox already; it is told what else it may have."""
     mounts = tuple(word for path in values.get("files", ()) for word in ("-v", f"{path}:{path}"))
     return ("--network", "none", *mounts) if "egress" in values or "files" in values else ()

@@ -6,7 +6,7 @@ from typing import Final, get_args
 from interlock.config.addresses import Url
 from interlock.config.plan import Dial, ToolClass, ToolRule
 from interlock.config.record_types import AMOUNT, BUDGET, ENVIRONMENT, SERVER_AUTH
-from interlock.config.sections import Key, choices_of, keyed, keys_of
+from interlock.config.sections import Key, choices_of, keys_by_name, keys_of
 from interlock.config.value_types import Choice, Command, FilePath, Flag, Headers, Many, Table, Text, Version
 from interlock.protocol.ax.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass, Transport
 from interlock.protocol.net.egress import ENTRY
@@ -30,7 +30,7 @@ def _one_of(kind: type[enum.Enum]) -> Choice:
     return Choice(values=tuple(member.value for member in kind))
 
 
-SERVERS: Final = keyed(
+SERVERS: Final = keys_by_name(
     Key(
         name="command",
         kind=Command(),
@@ -137,7 +137,7 @@ SERVERS: Final = keyed(
     ),
 )
 
-CAPABILITY: Final = keyed(  # MCP-AX 9.1
+CAPABILITY: Final = keys_by_name(  # MCP-AX 9.1
     Key(
         name="latency_class",
         kind=_one_of(LatencyClass),

@@ -62,7 +62,7 @@ class _Scanner:
         brackets = 2 if double else 1
         self._at += brackets
         path: KeyPath = ()
-        for part in self._dotted():
+        for part in self._take_dotted_key():
             path = (*self._newest(path), part)
             self._lines.setdefault(path, line)
         if double:
@@ -79,14 +79,14 @@ class _Scanner:
     def _pair(self, table: KeyPath) -> None:
         line = self._line()
         path = table
-        for part in self._dotted():
+        for part in self._take_dotted_key():
             path = (*path, part)
             self._lines.setdefault(path, line)
         self._at += 1  # =
         self._skip(_BLANK)
         self._value(path)
 
-    def _dotted(self) -> list[str]:
+    def _take_dotted_key(self) -> list[str]:
         parts: list[str] = []
         while True:
             self._skip(_BLANK)

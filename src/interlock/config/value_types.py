@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Literal
 import msgspec
 
 from interlock.config.location import WRONG, At, Wrong
-from interlock.config.problems import nearest, shown
+from interlock.config.problems import nearest, quoted_word
 from interlock.config.references import expand
 from interlock.protocol.ax.capability import is_semver
 from interlock.protocol.ax.names import OWN_TOOLS, RESERVED_SEGMENTS, SEGMENT_MAX, check_segment, normalise
@@ -121,7 +121,8 @@ class Choice(Kind, frozen=True, kw_only=True):
             return value
         like = nearest(value, self.values)
         return at.wrong(
-            f"{at.name} must be one of {choices}, not {shown(value)}", f"did you mean {shown(like)}?" if like else None
+            f"{at.name} must be one of {choices}, not {quoted_word(value)}",
+            f"did you mean {quoted_word(like)}?" if like else None,
         )
 
     def schema(self) -> dict[str, Any]:
@@ -365,7 +366,7 @@ class Record(Kind, frozen=True, kw_only=True):
             return kind.read(value, at)
         like = nearest(name, self.fields)
         hint = f"did you mean '{like}'?" if like else f"known here: {', '.join(self.fields)}"
-        return at.wrong(f"unknown key {shown(name)} of {self.what}", hint)
+        return at.wrong(f"unknown key {quoted_word(name)} of {self.what}", hint)
 
     def schema(self) -> dict[str, Any]:
         made: dict[str, Any] = {

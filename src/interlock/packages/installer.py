@@ -30,7 +30,7 @@ from interlock.packages.references import (
     Reference,
     Registry,
     SourceBuildRefused,
-    normalised,
+    normalised_name,
     read_reference,
 )
 from interlock.process.launch import RESERVED_PREFIX
@@ -134,7 +134,7 @@ class Installer:
         async with self._hold(folder, commands):
             if _is_complete(folder, registry, reference.name):
                 return folder
-            pins = _recorded(folder)
+            pins = _recorded_pins(folder)
             if pins is None:
                 await self._put(folder, await self._find(reference, text, (), commands), commands)
                 return folder
@@ -181,7 +181,7 @@ class Installer:
         try:
             async with (
                 asyncio.timeout(self._limit_s),
-                _locked(folder.with_name(f"{folder.name}.lock"), lambda: self.progress(waiting)),
+                _hold_lock(folder.with_name(f"{folder.name}.lock"), lambda: self.progress(waiting)),
             ):
                 yield
         except TimeoutError as error:
@@ -259,7 +259,7 @@ def python_version() -> str:
 
 
 @asynccontextmanager
-async def _locked(path: Path, waiting: Callable[[], None]) -> AsyncIterator[None]:
+async def _hold_lock(path: Path, waiting: Callable[[], None]) -> AsyncIterator[None]:
     """Held by one process at a time and let go by the kernel if that one dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
@@ -307,7 +307,7 @@ def _python_of(folder: Path) -> str | None:
         return None
 
 
-def _recorded(folder: Path) -> Pins | None:
+def _recorded_pins(folder: Path) -> Pins | None:
     try:
         return msgspec.json.decode((folder / RECORD).read_bytes(), type=Pins)
     except (OSError, msgspec.DecodeError):
@@ -336,7 +336,7 @@ async def _find_npm(folder: Path, text: str, name: str, commands: _Commands) -> 
     await commands.run(
         folder, npm, "install", "--package-lock-only", "--prefix", str(folder), *_NPM_OPTIONS, "--", text
     )
-    lock = _bounded(folder / "package-lock.json", text)
+    lock = _read_bounded(folder / "package-lock.json", text)
     try:
         entry = msgspec.json.decode(lock, type=_NpmLock).packages[f"node_modules/{name}"]
     except (msgspec.DecodeError, KeyError) as error:
@@ -388,7 +388,7 @@ async def _find_pypi(folder: Path, requirements: Sequence[str], name: str, comma
         await _refuse_source_build(folder, pip, error, commands)
         raise
     try:
-        found = msgspec.json.decode(_bounded(report, text), type=_PipReport).install
+        found = msgspec.json.decode(_read_bounded(report, text), type=_PipReport).install
     except msgspec.DecodeError as error:
         raise PackageUnavailable(f"pip said nothing of use about {text}; update pip to 23 or newer") from error
     lines, version, integrity = [], "", None
@@ -399,7 +399,7 @@ async def _find_pypi(folder: Path, requirements: Sequence[str], name: str, comma
                 f"{text} needs {each.metadata.name}, which comes without a hash; pin another version"
             )
         lines.append(f"{each.metadata.name}=={each.metadata.version} --hash=sha256:{digest}\n")
-        if normalised(each.metadata.name) == name:
+        if normalised_name(each.metadata.name) == name:
             version, integrity = each.metadata.version, f"sha256:{digest}"
     if integrity is None:
         raise PackageUnavailable(f"PyPI found no version of {text}; check the name")
@@ -457,7 +457,7 @@ async def _pip(environment: Path, commands: _Commands, *, for_asking: bool = Fal
     return (*ours, "pip", "--python", python)
 
 
-def _bounded(path: Path, text: str) -> bytes:
+def _read_bounded(path: Path, text: str) -> bytes:
     try:
         if path.stat().st_size <= PINS_BYTES_MAX:
             return path.read_bytes()

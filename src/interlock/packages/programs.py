@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.packages.references import PackageUnavailable, normalised
+from interlock.packages.references import PackageUnavailable, normalised_name
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.run import ChildStartFailed, run
 from interlock.process.stderr import terminal_safe
@@ -26,7 +26,7 @@ def pypi_command(folder: Path, name: str, entry: str | None) -> tuple[str, ...]:
     points = distribution(folder, name).entry_points.select(group="console_scripts")
     scripts = {point.name: folder / "bin" / point.name for point in points}
     # Through the interpreter: a path with a space, or a long one, cannot stand in the first line of a script.
-    return (python, str(_chosen(scripts, name, entry, folder)))
+    return (python, str(_choose_program(scripts, name, entry, folder)))
 
 
 def npm_program(folder: Path, name: str, entry: str | None) -> Path:
@@ -40,13 +40,13 @@ def npm_program(folder: Path, name: str, entry: str | None) -> Path:
         path = (package / str(script)).resolve()
         if path.is_relative_to(package):
             scripts[script_name] = path
-    return _chosen(scripts, name, entry, folder)
+    return _choose_program(scripts, name, entry, folder)
 
 
-def _chosen(scripts: Mapping[str, Path], name: str, entry: str | None, folder: Path) -> Path:
+def _choose_program(scripts: Mapping[str, Path], name: str, entry: str | None, folder: Path) -> Path:
     """The program asked for, else the one named as the package, else the only one."""
-    wanted = normalised(entry or name.rpartition("/")[2])
-    chosen = next((path for script, path in sorted(scripts.items()) if normalised(script) == wanted), None)
+    wanted = normalised_name(entry or name.rpartition("/")[2])
+    chosen = next((path for script, path in sorted(scripts.items()) if normalised_name(script) == wanted), None)
     if chosen is None and len(set(scripts.values())) == 1:
         chosen = next(iter(scripts.values()))
     if chosen is not None and chosen.is_file():

@@ -16,7 +16,7 @@ import msgspec
 
 from interlock.packages.installer import INSTALL_LIMIT_S, Installer, Pins
 from interlock.packages.programs import pypi_command
-from interlock.packages.references import PackageUnavailable, normalised
+from interlock.packages.references import PackageUnavailable, normalised_name
 from interlock.process.run import ChildStartFailed, run
 
 _WHERE: Final = {
@@ -62,7 +62,7 @@ class PythonRunners:
     async def keep_with_pipx(self, pins: Pins, package: str, entry: str, beside: Sequence[str] = ()) -> Runner:
         pipx = self._tool("pipx")
         home = self._root / f"pipx-{pins.version}"
-        made = home / "venvs" / normalised(pins.name)
+        made = home / "venvs" / normalised_name(pins.name)
         env = {"PIPX_HOME": str(home), "PIPX_BIN_DIR": str(home / "bin"), "PIPX_MAN_DIR": str(home / "man")}
         if not (home / "complete").exists():
             await asyncio.to_thread(shutil.rmtree, home, ignore_errors=True)

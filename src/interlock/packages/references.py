@@ -51,15 +51,15 @@ def read_reference(registry: Registry, text: str) -> Reference:
         form = "NAME or NAME==VERSION" if registry == "pypi" else "NAME, @SCOPE/NAME or either with @VERSION"
         raise PackageUnavailable(f"{text[:80]!r} is not the name of a package; write {form}")
     parts = found.groupdict()
-    name = normalised(parts["name"]) if registry == "pypi" else parts["name"]
+    name = normalised_name(parts["name"]) if registry == "pypi" else parts["name"]
     # "+" and a second "@" are in no name, so two packages never share a folder.
     folder = name.replace("/", "+")
     if parts.get("extras"):
-        folder += "+" + "+".join(sorted(normalised(extra) for extra in parts["extras"].split(",")))
+        folder += "+" + "+".join(sorted(normalised_name(extra) for extra in parts["extras"].split(",")))
     if parts["version"]:
         folder += "@" + parts["version"]
     return Reference(registry=registry, text=text, name=name, folder=folder)
 
 
-def normalised(name: str) -> str:
+def normalised_name(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()  # PEP 503

@@ -37,19 +37,19 @@ def codes_for(key: str) -> list[Code]:
 
     A number with the wrong sign, and a part of a name that no other name has, are as good: people quote from memory.
     """
-    wanted = _folded(key)
+    wanted = _folded_key(key)
     return _exact(wanted) or _exact(_other_sign(wanted)) or _only(_with_words(wanted))
 
 
 def nearest_keys(key: str) -> list[str]:
-    wanted = _folded(key)[:64]
+    wanted = _folded_key(key)[:64]
     parts = [code.name for code in _with_words(wanted)]
-    folded = {_folded(each): each for each in every_key()}
+    folded = {_folded_key(each): each for each in every_key()}
     return parts[:6] or [folded[near] for near in get_close_matches(wanted, folded, n=3, cutoff=0.6)]
 
 
 def _exact(wanted: str) -> list[Code]:
-    return [code for code in every_code() if wanted == _folded(code.name) or wanted in map(str, code.numbers)]
+    return [code for code in every_code() if wanted == _folded_key(code.name) or wanted in map(str, code.numbers)]
 
 
 def _other_sign(wanted: str) -> str:
@@ -60,14 +60,14 @@ def _other_sign(wanted: str) -> str:
 
 def _with_words(wanted: str) -> list[Code]:
     """The codes whose name holds these words, next to each other."""
-    return [code for code in every_code() if wanted and f"_{wanted}_" in f"_{_folded(code.name)}_"]
+    return [code for code in every_code() if wanted and f"_{wanted}_" in f"_{_folded_key(code.name)}_"]
 
 
 def _only(found: list[Code]) -> list[Code]:
     return found if len(found) == 1 else []
 
 
-def _folded(key: str) -> str:
+def _folded_key(key: str) -> str:
     """-32601 keeps its sign; elsewhere dashes, spaces and case do not matter."""
     key = key.strip()
     sign = "-" if key.startswith("-") and key[1:].isdecimal() else ""

@@ -147,7 +147,7 @@ def verb(
             invocation = Invocation(
                 config=shared_config, data=shared_data, url=shared_url, as_json=shared_json, debug=shared_debug
             )
-            _guarded(invocation, lambda: body(invocation, **arguments))
+            _run_guarded(invocation, lambda: body(invocation, **arguments))
 
         run.__signature__ = inspect.Signature([*_keyword_only(own), *_SHARED])  # type: ignore[attr-defined]
         run.__annotations__ = {}
@@ -167,7 +167,7 @@ def _keyword_only(parameters: list[inspect.Parameter]) -> list[inspect.Parameter
     return [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
 
 
-def _guarded(invocation: Invocation, body: Callable[[], None]) -> None:
+def _run_guarded(invocation: Invocation, body: Callable[[], None]) -> None:
     try:
         body()
         sys.stdout.flush()

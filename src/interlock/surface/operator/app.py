@@ -29,7 +29,7 @@ from interlock.surface.operator.passkeys import is_invitation
 from interlock.surface.operator.requests import (
     Rejected,
     error_answer,
-    quoted,
+    quoted_text,
     wants_page,
 )
 
@@ -71,7 +71,7 @@ class _OperatorMiddleware:
             if self._authenticate is not None and not is_open:
                 principal = await self._authenticate(request)
                 if principal is None:
-                    raise _unauthorised(request)
+                    raise _unauthorised_error(request)
                 scope.setdefault("state", {})["principal"] = principal
             _check_role(scope)
             await self._app(scope, receive, send)
@@ -89,7 +89,7 @@ def _check_role(scope: Scope) -> None:
         raise Rejected(403, "role_required", "this credential may look and change nothing; use one of an admin's")
 
 
-def _unauthorised(request: Request) -> Rejected:
+def _unauthorised_error(request: Request) -> Rejected:
     is_page = request.url.path.startswith(PATH)
     audience = maybe_audience(credential_of(request.headers.get("authorization", ""), basic=True))
     if is_page and audience not in (None, "operator"):
@@ -121,7 +121,7 @@ def _refusal(error: Exception) -> Response:
             details = {error.what: error.name, "nearest": error.nearest}
             if error.known:
                 details["known"] = error.known
-            return error_answer(404, "not_found", f"there is no {error.what} {quoted(error.name)}", details)
+            return error_answer(404, "not_found", f"there is no {error.what} {quoted_text(error.name)}", details)
         case Refused():
             return error_answer(409, error.error, error.message, error.details)
         case StoreError():

@@ -68,9 +68,9 @@ async def follow_approvals(exchange: Exchange[None]) -> Response:
 
 async def get_approval(exchange: Exchange[None]) -> Approval | Response:
     if not wants_page(exchange.request):
-        return _found(exchange.operations.approvals, exchange.path("id"))
+        return _find(exchange.operations.approvals, exchange.path("id"))
     try:
-        found = _found(exchange.operations.approvals, exchange.path("id"))
+        found = _find(exchange.operations.approvals, exchange.path("id"))
     except NotFound:
         return missing_page("It was never here, or is long over.", 404)
     return approval_page(found, may_decide=not exchange.roles.isdisjoint((OPERATOR, ADMIN)))
@@ -78,10 +78,10 @@ async def get_approval(exchange: Exchange[None]) -> Approval | Response:
 
 async def ask_passkey(exchange: Exchange[None]) -> PasskeyRequest:
     id = exchange.path("id")
-    _found(exchange.operations.approvals, id)
+    _find(exchange.operations.approvals, id)
     asked = exchange.operations.approvals.passkey_request(id, CLASS.read(exchange.request))
     if isinstance(asked, Fault):
-        raise _rejected(asked, id)
+        raise _rejection(asked, id)
     return asked
 
 
@@ -108,12 +108,12 @@ async def _decide(exchange: Exchange[None]) -> Approval | Response:
     )
     if exchange.roles.isdisjoint((OPERATOR, ADMIN)):
         raise Rejected(403, "role_required", "this credential may look and not decide; use one of an operator's")
-    found = _found(approvals, exchange.path("id"))
+    found = _find(approvals, exchange.path("id"))
     if wanted.decision == "approve" and found.requires == Requires.ROLE.value and OPERATOR not in exchange.roles:
         raise Rejected(403, "role_required", "to approve this takes an operator's token")
-    decided = await _decided(approvals, found.id, wanted, exchange.principal)
+    decided = await _record_decision(approvals, found.id, wanted, exchange.principal)
     if isinstance(decided, Fault):
-        raise _rejected(decided, exchange.path("id"))
+        raise _rejection(decided, exchange.path("id"))
     return RedirectResponse(f"{PATH}/{decided.id}", 303) if by_form else decided
 
 
@@ -186,7 +186,7 @@ def _from_form(form: DecideApprovalForm) -> DecideApproval:
     return DecideApproval(decision=form.decision, reason=form.reason, tool_class=form.tool_class, proof=proof)
 
 
-async def _decided(approvals: ApprovalViews, id: str, wanted: DecideApproval, by: str) -> Approval | Fault:
+async def _record_decision(approvals: ApprovalViews, id: str, wanted: DecideApproval, by: str) -> Approval | Fault:
     if wanted.decision == "deny":
         return await approvals.deny(id, by=by, reason=wanted.reason)
     proof = read_proof_untrusted(wanted.proof) if wanted.proof else None
@@ -195,7 +195,7 @@ async def _decided(approvals: ApprovalViews, id: str, wanted: DecideApproval, by
     return await approvals.approve(id, proof, by=by, reason=wanted.reason, answer=wanted.tool_class)
 
 
-def _found(approvals: ApprovalViews, id: str) -> Approval:
+def _find(approvals: ApprovalViews, id: str) -> Approval:
     try:
         found = approvals.maybe_one(id)
     except Ambiguous as error:
@@ -205,7 +205,7 @@ def _found(approvals: ApprovalViews, id: str) -> Approval:
     return found
 
 
-def _rejected(fault: Fault, id: str) -> Rejected:
+def _rejection(fault: Fault, id: str) -> Rejected:
     data = fault.data or {}
     error = "proof_required" if data.get("reason") == "proof_required" else fault.message
     if fault.code == INVALID_PARAMS and error != "answer_needed":

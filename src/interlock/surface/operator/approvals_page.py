@@ -48,7 +48,7 @@ def approvals_page(listed: Approvals) -> Response:
     rows = "".join(
         f'<tr><td><a href="/approvals/{quote(one.id, safe="")}"><code>{text(one.id[:8])}</code></a></td>'
         f"<td>{text(one.kind)}</td><td>{text(one.tool)}</td><td>{text(one.requested_by)}</td>"
-        f"<td>{text(_left(one))}</td></tr>"
+        f"<td>{text(_time_left(one))}</td></tr>"
         for one in reversed(found)
     )
     more = "" if len(found) == listed.total else f"<p>These are the newest of {listed.total}.</p>"
@@ -60,7 +60,7 @@ def approvals_page(listed: Approvals) -> Response:
 def approval_page(one: Approval, *, error: str | None = None, status: int = 200, may_decide: bool = True) -> Response:
     """`error`: why what the browser sent was refused."""
     is_open = one.status in OPEN
-    left = f' &middot; <span id="left" data-left="{one.left_s}">{text(_left(one))}</span>' if one.left_s else ""
+    left = f' &middot; <span id="left" data-left="{one.left_s}">{text(_time_left(one))}</span>' if one.left_s else ""
     body = (
         f'<main id="approval" data-id="{text(one.id)}" data-status="{text(one.status)}"'
         f' data-live="{"yes" if is_open or one.status == "used" else ""}">'
@@ -216,7 +216,7 @@ def _choice(answers: Sequence[str]) -> str:
     return f'<label>It is<br><select name="class" required><option value="">choose</option>{options}</select></label>'
 
 
-def _left(one: ApprovalSummary) -> str:
+def _time_left(one: ApprovalSummary) -> str:
     if one.status not in OPEN:
         return one.status
     return "no limit" if one.left_s is None else f"{one.left_s} s"

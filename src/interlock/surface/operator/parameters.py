@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 
-from interlock.surface.operator.requests import Rejected, quoted
+from interlock.surface.operator.requests import Rejected, quoted_text
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,5 +66,5 @@ class ChoiceParameter(Parameter, frozen=True, kw_only=True):
         given = request.query_params.get(self.name, self.default)
         if given is None or given in self.choices:
             return given
-        message = f"{self.name} must be one of {', '.join(self.choices)}, not {quoted(given)}"
+        message = f"{self.name} must be one of {', '.join(self.choices)}, not {quoted_text(given)}"
         raise Rejected(400, "invalid_parameter", message, {"parameter": self.name})

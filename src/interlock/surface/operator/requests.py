@@ -39,7 +39,7 @@ def error_answer(
     return Response(body, status, headers=headers, media_type="application/json")
 
 
-def quoted(name: str) -> str:
+def quoted_text(name: str) -> str:
     shown = name if len(name) <= 128 else name[:127] + "…"
     return msgspec.json.encode(shown).decode()
 
@@ -48,7 +48,7 @@ def refuse_unknown_parameters(request: Request, known: tuple[str, ...]) -> None:
     for name in request.query_params:
         if name not in known:
             hint = f"it takes {', '.join(known)}" if known else "it takes none"
-            message = f"unknown query parameter {quoted(name)}; {hint}"
+            message = f"unknown query parameter {quoted_text(name)}; {hint}"
             raise Rejected(400, "invalid_parameter", message, {"parameter": name})
 
 
@@ -56,7 +56,7 @@ async def json_body(request: Request, shape: type[Shape]) -> Shape:
     if media_type(request) != "application/json":
         raise Rejected(415, "unsupported_media_type", "send JSON with Content-Type: application/json")
     try:
-        return msgspec.json.decode(await _bounded(request), type=shape)
+        return msgspec.json.decode(await _read_bounded(request), type=shape)
     except msgspec.ValidationError as error:
         raise Rejected(400, "invalid_body", str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -71,7 +71,7 @@ async def form_body(request: Request, shape: type[Shape]) -> Shape:
     if not _is_own_page(request):
         raise Rejected(403, "bad_origin", "a form is taken only from the operator endpoint's own page")
     try:
-        fields = parse_qsl((await _bounded(request)).decode(), strict_parsing=True, max_num_fields=20)
+        fields = parse_qsl((await _read_bounded(request)).decode(), strict_parsing=True, max_num_fields=20)
         return msgspec.convert({name: text for name, text in fields if text.strip()}, shape)
     except msgspec.ValidationError as error:
         raise Rejected(400, "invalid_body", str(error)) from None
@@ -97,7 +97,7 @@ def _is_own_page(request: Request) -> bool:
     return origin.partition("://")[2] == request.headers.get("host", "-")
 
 
-async def _bounded(request: Request) -> bytes:
+async def _read_bounded(request: Request) -> bytes:
     body = bytearray()
     async for chunk in request.stream():
         body += chunk

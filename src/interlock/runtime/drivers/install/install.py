@@ -26,7 +26,7 @@ from interlock.packages.programs import (
     pypi_command,
 )
 from interlock.packages.python_runners import PythonRunners
-from interlock.packages.references import PackageUnavailable, normalised
+from interlock.packages.references import PackageUnavailable, normalised_name
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.protocol.drivers.model import Binary, Docker, Driver, Install, Npm, Pypi, Remote
 from interlock.runtime.drivers.install.commands import Caged
@@ -255,7 +255,7 @@ class _Installing:
 
     async def _pypi(self, server: Pypi, brought: Brought) -> Installed:
         pins = brought.pins
-        if pins is None or pins.registry != "pypi" or pins.name != normalised(server.package.partition("[")[0]):
+        if pins is None or pins.registry != "pypi" or pins.name != normalised_name(server.package.partition("[")[0]):
             raise MethodFailed(f"this does not bring the Python package {server.package}")
         if server.runner in {"uvx", "pipx"}:
             runners = PythonRunners(self._methods.packages)

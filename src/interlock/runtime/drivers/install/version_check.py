@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.packages.references import normalised
+from interlock.packages.references import normalised_name
 from interlock.protocol.drivers.files.versions import parse_version, satisfies, semantic
 from interlock.protocol.drivers.model import Driver, Npm, Pypi, VersionCheck
 from interlock.runtime.drivers.install.commands import (
@@ -77,8 +77,10 @@ def names_package(words: tuple[str, ...], driver: Driver) -> bool:
     if isinstance(server, Npm):
         return any(_without_version(word) == server.package for word in words)
     if isinstance(server, Pypi):
-        own = normalised(server.package.partition("[")[0])
-        return any(normalised(re.split(r"==|\[|@", word)[0]) == own for word in words) or words[:1] == (server.entry,)
+        own = normalised_name(server.package.partition("[")[0])
+        return any(normalised_name(re.split(r"==|\[|@", word)[0]) == own for word in words) or words[:1] == (
+            server.entry,
+        )
     return False
 
 

@@ -24,7 +24,7 @@ from interlock.protocol.mcp.methods import (
     TOOLS_CALL,
     TOOLS_LIST,
 )
-from interlock.surface.cli.client.operator import checked_url, http_connection, unreachable
+from interlock.surface.cli.client.operator import check_url, http_connection, unreachable
 from interlock.surface.cli.terminal.errors import CommandFailed, Refused
 from interlock.surface.cli.terminal.text import mcp_url
 
@@ -82,7 +82,7 @@ class _ProgressParams(msgspec.Struct, frozen=True):
 
 class McpClient:
     def __init__(self, url: str, token: str | None, *, timeout: float) -> None:
-        self.url = mcp_url(checked_url(url))
+        self.url = mcp_url(check_url(url))
         self._token = token
         self._timeout = timeout
         self._last_id = 0
@@ -91,7 +91,7 @@ class McpClient:
         cursor = None
         for _ in range(PAGES_MAX):
             params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
-            page = _decoded(self._request(TOOLS_LIST, params), _Page)
+            page = _decode(self._request(TOOLS_LIST, params), _Page)
             yield from page.tools
             cursor = page.next_cursor
             if cursor is None:
@@ -160,7 +160,7 @@ class McpClient:
             if bytes(message.result):
                 return message.result
             if message.method == PROGRESS and on_progress is not None:
-                params = _decoded(message.params, _ProgressParams)
+                params = _decode(message.params, _ProgressParams)
                 on_progress(params.progress, params.total, params.message)
         raise Refused("unexpected_answer", "the node ended its answer before the result")
 
@@ -221,7 +221,7 @@ def _call_error(error: Error) -> Refused:
     )
 
 
-def _decoded(raw: Raw, shape: Any) -> Any:
+def _decode(raw: Raw, shape: Any) -> Any:
     try:
         return msgspec.json.decode(raw, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError):

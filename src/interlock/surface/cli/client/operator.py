@@ -84,7 +84,7 @@ class Node:
 
     @classmethod
     def at_url(cls, url: str, token: str | None) -> "Node":
-        checked = checked_url(url)
+        checked = check_url(url)
         return cls(lambda timeout: http_connection(checked, timeout), url=checked, token=token)
 
     def get(self, *path: str, under: str = "/admin", timeout: float = TIMEOUT_S, **query: object) -> Answer:
@@ -123,14 +123,14 @@ class Node:
             response = connection.getresponse()
             raw = response.read(ANSWER_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
-            raise self._lost(error) from error
+            raise self._unreachable_error(error) from error
         finally:
             connection.close()
         if 200 <= response.status < 300:
             return Answer(raw)
         raise _refusal(response.status, raw)
 
-    def _lost(self, error: Exception) -> CommandFailed:
+    def _unreachable_error(self, error: Exception) -> CommandFailed:
         match error:
             case PermissionError():
                 return Refused(
@@ -162,7 +162,7 @@ def http_connection(url: str, timeout: float) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(host, parts.port, timeout=timeout)
 
 
-def checked_url(url: str) -> str:
+def check_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)

@@ -9,7 +9,7 @@ from interlock.surface.cli.terminal.errors import Unreachable
 T = TypeVar("T")
 
 
-def repeated(ask: Callable[[], T], *, every_s: float) -> Iterator[T | Unreachable]:
+def poll(ask: Callable[[], T], *, every_s: float) -> Iterator[T | Unreachable]:
     """Each answer in turn. A node that is away at the start is a failure; one that goes away later may come back."""
     yield ask()
     while True:

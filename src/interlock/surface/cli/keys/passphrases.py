@@ -38,16 +38,16 @@ def maybe_given(descriptor: int | None) -> bytes | None:
         given = os.environ.get(VARIABLE, "").encode("utf-8", "surrogateescape")
         if not given:
             return None
-    return _checked(given)
+    return _check(given)
 
 
-def existing(name: str, descriptor: int | None) -> bytes:
+def read_passphrase(name: str, descriptor: int | None) -> bytes:
     given = maybe_given(descriptor)
     if given is not None:
         return given
     if not can_ask():
         raise Refused("passphrase_needed", f"the key {name} has a passphrase, and nobody is here to type it", hint=_HOW)
-    return _checked(_typed(f"passphrase of the key {name}: "))
+    return _check(_prompt(f"passphrase of the key {name}: "))
 
 
 def new(name: str, descriptor: int | None) -> bytes:
@@ -58,8 +58,8 @@ def new(name: str, descriptor: int | None) -> bytes:
         raise Refused(
             "passphrase_needed", f"the key {name} needs a passphrase, and nobody is here to type it", hint=_HOW
         )
-    typed = _checked(_typed(f"passphrase for the new key {name}: "))
-    if _typed("once more: ") != typed:
+    typed = _check(_prompt(f"passphrase for the new key {name}: "))
+    if _prompt("once more: ") != typed:
         raise Refused("bad_passphrase", "the two are not the same; nothing was made")
     return typed
 
@@ -67,7 +67,7 @@ def new(name: str, descriptor: int | None) -> bytes:
 _HOW = f"{VARIABLE} or --passphrase-fd supplies it"
 
 
-def _typed(prompt: str) -> bytes:
+def _prompt(prompt: str) -> bytes:
     from getpass import getpass
 
     try:
@@ -76,7 +76,7 @@ def _typed(prompt: str) -> bytes:
         raise Refused("bad_passphrase", "no passphrase was typed", hint=_HOW) from None
 
 
-def _checked(passphrase: bytes) -> bytes:
+def _check(passphrase: bytes) -> bytes:
     if not passphrase:
         raise Refused(
             "bad_passphrase", "the passphrase is empty", hint="a new key can be made without one by --no-passphrase"

@@ -17,7 +17,7 @@ from interlock.protocol.ax.confirmation.held_call import call_digest
 from interlock.protocol.ax.confirmation.jws_proof import TYP, Asked, claims_of
 from interlock.surface.cli.client.operator import Answer
 from interlock.surface.cli.keys.operator_keys import OperatorKeys, own_name
-from interlock.surface.cli.keys.passphrases import existing
+from interlock.surface.cli.keys.passphrases import read_passphrase
 from interlock.surface.cli.terminal.errors import BadUsage, Refused
 
 JTI_BYTES = 16
@@ -28,8 +28,8 @@ def prove(answer: Answer, *, said: str | None, key: str | None, passphrase_fd: i
     shown = answer.as_(ShownApproval)
     digest = _digest(shown, said)
     keys = OperatorKeys()
-    name = _chosen(keys, key)
-    signer = keys.open(name, lambda: existing(name, passphrase_fd))
+    name = _choose_key(keys, key)
+    signer = keys.open(name, lambda: read_passphrase(name, passphrase_fd))
     asked = Asked(
         confirmation_id=shown.id, call_digest=digest, nonce="", tool=shown.tool, aggregator_id=shown.aggregator_id
     )
@@ -83,7 +83,7 @@ def _not_what_is_shown(what: str) -> Refused:
     )
 
 
-def _chosen(keys: OperatorKeys, named: str | None) -> str:
+def _choose_key(keys: OperatorKeys, named: str | None) -> str:
     if named is not None:
         return named
     known = keys.names()

@@ -14,7 +14,7 @@ from rich.text import Text
 from interlock.operator_api.approvals import Approval, ApprovalSummary, Decision
 from interlock.protocol.jsontext.display import cut_lines, differences, layout_lines, plain
 from interlock.surface.cli.render.columns import in_columns
-from interlock.surface.cli.render.link import labelled
+from interlock.surface.cli.render.link import labelled_lines
 from interlock.surface.cli.terminal.text import duration, local_time
 
 SHORT_ID: Final = 8
@@ -33,7 +33,7 @@ def table(found: Sequence[ApprovalSummary], width: int) -> list[Text]:
             Text(plain(one.kind)),
             Text(plain(one.tool)),
             Text(plain(f"{one.requested_by} ({one.agent})" if one.agent else one.requested_by)),
-            Text(left(one), style=_STYLES.get(one.status, "dim")),
+            Text(time_left(one), style=_STYLES.get(one.status, "dim")),
         ]
         for one in found
     ]
@@ -45,7 +45,7 @@ def short_id_length(ids: Sequence[str]) -> int:
     return next((n for n in range(SHORT_ID, 36) if len({id[:n] for id in ids}) == len(ids)), 36)
 
 
-def left(one: ApprovalSummary) -> str:
+def time_left(one: ApprovalSummary) -> str:
     if one.status not in ("pending", "approved"):
         return plain(one.status)
     time = "no limit" if one.left_s is None else duration(one.left_s)
@@ -54,28 +54,28 @@ def left(one: ApprovalSummary) -> str:
 
 def preview(one: Approval, width: int, ascii_only: bool) -> list[Text]:
     head = Text.assemble((plain(one.tool), "bold"), "  ", (plain(one.status), _STYLES.get(one.status, "dim")))
-    lines = [head, *labelled("id", plain(one.id), width), *labelled("kind", plain(one.kind), width)]
-    lines += labelled("what happens", _happens(one), width)
+    lines = [head, *labelled_lines("id", plain(one.id), width), *labelled_lines("kind", plain(one.kind), width)]
+    lines += labelled_lines("what happens", _happens(one), width)
     who = one.requested_by + (f", through {one.agent}" if one.agent else "")
-    lines += labelled("asked by", plain(who), width)
+    lines += labelled_lines("asked by", plain(who), width)
     if one.reason:
-        lines += labelled("because", plain(one.reason), width)
+        lines += labelled_lines("because", plain(one.reason), width)
     if one.route:
-        lines += labelled("route", plain((" -> " if ascii_only else " → ").join(one.route)), width)
+        lines += labelled_lines("route", plain((" -> " if ascii_only else " → ").join(one.route)), width)
     if one.capability:
         said = ", ".join(f"{key} {msgspec.json.encode(value).decode()}" for key, value in one.capability.items())
-        lines += labelled("capability", plain(said), width)
+        lines += labelled_lines("capability", plain(said), width)
     if one.status in ("pending", "approved"):
-        lines += labelled("left", left(one), width)
+        lines += labelled_lines("left", time_left(one), width)
     if one.status == "pending":
         nobody = "nobody yet: interlock init, or interlock access key NAME, makes a key"
-        lines += labelled("may approve", plain(", ".join(one.approvers)) or nobody, width)
-    lines += labelled("asked at", local_time(one.created_at), width)
+        lines += labelled_lines("may approve", plain(", ".join(one.approvers)) or nobody, width)
+    lines += labelled_lines("asked at", local_time(one.created_at), width)
     if one.decision is not None:
-        lines += labelled(plain(one.decision.what), plain(_decided(one.decision)), width)
+        lines += labelled_lines(plain(one.decision.what), plain(_decision_text(one.decision)), width)
     if one.outcome:
-        lines += labelled("outcome", plain(one.outcome), width)
-    lines += labelled("digest", plain(one.digest), width, style="dim")
+        lines += labelled_lines("outcome", plain(one.outcome), width)
+    lines += labelled_lines("digest", plain(one.digest), width, style="dim")
     return lines + _content(one, width)
 
 
@@ -99,7 +99,7 @@ def _is(one: Approval, key: str) -> bool:
     return bool((one.capability or {}).get(key, key == "mutable"))
 
 
-def _decided(decision: Decision) -> str:
+def _decision_text(decision: Decision) -> str:
     proof = f", with a proof of {decision.proof.anchor} ({decision.proof.type})" if decision.proof else ""
     answer = f" as {decision.answer}" if decision.answer else ""
     reason = f": {decision.reason}" if decision.reason else ""
@@ -114,10 +114,10 @@ def _content(one: Approval, width: int) -> list[Text]:
     change = _maybe_change(raw) if one.kind == "definition" else None  # arguments may look like one
     if change is not None:
         told = cut_lines(differences(*change), LINES_MAX)
-        body = [_wrapped(line, width, _DIFF_STYLES.get(line[:1], "")) for line in told]
+        body = [_wrapped_lines(line, width, _DIFF_STYLES.get(line[:1], "")) for line in told]
         return [Text(), Text("  what changed", style="dim"), *(part for one_line in body for part in one_line)]
     head = "  its definition" if one.kind == "definition" else "  arguments"
-    lines = [_wrapped(line, width, "") for line in cut_lines(layout_lines(raw), LINES_MAX)]
+    lines = [_wrapped_lines(line, width, "") for line in cut_lines(layout_lines(raw), LINES_MAX)]
     return [Text(), Text(head, style="dim"), *(part for one_line in lines for part in one_line)]
 
 
@@ -129,7 +129,7 @@ def _maybe_change(raw: bytes) -> tuple[bytes, bytes] | None:
     return (bytes(members["before"]), bytes(members["after"])) if members.keys() == {"before", "after"} else None
 
 
-def _wrapped(line: str, width: int, style: str) -> list[Text]:
+def _wrapped_lines(line: str, width: int, style: str) -> list[Text]:
     """No character of what is decided on may fall off the edge of a screen."""
     parts = textwrap.wrap(
         line, max(20, width - 4), drop_whitespace=False, replace_whitespace=False, break_on_hyphens=False

@@ -15,7 +15,7 @@ _WORDS = {
 }
 
 
-def spent(limits: Mapping[str, Spent]) -> str:
+def budget_text(limits: Mapping[str, Spent]) -> str:
     return ", ".join(f"{one.used} of {one.limit} {_WORDS.get(name, one_line(name))}" for name, one in limits.items())
 
 
@@ -27,7 +27,7 @@ def budget_lines(budgets: tuple[Budget, ...], *, width: int) -> list[Text]:
     """One line or more for each caller and tool that has used something."""
     lines = []
     for budget in budgets:
-        text = f"budget of {one_line(budget.name)}: {spent(budget.limits)}"
+        text = f"budget of {one_line(budget.name)}: {budget_text(budget.limits)}"
         wrapped = textwrap.wrap(text, max(20, width), break_on_hyphens=False, subsequent_indent="  ")
         lines += [Text(line, style=budget_style(budget.limits)) for line in wrapped]
     return lines

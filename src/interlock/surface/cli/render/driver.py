@@ -13,7 +13,7 @@ from interlock.operator_api.drivers import (
     ServedContract,
 )
 from interlock.surface.cli.render.columns import in_columns
-from interlock.surface.cli.render.link import labelled
+from interlock.surface.cli.render.link import labelled_lines
 from interlock.surface.cli.terminal.text import count, local_time, one_line, printable
 
 if TYPE_CHECKING:
@@ -40,14 +40,14 @@ def draw_update(out: "Output", newer: DriverUpdate) -> None:
     width = out.console.width
     lines = [Text(one_line(newer.key), style="bold")]
     for number, change in enumerate(newer.changes):
-        lines += labelled("changes" if number == 0 else "", one_line(change), width)
+        lines += labelled_lines("changes" if number == 0 else "", one_line(change), width)
     for label, names in (("new tools", newer.added), ("tools gone", newer.removed), ("other tools", newer.changed)):
         if names:
-            lines += labelled(label, one_line(", ".join(names)), width, style="yellow")
+            lines += labelled_lines(label, one_line(", ".join(names)), width, style="yellow")
     if not (newer.added or newer.removed or newer.changed):
-        lines += labelled("tools", "as before", width)
+        lines += labelled_lines("tools", "as before", width)
     if newer.state != "ready":
-        lines += labelled(newer.state, one_line(newer.reason or ""), width, style="red")
+        lines += labelled_lines(newer.state, one_line(newer.reason or ""), width, style="red")
     out.draw(*lines)
     for line in newer.difference:
         out.console.print(Text(printable(line, keep="\t"), style=_DIFFERENCE.get(line[:1], "")), soft_wrap=True)
@@ -57,20 +57,20 @@ def draw_contract(out: "Output", one: ServedContract) -> None:
     """Who serves it, why, and why not the others."""
     width = out.console.width
     head = Text.assemble((one_line(one.name), "bold"), "  ", (f"{one_line(one.contract)}@{one.version}", "dim"))
-    lines = [head, *labelled("file", one_line(one.file), width)]
+    lines = [head, *labelled_lines("file", one_line(one.file), width)]
     if one.ranked:
         first, *others = one.ranked
-        lines += labelled("served by", one_line(first.driver), width, style="green")
-        lines += labelled("because", _BECAUSE.get(one.decided_by, one_line(one.decided_by)), width)
+        lines += labelled_lines("served by", one_line(first.driver), width, style="green")
+        lines += labelled_lines("because", _BECAUSE.get(one.decided_by, one_line(one.decided_by)), width)
         for number, each in enumerate(others):
-            lines += labelled(
+            lines += labelled_lines(
                 "else" if number == 0 else "", f"{one_line(each.driver)}, {each.cost_units:g} units", width
             )
     else:
-        lines += labelled("served by", f"nobody: {one_line(one.error or 'no_route')}", width, style="red")
+        lines += labelled_lines("served by", f"nobody: {one_line(one.error or 'no_route')}", width, style="red")
     for other in one.rejected:
         said = one_line(f"{other.driver} in phase {other.phase}: {other.reason} [{other.code}]")
-        lines += labelled("not", said, width, style="yellow")
+        lines += labelled_lines("not", said, width, style="yellow")
     out.draw(*lines)
 
 
@@ -135,21 +135,21 @@ def draw(out: "Output", one: DriverDetail) -> None:
     head = (one_line(one.key if one.version else one.id), "bold")
     lines = [Text.assemble(head, "  ", (one.state, _STYLES.get(one.state, "")), "  ", (one.version or "", "dim"))]
     if one.reason:
-        lines += labelled("because", one_line(one.reason), width)
+        lines += labelled_lines("because", one_line(one.reason), width)
     if one.description:
-        lines += labelled("is", one_line(one.description), width)
+        lines += labelled_lines("is", one_line(one.description), width)
     if one.server:
         lines += _server(one, width)
-    lines += labelled("folder", f"{one_line(one.folder)}, {count(len(one.files), 'file')}", width)
+    lines += labelled_lines("folder", f"{one_line(one.folder)}, {count(len(one.files), 'file')}", width)
     if one.accepted is not None:
         said = f"by {one_line(one.accepted.by)}, {local_time(one.accepted.at)}"
-        lines += labelled("trusted", said if one.trusted else f"{said}, and changed since", width)
+        lines += labelled_lines("trusted", said if one.trusted else f"{said}, and changed since", width)
     else:
-        lines += labelled("trusted", "by the configuration" if one.trusted else "not yet", width)
+        lines += labelled_lines("trusted", "by the configuration" if one.trusted else "not yet", width)
     if one.changed:
-        lines += labelled("changed", one_line(", ".join(one.changed)), width, style="yellow")
+        lines += labelled_lines("changed", one_line(", ".join(one.changed)), width, style="yellow")
     for problem in one.problems:
-        lines += labelled(problem.severity, _line(problem), width, style=_SEVERITY.get(problem.severity, ""))
+        lines += labelled_lines(problem.severity, _line(problem), width, style=_SEVERITY.get(problem.severity, ""))
     out.draw(*lines)
     for line in one.difference:
         out.console.print(Text(printable(line, keep="\t"), style=_DIFFERENCE.get(line[:1], "")), soft_wrap=True)
@@ -162,34 +162,34 @@ def _server(one: DriverDetail, width: int) -> list[Text]:
     if server.get("version"):
         command[0] += f"@{server['version']}"
     command += [str(each) for each in server.get("args", ())]
-    lines = labelled("server", one_line(f"{one.server_kind} over {one.transport}: {' '.join(command)}"), width)
+    lines = labelled_lines("server", one_line(f"{one.server_kind} over {one.transport}: {' '.join(command)}"), width)
     for key in ("env", "headers", "query"):
         if server.get(key):
             written = ", ".join(f"{name}={value}" for name, value in server[key].items())
-            lines += labelled(key, one_line(written), width)
+            lines += labelled_lines(key, one_line(written), width)
     if one.install:
-        lines += labelled("install", one_line(", ".join(one.install)), width)
-    lines += labelled("sandbox", _sandbox(one), width, style="" if one.sandboxed else "red")
+        lines += labelled_lines("install", one_line(", ".join(one.install)), width)
+    lines += labelled_lines("sandbox", _sandbox(one), width, style="" if one.sandboxed else "red")
     if "driver.py" in one.files:
-        lines += labelled("hooks", "driver.py is run, in a sandbox of its own without network", width)
-    lines += labelled("network", one_line(", ".join(one.egress)) or _no_network(one), width)
+        lines += labelled_lines("hooks", "driver.py is run, in a sandbox of its own without network", width)
+    lines += labelled_lines("network", one_line(", ".join(one.egress)) or _no_network(one), width)
     if one.secrets:
         said = (f"{name} = {slug}" if slug else f"{name} (described nowhere)" for name, slug in one.secrets.items())
-        lines += labelled("secrets", one_line(", ".join(said)), width)
+        lines += labelled_lines("secrets", one_line(", ".join(said)), width)
     if one.policy_tags:
-        lines += labelled("tags", one_line(", ".join(one.policy_tags)), width)
+        lines += labelled_lines("tags", one_line(", ".join(one.policy_tags)), width)
     version = one.running.protocol_version if one.running is not None else None
     spoken = f", and {one_line(version)} is spoken" if version else ""
-    lines += labelled("speaks", f"MCP {one.protocol_version}{spoken}", width)
+    lines += labelled_lines("speaks", f"MCP {one.protocol_version}{spoken}", width)
     if one.state not in ("ready", "partial"):
         for number, words in enumerate(one.running.last_words if one.running is not None else ()):
-            lines += labelled("last words" if number == 0 else "", one_line(words), width, style="dim")
+            lines += labelled_lines("last words" if number == 0 else "", one_line(words), width, style="dim")
     if one.extension_keys:
-        lines += labelled("extensions", one_line(", ".join(one.extension_keys)), width)
+        lines += labelled_lines("extensions", one_line(", ".join(one.extension_keys)), width)
     for number, binding in enumerate(one.bindings):
         version = f"@{binding.version}" if binding.version else ""
         text = one_line(f"{binding.contract}{version} by {binding.tool_name}")
-        lines += labelled("contracts" if number == 0 else "", text, width)
+        lines += labelled_lines("contracts" if number == 0 else "", text, width)
     return lines
 
 

@@ -7,14 +7,14 @@ from msgspec import UNSET
 from rich.text import Text
 
 from interlock.operator_api.links import Link, Registration
-from interlock.surface.cli.render.budgets import budget_style, spent
+from interlock.surface.cli.render.budgets import budget_style, budget_text
 from interlock.surface.cli.render.tree import state_text
 from interlock.surface.cli.terminal.text import count, latency, local_time, one_line, since
 
 LABEL_WIDTH = 13
 
 
-def labelled(label: str, value: str, width: int, style: str = "") -> list[Text]:
+def labelled_lines(label: str, value: str, width: int, style: str = "") -> list[Text]:
     """A label and its value, which is wrapped under itself."""
     wrapped = textwrap.wrap(value, max(20, width - LABEL_WIDTH - 2), break_on_hyphens=False) or [""]
     lines = []
@@ -31,42 +31,42 @@ def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> 
         head.append(f" for {age}", style="dim")
     lines = [head]
     if link.reason:
-        lines += labelled("because", one_line(link.reason), width)
+        lines += labelled_lines("because", one_line(link.reason), width)
     if link.server:
-        lines += labelled("server", one_line(f"{link.server.name} {link.server.version}"), width)
+        lines += labelled_lines("server", one_line(f"{link.server.name} {link.server.version}"), width)
     reach = f"{link.kind} over {link.transport}" + (f", process {link.pid}" if link.pid else "")
     reach += {True: ", in a sandbox", False: ", in no sandbox", None: ""}[link.sandbox]
-    lines += labelled("reached", reach, width)
+    lines += labelled_lines("reached", reach, width)
     if link.registration is not UNSET:
         lines += _registration(link.registration, link.hops, width)
     spoken = " ".join(part for part in (link.protocol_version, f"({link.era})" if link.era else None) if part)
-    lines += labelled("speaks", spoken or "not known yet", width)
+    lines += labelled_lines("speaks", spoken or "not known yet", width)
     first = count(link.tools, "tool") if link.contracts is None else count(link.contracts, "contract")
     offers = [first, count(link.prompts, "prompt"), count(link.resources, "resource")]
-    lines += labelled("offers", ", ".join(offers), width)
+    lines += labelled_lines("offers", ", ".join(offers), width)
     usage = f"{link.calls}, {link.errors} failed, {link.in_flight} in flight"
     if link.parked:
         usage += f", {link.parked} wait for their clients"
-    lines += labelled("calls", usage, width)
+    lines += labelled_lines("calls", usage, width)
     if link.latency_ms is not None:
-        lines += labelled("latency", f"{latency(link.latency_ms)} (median)", width)
+        lines += labelled_lines("latency", f"{latency(link.latency_ms)} (median)", width)
     if link.budget:
-        lines += labelled("budget", spent(link.budget), width, style=budget_style(link.budget))
+        lines += labelled_lines("budget", budget_text(link.budget), width, style=budget_style(link.budget))
     if link.token is not None:
         ends = f"until {local_time(link.token.expires_at)}" if link.token.expires_at else "without a known end"
-        lines += labelled("token", ends, width)
+        lines += labelled_lines("token", ends, width)
     if link.users is not None:
-        lines += labelled("users", f"{count(link.users, 'user')} connected, each with their own token", width)
+        lines += labelled_lines("users", f"{count(link.users, 'user')} connected, each with their own token", width)
     if link.restarts:
-        lines += labelled("restarts", str(link.restarts), width)
+        lines += labelled_lines("restarts", str(link.restarts), width)
     if link.stderr_lines:
         said = f"{count(link.stderr_lines, 'line')}: interlock links logs {one_line(link.segment)}"
-        lines += labelled("stderr", said, width)
+        lines += labelled_lines("stderr", said, width)
     if link.since:
-        lines += labelled("since", local_time(link.since), width)
+        lines += labelled_lines("since", local_time(link.since), width)
     for number, withheld in enumerate(link.withheld):
         text = f"{one_line(withheld.name)}: {one_line(withheld.reason)}"
-        lines += labelled("withheld" if number == 0 else "", text, width, style="yellow")
+        lines += labelled_lines("withheld" if number == 0 else "", text, width, style="yellow")
     return lines
 
 
@@ -74,12 +74,12 @@ def _registration(known: Registration, hops: int, width: int) -> list[Text]:
     who = known.principal
     if known.authority:
         who += f", {known.authority} ({'verified' if known.verified else 'unverified'})"
-    lines = labelled("registered", f"{one_line(who)}, scope {known.auth_scope}, session {known.session}", width)
+    lines = labelled_lines("registered", f"{one_line(who)}, scope {known.auth_scope}, session {known.session}", width)
     beat = f"every {known.heartbeat_interval_ms} ms" if known.heartbeat_interval_ms else "none, the link tells"
-    lines += labelled("heartbeat", beat, width)
+    lines += labelled_lines("heartbeat", beat, width)
     below = f", {count(known.aggregators, 'aggregator')} below" if known.aggregators else ""
     spoken = f"MCP-AX {one_line(known.version)}" if known.version else "MCP-AX, its version not said"
-    lines += labelled("away", f"{count(hops, 'hop')}{below}, {known.transport_class}, {spoken}", width)
+    lines += labelled_lines("away", f"{count(hops, 'hop')}{below}, {known.transport_class}, {spoken}", width)
     if known.secure_by:
-        lines += labelled("secure by", one_line(known.secure_by), width)
+        lines += labelled_lines("secure by", one_line(known.secure_by), width)
     return lines

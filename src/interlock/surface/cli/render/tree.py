@@ -11,11 +11,11 @@ from rich.text import Text
 
 from interlock.operator_api.links import Link
 from interlock.operator_api.status import NodeFacts, Status
-from interlock.surface.cli.render.budgets import budget_lines, budget_style, spent
+from interlock.surface.cli.render.budgets import budget_lines, budget_style, budget_text
 from interlock.surface.cli.render.columns import GAP, in_columns, total_width
 from interlock.surface.cli.render.tree_below import below_lines
 from interlock.surface.cli.render.tree_parents import parent_lines
-from interlock.surface.cli.terminal.output import shortened
+from interlock.surface.cli.terminal.output import shortened_line
 from interlock.surface.cli.terminal.text import count, duration, latency, one_line, since
 
 _STYLES = {
@@ -55,24 +55,24 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
     ]
     if node.audit_trouble:
         trouble = f"the audit log cannot be written: {one_line(node.audit_trouble)}"
-        lines += [Text(line, style="red") for line in _wrapped(trouble, width)]
+        lines += [Text(line, style="red") for line in _wrapped_lines(trouble, width)]
     if node.require_proof == "never":
         trouble = 'ax.require_proof = "never": subservers change things without proof of who they are'
-        lines += [Text(line, style="yellow") for line in _wrapped(trouble, width)]
-    lines += [Text(line, style="yellow") for told in _changes(status) for line in _wrapped(told, width)]
+        lines += [Text(line, style="yellow") for line in _wrapped_lines(trouble, width)]
+    lines += [Text(line, style="yellow") for told in _changes(status) for line in _wrapped_lines(told, width)]
     if status.gate.without_approver:
         tools = count(status.gate.without_approver, "tool")
         trouble = f"calls of {tools} wait for a person, and nobody can approve them: interlock init makes a key"
-        lines += [Text(line, style="yellow") for line in _wrapped(trouble, width)]
+        lines += [Text(line, style="yellow") for line in _wrapped_lines(trouble, width)]
     if status.approvals.waiting:
         waits = f"{count(status.approvals.waiting, 'decision')} for you: interlock approvals"
-        lines += [Text(line, style="yellow") for line in _wrapped(waits, width)]
+        lines += [Text(line, style="yellow") for line in _wrapped_lines(waits, width)]
     for channel, trouble in status.approvals.channels.items():
         said = f"operators are not told by {one_line(channel)}: {one_line(trouble)}"
-        lines += [Text(line, style="red") for line in _wrapped(said, width)]
+        lines += [Text(line, style="red") for line in _wrapped_lines(said, width)]
     lines += parent_lines(status.parents, width=width, now=now, ascii_only=ascii_only)
     if not status.links:
-        lines += [Text(line, style="dim") for line in _wrapped(_no_servers(node), width)]
+        lines += [Text(line, style="dim") for line in _wrapped_lines(_no_servers(node), width)]
     rows = _rows(status.links, width - BRANCH_WIDTH)
     branches = ("|- ", "`- ", "|  ", "   ") if ascii_only else ("├─ ", "└─ ", "│  ", "   ")
     for number, (link, row) in enumerate(zip(status.links, rows, strict=True), start=1):
@@ -138,24 +138,25 @@ def _remarks(link: Link, width: int, now: datetime) -> list[Text]:
     if link.reason:
         age = since(link.since, now)
         reason = f"{one_line(link.reason)} (for {age})" if age and link.state != "ready" else one_line(link.reason)
-        remarks += [Text(line, style=_STYLES.get(link.state, "")) for line in _wrapped(reason, width)]
+        remarks += [Text(line, style=_STYLES.get(link.state, "")) for line in _wrapped_lines(reason, width)]
     if link.state in GONE and link.stderr_lines:
         said = f"what it wrote: interlock links logs {one_line(link.segment)}"
-        remarks += [Text(line, style="dim") for line in _wrapped(said, width)]
+        remarks += [Text(line, style="dim") for line in _wrapped_lines(said, width)]
     if link.budget:
         remarks += [
-            Text(line, style=budget_style(link.budget)) for line in _wrapped(f"budget {spent(link.budget)}", width)
+            Text(line, style=budget_style(link.budget))
+            for line in _wrapped_lines(f"budget {budget_text(link.budget)}", width)
         ]
     for withheld in link.withheld[:WITHHELD_SHOWN]:
         text = f"withheld {one_line(withheld.name)}: {one_line(withheld.reason)}"
-        remarks += [Text(line, style="yellow") for line in _wrapped(text, width)]
+        remarks += [Text(line, style="yellow") for line in _wrapped_lines(text, width)]
     if len(link.withheld) > WITHHELD_SHOWN:
         rest = count(len(link.withheld) - WITHHELD_SHOWN, "more tool")
-        remarks.append(Text(shortened(f"{rest} withheld: interlock status {link.segment}", width), style="yellow"))
+        remarks.append(Text(shortened_line(f"{rest} withheld: interlock status {link.segment}", width), style="yellow"))
     return remarks
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def _wrapped_lines(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, max(20, width), break_on_hyphens=False) or [""]
 
 

@@ -6,7 +6,7 @@ Pure apart from rich's types.
 from rich.text import Text
 
 from interlock.operator_api.links import Below
-from interlock.surface.cli.terminal.output import shortened
+from interlock.surface.cli.terminal.output import shortened_line
 from interlock.surface.cli.terminal.text import count, one_line
 
 BELOW_SHOWN = 30  # lines; the rest is counted
@@ -16,7 +16,9 @@ def below_lines(segment: str, below: tuple[Below, ...], *, width: int, ascii_onl
     lines = [_line(one, width, "." if ascii_only else "·") for one in below[:BELOW_SHOWN]]
     if len(below) > BELOW_SHOWN:
         rest = count(len(below) - BELOW_SHOWN, "more segment")
-        lines.append(Text(shortened(f"{rest} below: interlock status {one_line(segment)} --json", width), style="dim"))
+        lines.append(
+            Text(shortened_line(f"{rest} below: interlock status {one_line(segment)} --json", width), style="dim")
+        )
     return lines
 
 
@@ -28,7 +30,7 @@ def _line(one: Below, width: int, bullet: str) -> Text:
     held = [f"{one.gated} gated"] if one.gated else []
     head = f"{'  ' * (len(one.path) - 1)}{bullet} {one_line(one.path[-1])}"
     return Text.assemble(
-        shortened(head, max(10, width - 40)),
+        shortened_line(head, max(10, width - 40)),
         (f"  {', '.join(said)}", "dim"),
         (f", {', '.join(troubled)}" if troubled else "", "yellow"),
         (f", {', '.join(held)}" if held else "", "dim"),

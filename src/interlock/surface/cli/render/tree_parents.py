@@ -9,7 +9,7 @@ from datetime import datetime
 from rich.text import Text
 
 from interlock.operator_api.status import Parent
-from interlock.surface.cli.render.budgets import budget_style, spent
+from interlock.surface.cli.render.budgets import budget_style, budget_text
 from interlock.surface.cli.render.columns import GAP
 from interlock.surface.cli.terminal.text import count, one_line, since
 
@@ -43,7 +43,7 @@ def parent_lines(parents: tuple[Parent, ...], *, width: int, now: datetime, asci
         if parent.secure_by:
             remarks.append((f"secure by {one_line(parent.secure_by)}", "dim"))
         if parent.budget:
-            remarks.append((f"it gave us {spent(parent.budget)}", budget_style(parent.budget)))
+            remarks.append((f"it gave us {budget_text(parent.budget)}", budget_style(parent.budget)))
         for text, said in remarks:
             wrapped = textwrap.wrap(text, max(20, width - len(GAP)), break_on_hyphens=False)
             lines += [Text(f"{GAP}{line}", style=said) for line in wrapped]

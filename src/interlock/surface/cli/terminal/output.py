@@ -96,7 +96,7 @@ def _write(stream: TextIO, text: str) -> None:
     stream.write(text + "\n")
 
 
-def shortened(text: str, width: int) -> str:
+def shortened_line(text: str, width: int) -> str:
     """One line of at most `width` characters."""
     flat = one_line(text)
     return flat if len(flat) <= width else flat[: max(0, width - 1)] + "…"

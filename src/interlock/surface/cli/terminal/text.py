@@ -15,11 +15,11 @@ def printable(untrusted: str, *, keep: str = "\n\t") -> str:
     if untrusted.isprintable() and _DIRECTION_MARKS.isdisjoint(untrusted):
         return untrusted
     return "".join(
-        c if c in keep or (c.isprintable() and c not in _DIRECTION_MARKS) else _escaped(c) for c in untrusted
+        c if c in keep or (c.isprintable() and c not in _DIRECTION_MARKS) else _escape_sequence(c) for c in untrusted
     )
 
 
-def _escaped(character: str) -> str:
+def _escape_sequence(character: str) -> str:
     code = ord(character)
     return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 

@@ -62,11 +62,11 @@ def certificate(
         return
     names, addresses = _names(name, dns), _addresses(ip)
     if renew and not dns and not ip:
-        names, addresses = _kept(authority, name) or (names, addresses)
+        names, addresses = _names_to_keep(authority, name) or (names, addresses)
     _issue(invocation, authority, name, names, addresses, days, renew)
 
 
-def _kept(authority: "DevelopmentAuthority", name: str) -> tuple[list[str], list[str]] | None:
+def _names_to_keep(authority: "DevelopmentAuthority", name: str) -> tuple[list[str], list[str]] | None:
     """A certificate that is renewed without a word of its names keeps them."""
     from interlock.store.ports import StoreError
 

@@ -91,7 +91,7 @@ def _revoke(invocation: Invocation, keys: "OperatorKeys", name: str) -> None:
     try:
         answer = invocation.node.delete("keys", ref)
     except Unreachable as away:
-        answer = _stored(invocation, away, ref)
+        answer = _revoke_offline(invocation, away, ref)
     removed = keys.remove(name)
     out = invocation.out
     if out.as_json:
@@ -109,7 +109,7 @@ def _revoke(invocation: Invocation, keys: "OperatorKeys", name: str) -> None:
     out.remark(f"take the [[anchor]] {name} out of interlock.toml; it proves nothing any more")
 
 
-def _stored(invocation: Invocation, away: Unreachable, ref: str) -> "Answer":
+def _revoke_offline(invocation: Invocation, away: Unreachable, ref: str) -> "Answer":
     if invocation.remote_url is not None or away.error != "not_running":
         raise away
     from interlock.surface.cli.client.offline_keys import revoke_stored

@@ -109,9 +109,9 @@ def add(
         as_id=as_id,
         tools=_tools(tools),
         classes=_classes(classes or []),
-        env=_assigned(env or [], "--env"),
+        env=_parse_assignments(env or [], "--env"),
         secrets=tuple(secret or ()),
-        headers={name: value or "" for name, value in _assigned(header or [], "--header").items()},
+        headers={name: value or "" for name, value in _parse_assignments(header or [], "--header").items()},
         egress=tuple(egress or ()),
         programs=tuple(program or ()),
         writes=tuple(writable(each) for each in write or ()),
@@ -128,14 +128,14 @@ def add(
 
     flow = _Flow(invocation, asked, yes=yes, replace=replace, no_trust=no_trust)
     try:
-        done = run_stored(wrapped(invocation, flow.wanted(), flow.agreed))
+        done = run_stored(wrap_server(invocation, flow.wanted(), flow.agreed))
     except NotAdded as failed:
-        raise _refused(failed) from None
-    state = None if no_trust else trusted(invocation, done.added.key)
+        raise _refusal(failed) from None
+    state = None if no_trust else trust_driver(invocation, done.added.key)
     show_added(invocation.out, done, state=state)
 
 
-async def wrapped(invocation: Invocation, wanted: "Wanted", agree: "Agree") -> "Wrapped":
+async def wrap_server(invocation: Invocation, wanted: "Wanted", agree: "Agree") -> "Wrapped":
     """Raises NotAdded, StoreError."""
     from interlock.runtime.drivers.add.flow import wrap
     from interlock.runtime.drivers.add.trial import Bench
@@ -186,10 +186,10 @@ class _Flow:
         from interlock.runtime.drivers.workspace.scan import DRAFT_FILE, DRIVERS
 
         folder = self.plan.workspace / DRIVERS / self.asked.reference
-        made = wanted_of_draft(folder) if (folder / DRAFT_FILE).is_file() else self._named()
+        made = wanted_of_draft(folder) if (folder / DRAFT_FILE).is_file() else self._read_reference()
         return msgspec.structs.replace(made, tools=self.asked.tools, classes=self.asked.classes, replaces=self._replace)
 
-    def _named(self) -> "Wanted":
+    def _read_reference(self) -> "Wanted":
         from interlock.protocol.drivers.files.inventory import SECRETS_FILE
         from interlock.protocol.interop.convert.draft import Wishes, draft_entry
         from interlock.protocol.interop.convert.entry import Surroundings
@@ -259,14 +259,14 @@ class _Flow:
 
         keep = keeper(self.invocation)
         for each in secrets:
-            value = each.value if each.value is not None else os.environ.get(each.name) or self._asked_for(each)
+            value = each.value if each.value is not None else os.environ.get(each.name) or self._ask_for_secret(each)
             if each.backend is not None or not value:
                 continue
             if keep(each.slug, value) == "differs":
                 said = f"the store has another value of {each.slug}, which stays: interlock secrets set replaces it"
                 self.invocation.out.remark(f"note: {said}")
 
-    def _asked_for(self, secret: "Finding") -> str | None:
+    def _ask_for_secret(self, secret: "Finding") -> str | None:
         if secret.backend is not None or not can_ask():
             return None
         answer: str = typer.prompt(f"{secret.name}", default="", hide_input=True, show_default=False, err=True)
@@ -327,7 +327,7 @@ def _classes(texts: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _assigned(texts: Sequence[str], option: str) -> dict[str, str | None]:
+def _parse_assignments(texts: Sequence[str], option: str) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -337,13 +337,13 @@ def _assigned(texts: Sequence[str], option: str) -> dict[str, str | None]:
     return found
 
 
-def trusted(invocation: Invocation, key: str) -> "DriverSummary":
+def trust_driver(invocation: Invocation, key: str) -> "DriverSummary":
     """What was written was agreed to just now."""
     from interlock.operator_api.drivers import DriverDetail, DriverSummary
     from interlock.operator_api.requests import TrustDriver
-    from interlock.surface.cli.verbs.drivers import CHANGE_TIMEOUT_S, from_files, shown
+    from interlock.surface.cli.verbs.drivers import CHANGE_TIMEOUT_S, from_files, get_driver
 
-    one = shown(invocation, key).as_(DriverDetail)
+    one = get_driver(invocation, key).as_(DriverDetail)
     if one.trusted:
         return one
     try:
@@ -351,24 +351,24 @@ def trusted(invocation: Invocation, key: str) -> "DriverSummary":
         done = invocation.node.post("drivers", key, "trust", body=body, timeout=CHANGE_TIMEOUT_S)
     except Unreachable as away:
         done = from_files(invocation, away).trust(key, one.digest)
-    return _settled(invocation, key, done.as_(DriverSummary))
+    return _await_settled(invocation, key, done.as_(DriverSummary))
 
 
-def _settled(invocation: Invocation, key: str, one: "DriverSummary") -> "DriverSummary":
+def _await_settled(invocation: Invocation, key: str, one: "DriverSummary") -> "DriverSummary":
     """A running node takes it up now; how that ended is worth a short wait."""
     import time
 
     from interlock.operator_api.drivers import DriverSummary
-    from interlock.surface.cli.verbs.drivers import shown
+    from interlock.surface.cli.verbs.drivers import get_driver
 
     end = time.monotonic() + SETTLE_S
     while one.state in ("installing", "checking") and time.monotonic() < end:
         time.sleep(SETTLE_LOOK_S)
-        one = shown(invocation, key).as_(DriverSummary)
+        one = get_driver(invocation, key).as_(DriverSummary)
     return one
 
 
-def _refused(failed: "NotAdded") -> Refused:
+def _refusal(failed: "NotAdded") -> Refused:
     details = {"problems": [str(each) for each in failed.problems]} if failed.problems else None
     return Refused(failed.code, failed.message, hint=failed.hint, details=details)
 

@@ -127,9 +127,9 @@ def draw_preview(invocation: Invocation, answer: "Answer") -> None:
 
 
 def _watch(invocation: Invocation, kind: str | None, state: str) -> None:
-    from interlock.surface.cli.client.poll import repeated
+    from interlock.surface.cli.client.poll import poll
 
-    answers = repeated(lambda: _ask(invocation.node, kind, state), every_s=WATCH_S)
+    answers = poll(lambda: _ask(invocation.node, kind, state), every_s=WATCH_S)
     try:
         if invocation.out.as_json or not invocation.out.console.is_terminal:
             _print_changes(invocation, answers)
@@ -148,7 +148,7 @@ def _watch(invocation: Invocation, kind: str | None, state: str) -> None:
 def _print_changes(invocation: Invocation, answers: "Iterator[Answer | Unreachable]") -> None:
     """Each one once, when it comes or changes: a line of JSON, or a line of the table."""
     from interlock.operator_api.approvals import Approvals
-    from interlock.surface.cli.render.approval import left
+    from interlock.surface.cli.render.approval import time_left
     from interlock.surface.cli.terminal.text import one_line
 
     out = invocation.out
@@ -169,6 +169,6 @@ def _print_changes(invocation: Invocation, answers: "Iterator[Answer | Unreachab
             if out.as_json:
                 out.json_line(values[one.id])
             else:
-                out.line(f"{one.id}  {one.kind}  {one_line(one.tool)}  {one_line(one.requested_by)}  {left(one)}")
+                out.line(f"{one.id}  {one.kind}  {one_line(one.tool)}  {one_line(one.requested_by)}  {time_left(one)}")
         seen = {one.id: one.status for one in found}
         out.console.file.flush()

@@ -66,7 +66,7 @@ def approve(
     out = invocation.out
     if not out.as_json:
         draw_preview(invocation, answer)
-    said = _said(one, tool_class)
+    said = _choose_answer(one, tool_class)
     if one.status == "pending" and not yes:
         _ask(one, said)
     body = DecideApproval(
@@ -79,10 +79,10 @@ def approve(
     if out.as_json:
         out.raw_json(done.raw)
     else:
-        out.line(_told(done.as_(Approval)))
+        out.line(_outcome_text(done.as_(Approval)))
 
 
-def _said(one: "Approval", given: str | None) -> str | None:
+def _choose_answer(one: "Approval", given: str | None) -> str | None:
     if given is not None and given not in one.answers:
         raise BadUsage("usage", "--class is for tools that nobody has classified")
     if given is not None or not one.answers:
@@ -122,12 +122,12 @@ def _proof(answer: "Answer", given: str | None, said: str | None, key: str | Non
     return msgspec.Raw(msgspec.json.encode(token.strip()))
 
 
-def _told(one: "Approval") -> str:
-    from interlock.surface.cli.render.approval import left
+def _outcome_text(one: "Approval") -> str:
+    from interlock.surface.cli.render.approval import time_left
     from interlock.surface.cli.terminal.text import one_line
 
     if one.kind == "definition" and one.status == "failed":
         return f"approved, and it could not be done: {one_line(one.outcome or '')}"
     if one.kind == "definition":
         return f"done: {one_line(one.tool)} is remembered"
-    return f"approved: the same call by {one_line(one.requested_by)} runs once ({left(one)} left)"
+    return f"approved: the same call by {one_line(one.requested_by)} runs once ({time_left(one)} left)"

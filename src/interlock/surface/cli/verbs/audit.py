@@ -46,7 +46,7 @@ def tail(
     With --json each record is one line. Where no node runs, the data folder's log is read itself.
     """
     from interlock.operator_api.audit import AuditPage, AuditRecord
-    from interlock.surface.cli.client.poll import repeated
+    from interlock.surface.cli.client.poll import poll
 
     page = _pages(invocation)
     last = page(0, 1).as_(AuditPage[AuditRecord]).last
@@ -61,7 +61,7 @@ def tail(
         return page(after, PAGE)
 
     try:
-        for newest in repeated(ask, every_s=FOLLOW_S):
+        for newest in poll(ask, every_s=FOLLOW_S):
             if isinstance(newest, Unreachable):
                 continue
             records = newest.as_(AuditPage[AuditRecord]).records
@@ -83,7 +83,7 @@ def _pages(invocation: Invocation) -> "Callable[[int, int], Answer]":
     except Unreachable as away:
         if invocation.remote_url is not None or away.error != "not_running" or not _has_log(invocation):
             raise
-        return _stored(invocation).page
+        return _stored_audit(invocation).page
     return from_node
 
 
@@ -138,7 +138,7 @@ def verify(invocation: Invocation) -> None:
     """
     from interlock.surface.cli.terminal.text import count
 
-    verdict = _stored(invocation).verify()
+    verdict = _stored_audit(invocation).verify()
     broken = verdict.broken
     out = invocation.out
     if out.as_json:
@@ -178,14 +178,14 @@ def export(
     del form  # there is one so far
     import sys
 
-    _stored(invocation).export(after, lambda line: sys.stdout.write(line + "\n"))
+    _stored_audit(invocation).export(after, lambda line: sys.stdout.write(line + "\n"))
 
 
 def _has_log(invocation: Invocation) -> bool:
     return (invocation.data_folder / "audit").is_dir()
 
 
-def _stored(invocation: Invocation) -> "StoredAudit":
+def _stored_audit(invocation: Invocation) -> "StoredAudit":
     from interlock.surface.cli.client.offline import StoredAudit
 
     if invocation.remote_url is not None:

@@ -93,7 +93,7 @@ def _check_driver(invocation: Invocation, path: str, *, strict: bool, upstream: 
         plan = read_configuration(invocation, starting=False).plan
     except ConfigInvalid:
         plan = Plan(workspace=Path.cwd(), data=Path.cwd() / ".interlock")
-    found = _checked_drivers(plan, path, upstream=upstream, against=against)
+    found = _check_drivers(plan, path, upstream=upstream, against=against)
     failed = bool(found.errors) or (strict and bool(found.warnings))
     _report(invocation, errors=found.errors, warnings=found.warnings, ok=not failed, notes=found.notes)
     if failed:
@@ -103,17 +103,17 @@ def _check_driver(invocation: Invocation, path: str, *, strict: bool, upstream: 
         invocation.out.line(f"{path}: {state}")
 
 
-def _checked_drivers(plan: "Plan", named: str | None, *, upstream: bool, against: str | None) -> "Checked":
-    from interlock.surface.cli.verbs.check_drivers import checked
+def _check_drivers(plan: "Plan", named: str | None, *, upstream: bool, against: str | None) -> "Checked":
+    from interlock.surface.cli.verbs.check_drivers import check_drivers
 
-    return checked(plan, named, against=against, upstream=upstream)
+    return check_drivers(plan, named, against=against, upstream=upstream)
 
 
 def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: bool) -> None:
     from interlock.config.effective import effective as effective_values
     from interlock.config.load import ConfigInvalid
     from interlock.surface.cli.config import read_configuration
-    from interlock.surface.cli.verbs.check_machine import lacking
+    from interlock.surface.cli.verbs.check_machine import missing_on_machine
 
     out = invocation.out
     try:
@@ -121,7 +121,7 @@ def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: b
     except ConfigInvalid as invalid:
         _report(invocation, errors=invalid.problems, warnings=())
         raise typer.Exit(EXIT_REFUSED) from None
-    warnings = loaded.warnings + lacking(loaded)
+    warnings = loaded.warnings + missing_on_machine(loaded)
     drivers = _maybe_drivers(loaded.plan, upstream=upstream)
     errors = drivers.errors if drivers is not None else ()
     warnings += drivers.warnings if drivers is not None else ()
@@ -149,7 +149,7 @@ def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: b
         return
     links = survey.links if survey else None
     notes = drivers.notes if drivers is not None else ()
-    sandboxed = _sandboxed(loaded.plan)
+    sandboxed = _sandbox_states(loaded.plan)
     _report(invocation, errors=errors, warnings=warnings, ok=not failed, links=links, notes=notes, sandboxed=sandboxed)
     if failed:
         raise typer.Exit(EXIT_REFUSED)
@@ -165,7 +165,7 @@ def _maybe_drivers(plan: "Plan", *, upstream: bool) -> "Checked | None":
 
     seen = look(plan)
     is_any = seen.folders or seen.contracts or seen.problems
-    return _checked_drivers(plan, None, upstream=upstream, against=None) if is_any else None
+    return _check_drivers(plan, None, upstream=upstream, against=None) if is_any else None
 
 
 def _report(
@@ -246,7 +246,7 @@ def _summary(loaded: "Loaded", warnings: int, links: "Links | None", drivers: in
     return f"{files}: {state}, {servers}, listening on {plan.node.listen}"
 
 
-def _sandboxed(plan: "Plan") -> dict[str, bool]:
+def _sandbox_states(plan: "Plan") -> dict[str, bool]:
     """Of the servers that this node starts itself: whether each is in a sandbox."""
     from interlock.config.plan import Spawn
     from interlock.surface.cli.verbs.check_machine import is_sandboxed

@@ -36,11 +36,11 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[Problem, ...]
 
 
-def checked(plan: Plan, named: str | None, *, against: str | None, upstream: bool) -> Checked:
+def check_drivers(plan: Plan, named: str | None, *, against: str | None, upstream: bool) -> Checked:
     """`named`: only this folder or file. `against`: an older one of the same driver. `upstream`: also as a host
     without our extensions would read it."""
     if named is not None and Path(named).name in (TOOL_FILE, SECRETS_FILE):
-        return _made(0, _one_file(Path(named).absolute()))
+        return _result(0, _one_file(Path(named).absolute()))
     only = _folder(named) if named is not None else None
     sight = look(plan)
     if only is not None and only not in {found.path for found in sight.folders}:
@@ -50,7 +50,7 @@ def checked(plan: Plan, named: str | None, *, against: str | None, upstream: boo
         )
     declaration = Surveyor(plan, this_machine(plan.data)).survey(sight, Remembered())
     drivers = [one for one in declaration.drivers if only is None or one.folder == only]
-    problems = [problem for one in drivers for problem in _judged(one, declaration)]
+    problems = [problem for one in drivers for problem in _raised_problems(one, declaration)]
     problems += declaration.problems if only is None else ()
     contracts = dict.fromkeys(one.folder / file for one in drivers for file in one.files if file.endswith(TOOL_FILE))
     contracts |= dict.fromkeys(path for path, _ in sight.contracts) if only is None else {}
@@ -61,10 +61,10 @@ def checked(plan: Plan, named: str | None, *, against: str | None, upstream: boo
             problems += check_published(_bytes(one.folder / DRIVER_FILE), str(one.folder / DRIVER_FILE))
         if against is not None and one.driver is not None:
             problems += changes_of_identity(manifest_of(_older(Path(against))), one.driver)
-    return _made(len(drivers), dict.fromkeys(problems))
+    return _result(len(drivers), dict.fromkeys(problems))
 
 
-def waiting_for(plan: Plan, slug: str) -> tuple[Problem, ...]:
+def ungranted_problems(plan: Plan, slug: str) -> tuple[Problem, ...]:
     """Why drivers that name this secret would not be given it, although the store has it."""
     declaration = Surveyor(plan, this_machine(plan.data)).survey(look(plan), Remembered())
     found = (
@@ -76,7 +76,7 @@ def waiting_for(plan: Plan, slug: str) -> tuple[Problem, ...]:
     return tuple(_as_shown(found, "warning"))
 
 
-def _judged(one: Declared, declaration: Declaration) -> Iterator[Found]:
+def _raised_problems(one: Declared, declaration: Declaration) -> Iterator[Found]:
     """A server that would never be started is a mistake in its files; the node only waits."""
     fatal = {each.problem for each in ungranted(one) if not _is_described_elsewhere(each.slug, one, declaration)}
     for problem in one.problems:
@@ -125,7 +125,7 @@ def _bytes(path: Path) -> bytes:
         raise Refused("file_unreadable", f"{path}: {fault}") from None
 
 
-def _made(drivers: int, problems: Iterable[Found]) -> Checked:
+def _result(drivers: int, problems: Iterable[Found]) -> Checked:
     found = {severity: tuple(_as_shown(problems, severity)) for severity in ("error", "warning", "note")}
     return Checked(drivers=drivers, errors=found["error"], warnings=found["warning"], notes=found["note"])
 

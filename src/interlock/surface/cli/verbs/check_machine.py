@@ -11,7 +11,7 @@ from shutil import which
 
 from msgspec.structs import replace
 
-from interlock.config.effective import masked
+from interlock.config.effective import masked_text
 from interlock.config.load import Loaded, Problem
 from interlock.config.location import At
 from interlock.config.plan import ServerPlan, Spawn
@@ -24,11 +24,11 @@ from interlock.process.launch import (
 )
 
 
-def lacking(loaded: Loaded) -> tuple[Problem, ...]:
-    return tuple(_lacking(loaded))
+def missing_on_machine(loaded: Loaded) -> tuple[Problem, ...]:
+    return tuple(_find_missing(loaded))
 
 
-def _lacking(loaded: Loaded) -> Iterator[Problem]:
+def _find_missing(loaded: Loaded) -> Iterator[Problem]:
     plan = loaded.plan
     for key in ("tls_cert", "tls_key", "client_ca", "crl"):
         at, path = loaded.written.get(("node", key)), getattr(plan.node, key)
@@ -45,7 +45,7 @@ def _lacking(loaded: Loaded) -> Iterator[Problem]:
             if unavailable is not None and is_sandboxed(server):
                 yield at.problem(unavailable, "until then the server does not start")
             for problem in _of_server(server, server.reach, at, plan.workspace):
-                yield replace(problem, message=masked(problem.message, server.secrets))
+                yield replace(problem, message=masked_text(problem.message, server.secrets))
 
 
 def is_sandboxed(server: ServerPlan) -> bool:

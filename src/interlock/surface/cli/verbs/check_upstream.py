@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from interlock.config.load import Loaded, Problem
-from interlock.config.problems import shown
+from interlock.config.problems import quoted_word
 from interlock.operator_api.links import Link
 from interlock.protocol.ax.names import QUALIFIED_MAX, normalise
 from interlock.runtime.catalog.unlisted_tools import HIDDEN
@@ -66,21 +66,21 @@ def _servers(found: Survey, loaded: Loaded, known: tuple[Problem, ...]) -> Itera
         explained = any((one.key or "").startswith(f"servers.{segment}.") for one in known)
         if link.state != "ready" and not (link.state == "failed" and explained):
             said = [line for line in found.last_words[segment] if line.strip()]
-            yield at.problem(_standing(link), f"it wrote: {said[-1].strip()}" if said else None)
+            yield at.problem(_state_text(link), f"it wrote: {said[-1].strip()}" if said else None)
         for one in link.withheld:
             if one.reason != HIDDEN:
                 what, _, remedy = one.reason.partition("; ")
-                yield at.problem(f"{shown(one.name, QUALIFIED_MAX)} is withheld: {what}", remedy or None)
+                yield at.problem(f"{quoted_word(one.name, QUALIFIED_MAX)} is withheld: {what}", remedy or None)
         if link.state in USABLE:
             offered = [tool.original for tool in found.tools if tool.segment == segment]
             for name in plans[segment].classes:
                 if name not in offered:
                     near = get_close_matches(name, offered, n=1)
-                    hint = f"did you mean {shown(near[0])}?" if near else "interlock tools list shows what it has"
-                    yield at.inside("tools").inside(name).problem(f"the server has no tool {shown(name)}", hint)
+                    hint = f"did you mean {quoted_word(near[0])}?" if near else "interlock tools list shows what it has"
+                    yield at.inside("tools").inside(name).problem(f"the server has no tool {quoted_word(name)}", hint)
 
 
-def _standing(link: Link) -> str:
+def _state_text(link: Link) -> str:
     if link.state == "connecting":
         return f"[servers.{link.segment}] is still connecting after {PATIENCE_S:g} s: {link.reason or 'no answer'}"
     return f"[servers.{link.segment}] is {link.state}: {link.reason or 'no reason given'}"
@@ -100,5 +100,5 @@ def _rules(found: Survey, loaded: Loaded) -> Iterator[Problem]:
         at = loaded.written.get(("tool", str(index)))
         if at is not None and not any(fnmatchcase(name, rule.match) for name in names):
             near = get_close_matches(rule.match, names, n=1)
-            hint = f"did you mean {shown(near[0])}?" if near else "interlock tools list shows what there is"
-            yield at.inside("match").problem(f"no tool is called {shown(rule.match)}", hint)
+            hint = f"did you mean {quoted_word(near[0])}?" if near else "interlock tools list shows what there is"
+            yield at.inside("match").problem(f"no tool is called {quoted_word(rule.match)}", hint)

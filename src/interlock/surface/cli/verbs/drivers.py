@@ -70,7 +70,7 @@ def show(
 
     And what is wrong with it, and what changed since it was trusted. Of a contract: which driver serves it, and why.
     """
-    answer = shown(invocation, name)
+    answer = get_driver(invocation, name)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
@@ -101,7 +101,7 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
     from interlock.operator_api.requests import TrustDriver
     from interlock.surface.cli.render.driver import draw
 
-    answer = shown(invocation, name)
+    answer = get_driver(invocation, name)
     one = answer.as_(DriverDetail)
     out = invocation.out
     if one.trusted:
@@ -255,7 +255,7 @@ def remove(
         from interlock.operator_api.drivers import DriverDetail
 
         try:
-            one = shown(invocation, name).as_(DriverDetail)
+            one = get_driver(invocation, name).as_(DriverDetail)
             _ask(f"Delete {one.folder}?", "interlock drivers show")
         except Refused as refused:
             if not (forget and refused.error == "not_found"):
@@ -276,7 +276,7 @@ def remove(
         invocation.out.line(f"forgot {key}")
 
 
-def shown(invocation: Invocation, name: str) -> "Answer":
+def get_driver(invocation: Invocation, name: str) -> "Answer":
     try:
         return invocation.node.get("drivers", name, timeout=CHANGE_TIMEOUT_S)
     except Unreachable as away:

@@ -72,17 +72,17 @@ def _value(code: "Code") -> dict[str, Any]:
 def _draw(invocation: Invocation, code: "Code") -> None:
     from rich.text import Text
 
-    from interlock.surface.cli.render.link import labelled
+    from interlock.surface.cli.render.link import labelled_lines
 
     width = min(invocation.out.console.width, 100)  # a paragraph wider than that is hard to read
     head = Text.assemble((code.name, "bold"), "  ", (", ".join(map(str, code.numbers)), "cyan"))
     head.rstrip()
     invocation.out.draw(
         head,
-        *labelled("means", code.means, width),
-        *labelled("fault of", f"the {code.whose}" if code.whose != "nobody" else "nobody", width),
-        *labelled("next", code.next, width),
-        *labelled("seen on", code.where, width),
+        *labelled_lines("means", code.means, width),
+        *labelled_lines("fault of", f"the {code.whose}" if code.whose != "nobody" else "nobody", width),
+        *labelled_lines("next", code.next, width),
+        *labelled_lines("seen on", code.where, width),
     )
 
 

@@ -91,19 +91,19 @@ def import_(
         only=frozenset(names or ()),
         own_addresses=own_addresses(invocation),
     )
-    report = _carried_out(invocation, files, asked, dry_run=dry_run)
+    report = _carry_out(invocation, files, asked, dry_run=dry_run)
     drafts = [] if dry_run or no_connect else [each for each in report.drivers if each.draft]
     if drafts and not yes and not is_dialogue(invocation):
         invocation.out.remark("nobody is here to agree to a start, so none was made: --yes agrees to all")
         drafts = []
     if not invocation.out.as_json:
         show_report(invocation.out, files, report, dry_run=dry_run)
-    connected = _connected(invocation, drafts, yes=yes) if drafts else []
+    connected = _connect(invocation, drafts, yes=yes) if drafts else []
     if invocation.out.as_json:
         show_report(invocation.out, files, report, dry_run=dry_run, connected=connected)
 
 
-def _connected(invocation: Invocation, drafts: "list[DriverReport]", *, yes: bool) -> "list[Connected]":
+def _connect(invocation: Invocation, drafts: "list[DriverReport]", *, yes: bool) -> "list[Connected]":
     """AIP-import-8: each start is announced with its command, and may be declined."""
     from shlex import join
 
@@ -111,7 +111,7 @@ def _connected(invocation: Invocation, drafts: "list[DriverReport]", *, yes: boo
     from interlock.runtime.interop.probe_drafts import connect
     from interlock.surface.cli.client.offline import run_stored
     from interlock.surface.cli.terminal.text import count, one_line
-    from interlock.surface.cli.verbs.add import trusted, wrapped
+    from interlock.surface.cli.verbs.add import trust_driver, wrap_server
 
     out = invocation.out
 
@@ -121,13 +121,13 @@ def _connected(invocation: Invocation, drafts: "list[DriverReport]", *, yes: boo
 
     async def finish(folder: Path) -> "Added":
         # What its server does not say of a tool stays open: nobody was asked.
-        done = await wrapped(invocation, wanted_of_draft(folder), lambda proposals: proposals)
+        done = await wrap_server(invocation, wanted_of_draft(folder), lambda proposals: proposals)
         return done.added
 
     done = run_stored(connect(drafts, invocation.loaded.plan.workspace, finish, agreed))
     for each in done:
         if each.key is not None:
-            trusted(invocation, each.key)
+            trust_driver(invocation, each.key)
             out.remark(f"{each.id}: {count(len(each.files), 'file')} written, trusted")
         elif each.state == "failed":
             out.remark(f"{each.id} stays a draft: {one_line(each.reason or '')}; interlock add {each.id} tries again")
@@ -171,7 +171,7 @@ def _one_file(path: Path, as_client: str | None, machine: "Machine", packages: P
     return source
 
 
-def _carried_out(invocation: Invocation, files: "list[SourceFile]", asked: "Importing", *, dry_run: bool) -> "Report":
+def _carry_out(invocation: Invocation, files: "list[SourceFile]", asked: "Importing", *, dry_run: bool) -> "Report":
     from interlock.runtime.drivers.workspace.imported_folder import WorkspaceUnusable
     from interlock.runtime.interop.bundles import BadBundle, unpack
     from interlock.runtime.interop.importer import carry_out, plan, sourced
@@ -179,7 +179,7 @@ def _carried_out(invocation: Invocation, files: "list[SourceFile]", asked: "Impo
     try:
         found = plan(sourced(files, asked.machine), files, asked)
         if not dry_run and not asked.wishes.trust_network and is_dialogue(invocation):
-            found = _asked_about_hosts(invocation, found)
+            found = _ask_about_hosts(invocation, found)
         for file in files:
             if file.bundle is not None and not dry_run:
                 unpack(file.bundle)
@@ -196,7 +196,7 @@ def is_dialogue(invocation: Invocation) -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty() and not invocation.out.as_json
 
 
-def _asked_about_hosts(invocation: Invocation, found: "Batch") -> "Batch":
+def _ask_about_hosts(invocation: Invocation, found: "Batch") -> "Batch":
     """AIP-import-11: a client's file does not say which hosts a server needs."""
     from interlock.protocol.interop.convert.batch import Batch, Planned, asks_for_hosts, with_hosts
 

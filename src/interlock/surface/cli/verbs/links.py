@@ -115,13 +115,13 @@ def logs(
 
 def _follow(invocation: Invocation, segment: str, seen: "tuple[LogLine, ...]") -> None:
     from interlock.operator_api.links import LinkLog
-    from interlock.surface.cli.client.poll import repeated
+    from interlock.surface.cli.client.poll import poll
 
     def ask() -> "tuple[LogLine, ...]":
         return invocation.node.get("links", segment, "logs", lines=FOLLOW_LINES).as_(LinkLog).lines
 
     try:
-        for newest in repeated(ask, every_s=FOLLOW_S):
+        for newest in poll(ask, every_s=FOLLOW_S):
             if not isinstance(newest, Unreachable):
                 _print_lines(invocation, unseen(seen, newest))
                 seen = newest
@@ -181,7 +181,7 @@ def restart(
         answer = node.post("links", segment, "restart", timeout=RESTART_TIMEOUT_S)
         restarted = answer.as_(RestartedLink)
         if restarted.state != "unauthorised" or not node.get("links", segment).as_(Link).consent:
-            _restarted(invocation, restarted, answer)
+            _show_restarted(invocation, restarted, answer)
             return
     answer = node.post("links", segment, "authorize", timeout=RESTART_TIMEOUT_S)
     if out.as_json:
@@ -199,7 +199,7 @@ def restart(
     )
 
 
-def _restarted(invocation: Invocation, restarted: "RestartedLink", answer: "Answer") -> None:
+def _show_restarted(invocation: Invocation, restarted: "RestartedLink", answer: "Answer") -> None:
     from msgspec import UNSET
 
     out = invocation.out

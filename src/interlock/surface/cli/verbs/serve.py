@@ -42,7 +42,7 @@ def serve(
     plan = loaded.plan
     _warn(invocation, loaded.warnings)
     if only is not None:
-        _known_segment(only, [*(server.segment for server in plan.servers), *_segments_of_drivers(plan)])
+        _require_known_segment(only, [*(server.segment for server in plan.servers), *_segments_of_drivers(plan)])
     from interlock.runtime.base.start_errors import CannotStart
     from interlock.runtime.node.main import NodeGone
     from interlock.runtime.node.main import serve as run_node
@@ -88,7 +88,7 @@ def _warn(invocation: Invocation, warnings: Any) -> None:
         invocation.out.remark(f"warning: {warning}")
 
 
-def _known_segment(only: str, segments: list[str]) -> None:
+def _require_known_segment(only: str, segments: list[str]) -> None:
     from difflib import get_close_matches
 
     if only not in segments:

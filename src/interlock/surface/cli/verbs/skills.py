@@ -32,7 +32,7 @@ def list_skills(invocation: Invocation) -> None:
     answer = invocation.node.get("skills")
     out = invocation.out
     if out.as_json:
-        out.json({**answer.value, "shipped": sorted(shipped())})
+        out.json({**answer.value, "shipped": sorted(shipped_skills())})
         return
     from rich.text import Text
 
@@ -44,7 +44,7 @@ def list_skills(invocation: Invocation) -> None:
     if not skills:
         out.remark("no driver adds a prompt to a skill (integrate_as: skill_block)")
     rows = [[Text(one_line(one.name), style="bold"), Text(count(len(one.blocks), "block"))] for one in skills]
-    rows += [[Text(name, style="bold"), Text("comes with Interlock")] for name in sorted(shipped())]
+    rows += [[Text(name, style="bold"), Text("comes with Interlock")] for name in sorted(shipped_skills())]
     out.draw(*in_columns(rows, width=out.console.width, shrink={0: 16}))
 
 
@@ -63,7 +63,7 @@ def show(
 
     A skill that comes with Interlock is printed whole, as its SKILL.md.
     """
-    if (text := shipped().get(name)) is not None:
+    if (text := shipped_skills().get(name)) is not None:
         if invocation.out.as_json:
             invocation.out.json({"name": name, "text": text})
         else:
@@ -81,7 +81,7 @@ def show(
     _draw(invocation, answer, name)
 
 
-def shipped() -> dict[str, str]:
+def shipped_skills() -> dict[str, str]:
     """The skills that come with Interlock, by name, with their texts."""
     from importlib.resources import files
 

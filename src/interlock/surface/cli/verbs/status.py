@@ -74,9 +74,9 @@ def _lines(answer: "Answer", segment: str | None, console: "Console") -> "list[T
 
 
 def _watch(invocation: Invocation, segment: str | None) -> None:
-    from interlock.surface.cli.client.poll import repeated
+    from interlock.surface.cli.client.poll import poll
 
-    answers = repeated(lambda: _ask(invocation, segment), every_s=REDRAW_S)
+    answers = poll(lambda: _ask(invocation, segment), every_s=REDRAW_S)
     try:
         if invocation.out.as_json or not invocation.out.console.is_terminal:
             _print_changes(invocation, segment, answers)

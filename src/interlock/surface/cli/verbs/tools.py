@@ -78,11 +78,11 @@ def _table(tools: "list[Tool]", width: int) -> "list[Text]":
     from rich.text import Text
 
     from interlock.surface.cli.render.columns import in_columns
-    from interlock.surface.cli.terminal.output import shortened
+    from interlock.surface.cli.terminal.output import shortened_line
     from interlock.surface.cli.terminal.text import first_sentence, one_line
 
     def gist(text: str) -> str:
-        return shortened(first_sentence(text), GIST_CHARS_MAX)
+        return shortened_line(first_sentence(text), GIST_CHARS_MAX)
 
     rows = [[Text(head, style="dim") for head in ("TOOL", "CLASS", "WHAT IT DOES")]]
     for tool in tools:
@@ -146,30 +146,30 @@ def _detail(tool: "ToolDetail", width: int, ascii_only: bool) -> "list[Text]":
     from rich.text import Text
 
     from interlock.surface.cli.render.columns import in_columns
-    from interlock.surface.cli.render.link import LABEL_WIDTH, labelled
+    from interlock.surface.cli.render.link import LABEL_WIDTH, labelled_lines
     from interlock.surface.cli.render.tool_schema import arguments_of
     from interlock.surface.cli.render.tree import state_text
     from interlock.surface.cli.terminal.text import one_line
 
     lines = [Text.assemble((one_line(tool.name), "bold"), "  ", state_text(tool.state, ascii_only=ascii_only))]
     if tool.withheld:
-        lines += labelled("withheld", one_line(tool.withheld), width, style="yellow")
+        lines += labelled_lines("withheld", one_line(tool.withheld), width, style="yellow")
     if tool.title:
-        lines += labelled("title", one_line(tool.title), width)
+        lines += labelled_lines("title", one_line(tool.title), width)
     if tool.alias:
-        lines += labelled("alias", one_line(tool.alias), width)
+        lines += labelled_lines("alias", one_line(tool.alias), width)
     arrow = " -> " if ascii_only else " → "
-    lines += labelled("route", one_line(arrow.join(tool.route)), width)
+    lines += labelled_lines("route", one_line(arrow.join(tool.route)), width)
     if tool.era:
-        lines += labelled("era", tool.era, width)
-    lines += labelled("hops", str(tool.hops), width)
+        lines += labelled_lines("era", tool.era, width)
+    lines += labelled_lines("hops", str(tool.hops), width)
     if tool.owner:
-        lines += labelled("owner", one_line(_owner(tool.owner)), width)
+        lines += labelled_lines("owner", one_line(_owner(tool.owner)), width)
     capability = [Text.assemble((f"  {'capability':<{LABEL_WIDTH}}", "dim"), _class_text(tool.capability))]
     stated = ", ".join(f"{key} {_plain(value)}" for key, value in tool.capability.items())
-    lines += capability + labelled("", one_line(stated), width, style="dim")
+    lines += capability + labelled_lines("", one_line(stated), width, style="dim")
     for number, paragraph in enumerate((tool.description or "").strip().splitlines()):
-        lines += labelled("description" if number == 0 else "", one_line(paragraph), width)
+        lines += labelled_lines("description" if number == 0 else "", one_line(paragraph), width)
     arguments = arguments_of(tool.definition.get("inputSchema"))
     if arguments:
         lines += [Text(), Text("  arguments (* required)", style="dim")]

@@ -53,7 +53,7 @@ def call(
 
     It is called as any MCP client calls it, at the public endpoint; here --url is a node's public URL.
     """
-    given = _given(arg or [])
+    given = _parse_pairs(arg or [])
     whole = _whole(args_json)
     client = _public_client(invocation, token, timeout)
     tool, nearest = _find(client, name)
@@ -70,7 +70,7 @@ def call(
         raise typer.Exit(code)
 
 
-def _given(pairs: list[str]) -> list[tuple[str, str]]:
+def _parse_pairs(pairs: list[str]) -> list[tuple[str, str]]:
     split = []
     for pair in pairs:
         key, equals, text = pair.partition("=")
@@ -162,15 +162,15 @@ class _Progress:
     def show(self, progress: float, total: float | None, message: str | None) -> None:
         from shutil import get_terminal_size
 
-        from interlock.surface.cli.terminal.output import shortened
+        from interlock.surface.cli.terminal.output import shortened_line
 
         amount = f"{progress:g} of {total:g}" if total else f"{progress:g}"
         line = f"{amount}: {message}" if message else amount
         self._shown = True
         if self._redraws:
-            self._write(f"\r\x1b[K{shortened(line, get_terminal_size().columns - 1)}")
+            self._write(f"\r\x1b[K{shortened_line(line, get_terminal_size().columns - 1)}")
         else:
-            self._out.remark(f"progress: {shortened(line, 200)}")
+            self._out.remark(f"progress: {shortened_line(line, 200)}")
 
     def _write(self, text: str) -> None:
         import sys

@@ -97,7 +97,7 @@ def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int 
     answer = node.get("approvals", raised.as_(Approval).id, under="")
     one = answer.as_(Approval)
     draw_preview(invocation, answer)
-    said = _chosen(f"What is {one_line(one.tool)}? {', '.join(one.answers)}, {SKIP}", (*one.answers, SKIP))
+    said = _ask_class(f"What is {one_line(one.tool)}? {', '.join(one.answers)}, {SKIP}", (*one.answers, SKIP))
     if said == SKIP:
         out.line(f"{one_line(one.tool)} waits: interlock approvals")
         return
@@ -108,7 +108,7 @@ def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int 
     out.line(f"{one_line(one.tool)}: {said}, remembered")
 
 
-def _chosen(question: str, possible: tuple[str, ...]) -> str:
+def _ask_class(question: str, possible: tuple[str, ...]) -> str:
     while True:
         said = str(typer.prompt(question, default=SKIP, err=True)).strip().lower().replace("-", "_")
         if said in possible:
