@@ -1,6 +1,7 @@
 """Does the house stand as ARCHITECTURE.md draws it? Each rule is shown on the sources and on a planted breach."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -81,6 +82,23 @@ CLOCK_METHODS = frozenset({"now", "utcnow", "today"})
 
 NAMELESS = frozenset({"utils", "util", "helpers", "helper", "common", "shared", "misc"})
 LINES_MAX = 800
+FAN_OUT_MAX = 29  # modules of ours that one module imports
+
+# What a module may note on an object of another module's class, by the name the object goes by; the reason behind.
+# Parts of a node are not among them: what a part needs is given to its constructor.
+NOTED_ON = {
+    **dict.fromkeys(("call", "pending", "origin"), "a call in flight is one record, which every stage fills in"),
+    **dict.fromkeys(("hold", "dialogue", "open_dialogue"), "what a call waits for is a part of that record"),
+    **dict.fromkeys(("exchange", "head", "protocol"), "an HTTP exchange is between its protocol and its endpoint"),
+    **dict.fromkeys(("caller", "session", "opened"), "what a client says of itself when it greets"),
+    **dict.fromkeys(("link", "booked", "found"), "a link's connection and counters are its keeper's and dispatcher's"),
+    **dict.fromkeys(("task", "instance"), "a row of a table, which its users keep current"),
+    "connection": "the pool notes when a connection of its own lapses",
+    "pipe": "the connector starts the child behind the pipe it has made",
+    "invocation": "`init` goes on with the configuration it has written",
+    **dict.fromkeys(("work", "secrets"), "a draft, collected over several functions"),
+    **dict.fromkeys(("run", "around", "options", "yaml", "context", "state", "db", "router"), "not a class of ours"),
+}
 
 MACHINE_PATH = re.compile(r"(?<![\w.~$)}>\]])/(?:tmp|work|root|opt|home/\w+|Users/\w+)(?![\w-])")
 REGISTRY_HOST = re.compile(r"\b(?:pypi|pythonhosted|npmjs)\.(?:org|com)\b")
@@ -213,6 +231,73 @@ def no_file_is_two(source: Source) -> Iterator[str]:
         yield f"{source.module} has {lines} lines"
 
 
+@functools.cache
+def _modules() -> frozenset[str]:
+    return frozenset(source.module for source in sources() if not source.is_package)
+
+
+def no_module_meets_them_all(source: Source) -> Iterator[str]:
+    met = _modules().intersection(_imports(source))
+    if len(met) > FAN_OUT_MAX:
+        yield f"{source.module} imports {len(met)} modules"
+
+
+def nothing_is_wired_from_outside(source: Source) -> Iterator[str]:
+    """An object gets what it needs from its constructor. A module may change objects of its own classes."""
+    for target in _set_from_outside(source):
+        if _called(target.value) not in NOTED_ON:
+            yield f"{source.module}:{target.lineno} sets {ast.unparse(target)}"
+
+
+def _set_from_outside(source: Source) -> Iterator[ast.Attribute]:
+    """Attributes that are set on objects of another module's classes."""
+    tree = source.tree
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    declared = {id(node): _declared(node) for node in classes}
+    inside = {id(statement): node for node in classes for statement in ast.walk(node)}  # the innermost comes last
+    for node in ast.walk(tree):
+        here = id(inside.get(id(node)))
+        for target in _assigned(node):
+            if isinstance(target, ast.Attribute) and not _is_own(target):
+                # `keeper.link.x` is not `self.x`, even where the class has an x as well.
+                is_chain = isinstance(target.value, ast.Attribute)
+                if not any(target.attr in known for key, known in declared.items() if key != here or not is_chain):
+                    yield target
+
+
+def _assigned(node: ast.AST) -> Iterator[ast.expr]:
+    """What a statement assigns to, one by one."""
+    found: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        found = list(node.targets)
+    elif isinstance(node, ast.AnnAssign | ast.AugAssign):
+        found = [node.target]
+    while found:
+        target = found.pop()
+        if isinstance(target, ast.Tuple | ast.List):
+            found.extend(target.elts)
+        else:
+            yield target
+
+
+def _is_own(target: ast.Attribute) -> bool:
+    return isinstance(target.value, ast.Name) and target.value.id in ("self", "cls")
+
+
+def _declared(made: ast.ClassDef) -> set[str]:
+    """The attributes of a class: its fields, and what its methods give themselves."""
+    fields = {target.id for node in made.body for target in _assigned(node) if isinstance(target, ast.Name)}
+    targets = [target for node in ast.walk(made) for target in _assigned(node)]
+    return fields | {target.attr for target in targets if isinstance(target, ast.Attribute) and _is_own(target)}
+
+
+def _called(value: ast.expr) -> str:
+    """The last name of an expression: `link` of `self._link`, of `link` and of `self.link(name)`."""
+    while isinstance(value, ast.Call | ast.Subscript):
+        value = value.func if isinstance(value, ast.Call) else value.value
+    return value.attr.lstrip("_") if isinstance(value, ast.Attribute) else getattr(value, "id", "")
+
+
 def dispatch_cuts_no_names(source: Source) -> Iterator[str]:
     """MCP-AX 7.2: routing works on tables and arrays of segments."""
     if source.package != "runtime":
@@ -272,6 +357,8 @@ RULES: list[Rule] = [
     the_mcp_sdk_is_not_in_the_path,
     every_module_is_a_noun,
     no_file_is_two,
+    no_module_meets_them_all,
+    nothing_is_wired_from_outside,
     dispatch_cuts_no_names,
 ]
 
@@ -318,6 +405,20 @@ BREACHES: list[tuple[Rule, str, str]] = [
     (the_mcp_sdk_is_not_in_the_path, "interlock.surface.x", "import mcp"),
     (every_module_is_a_noun, "interlock.runtime.utils", ""),
     (no_file_is_two, "interlock.runtime.x", "\n" * 801),
+    (
+        no_module_meets_them_all,
+        "interlock.runtime.x",
+        "\n".join(f"import {module}" for module in sorted(_modules())[: FAN_OUT_MAX + 1]),
+    ),
+    (nothing_is_wired_from_outside, "interlock.runtime.x", "dispatch.gate = Gate()"),
+    (nothing_is_wired_from_outside, "interlock.runtime.x", "def wire(node):\n    node.parts.gate.on_held = None"),
+    (nothing_is_wired_from_outside, "interlock.runtime.x", "first, deciding.judge = 1, 2"),
+    (nothing_is_wired_from_outside, "interlock.runtime.x", "registry.count += 1"),
+    (
+        nothing_is_wired_from_outside,
+        "interlock.runtime.x",
+        "class Servers:\n    def __init__(self, keeper):\n        self.gate = 1\n        keeper.part.gate = 1",
+    ),
     (dispatch_cuts_no_names, "interlock.runtime.catalog.catalog", "name.split('.')"),
     (dispatch_cuts_no_names, "interlock.runtime.links.x", "name.rpartition('.')"),
 ]
@@ -341,6 +442,13 @@ ALLOWED: list[tuple[Rule, str, str]] = [
     (only_the_guard_admits, "interlock.runtime.links.x", "def send(command: Admitted[Call]) -> None: ..."),
     (the_mcp_sdk_is_not_in_the_path, "interlock.runtime.x", "from interlock.protocol.mcp import messages"),
     (dispatch_cuts_no_names, "interlock.runtime.x", "line.split(',')"),
+    (nothing_is_wired_from_outside, "interlock.runtime.x", "class A:\n    def f(self):\n        self.x = 1"),
+    (
+        nothing_is_wired_from_outside,
+        "interlock.runtime.x",
+        "class Row:\n    count: int = 0\n\n\nclass Table:\n    def add(self, row):\n        row.count += 1",
+    ),
+    (nothing_is_wired_from_outside, "interlock.runtime.x", "call.deadline = 1.0"),
 ]
 
 
@@ -357,6 +465,10 @@ def test_a_planted_breach_is_found(rule: Rule, module: str, text: str) -> None:
 @pytest.mark.parametrize(("rule", "module", "text"), ALLOWED)
 def test_what_is_allowed_is_not_found(rule: Rule, module: str, text: str) -> None:
     assert list(rule(planted(module, text))) == []
+
+
+def test_what_may_be_noted_on_objects_of_others_is_noted_somewhere() -> None:
+    assert {_called(target.value) for source in sources() for target in _set_from_outside(source)} == set(NOTED_ON)
 
 
 def test_the_rules_look_at_every_layer() -> None:

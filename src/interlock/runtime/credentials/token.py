@@ -67,7 +67,7 @@ class Holder:
         self.principal = principal
         self.title = segment if not principal else f"{segment}, for {principal},"
         self.line = b""
-        self.on_line: Callable[[], None] = lambda: None
+        self._on_line: Callable[[], None] = lambda: None
         self._office = office
         self._plan = dial.auth or OAuthPlan()
         self._server = server_resource(dial.url)
@@ -99,6 +99,10 @@ class Holder:
     def granted(self) -> bool:
         """Whether there is a token that may still be good."""
         return self._grant is not None and not self.waits_for_consent
+
+    def subscribe(self, on_line: Callable[[], None]) -> None:
+        """`on_line`: there is another token, or none any more."""
+        self._on_line = on_line
 
     async def close(self) -> None:
         if self._timer is not None:
@@ -306,7 +310,7 @@ class Holder:
         self._given_at = self._replaced_at = float("-inf")
         self._arm(None)
         await self._office.records.drop_grant(self.segment, self.principal)
-        self.on_line()
+        self._on_line()
 
     def _adopt(self, grant: Grant, *, given: bool, lifetime_s: float | None = None) -> None:
         self._grant, self._loaded, self._failures, self.waits_for_consent = grant, True, 0, False
@@ -318,7 +322,7 @@ class Holder:
             self._arm(left - min(LEAD_S_MAX, (lifetime_s or left) * LEAD_SHARE))
         else:
             self._arm(None)
-        self.on_line()
+        self._on_line()
 
     # Before it ends
 

@@ -107,7 +107,7 @@ class Gate:
         except Conflict:
             kept = await self._kv.get(BUCKET, "key", now)
             key = key if kept is None else kept.value
-        self.answers.key = key
+        self.answers.take_key(key)
 
     async def close(self) -> None:
         while self._work:

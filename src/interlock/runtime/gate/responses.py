@@ -42,13 +42,17 @@ class Answers:
         self, clock: Clock, *, aggregator_id: str, operator_url: Callable[[], str], able: Callable[[str], bool]
     ) -> None:
         """`able`: whether anybody is configured whose proof would release calls of a tool."""
-        self.key = b""
+        self._key = b""
         self._clock = clock
         self._aggregator_id = aggregator_id
         self._operator_url = operator_url
         self._able = able
 
     # To the client
+
+    def take_key(self, key: bytes) -> None:
+        """What the states are sealed with."""
+        self._key = key
 
     def of(self, call: Call, hold: GateHold, approval: Approval, redeem_s: float) -> bytes:
         """The result for a call whose approval is not there yet, or was refused."""
@@ -98,7 +102,7 @@ class Answers:
     def _page(self, call: Call, hold: GateHold, kind: Kind, url: str, confirmation_id: str, expires_at: float) -> bytes:
         visit = Visit(confirmation_id, hold.digest, call.caller.principal.name, expires_at)
         asked = Raw(encode_value({"mode": "url", "url": url, "message": _SAYS[kind]}))
-        return encode_input_required({PAGE: Question(ELICIT, asked)}, seal(visit, self.key))
+        return encode_input_required({PAGE: Question(ELICIT, asked)}, seal(visit, self._key))
 
     # From the client
 
@@ -107,7 +111,7 @@ class Answers:
         state = maybe_string(params.get("requestState")) if caller.era is Era.MODERN else None
         if state is None or not is_visit(state):
             return None
-        visit = unseal_untrusted(state, self.key)
+        visit = unseal_untrusted(state, self._key)
         if visit is None:
             return None  # another node's, that is reached as a plain server, or changed: see `Gate.identify`
         if visit.principal != caller.principal.name:

@@ -124,7 +124,7 @@ class Keeper(PassedOnEvents):
         self._renewals = 0
         if holder is not None:
             link.renewable = True
-            holder.on_line = self._on_credential
+            holder.subscribe(self._on_credential)
         self._attempts = 0
         self._stopping = False
         self._falls_asleep = False
