@@ -105,7 +105,9 @@ class Copies:
             try:
                 socket.send_fds(pipe, [request], fds)
                 return int(pipe.recv(64))
-            except (OSError, ValueError):  # it is gone
+            except (OSError, ValueError):  # it is gone, or makes no copies
+                pipe.close()
+                self.pipe = None
                 return None
 
     def opened(self) -> socket.socket:
@@ -163,13 +165,16 @@ def serve(pipe: socket.socket) -> dict[str, Any] | None:
             return None
         pid = _copy()
         if pid == 0:
-            pipe.close()
             request: dict[str, Any] = json.loads(text)
             _become(request, fds)
+            pipe.send(str(os.getpid()).encode())  # as `subprocess`, which returns once the command is executed
+            pipe.close()
+            os.closerange(3, 64)
             return request
+        if pid < 0:
+            pipe.send(b"none")
         for fd in fds:
             os.close(fd)
-        pipe.send(str(pid).encode())
 
 
 def _copy() -> int:
@@ -191,7 +196,6 @@ def _become(request: dict[str, Any], fds: Sequence[int]) -> None:
     """The descriptors, signals, environment and arguments of a process that was just executed."""
     for own, fd in enumerate(fds):
         os.dup2(fd, own)
-    os.closerange(3, 64)
     _show([sys.executable, *request["words"]])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if request["session"]:
