@@ -17,10 +17,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.interaction.asking import command
 from tests.interaction.gate.held import ADA, ANCHORED, BOB, GATED, MARK, Diary, anchor, served
 from tests.interaction.harness import _toml
-from tests.runtime.parked import SECONDS, AheadClock, Place
+from tests.runtime.parked import ELICIT, SECONDS, AheadClock, Place, filled
 from tests.servers.minting import mint
+from tests.servers.start import serving
 
 from interlock.config.load import load
 from interlock.protocol.approvals.state import Status
@@ -380,6 +382,32 @@ async def test_a_question_nobody_answers_ends_the_call_it_was_for(tmp_path: Path
         here.clock.ahead += 31
         assert (await here.again("plant.ask_first", {}, asked, {"r": {"roots": []}}).result())["isError"] is True
         assert not here.diary.read()
+
+
+async def test_a_call_that_was_parked_for_its_clients_answer_ends_as_it_ended(tmp_path: Path) -> None:
+    """A legacy server asks in mid-call: the call is under way all the time, and its approval ends with it."""
+    config = tmp_path / "interlock.toml"
+    rules = f'[gate]\nmode = "open"\nalso = ["web.interview"]\n{anchor("ada", ADA, "*")}'
+    arguments = {"label": "parked", "steps": [{"ask": {"q": ELICIT}}]}
+    with serving(command("legacy")) as url:
+        config.write_text(f'{rules}[servers.web]\nurl = "{url}"\n')
+        clock = AheadClock()
+        plan = load(config, os.environ, {"data": str(tmp_path / "data")}).plan
+        node = Node(plan, lambda operations, authenticate: None, clock, listen=False)
+        await node.open()
+        try:
+            await node.readiness.settle(SECONDS)
+            here = Here(node, clock, Diary(tmp_path / "diary.jsonl"))
+            demand = await here.held("web.interview", arguments)
+            await here.approved(demand)
+            asked = await here.call("web.interview", arguments).result()
+            assert asked["resultType"] == "input_required"
+            assert here.status(demand) is Status.USED
+            answered = here.again("web.interview", arguments, asked, filled(asked))
+            assert (await answered.result())["resultType"] == "complete"
+            await here.becomes(demand, Status.DONE)
+        finally:
+            await node.close()
 
 
 @pytest.mark.req("AX-11.3-14")

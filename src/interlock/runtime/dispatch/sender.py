@@ -6,14 +6,15 @@ a task of its own once the guard releases it. Nothing is sent that the guard did
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 from interlock.protocol.jsonrpc.codec import encode_result
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.ladder import HTTP_STATUS
+from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.calls.budgets import Budgets
@@ -54,7 +55,7 @@ class Sender(Handler):
         super().__init__(catalog, keepers, recorder, clock, budgets, latency_meta=latency_meta)
         self.guard = guard
         self._route_check = route_check
-        self._waiting: set[asyncio.Task[None]] = set()
+        self._waiting = BackgroundTasks()
 
     def go(self, call: Call, link: Link) -> Call:
         if link.per_user is not None:
@@ -72,13 +73,8 @@ class Sender(Handler):
             return self._refuse(call, verdict)
         self._register(call, link)
         call.deadline = inf  # the time of its class begins when it is sent (MCP-AX 7.3); until then other bounds hold
-        self._wait(self._send_when_ready(call, link))
+        self._waiting.begin(self._send_when_ready(call, link))
         return call
-
-    def _wait(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._waiting.add(task)
-        task.add_done_callback(self._waiting.discard)
 
     def _may_wait(self, refused: Refuse, link: Link) -> bool:
         return refused.check is CheckNumber.AVAILABILITY and refused.fault is not BUSY and self._may_return_soon(link)
@@ -128,7 +124,7 @@ class Sender(Handler):
         if link.booked >= self.guard.calls_max:
             return self.refuse(call, BUSY)
         self._register(call, link)
-        self._wait(self._send_over_user_link(call, link, per_user))
+        self._waiting.begin(self._send_over_user_link(call, link, per_user))
         return call
 
     async def _send_over_user_link(self, call: Call, link: Link, per_user: PerUser) -> None:

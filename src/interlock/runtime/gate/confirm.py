@@ -4,7 +4,6 @@ From whom it comes does not matter, the proof decides. Whoever made the call get
 that it was confirmed. The proof of a call that a hop below holds is carried down to that hop as it came.
 """
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -21,6 +20,7 @@ from interlock.protocol.jsonrpc.codec import encode_result, encode_value
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.meta import RAW_EMPTY
+from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.calls.call import Call, CallHandler, Outcome
 from interlock.runtime.calls.caller import Caller, Sink
@@ -73,7 +73,7 @@ class Confirmations:
         self._dispatcher = dispatcher
         self._clock = clock
         self._find = find
-        self._work: set[asyncio.Task[None]] = set()
+        self._work = BackgroundTasks()
 
     def confirm(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
@@ -89,17 +89,14 @@ class Confirmations:
             return self._dispatcher.refuse(call, UNKNOWN) if relayed is None else self._carry_down(call, relayed)
         if caller.calls is not None:
             caller.calls[client_id] = call
-        task = asyncio.get_running_loop().create_task(self._confirm(call, read, approval))
-        self._work.add(task)
-        task.add_done_callback(self._work.discard)
+        self._work.begin(self._confirm(call, read, approval))
         return call
 
     async def open(self) -> None:
         """There is nothing to begin."""
 
     async def close(self) -> None:
-        while self._work:
-            await asyncio.wait(list(self._work))
+        await self._work.finish()
 
     # Held here
 

@@ -8,9 +8,8 @@ a person; the client makes the identical call again. What a hop below demands is
 may decide, and on what proof, is settled before an approval counts.
 """
 
-import asyncio
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from msgspec import Raw
@@ -36,6 +35,7 @@ from interlock.protocol.mcp.meta import RAW_EMPTY
 from interlock.protocol.mcp.methods import META_CLIENT, TOOLS_CALL
 from interlock.protocol.mcp.mrtr import read_input_required, request_digest
 from interlock.runtime.approvals.inbox import Inbox
+from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.calls.call import Call, Outcome
 from interlock.runtime.calls.caller import Caller
@@ -95,7 +95,7 @@ class Gate:
             operator_url=operator_url,
             able=lambda tool: bool(approvers.approving(tool)),
         )
-        self._work: set[asyncio.Task[Any]] = set()
+        self._work = BackgroundTasks()
         self._ruled = ruled
         self._underway: set[str] = set()  # approvals that were used and whose calls are not over
 
@@ -110,8 +110,7 @@ class Gate:
         self.answers.take_key(key)
 
     async def close(self) -> None:
-        while self._work:
-            await asyncio.wait(list(self._work))
+        await self._work.finish()
 
     # A call comes in
 
@@ -134,7 +133,7 @@ class Gate:
     def take_back(self, call: Call, hold: GateHold, back: Back) -> None:
         """The person at the client does not want the call: it is answered so, and never sent."""
         hold.is_waiting = hold.answered_here = True
-        self._begin(self._take_back(call, hold, back.visit.confirmation_id))
+        self._work.begin(self._take_back(call, hold, back.visit.confirmation_id))
 
     # Check 7
 
@@ -247,9 +246,9 @@ class Gate:
         if not isinstance(hold, GateHold):
             return HELD.fault
         if release.is_used:
-            if approval_id not in self._underway:
-                return HELD.fault
-            self.rounds.take(call.caller.principal.name, hold.digest)
+            taken = self.rounds.take(call.caller.principal.name, hold.digest)
+            if taken != approval_id or approval_id not in self._underway:
+                return HELD.fault  # another round was first
         else:
             used = await self.inbox.use(approval_id)
             if isinstance(used, Fault):
@@ -267,7 +266,7 @@ class Gate:
 
     def finish(self, approval_id: str, move: Move, outcome: str) -> None:
         self._underway.discard(approval_id)
-        self._begin(self.inbox.finish(approval_id, move, outcome))
+        self._work.begin(self.inbox.finish(approval_id, move, outcome))
 
     # A released call whose answer is a question goes on with the same approval
 
@@ -309,18 +308,13 @@ class Gate:
     def definitions_changed(self, changed: tuple[Changed, ...]) -> None:
         """A confirmation holds only for the definition that was shown."""
         for one in changed:
-            self._begin(self._void(one.name, one.after.digest))
+            self._work.begin(self._void(one.name, one.after.digest))
 
     async def _void(self, tool: str, digest: str) -> None:
         why = "the definition of the tool has changed"
         await self.inbox.void_where(
             why, lambda one: one.kind is Kind.CALL and one.tool == tool and one.tool_digest != digest
         )
-
-    def _begin(self, work: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._work.add(task)
-        task.add_done_callback(self._work.discard)
 
 
 _END: Final = {
