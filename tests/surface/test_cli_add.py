@@ -256,7 +256,7 @@ def test_a_driver_that_says_something_else_is_not_overwritten_unasked(notes: Not
 
 def test_what_only_a_name_suggests_stays_open_until_somebody_says_it(notes: Notes) -> None:
     done = notes.add("--no-trust")
-    assert "1 tool nobody has classified" in done.out
+    assert "1 tool without a class" in done.out
     assert notes.front("tools/notes.note-list/TOOL.md")["approval"] == "policy:unannotated"
     assert notes.front("tools/notes.drop-note/TOOL.md")["risk_level"] == 3
 
@@ -367,7 +367,7 @@ def test_an_import_starts_what_was_agreed_to_and_the_driver_is_ready(
     servers = {"My Notes": {**command, "disabledTools": ["noteList"]}, "away": away}
     file.write_text(json.dumps({"mcpServers": servers}))
     unasked = inline("import", "--from", "cursor", "--json")
-    assert ("none was made" in unasked.err, notes.lines) == (True, [])
+    assert ("no server was started" in unasked.err, notes.lines) == (True, [])
     done = inline("import", "--from", "cursor", "--yes", "--json")
     assert done.code == 0, done.out
     assert f"my-notes-mcp: {sys.executable} {SERVER}" in done.err

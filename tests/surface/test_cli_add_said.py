@@ -35,7 +35,7 @@ def test_with_nobody_to_ask_and_without_yes_nothing_is_started_or_written(
 ) -> None:
     done = inline("add", "--as", "notes-mcp", *more, "--", *command)
     assert done.code == 1
-    assert "nobody is here to read it, and nothing was done" in done.out + done.err
+    assert "there is no terminal to confirm on, and nothing was done" in done.out + done.err
     assert not (interlock.folder / ".drivers").exists()
     assert Path(command[3]).read_text() == ""
 

@@ -269,7 +269,7 @@ def test_a_contract_is_shown_with_who_serves_it_and_why(served: Served) -> None:
         ("first-mcp@1", "untrusted"),
         ("second-mcp@1", "untrusted"),
     ]
-    assert "nobody" in served.inline("drivers", "show", "demo.read").out
+    assert "no driver" in served.inline("drivers", "show", "demo.read").out
     served.trust("first-mcp")
     assert ("second-mcp@1", "untrusted") in [
         (one["driver"], one["code"]) for one in served.inline("drivers", "show", "demo.read", "--json").json["rejected"]

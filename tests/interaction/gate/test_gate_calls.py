@@ -261,7 +261,7 @@ def test_without_anybody_who_may_approve_calls_are_held_and_the_way_out_is_named
         assert result["_meta"][MARK]["status"] == "confirmation_required"
         assert "interlock init" in result["content"][0]["text"]
         said = " ".join(node.cli("status").stdout.split())
-        assert "nobody can approve them: interlock init makes a key" in said
+        assert "no one can approve them: interlock init makes a key" in said
         gate = node.admin("/admin/status")["gate"]
         assert (gate["mode"], gate["without_approver"]) == ("gated", gate["tools"])
         assert gate["tools"] > gate["unclassified"] == 1

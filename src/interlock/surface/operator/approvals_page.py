@@ -26,17 +26,17 @@ _STATES: Final = {
     "used": "on its way",
     "done": "done",
     "failed": "it ran and failed",
-    "unknown": "nobody knows whether it ran",
+    "unknown": "it is not known whether it ran",
     "denied": "denied",
-    "withdrawn": "taken back by whoever asked",
+    "withdrawn": "withdrawn by the caller",
     "expired": "expired; nothing ran",
     "void": "void; nothing ran",
 }
 _NEXT: Final = {
     "approved": "The same call by {by} runs once now. You need not do anything else.",
-    "denied": "Nothing ran. Whoever asked is told so.",
-    "expired": "Whoever asked may ask again.",
-    "void": "Whoever asked may ask again.",
+    "denied": "Nothing ran. The caller is told so.",
+    "expired": "The caller may ask again.",
+    "void": "The caller may ask again.",
 }
 _ALL: Final = '<nav><a href="/approvals">All that waits</a></nav>'
 
@@ -78,7 +78,7 @@ def missing_page(message: str, status: int) -> Response:
 
 def effect(capability: dict[str, Any] | None) -> str:
     if not capability:
-        return "Nobody has said what it does."
+        return "Its effects are not declared."
     if capability.get("mutable") is False:
         return "It changes nothing."
     undone = "can be undone" if capability.get("reversible") is True else "cannot be undone"
@@ -133,7 +133,7 @@ def _what(one: Approval) -> str:
 
 
 def _after(one: Approval) -> str:
-    """How it went, for whoever decided."""
+    """How it went, for the person who decided."""
     told = _NEXT.get(one.status, "").format(by=text(one.requested_by))
     if one.kind == "definition" and one.status in ("approved", *_RAN):
         told = "It is remembered for this definition of the tool." if one.status == "done" else ""
@@ -165,7 +165,7 @@ def _decide(one: Approval) -> str:
     deny = (
         f'<form method="post" action="{action}"><input type="hidden" name="decision" value="deny">'
         "<button>Deny</button>"
-        '<label>Reason, told to whoever asked<br><input name="reason" maxlength="1000"></label></form>'
+        '<label>Reason, told to the caller<br><input name="reason" maxlength="1000"></label></form>'
     )
     if one.status == "approved":
         return f'<section class="box"><h2>Changed your mind?</h2><div class="buttons">{deny}</div></section>'
@@ -225,7 +225,7 @@ def _time_left(one: ApprovalSummary) -> str:
 def _approvers(one: Approval) -> str:
     if one.requires != "proof":
         return "an operator"
-    return ", ".join(one.approvers) or "nobody yet: interlock init makes a key"
+    return ", ".join(one.approvers) or "no one yet: interlock init makes a key"
 
 
 def _capability(capability: dict[str, Any] | None) -> str:

@@ -1,4 +1,4 @@
-"""The drivers of a workspace, looked at and decided on by a command itself while no node runs. Answers as the door."""
+"""The drivers of a workspace, read and changed by a command itself while no node runs. Answers like a node."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path

@@ -22,45 +22,45 @@ class StoredSecrets:
         self._folder = folder
 
     def list(self) -> Answer:
-        async def listed(desk: GrantDesk) -> Secrets:
-            return Secrets(secrets=tuple(Secret(kind=kind, name=name) for kind, name in await desk.secret_names()))
+        async def listed(service: GrantDesk) -> Secrets:
+            return Secrets(secrets=tuple(Secret(kind=kind, name=name) for kind, name in await service.secret_names()))
 
-        return self._with_desk(listed)
+        return self._with_service(listed)
 
     def set(self, name: str, value: str) -> Answer:
-        async def keep(desk: GrantDesk) -> StoredSecret:
-            await desk.set_secret(name, value)
+        async def keep(service: GrantDesk) -> StoredSecret:
+            await service.set_secret(name, value)
             return StoredSecret(name=name, restarted=())
 
         try:
-            return self._with_desk(keep)
+            return self._with_service(keep)
         except BadSecretName as error:
             raise Refused("bad_secret_name", str(error)) from None
 
     def keep(self, name: str, value: str) -> Answer:
-        async def keep(desk: GrantDesk) -> StoredSecret:
-            return StoredSecret(name=name, state=await desk.keep_secret(name, value), restarted=())
+        async def keep(service: GrantDesk) -> StoredSecret:
+            return StoredSecret(name=name, state=await service.keep_secret(name, value), restarted=())
 
         try:
-            return self._with_desk(keep)
+            return self._with_service(keep)
         except BadSecretName as error:
             raise Refused("bad_secret_name", str(error)) from None
 
     def remove(self, kind: Kind, name: str) -> Answer:
-        async def remove(desk: GrantDesk) -> RemovedSecret:
-            if not await desk.remove_secret(kind, name):
+        async def remove(service: GrantDesk) -> RemovedSecret:
+            if not await service.remove_secret(kind, name):
                 raise Refused("not_found", f"there is no {kind} {name}", hint="interlock secrets list shows them")
             return RemovedSecret(removed=Secret(kind=kind, name=name))
 
-        return self._with_desk(remove)
+        return self._with_service(remove)
 
-    def _with_desk(self, job: Callable[[GrantDesk], Awaitable[object]]) -> Answer:
-        async def with_desk() -> Answer:
-            desk = GrantDesk(self._folder, SystemClock(), self._plan.node.name, Addresses(self._plan.node))
+    def _with_service(self, job: Callable[[GrantDesk], Awaitable[object]]) -> Answer:
+        async def with_service() -> Answer:
+            service = GrantDesk(self._folder, SystemClock(), self._plan.node.name, Addresses(self._plan.node))
             try:
-                await desk.open()
-                return Answer(msgspec.json.encode(await job(desk)))
+                await service.open()
+                return Answer(msgspec.json.encode(await job(service)))
             finally:
-                await desk.close()
+                await service.close()
 
-        return run_stored(with_desk())
+        return run_stored(with_service())

@@ -186,7 +186,7 @@ def unreachable(url: str | None, error: Exception) -> CommandFailed:
             what = "has no certificate that this machine trusts"
             hint = "SSL_CERT_FILE=ca.pem names the CA; --url must be a name that is in the certificate"
         case socket.gaierror():
-            what = "has a host name that nobody knows"
+            what = "has an unknown host name"
         case ConnectionRefusedError():
             what = "does not listen"
         case _:

@@ -46,7 +46,9 @@ def read_passphrase(name: str, descriptor: int | None) -> bytes:
     if given is not None:
         return given
     if not can_ask():
-        raise Refused("passphrase_needed", f"the key {name} has a passphrase, and nobody is here to type it", hint=_HOW)
+        raise Refused(
+            "passphrase_needed", f"the key {name} has a passphrase, and there is no terminal to type it on", hint=_HOW
+        )
     return _check(_prompt(f"passphrase of the key {name}: "))
 
 
@@ -56,7 +58,7 @@ def new(name: str, descriptor: int | None) -> bytes:
         return given
     if not can_ask():
         raise Refused(
-            "passphrase_needed", f"the key {name} needs a passphrase, and nobody is here to type it", hint=_HOW
+            "passphrase_needed", f"the key {name} needs a passphrase, and there is no terminal to type it on", hint=_HOW
         )
     typed = _check(_prompt(f"passphrase for the new key {name}: "))
     if _prompt("once more: ") != typed:

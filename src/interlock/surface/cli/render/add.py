@@ -75,7 +75,7 @@ def show_added(out: Output, done: Wrapped, *, state: DriverSummary | None) -> No
         out.line(line)
     open_ = [each for each in proposals if each.by == "name"]
     if open_:
-        said = f"{count(len(open_), 'tool')} nobody has classified: a first call of each waits for your decision"
+        said = f"{count(len(open_), 'tool')} without a class: the first call of each waits for your decision"
         out.line(f"open: {said} (interlock approvals)")
     if state is None:
         out.line(f"not trusted yet: interlock drivers trust {driver.id}")

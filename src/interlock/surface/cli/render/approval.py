@@ -68,8 +68,8 @@ def preview(one: Approval, width: int, ascii_only: bool) -> list[Text]:
     if one.status in ("pending", "approved"):
         lines += labelled_lines("left", time_left(one), width)
     if one.status == "pending":
-        nobody = "nobody yet: interlock init, or interlock access key NAME, makes a key"
-        lines += labelled_lines("may approve", plain(", ".join(one.approvers)) or nobody, width)
+        none = "no one yet: interlock init, or interlock access key NAME, makes a key"
+        lines += labelled_lines("may approve", plain(", ".join(one.approvers)) or none, width)
     lines += labelled_lines("asked at", local_time(one.created_at), width)
     if one.decision is not None:
         lines += labelled_lines(plain(one.decision.what), plain(_decision_text(one.decision)), width)
@@ -91,7 +91,7 @@ def _happens(one: Approval) -> str:
         (False, True): "changes nothing",
         (True, True): "changes something that can be undone",
     }.get((_is(one, "mutable"), _is(one, "reversible")), "changes something and cannot be undone")
-    known = "" if one.capability else "; nobody has said what the tool does"
+    known = "" if one.capability else "; the tool's effects are not declared"
     return f"exactly this call runs once: it {effect}{known}"
 
 

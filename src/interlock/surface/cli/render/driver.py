@@ -67,7 +67,7 @@ def draw_contract(out: "Output", one: ServedContract) -> None:
                 "else" if number == 0 else "", f"{one_line(each.driver)}, {each.cost_units:g} units", width
             )
     else:
-        lines += labelled_lines("served by", f"nobody: {one_line(one.error or 'no_route')}", width, style="red")
+        lines += labelled_lines("served by", f"no driver: {one_line(one.error or 'no_route')}", width, style="red")
     for other in one.rejected:
         said = one_line(f"{other.driver} in phase {other.phase}: {other.reason} [{other.code}]")
         lines += labelled_lines("not", said, width, style="yellow")

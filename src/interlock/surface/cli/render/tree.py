@@ -62,7 +62,7 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
     lines += [Text(line, style="yellow") for told in _changes(status) for line in _wrapped_lines(told, width)]
     if status.gate.without_approver:
         tools = count(status.gate.without_approver, "tool")
-        trouble = f"calls of {tools} wait for a person, and nobody can approve them: interlock init makes a key"
+        trouble = f"calls of {tools} wait for a person, and no one can approve them: interlock init makes a key"
         lines += [Text(line, style="yellow") for line in _wrapped_lines(trouble, width)]
     if status.approvals.waiting:
         waits = f"{count(status.approvals.waiting, 'decision')} for you: interlock approvals"
@@ -103,8 +103,10 @@ def _changes(status: Status) -> list[str]:
 
 
 def _no_servers(node: NodeFacts) -> str:
-    door = node.url.replace("http", "ws", 1).rstrip("/") + "/ax"
-    return f"no servers yet: interlock add npm:PACKAGE, or a [servers.NAME] table, or let subservers register at {door}"
+    address = node.url.replace("http", "ws", 1).rstrip("/") + "/ax"
+    return (
+        f"no servers yet: interlock add npm:PACKAGE, or a [servers.NAME] table, or let subservers register at {address}"
+    )
 
 
 def _rows(links: tuple[Link, ...], width: int) -> list[Text]:

@@ -3,8 +3,8 @@
 CommandFailed            whose fault                      what the person does next
 ├── Refused         1    the node, a server, a file       reads the hint
 ├── BadUsage        2    the command line                 looks at --help
-├── Waits           3    nobody's                         decides, or has it decided
-└── Unreachable     4    nobody answers                   starts the node or corrects --url
+├── Waits           3    no one's                         decides, or has it decided
+└── Unreachable     4    no node answers                  starts the node or corrects --url
 """
 
 from typing import Any, ClassVar

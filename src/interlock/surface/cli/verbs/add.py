@@ -121,7 +121,7 @@ def add(
         hint = (
             "run it on a terminal, or with --yes; with --no-trust it is written, and waits for interlock drivers trust"
         )
-        raise Refused("not_confirmed", "nobody is here to read it, and nothing was done", hint=hint)
+        raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was done", hint=hint)
     from interlock.runtime.drivers.add.add import NotAdded
     from interlock.surface.cli.client.offline import run_stored
     from interlock.surface.cli.render.add import show_added

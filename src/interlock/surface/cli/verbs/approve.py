@@ -84,7 +84,7 @@ def approve(
 
 def _choose_answer(one: "Approval", given: str | None) -> str | None:
     if given is not None and given not in one.answers:
-        raise BadUsage("usage", "--class is for tools that nobody has classified")
+        raise BadUsage("usage", "--class is for tools without a class")
     if given is not None or not one.answers:
         return given
     if len(one.answers) == 1:
@@ -101,7 +101,7 @@ def _ask(one: "Approval", said: str | None) -> None:
     if not can_ask():
         raise Refused(
             "not_confirmed",
-            "nobody is here to read what will happen, and nothing was approved",
+            "there is no terminal to confirm on, and nothing was approved",
             hint="run it on a terminal, or with --yes after interlock approvals show",
         )
     what = f"Approve it as {said}?" if said in CLASSES else "Approve it?"

@@ -286,7 +286,7 @@ def get_driver(invocation: Invocation, name: str) -> "Answer":
 def _ask(question: str, otherwise: str) -> None:
     if not can_ask():
         hint = f"run it on a terminal, or with --yes after {otherwise}"
-        raise Refused("not_confirmed", "nobody is here to read it, and nothing was done", hint=hint)
+        raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was done", hint=hint)
     if not typer.confirm(question, err=True):
         raise Waits("not_decided", "nothing was done")
 

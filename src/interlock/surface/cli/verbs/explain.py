@@ -80,7 +80,7 @@ def _draw(invocation: Invocation, code: "Code") -> None:
     invocation.out.draw(
         head,
         *labelled_lines("means", code.means, width),
-        *labelled_lines("fault of", f"the {code.whose}" if code.whose != "nobody" else "nobody", width),
+        *labelled_lines("fault of", f"the {code.whose}" if code.whose != "nobody" else "no one", width),
         *labelled_lines("next", code.next, width),
         *labelled_lines("seen on", code.where, width),
     )

@@ -59,7 +59,7 @@ def export_client(
 
     client = _client(for_client)
     if http and client.stdio_only:
-        raise BadUsage("stdio_only", f"{client.title} starts programs and dials nobody", hint="leave out --http")
+        raise BadUsage("stdio_only", f"{client.title} starts programs only", hint="leave out --http")
     if http and invocation.loaded.plan.auth.anonymous == "never":
         entry = _with_token(invocation, client)
     elif http:

@@ -94,7 +94,7 @@ def import_(
     report = _carry_out(invocation, files, asked, dry_run=dry_run)
     drafts = [] if dry_run or no_connect else [each for each in report.drivers if each.draft]
     if drafts and not yes and not is_dialogue(invocation):
-        invocation.out.remark("nobody is here to agree to a start, so none was made: --yes agrees to all")
+        invocation.out.remark("there is no terminal to confirm on, so no server was started: --yes agrees to all")
         drafts = []
     if not invocation.out.as_json:
         show_report(invocation.out, files, report, dry_run=dry_run)
@@ -120,7 +120,7 @@ def _connect(invocation: Invocation, drafts: "list[DriverReport]", *, yes: bool)
         return yes or typer.confirm("Start it to ask for its tools?", default=True, err=True)
 
     async def finish(folder: Path) -> "Added":
-        # What its server does not say of a tool stays open: nobody was asked.
+        # What its server does not say of a tool stays open: no person was asked.
         done = await wrap_server(invocation, wanted_of_draft(folder), lambda proposals: proposals)
         return done.added
 
@@ -185,7 +185,7 @@ def _carry_out(invocation: Invocation, files: "list[SourceFile]", asked: "Import
                 unpack(file.bundle)
         return carry_out(found, asked, None if dry_run else keeper(invocation))
     except BadBundle as bad:
-        raise Refused("bad_bundle", str(bad), hint="have it made anew by whoever publishes it") from None
+        raise Refused("bad_bundle", str(bad), hint="ask its publisher for a new one") from None
     except WorkspaceUnusable as unusable:
         raise Refused(
             "workspace_unusable", str(unusable), hint="interlock check --effective shows the workspace"

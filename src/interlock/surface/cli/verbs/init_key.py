@@ -31,7 +31,7 @@ class OwnKey(msgspec.Struct, frozen=True, kw_only=True):
 def maybe_own_key(
     invocation: Invocation, name: str | None, descriptor: int | None, *, no_passphrase: bool
 ) -> OwnKey | None:
-    """None, with a remark, where nobody is there to choose a passphrase."""
+    """The person's own key, made where there is none. None, with a remark, where no passphrase can be asked for."""
     keys = OperatorKeys()
     chosen = name or own_name()
     public = keys.maybe_public(chosen)
@@ -39,7 +39,7 @@ def maybe_own_key(
         return OwnKey(name=chosen, public=public, file=keys.file(chosen), is_new=False)
     if not no_passphrase and maybe_given(descriptor) is None and not can_ask():
         if not invocation.out.as_json:
-            invocation.out.remark("no operator key was made, because nobody is here to type a passphrase for it;")
+            invocation.out.remark("no operator key was made, because there is no terminal to type a passphrase on;")
             invocation.out.remark("interlock init in a terminal makes it, or with INTERLOCK_PASSPHRASE")
         return None
     if can_ask() and not no_passphrase:
@@ -49,7 +49,7 @@ def maybe_own_key(
 
 
 def add_to(invocation: Invocation, path: Path, own_key: Callable[[], OwnKey | None]) -> OwnKey | None:
-    """None where the file has somebody who approves, cannot be read as a configuration, or no key can be had."""
+    """Add the key to the file. None where the file has an approver, is no valid configuration, or no key was made."""
     from interlock.config.load import ConfigInvalid, load
 
     try:
@@ -66,7 +66,7 @@ def add_to(invocation: Invocation, path: Path, own_key: Callable[[], OwnKey | No
 
 
 def append(path: Path, toml: str, *, hint: str) -> None:
-    """`hint`: where else it can be had, if the file cannot be added to."""
+    """Append to the file. `hint`: where else to find the text, if the file cannot be written."""
     addition = f"\n{toml}"
     try:
         tomllib.loads(path.read_text(encoding="utf-8") + addition)
