@@ -101,10 +101,10 @@ class CallHandler(Protocol):
     def prepare_server(self, call: "Call") -> asyncio.Future[Any] | None:
         """A parked call's client came back, perhaps with other wishes. What its server must have heard first."""
 
-    def set_aside(self, call: "Call") -> None:
+    def suspend(self, call: "Call") -> None:
         """It waits for its client, not for its server: it takes no room there, and no deadline runs."""
 
-    def take_up(self, call: "Call") -> None:
+    def resume(self, call: "Call") -> None:
         """... and goes on."""
 
     def interview_client(self, call: "Call", result: Raw) -> bool:

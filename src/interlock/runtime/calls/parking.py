@@ -150,7 +150,7 @@ class Parking:
         call.asking += 1
         self._count(space, size)
         if space.waiting:
-            call.handler.set_aside(call)
+            call.handler.suspend(call)
         elif not dialogue.is_gathering:
             dialogue.is_gathering = True
             self._later(GATHER_S, lambda: self._gathered(handle or "", space))
@@ -195,7 +195,7 @@ class Parking:
                     call.asking -= 1
                     self._count(space, -len(question.params))
             if not space.questions:
-                call.handler.take_up(call)  # its server is at work again, and may ask anew
+                call.handler.resume(call)  # its server is at work again, and may ask anew
 
     def _tell(self, handle: str, space: Space) -> None:
         """Answer the client: these questions, and come back with this."""
@@ -205,7 +205,7 @@ class Parking:
         space.expires_at = self._clock.now() + PARKED_S
         self._look_again = min(self._look_again, space.expires_at)
         sink, call.sink = call.sink, _Away(space)
-        call.handler.set_aside(call)
+        call.handler.suspend(call)
         _lighten(call)
         digest, until = call.open_dialogue().request_digest, self._clock.wall() + PARKED_S
         state = seal(Ticket(handle, space.round, call.caller.principal.name, digest, until), self._key)
@@ -237,9 +237,9 @@ class Parking:
         space = self.spaces.get(ticket.handle)
         if space is None or not space.waiting or space.round != ticket.round:
             return _refused("state_used", "this requestState was used already; send the request anew")
-        return self._take_up(ticket.handle, space, client_id, params, meta, sink)
+        return self._go_on(ticket.handle, space, client_id, params, meta, sink)
 
-    def _take_up(
+    def _go_on(
         self,
         handle: str,
         space: Space,
@@ -251,7 +251,7 @@ class Parking:
         call = space.call
         space.waiting = False
         call.return_to(client_id, meta, sink)
-        call.handler.take_up(call)
+        call.handler.resume(call)
         given = decode_object(params["inputResponses"]) if "inputResponses" in params else {}
         answers = []
         for key, answer in (given or {}).items():

@@ -96,7 +96,7 @@ class Handler:
     def withdraw_question(self, call: Call, upstream_id: bytes) -> None:
         self.parking.withdrawn(call, upstream_id)
 
-    def set_aside(self, call: Call) -> None:
+    def suspend(self, call: Call) -> None:
         self.in_flight.discard(call)
         if call.booked is not None:
             if call.link is not None:
@@ -104,7 +104,7 @@ class Handler:
             call.booked.booked -= 1
             call.booked = None
 
-    def take_up(self, call: Call) -> None:
+    def resume(self, call: Call) -> None:
         if call.booked is None and call.link is not None and not call.done:
             call.booked = call.link
             call.booked.booked += 1
