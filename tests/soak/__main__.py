@@ -19,6 +19,11 @@ PARTS = {
     "Servers killed under load": ["tests/soak"],
     "Long fuzzing": ["tests/fuzz", "tests/config/test_config_hostile.py", "tests/config/test_config_schema.py"],
     "Properties of the protocol": ["tests/protocol"],
+    "Real nodes with many of everything": [
+        "tests/interaction/test_bad_servers_chaos.py",
+        "tests/interaction/ax/test_killed.py",
+        "tests/interaction/drivers/test_drivers_many.py",
+    ],
     "Many calls, nothing kept": [
         "tests/runtime/test_across_eras_parked_time.py",
         "tests/runtime/test_changing_namespace.py",
