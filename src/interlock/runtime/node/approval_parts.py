@@ -1,6 +1,6 @@
 """What people decide: the inbox, their keys and passkeys, and the definitions of tools that they have seen."""
 
-from dataclasses import dataclass
+import msgspec
 
 from interlock.config.plan import Plan
 from interlock.runtime.approvals.audit import Record
@@ -17,8 +17,7 @@ from interlock.runtime.trust.approval_proofs import Judge
 from interlock.runtime.trust.passkeys import PasskeyService
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalParts:
+class ApprovalParts(msgspec.Struct, frozen=True, kw_only=True):
     anchors: Anchors
     passkeys: PasskeyService
     judge: Judge

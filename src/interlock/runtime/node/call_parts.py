@@ -1,6 +1,6 @@
 """The way of a call: the catalog that names tools, the dispatcher, the budgets, the gate and what decides about it."""
 
-from dataclasses import dataclass
+import msgspec
 
 from interlock.config.plan import Plan
 from interlock.protocol.approvals.approval import Approval, Kind
@@ -23,8 +23,7 @@ from interlock.runtime.node.link_events import NodeLinkEvents
 from interlock.runtime.node.store_parts import StoreParts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallParts:
+class CallParts(msgspec.Struct, frozen=True, kw_only=True):
     keepers: dict[str, Keeper]  # of every link, by segment
     audience: Audience
     catalog: Catalog

@@ -1,7 +1,8 @@
 """The drivers of a node and their contracts, without the modules that read them: those take 20 MiB."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from interlock.config.plan import Plan
 from interlock.runtime.drivers.contracts.lazy import LazyContracts
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from interlock.runtime.drivers.registry.registry import Registry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverParts:
+class DriverParts(msgspec.Struct, frozen=True, kw_only=True):
     contracts: LazyContracts
     drivers: Drivers
 

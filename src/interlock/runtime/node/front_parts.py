@@ -1,7 +1,8 @@
 """What clients, subservers and parents meet: sessions, both eras, the public endpoint and the one for subservers."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from interlock.config.plan import Plan
 from interlock.protocol.oauth.resource import resource_of
@@ -46,8 +47,7 @@ class LineFronts:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrontParts:
+class FrontParts(msgspec.Struct, frozen=True, kw_only=True):
     sessions: Sessions
     lists: Stock
     legacy: LegacyDesk

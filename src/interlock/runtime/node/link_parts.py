@@ -1,7 +1,8 @@
 """The links of a node: configured servers, subservers that register, children, and what connecting to them takes."""
 
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from interlock.config.plan import Plan
 from interlock.process.orphan_reaper import OrphanReaper
@@ -21,8 +22,7 @@ from interlock.runtime.sandbox.sandbox import Sandboxes, outer_rules
 from interlock.runtime.trust.authority_proofs import Proofs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkParts:
+class LinkParts(msgspec.Struct, frozen=True, kw_only=True):
     credentials: GrantDesk
     reaper: OrphanReaper
     eras: EraMemory

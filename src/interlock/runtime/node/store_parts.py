@@ -1,6 +1,6 @@
 """What a node remembers, and who it is: the plan in effect, its addresses, stores, audit log and tokens."""
 
-from dataclasses import dataclass
+import msgspec
 
 from interlock.config.plan import Plan
 from interlock.runtime.access.tokens import TokenBook
@@ -16,8 +16,7 @@ from interlock.store.ports import AuditLog, Store
 from interlock.store.tokens import TokenTable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreParts:
+class StoreParts(msgspec.Struct, frozen=True, kw_only=True):
     current: CurrentPlan
     addresses: Addresses
     clock: Clock

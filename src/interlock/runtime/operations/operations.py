@@ -1,6 +1,6 @@
 """Every operation of a node in one value, by noun."""
 
-from dataclasses import dataclass
+import msgspec
 
 from interlock.runtime.approvals.views import ApprovalViews
 from interlock.runtime.operations.audit import AuditOperations
@@ -15,8 +15,7 @@ from interlock.runtime.operations.tools import ToolOperations
 from interlock.runtime.trust.passkeys import PasskeyService
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operations:
+class Operations(msgspec.Struct, frozen=True, kw_only=True):
     approvals: ApprovalViews
     audit: AuditOperations
     consents: ConsentOperations
