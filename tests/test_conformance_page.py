@@ -36,8 +36,8 @@ class Project:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        for name in ("spec/conformance.py", "tests/conftest.py"):
-            (root / name).parent.mkdir()
+        for name in ("spec/conformance.py", "tests/conftest.py", "tests/preloaded.py"):
+            (root / name).parent.mkdir(exist_ok=True)
             shutil.copy(ROOT / name, root / name)
         (root / "spec/ledger.yaml").write_text(LEDGER)
         (root / "pytest.ini").write_text("[pytest]\nmarkers = req(*ids): x\ntestpaths = tests\n")
