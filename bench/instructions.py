@@ -1,4 +1,4 @@
-"""What a plain call costs in instructions and bytecodes: `python -m bench.instructions [--calls N]`.
+"""What a plain call costs in instructions and bytecodes: `python -m bench.instructions [--write "what it is"]`.
 
 A node with one 2026-07-28 server answers calls of a client on a line front. The server's end is replaced by one that
 answers at once, in the same turn: every byte from the client's request to its answer is handled, and no socket, timer
@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import gc
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from bench.instruction_counts import Count, keep, write_section
 from bench.processes import ROOT
 from interlock.config.load import load
 from interlock.runtime.node.node import Node
@@ -140,16 +142,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", type=int, default=CALLS)
     parser.add_argument("--run", type=int, help="only make so many calls, in this process")
+    parser.add_argument("--write", metavar="PROGRAM", help="keep the counts under this name, in docs/benchmarks.md too")
     parser.add_argument("--bytecodes", action="store_true", help="only count bytecodes, without valgrind")
     options = parser.parse_args()
     if options.run is not None:
         asyncio.run(make_calls(options.run, traced=False))
         return
-    counted = asyncio.run(make_calls(TRACED_CALLS, traced=True))
-    print(f"bytecodes per call: {counted / TRACED_CALLS:.0f}", flush=True)
-    if not options.bytecodes:
-        once, twice = instructions(options.calls), instructions(2 * options.calls)
-        print(f"instructions per call: {(twice - once) / options.calls:.0f}")
+    bytecodes = round(asyncio.run(make_calls(TRACED_CALLS, traced=True)) / TRACED_CALLS)
+    print(f"bytecodes per call: {bytecodes}", flush=True)
+    if options.bytecodes:
+        return
+    once, twice = instructions(options.calls), instructions(2 * options.calls)
+    per_call = round((twice - once) / options.calls)
+    print(f"instructions per call: {per_call}")
+    if options.write:
+        counted = Count(program=options.write, instructions=per_call, bytecodes=bytecodes)
+        keep(counted, platform.python_version())
+        write_section()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import msgspec
 from rich.table import Table
 
+from bench import instruction_counts
 from bench.cells import ACROSS, SAME, crossing
 from bench.contracts import PLAIN
 from bench.crowds import Crowd
@@ -441,4 +442,5 @@ def markdown(report: Report) -> str:
         lines = [f"| {' | '.join(part.columns)} |", "|" + "---|" * len(part.columns)]
         lines += [f"| {' | '.join(row)} |" for row in part.rows]
         page += [f"## {part.title}", *part.words, "\n".join(lines)]
+    page.append(instruction_counts.section())
     return "\n\n".join(page) + "\n"

@@ -1,6 +1,7 @@
 """Does the benchmark report call a promise kept only when it was?"""
 
 import pytest
+from bench import instruction_counts
 from bench.cells import ACROSS, CELLS, SAME, crossing
 from bench.crowds import Crowd, Cycle, Live
 from bench.forest import Planted
@@ -139,3 +140,10 @@ def test_what_approvals_cost_is_on_the_page_without_a_promise() -> None:
     page = markdown(Report(machine="m", python="3", pinned=True, sections=[], approvals={"raised per second": 1234.5}))
     assert "| raised per second | 1,234 |" in page
     assert "no promise" in page
+
+
+def test_counts_of_instructions_are_part_of_every_page_and_no_version_costs_more_than_the_first() -> None:
+    assert instruction_counts.section() in markdown(report())
+    first, *later = instruction_counts.read_counts().counts
+    assert all(one.instructions <= first.instructions for one in later)
+    assert all(one.bytecodes <= first.bytecodes for one in later)
