@@ -51,7 +51,7 @@ class Shop:
 
     async def lists(self, *sights: Sight) -> list[Look]:
         looks = self.lists_quickly(*sights)
-        await self.definitions.caught_up()
+        await self.definitions.wait_until_processed()
         return looks
 
     def lists_quickly(self, *sights: Sight) -> list[Look]:
@@ -90,7 +90,7 @@ async def shop_at(folder: Path, clock: Hands | None = None) -> AsyncIterator[Sho
         shop = Shop(desk)
         await shop.definitions.open()
         yield shop
-        await shop.definitions.caught_up()
+        await shop.definitions.wait_until_processed()
 
 
 async def test_the_first_definition_is_taken_on_trust_and_the_same_one_is_no_news(tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ async def test_a_server_that_changes_everything_fills_a_bounded_part_of_the_inbo
         assert len(shop.waiting()) == 3
         assert "7 more definitions changed" in caplog.text
         await shop.decides(shop.waiting()[0], "accept")
-        await shop.definitions.caught_up()
+        await shop.definitions.wait_until_processed()
         assert len(shop.waiting()) == 3
 
 
@@ -353,7 +353,7 @@ async def test_after_a_question_the_same_segment_waits_a_while_for_its_next(tmp_
         shop.lists_quickly(other)
         await shop.desk.raised()  # time enough for another write
         assert [one.digest for one in shop.waiting()] == [sight(OTHER).digest]
-        await shop.definitions.caught_up()
+        await shop.definitions.wait_until_processed()
         assert [one.digest for one in shop.waiting()] == [other.digest]
 
 

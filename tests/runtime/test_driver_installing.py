@@ -16,7 +16,7 @@ from tests.runtime.installs import Place, declared, output, program
 from interlock.config.plan import DriversPlan
 from interlock.process.child import Child
 from interlock.process.stderr import StderrRing
-from interlock.runtime.drivers.install.install import asked_by, difference, packages_of, remove_packages
+from interlock.runtime.drivers.install.install import difference, packages_of, remove_packages, request_digest
 from interlock.runtime.drivers.install.locks import Locks
 from interlock.runtime.drivers.install.outcome import Locked
 from interlock.store.ports import Damaged
@@ -169,8 +169,8 @@ async def test_a_lock_for_something_else_is_not_used(shelf: Shelf, tmp_path: Pat
     shelf.put("tool", "2.0.0", ("tool",))
     old = (await place.done(pypi_driver("tool==1.0.0"))).lock
     assert output((await place.done(pypi_driver("tool==2.0.0"), old)).command) == "tool 2.0.0"
-    assert asked_by(pypi_driver()) != asked_by(pypi_driver(version="1.0.0"))
-    assert asked_by(pypi_driver()) == asked_by(pypi_driver(args=["other"]))
+    assert request_digest(pypi_driver()) != request_digest(pypi_driver(version="1.0.0"))
+    assert request_digest(pypi_driver()) == request_digest(pypi_driver(args=["other"]))
 
 
 async def test_nothing_of_a_package_runs_while_it_is_installed(shelf: Shelf, tmp_path: Path) -> None:

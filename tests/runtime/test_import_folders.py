@@ -16,10 +16,10 @@ from interlock.runtime.drivers.add.add import Added, NotAdded
 from interlock.runtime.drivers.add.trial import Stood
 from interlock.runtime.drivers.install.outcome import Installed, Locked
 from interlock.runtime.drivers.interfaces import DriverState
-from interlock.runtime.drivers.provider.server_plan import compiled
+from interlock.runtime.drivers.provider.server_plan import compile_server_plan
 from interlock.runtime.drivers.workspace.imported_folder import WorkspaceUnusable
 from interlock.runtime.interop.client_discovery import Machine, read_source
-from interlock.runtime.interop.importer import Importing, Report, carry_out, plan, sourced
+from interlock.runtime.interop.importer import Importing, Report, carry_out, collect_sources, plan
 from interlock.runtime.interop.probe_drafts import connect
 
 MARKER = "m4rk3rS3cr3tV4lu3x0123456789"
@@ -50,7 +50,7 @@ class Desk:
             return "new" if slug not in known else "same" if before == value else "differs"
 
         known = set(self.store)
-        return carry_out(plan(sourced(files, machine), files, importing), importing, None if dry else keep)
+        return carry_out(plan(collect_sources(files, machine), files, importing), importing, None if dry else keep)
 
     def files(self) -> dict[str, str]:
         return {
@@ -344,7 +344,7 @@ def test_a_default_is_used_where_the_host_has_no_value(monkeypatch: pytest.Monke
     installed = Installed(command=("x",), version=None, lock=Locked(asked="", method="present"))
 
     def env() -> dict[str, str]:
-        reach = compiled(driver, installed, folder=tmp_path, data=tmp_path).reach
+        reach = compile_server_plan(driver, installed, folder=tmp_path, data=tmp_path).reach
         assert isinstance(reach, Spawn)
         return dict(reach.env)
 

@@ -16,7 +16,7 @@ from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.credentials.authorization_server import Authority
 from interlock.runtime.credentials.errors import NoOAuth, Unobtainable
 from interlock.runtime.drivers.install.outcome import Installed, Locked
-from interlock.runtime.drivers.provider.server_plan import compiled
+from interlock.runtime.drivers.provider.server_plan import compile_server_plan
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 
@@ -163,7 +163,7 @@ def test_the_hosts_of_a_remote_driver_are_those_it_lists_and_its_own(tmp_path: P
         declared = driver_texts.as_driver(data).value
         assert declared is not None
         installed = Installed(command=(), version=None, lock=Locked(asked="", method="present"))
-        reach = compiled(declared, installed, folder=tmp_path, data=tmp_path).reach
+        reach = compile_server_plan(declared, installed, folder=tmp_path, data=tmp_path).reach
         assert isinstance(reach, Dial)
         return reach.egress
 

@@ -23,7 +23,7 @@ from interlock.protocol.drivers.errors import DriverError
 from interlock.runtime.drivers.install.outcome import Installed, Locked
 from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.provider.provider import DriverProvider
-from interlock.runtime.drivers.provider.server_plan import compiled
+from interlock.runtime.drivers.provider.server_plan import compile_server_plan
 from interlock.runtime.drivers.provider.tenant_processes import InstanceLease
 
 ONCE: dict[str, Any] = {"connection_options": {"max_retries": 0, "timeout_ms": 5000}}
@@ -332,7 +332,7 @@ def test_the_places_of_the_login_state_may_be_read_and_written_in_the_sandbox(tm
     value = as_driver(driver(auth={"state": {"paths": ["./state", "/var/acme"]}})).value
     assert value is not None
     installed = Installed(command=("x",), version="1", lock=Locked(asked="", method="present"))
-    reach = compiled(value, installed, folder=tmp_path, data=tmp_path).reach
+    reach = compile_server_plan(value, installed, folder=tmp_path, data=tmp_path).reach
     assert isinstance(reach, Spawn)
     assert reach.sandbox is not None
     assert {tmp_path / "state", Path("/var/acme")} <= {*reach.sandbox.write}

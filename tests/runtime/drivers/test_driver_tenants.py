@@ -13,7 +13,7 @@ from interlock.config.plan import Spawn
 from interlock.protocol.drivers.errors import DriverError
 from interlock.runtime.drivers.install.outcome import Installed, Locked
 from interlock.runtime.drivers.interfaces import DriverState
-from interlock.runtime.drivers.provider.server_plan import compiled
+from interlock.runtime.drivers.provider.server_plan import compile_server_plan
 
 KEY = "driven-mcp@1"
 
@@ -57,7 +57,7 @@ def test_each_tenant_has_a_private_home(tmp_path: Path) -> None:
     installed = Installed(command=("/bin/true",), version=None, lock=Locked(asked="", method="present"))
     homes = set()
     for who in (None, "ada", "bob"):
-        plan = compiled(read.value, installed, folder=tmp_path, data=tmp_path, who=who)
+        plan = compile_server_plan(read.value, installed, folder=tmp_path, data=tmp_path, who=who)
         assert isinstance(plan.reach, Spawn)
         assert plan.reach.sandbox is not None
         homes.add(plan.reach.sandbox.home)

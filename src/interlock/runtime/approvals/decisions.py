@@ -85,7 +85,7 @@ class Deciding:
             return voided if isinstance(voided, Fault) else refusal_of(voided)
         verified = None
         if approval.requires is not Requires.ROLE:
-            judged = await self._judged(approval, answer, proof)
+            judged = await self._verify_proof(approval, answer, proof)
             if isinstance(judged, Fault):
                 return judged
             verified = judged
@@ -95,9 +95,9 @@ class Deciding:
             at=self._clock.wall(),
             reason=reason,
             answer=answer,
-            proof=_kept(verified) if verified else None,
+            proof=_stored_proof(verified) if verified else None,
         )
-        return await self._decided(id, decision, verified.expires_at if verified else None)
+        return await self._decide(id, decision, verified.expires_at if verified else None)
 
     def is_current(self, approval: Approval) -> bool:
         """Whether what was shown is still what would run."""
@@ -109,10 +109,10 @@ class Deciding:
     def asked(self, id: str, answer: str | None) -> Asked | Fault:
         """What a proof must be about that approves it with this answer."""
         open_ = self._open(id, answer)
-        return open_ if isinstance(open_, Fault) else self._asked(*open_)
+        return open_ if isinstance(open_, Fault) else self._proof_request(*open_)
 
     async def deny(self, id: str, *, by: str, reason: str | None = None) -> Approval | Fault:
-        return await self._decided(
+        return await self._decide(
             id, Decision(what=What.DENIED, by=by, at=self._clock.wall(), reason=reason), redeem_until=None
         )
 
@@ -130,7 +130,7 @@ class Deciding:
             return Fault(INVALID_PARAMS, "answer_needed", {"detail": _needs(possible), "answers": list(possible)})
         return approval, answer
 
-    def _asked(self, approval: Approval, answer: str | None) -> Asked:
+    def _proof_request(self, approval: Approval, answer: str | None) -> Asked:
         return Asked(
             confirmation_id=approval.id,
             call_digest=signed_digest(approval, answer),
@@ -139,14 +139,14 @@ class Deciding:
             aggregator_id=self._own_id,
         )
 
-    async def _judged(self, approval: Approval, answer: str | None, proof: Presented | None) -> Verified | Fault:
+    async def _verify_proof(self, approval: Approval, answer: str | None, proof: Presented | None) -> Verified | Fault:
         if proof is None:
             return invalid("proof_required", "an approval needs a proof: interlock approve makes one with your key")
         if self._judge is None:
             return invalid("no_anchor", "no [[anchor]] is configured whose proofs would count: see interlock init")
-        return await self._judge.judge(self._asked(approval, answer), proof)
+        return await self._judge.judge(self._proof_request(approval, answer), proof)
 
-    async def _decided(self, id: str, decision: Decision, redeem_until: float | None) -> Approval | Fault:
+    async def _decide(self, id: str, decision: Decision, redeem_until: float | None) -> Approval | Fault:
         decided = await self._inbox.decide(id, decision, redeem_until=redeem_until)
         if isinstance(decided, Fault) or decided.kind is not Kind.DEFINITION:
             return decided
@@ -158,7 +158,7 @@ class Deciding:
         return decided if isinstance(settled, Fault) else settled
 
 
-def _kept(verified: Verified) -> Proof:
+def _stored_proof(verified: Verified) -> Proof:
     return Proof(type=verified.type, anchor=verified.anchor, jti=verified.jti, key=verified.key)
 
 

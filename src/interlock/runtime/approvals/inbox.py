@@ -107,7 +107,7 @@ class Inbox:
 
     def waiting_definitions(self) -> list[Approval]:
         """As `waiting` of that kind, in no order; asked for each list that a server sends."""
-        return [one for id in self._index.held_by(DEFINITIONS) if (one := self._index.get(id)) is not None]
+        return [one for id in self._index.held_counts(DEFINITIONS) if (one := self._index.get(id)) is not None]
 
     def listed(self, statuses: Iterable[Status] = Status, kind: Kind | None = None) -> list[Approval]:
         wanted = frozenset(statuses)
@@ -173,7 +173,7 @@ class Inbox:
         try:
             used = await asyncio.shield(using)
         except asyncio.CancelledError:
-            self._begin(self._nothing_sent(id, using))
+            self._begin(self._mark_unsent(id, using))
             raise
         return used if isinstance(used, Fault) or standing is None else replace(used, params=standing.params)
 
@@ -245,14 +245,14 @@ class Inbox:
                 await self._record.decided(approval, decision, outcome=decided.message)
         return decided
 
-    async def _nothing_sent(self, id: str, using: "asyncio.Task[Approval | Fault]") -> Approval | Fault:
+    async def _mark_unsent(self, id: str, using: "asyncio.Task[Approval | Fault]") -> Approval | Fault:
         used = await using
         return used if isinstance(used, Fault) else await self._move(id, Move.FAIL, outcome=_UNSENT)
 
     async def _move(self, id: str, move: Move, **changes: Any) -> Approval | Fault:
         try:
             for _ in range(TRIES_MAX):
-                filed = self._index.filed(id)
+                filed = self._index.maybe_filed(id)
                 if filed is None:
                     return UNKNOWN
                 approval = filed.approval if move is Move.EXPIRE else self._index.seen(filed)
@@ -291,8 +291,8 @@ class Inbox:
             return _too_many("max_pending_in_all", LIVE_MAX, self.waiting_count, None)
         if approval.kind is Kind.DEFINITION:  # one for each tool there is
             return None
-        held = self._index.held_by(approval.requested_by)
-        taken_back = self._index.taken_back_by(approval.requested_by)
+        held = self._index.held_counts(approval.requested_by)
+        taken_back = self._index.withdrawal_times(approval.requested_by)
         used = len(held) + len(taken_back)
         if used >= self.rules.max_pending:
             wait_ms = self._index.next_lapse_ms(held, taken_back)

@@ -48,7 +48,7 @@ class Index:
 
     # Looking
 
-    def filed(self, id: str) -> Filed | None:
+    def maybe_filed(self, id: str) -> Filed | None:
         return self._filed.get(id)
 
     def all(self) -> Iterator[Approval]:
@@ -77,10 +77,10 @@ class Index:
             self.lapsing.clear()
         return [id for id in self._dues if self._has_lapsed(self._filed[id])]
 
-    def held_by(self, principal: str) -> dict[str, int]:
+    def held_counts(self, principal: str) -> dict[str, int]:
         return self._pending.get(principal, {})
 
-    def taken_back_by(self, principal: str) -> list[float]:
+    def withdrawal_times(self, principal: str) -> list[float]:
         """When those lapse that it raised and withdrew: asking people in a circle is asking too often."""
         now = self._clock.now()
         left = [due for due in self._taken_back.get(principal, ()) if due > now]
@@ -119,7 +119,7 @@ class Index:
         if deadline is None:
             due = self._dues.pop(approval.id, None)
             if due is not None and approval.status is Status.WITHDRAWN:
-                self._taken_back[approval.requested_by] = [*self.taken_back_by(approval.requested_by), due]
+                self._taken_back[approval.requested_by] = [*self.withdrawal_times(approval.requested_by), due]
         else:
             self._dues[approval.id] = self._clock.now() + deadline - self._clock.wall()
             self.lapsing.set()
@@ -169,7 +169,7 @@ class Index:
     def forget_old(self) -> None:
         """What ended so long ago that the store has given it up, and the oldest where they are very many."""
         for principal in list(self._taken_back):
-            self.taken_back_by(principal)
+            self.withdrawal_times(principal)
         wall = self._clock.wall()
         while self._ended:
             filed = self._filed.get(self._ended[0])

@@ -64,16 +64,18 @@ class Drawer:
         return Filed(approval, entry.revision, entry.expires_at)
 
     async def create(self, approval: Approval) -> Filed:
-        return Filed(approval, await self._kv.create(BUCKET, approval.id, _written(approval), self._clock.wall()))
+        return Filed(
+            approval, await self._kv.create(BUCKET, approval.id, _encode_approval(approval), self._clock.wall())
+        )
 
     async def update(self, approval: Approval, revision: int) -> Filed:
         now = self._clock.wall()
         ttl_s = KEPT_S if approval.status in ENDS else None
-        revision = await self._kv.update(BUCKET, approval.id, _written(approval), revision, now, ttl_s=ttl_s)
+        revision = await self._kv.update(BUCKET, approval.id, _encode_approval(approval), revision, now, ttl_s=ttl_s)
         return Filed(approval, revision, None if ttl_s is None else now + ttl_s)
 
 
-def _written(approval: Approval) -> bytes:
+def _encode_approval(approval: Approval) -> bytes:
     return _encode(Sheet(approval=replace(approval, params=None), params=approval.params or _NULL))
 
 

@@ -96,9 +96,9 @@ class Definitions:
                 await self.settle(approval)
 
     async def close(self) -> None:
-        await self.caught_up()
+        await self.wait_until_processed()
 
-    async def caught_up(self) -> None:
+    async def wait_until_processed(self) -> None:
         """Until everything that was seen is remembered or asked about."""
         self._hurry.set()
         while self._workers:
@@ -197,7 +197,7 @@ class Definitions:
         for done, sight in enumerate(sights):
             if done % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
-            made[sight.tool] = _kept(sight.fingerprint, sight.digest, sight.definition())
+            made[sight.tool] = _decode_kept(sight.fingerprint, sight.digest, sight.definition())
         await self._write(segment, made, listed)
 
     async def _write(self, segment: str, made: dict[str, Kept], listed: Mapping[str, object] = {}) -> None:
@@ -211,7 +211,7 @@ class Definitions:
                 left_out = frozenset(new[room:])
                 made = {tool: one for tool, one in made.items() if tool not in left_out}
             kept = {**known, **made}
-            encoded = await asyncio.to_thread(_written, kept)
+            encoded = await asyncio.to_thread(_encode_kept, kept)
             await self._kv.put(BUCKET, segment, encoded, self._clock.wall())
             self._known[segment] = {tool: one.known for tool, one in kept.items()}
 
@@ -278,7 +278,7 @@ class Definitions:
         wanted = self._again.setdefault((segment, tool), asyncio.get_running_loop().create_future())
         try:
             await self._ruled.publish(segment)
-            await self.caught_up()
+            await self.wait_until_processed()
             return wanted.result() if wanted.done() else None
         finally:
             self._again.pop((segment, tool), None)
@@ -291,7 +291,7 @@ class Definitions:
         if decision is None:
             return approval
         try:
-            await self.rulings.put(_ruling(approval, decision))
+            await self.rulings.put(_decode_ruling(approval, decision))
             if decision.what is What.APPROVED and approval.target is not None and approval.params is not None:
                 await self._accept(approval.target, approval)
         except StoreError as refused:
@@ -311,15 +311,15 @@ class Definitions:
         definition = shown.get("after", shown.get("definition"))
         if definition is not None:
             # Its bytes may differ from these; the digest does not.
-            await self._write(segment, {approval.tool: _kept("", approval.digest, bytes(definition))})
+            await self._write(segment, {approval.tool: _decode_kept("", approval.digest, bytes(definition))})
 
 
-def _kept(fingerprint: str, digest: str, definition: bytes) -> Kept:
+def _decode_kept(fingerprint: str, digest: str, definition: bytes) -> Kept:
     text = definition.decode("utf-8", "replace") if len(definition) <= DEFINITION_BYTES_MAX else None
     return Kept(known=Known(fingerprint=fingerprint, digest=digest), definition=text)
 
 
-def _written(kept: Mapping[str, Kept]) -> bytes:
+def _encode_kept(kept: Mapping[str, Kept]) -> bytes:
     """Of a segment with very much to keep, the definitions that come last are known by their digests alone."""
     room = SEGMENT_BYTES_MAX
     fitting: dict[str, Kept] = {}
@@ -338,7 +338,7 @@ def _read(entry: Entry) -> dict[str, Kept]:
         return {}
 
 
-def _ruling(approval: Approval, decision: Decision) -> Ruling:
+def _decode_ruling(approval: Approval, decision: Decision) -> Ruling:
     said = decision.answer or ACCEPT if decision.what is What.APPROVED else "denied"
     return Ruling(
         tool=approval.tool,

@@ -123,20 +123,20 @@ def _encode_one(entry: Entry) -> bytes:
     before, after = _frame(int(at), who, via, method, tool, verdict, outcome)
     if reason is None:
         return f"{before}{digest}{after}{seconds * 1000:.3f}}}".encode()
-    return f'{before}{digest}{after}{seconds * 1000:.3f},"reason":{_quoted(reason)}}}'.encode()
+    return f'{before}{digest}{after}{seconds * 1000:.3f},"reason":{_quote(reason)}}}'.encode()
 
 
 @functools.lru_cache(maxsize=1024)
 def _frame(at: int, who: str, via: str, method: str, tool: str, verdict: str, outcome: str) -> tuple[str, str]:
     """What stands around the digest of the arguments: many calls of one second share it."""
     before = (
-        f'{{"at":"{rfc3339(at)}","who":{_quoted(who)},"via":"{via}","method":"{method}"'
-        f',"tool":{_quoted(tool)},"args_sha256":"'
+        f'{{"at":"{rfc3339(at)}","who":{_quote(who)},"via":"{via}","method":"{method}"'
+        f',"tool":{_quote(tool)},"args_sha256":"'
     )
     return before, f'","verdict":"{verdict}","outcome":"{outcome}","ms":'
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return _encode(text).decode()
 
 

@@ -29,7 +29,7 @@ from interlock.protocol.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TOOLS_L
 from interlock.protocol.mcp.uri_templates import Matcher
 from interlock.runtime.base.feed import Feed
 from interlock.runtime.calls.caller import ViewKey
-from interlock.runtime.catalog.incremental import Clashes, Part, Routes, ShownTools, difference, exchanged
+from interlock.runtime.catalog.incremental import Clashes, Part, Routes, ShownTools, difference, route_difference
 from interlock.runtime.catalog.routes import (
     NO_RULINGS,
     RESOURCE_SCHEME,
@@ -72,13 +72,13 @@ class View:
         self._parts: dict[str, Part] = {
             shelf.link.segment: self._part(shelf, known.get(shelf.link.segment)) for shelf in self._shelves
         }
-        self.tools, self.prompts = self._spelled_all(former)
+        self.tools, self.prompts = self._spell_all(former)
 
     def _part(self, shelf: Shelf, former: Part | None) -> Part:
         if former is not None and former.shown.is_of(shelf):
             return former
         shown = self._namespace.shown.of(shelf, self._form)
-        return Part(self._seen(shelf.tools), self._seen(shelf.prompts), shown)
+        return Part(self._visible_routes(shelf.tools), self._visible_routes(shelf.prompts), shown)
 
     @property
     def _form(self) -> str:
@@ -89,7 +89,7 @@ class View:
         """Its namespace is not the newest any more."""
         self._pages.clear()
 
-    def _seen(self, routes: tuple[Route, ...]) -> tuple[Route, ...]:
+    def _visible_routes(self, routes: tuple[Route, ...]) -> tuple[Route, ...]:
         key = self._key
         if self._namespace.clashing or key.tools != ("*",):
             return tuple(route for route in routes if self.may_see(route))
@@ -98,28 +98,28 @@ class View:
         scopes = SCOPES[: SCOPES.index(key.scope) + 1]
         return tuple(route for route in routes if route.scope in scopes)
 
-    def _spelled_all(self, former: "View | None") -> tuple[dict[bytes, Route], dict[bytes, Route]]:
+    def _spell_all(self, former: "View | None") -> tuple[dict[bytes, Route], dict[bytes, Route]]:
         parts = self._parts
         gone = [one for name, one in former._parts.items() if parts.get(name) is not one] if former is not None else []
         if former is None or len(gone) * 2 > len(parts):
             every = list(parts.values())
             return (
-                self._spelled([route for part in every for route in part.tools]),
-                self._spelled([route for part in every for route in part.prompts]),
+                self._spellings([route for part in every for route in part.tools]),
+                self._spellings([route for part in every for route in part.prompts]),
             )
         new = [one for name, one in parts.items() if former._parts.get(name) is not one]
         tools = [route for part in gone for route in part.tools], [route for part in new for route in part.tools]
         prompts = [route for part in gone for route in part.prompts], [route for part in new for route in part.prompts]
-        return self._respelled(former.tools, *tools), self._respelled(former.prompts, *prompts)
+        return self._respell(former.tools, *tools), self._respell(former.prompts, *prompts)
 
-    def _respelled(self, known: dict[bytes, Route], old: Routes, new: Routes) -> dict[bytes, Route]:
-        gone, come = exchanged(old, new)
+    def _respell(self, known: dict[bytes, Route], old: Routes, new: Routes) -> dict[bytes, Route]:
+        gone, come = route_difference(old, new)
         if not gone and not come:
             return known
         spelled = known.copy()
-        for name in self._spelled(gone):
+        for name in self._spellings(gone):
             del spelled[name]
-        spelled.update(self._spelled(come))
+        spelled.update(self._spellings(come))
         return spelled
 
     @cached_property
@@ -266,7 +266,7 @@ class View:
         tools = self._key.tools
         return tools == ("*",) or any(fnmatchcase(f"{segment}.*", pattern) for pattern in tools)
 
-    def _spelled(self, routes: Routes) -> dict[bytes, Route]:
+    def _spellings(self, routes: Routes) -> dict[bytes, Route]:
         """Every spelling a caller may use, as the JSON text it arrives in."""
         spelled: dict[bytes, Route] = {}
         if self._key.only is not None:
@@ -448,7 +448,7 @@ class Catalog:
             self._order.insert(place, f"{segment}.")
             self._sorted.insert(place, shelf)
         self._shelves[segment] = self._sorted[place] = shelf
-        self._replaced(old, shelf)
+        self._replace(old, shelf)
 
     def degrade(self, link: Link) -> None:
         """Its tools stay listed, as degraded, until it is stocked again or dropped (MCP-AX 13.2)."""
@@ -466,9 +466,9 @@ class Catalog:
             place = bisect_left(self._order, f"{link.segment}.")
             del self._order[place], self._sorted[place]
             self._shown.forget(link.segment)
-            self._replaced(shelf, None)
+            self._replace(shelf, None)
 
-    def _replaced(self, old: Shelf | None, new: Shelf | None) -> None:
+    def _replace(self, old: Shelf | None, new: Shelf | None) -> None:
         self._clashes.replace(old, new)
         former, root, clashing = self.namespace, self._plan.ax.root_segment, self._clashes.withheld
         self.namespace = Namespace(former.version + 1, tuple(self._sorted), root, clashing, self._shown, former)

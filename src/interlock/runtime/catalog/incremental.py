@@ -83,7 +83,7 @@ class Clashes:
 
     def replace(self, old: Shelf | None, new: Shelf | None) -> None:
         """`withheld` is another object where it changed."""
-        gone, come = exchanged(_routes(old), _routes(new))
+        gone, come = route_difference(_routes(old), _routes(new))
         aliases, names = set(), set()
         for routes, step in ((gone, -1), (come, 1)):
             for route in routes:
@@ -151,7 +151,7 @@ def _same_place(one: Place, other: Place) -> bool:
     return one.shown == other.shown and one.item == other.item
 
 
-def exchanged(old: Routes, new: Routes) -> tuple[Routes, Routes]:
+def route_difference(old: Routes, new: Routes) -> tuple[Routes, Routes]:
     """Those that are only in the one, and those that are only in the other."""
     if not old or not new:
         return old, new

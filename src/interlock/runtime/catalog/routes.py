@@ -216,9 +216,9 @@ async def make_shelf(
         if not old.stale and old.digests == digests and old.offer == offer and old.least_latency is least:
             return msgspec.structs.replace(old, degraded=False) if old.degraded else old
     known: dict[str, Route] = {}
-    if old is not None and _made_alike(old, offer, least, digests["tasks"]):
+    if old is not None and _is_made_alike(old, offer, least, digests["tasks"]):
         known = {route.original: route for route in old.tools}
-    unchanged, others = _unchanged(offer, listing.tools, known)
+    unchanged, others = _split_unchanged(offer, listing.tools, known)
     named = settle_names(offer, others), settle_names(offer, listing.prompts)
     invalid = [name for one in named for name in one.invalid]
     if invalid:
@@ -248,12 +248,12 @@ async def make_shelf(
     )
 
 
-def _made_alike(old: Shelf, offer: Offer, least: LatencyClass, tasks: bytes) -> bool:
+def _is_made_alike(old: Shelf, offer: Offer, least: LatencyClass, tasks: bytes) -> bool:
     """Whether the same item would become the same route again."""
     return not old.stale and old.offer == offer and old.least_latency is least and old.digests.get("tasks") == tasks
 
 
-def _unchanged(offer: Offer, items: Items, known: dict[str, Route]) -> tuple[list[Route], Items]:
+def _split_unchanged(offer: Offer, items: Items, known: dict[str, Route]) -> tuple[list[Route], Items]:
     """The tools of an aggregator that are listed as before, and the rest. A leaf's names depend on one another."""
     if not known or not offer.is_aggregator or len(dict(items.items)) < len(items.items):
         return [], items
@@ -358,7 +358,7 @@ class _Stock:
                     original=original,
                     wire_name=Raw(encode_value(original)),
                     head=modern_head(PROMPTS_GET) + b"mcp-name: %b\r\n" % encode_header(original),
-                    item=_cleaned(item, meta, read_below(meta, self._offer)),
+                    item=_without_ax_keys(item, meta, read_below(meta, self._offer)),
                     segments=segments,
                     below=below,
                     onward=self._onward(below, local),
@@ -426,7 +426,7 @@ class _Stock:
             original=original,
             wire_name=Raw(encode_value(original)),
             head=modern_head(TOOLS_CALL) + b"mcp-name: %b\r\n" % encode_header(original),
-            item=_cleaned(item, meta, told),
+            item=_without_ax_keys(item, meta, told),
             source=item,
             segments=segments,
             below=below,
@@ -453,7 +453,7 @@ class _Stock:
 
     def _is_open(self, original: str, told: Below, annotations: object, rule: ToolRule | None) -> bool:
         """An aggregator has said it of every tool it lists, in its own name where the tool's server was silent."""
-        if self._offer.is_aggregator or told.flagged or self._reclassified(original, rule):
+        if self._offer.is_aggregator or told.flagged or self._reclassify(original, rule):
             return False
         return not says_its_effect(as_declared(told.capability, {}), annotations)
 
@@ -514,7 +514,7 @@ class _Stock:
             read=read,
             capability=capability,
             irreversible=safety(capability) is not None
-            or (told.flagged and (self._offer.is_aggregator or not self._reclassified(original, rule))),
+            or (told.flagged and (self._offer.is_aggregator or not self._reclassify(original, rule))),
             # What an unproved registrant says itself is not left alone: its hints are ours.
             hints=hints(capability, annotations if self._offer.proved else None),
             price=self._price(capability, rule),
@@ -560,7 +560,7 @@ class _Stock:
             units = getattr(self._plan.budget.units, capability.cost_class.value)
         return Price(mutable=capability.mutable, units=units, limits=None if rule is None else rule.budget)
 
-    def _reclassified(self, original: str, rule: ToolRule | None) -> bool:
+    def _reclassify(self, original: str, rule: ToolRule | None) -> bool:
         return original in self._link.classes or (
             rule is not None and not rule.capability.keys().isdisjoint(("mutable", "reversible"))
         )
@@ -601,7 +601,7 @@ def _meta(item: Item) -> dict[str, Raw]:
     return (decode_object(item["_meta"]) if "_meta" in item else None) or {}
 
 
-def _cleaned(item: Item, meta: dict[str, Raw], told: Below) -> Item:
+def _without_ax_keys(item: Item, meta: dict[str, Raw], told: Below) -> Item:
     """The item without the MCP-AX keys its server wrote: what holds of them is written by us."""
     return item if len(told.rest) == len(meta) else {**item, "_meta": Raw(encode_value(told.rest))}
 

@@ -142,7 +142,7 @@ class Authority:
             )
         wanted = client_metadata(redirect_uri, name, method, native=is_loopback_url(redirect_uri))
         try:
-            answered = await (await self._fetching(server.registration_endpoint)).exchange(
+            answered = await (await self._fetcher_for(server.registration_endpoint)).exchange(
                 server.registration_endpoint, _JSON, msgspec.json.encode(wanted)
             )
             if answered.status not in (200, 201):
@@ -159,7 +159,7 @@ class Authority:
     ) -> Token:
         headers, body = token_request(form, client, assertion)
         try:
-            answered = await (await self._fetching(server.token_endpoint)).exchange(
+            answered = await (await self._fetcher_for(server.token_endpoint)).exchange(
                 server.token_endpoint, headers, body
             )
         except FetchFailed as error:
@@ -174,9 +174,9 @@ class Authority:
         raise TokenRefused(error_code_untrusted(answered.body) or f"HTTP {answered.status}")
 
     async def _get(self, url: str) -> bytes:
-        return await (await self._fetching(url)).get(url)
+        return await (await self._fetcher_for(url)).get(url)
 
-    async def _fetching(self, url: str) -> Fetcher:
+    async def _fetcher_for(self, url: str) -> Fetcher:
         """For this URL. Raises Unobtainable."""
         host = urlsplit(url).hostname or ""
         if self._egress is not None and permits(host, self._egress) is None:

@@ -56,7 +56,7 @@ class Clients:
     async def find(self, segment: str, plan: OAuthPlan, server: AuthorizationServer, authority: Authority) -> Client:
         """Raises Unobtainable, StoreError."""
         if plan.client_id is not None:
-            return await self._configured(segment, plan, plan.client_id, server)
+            return await self._configured_client(segment, plan, plan.client_id, server)
         if server.client_id_metadata_document_supported and self._identity.document is not None:
             return Client(issuer=server.issuer, client_id=self._identity.document)
         redirect_uri = self.redirect_uri()
@@ -79,7 +79,9 @@ class Clients:
             raise TokenRefused("the client it was given to is no longer registered")
         return client
 
-    async def _configured(self, segment: str, plan: OAuthPlan, client_id: str, server: AuthorizationServer) -> Client:
+    async def _configured_client(
+        self, segment: str, plan: OAuthPlan, client_id: str, server: AuthorizationServer
+    ) -> Client:
         if plan.issuer is None:
             bound = await self._records.bound_issuer(segment, client_id, server.issuer)
             if bound != server.issuer:

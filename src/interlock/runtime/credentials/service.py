@@ -22,7 +22,7 @@ from interlock.runtime.credentials.token_store import Records
 from interlock.store.sqlite.secrets import KINDS, Kind, Secrets
 
 
-def named_by(plan: ServerPlan) -> frozenset[str]:
+def referenced_secrets(plan: ServerPlan) -> frozenset[str]:
     """The secrets that a server's configuration names."""
     match plan.reach:
         case Spawn():

@@ -144,7 +144,7 @@ class Holder:
             try:
                 if status == 403:
                     return await self._forbidden(challenge)
-                return await self._unauthorised(challenge)
+                return await self._deny(challenge)
             except NoOAuth as error:
                 reason = f"it refuses our credential (HTTP {status}), and {error}; {self._look_at_headers()}"
                 return Denied(reason=reason, retry_s=DENIED_RETRY_S)
@@ -153,7 +153,7 @@ class Holder:
             except StoreError as error:
                 return Denied(reason=str(error), retry_s=DENIED_RETRY_S)
 
-    async def _unauthorised(self, challenge: Challenge) -> Denied | None:
+    async def _deny(self, challenge: Challenge) -> Denied | None:
         before, self._challenge = self._grant, challenge
         found = await self._authority.find(challenge, prefer=before.issuer if before is not None else None)
         self._found = found

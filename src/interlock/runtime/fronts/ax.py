@@ -161,7 +161,7 @@ class AxDoor:
         if b"access_token=" in scope["query_string"]:
             return _UNAUTHORISED
         local, tls = self._whence(scope, head)
-        shown = self._shown(scope, head)
+        shown = self._certificate_facts(scope, head)
         rules = self._plan.access
         if head.credential is None:
             if local and self._plan.auth.anonymous != "never":
@@ -191,7 +191,7 @@ class AxDoor:
             return False
         return self._certificates.stands(shown)
 
-    def _shown(self, scope: Scope, head: Head) -> Shown | Fault | None:
+    def _certificate_facts(self, scope: Scope, head: Head) -> Shown | Fault | None:
         """What its client certificate says. A proxy's own certificate is not that of whom it passes on, and a header
         counts only when a trusted proxy wrote it."""
         if self._certificates is None:

@@ -66,10 +66,10 @@ class Head:
         self.credential = self.headers.get(b"authorization")
         self.passport: Any = None  # what the door concluded from it
         self.caller: Any = None  # the modern caller behind it, while its credential stands for the same principal
-        self.doubled_routing = self._doubled_routing()
+        self.doubled_routing = self._duplicate_routing_header()
         self.routing = plain_routing(self.headers, self.doubled_routing)
 
-    def _doubled_routing(self) -> bytes | None:
+    def _duplicate_routing_header(self) -> bytes | None:
         if len(self.headers) == len(self.raw_headers):
             return None
         mirrored = frozenset(name for name in self.headers if name.startswith(PARAM_PREFIX))

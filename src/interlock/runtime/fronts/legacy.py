@@ -224,9 +224,9 @@ class LegacyDesk:
         elif isinstance(found, list):
             self._answer(message_id, sink, resource_not_found(uri, found, Era.LEGACY))
         else:
-            self._tasks.begin(self._subscribed(session, message_id, found, uri, sink))
+            self._tasks.begin(self._on_subscribed(session, message_id, found, uri, sink))
 
-    async def _subscribed(
+    async def _on_subscribed(
         self, session: Session, message_id: bytes, found: tuple[Link, str], asked: str, sink: Sink
     ) -> None:
         refusal = await self._audience.watch(session, found[0], found[1], asked)

@@ -76,7 +76,7 @@ def _forwarded_for(said: str) -> list[str]:
             if pair[1].lower() == "for":
                 if chain[-1]:
                     return [""]
-                chain[-1] = _unquoted(pair[2])
+                chain[-1] = _unquote(pair[2])
         if at < len(said):
             if said[at] == ",":
                 chain.append("")
@@ -86,5 +86,5 @@ def _forwarded_for(said: str) -> list[str]:
     return chain
 
 
-def _unquoted(value: str) -> str:
+def _unquote(value: str) -> str:
     return re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value

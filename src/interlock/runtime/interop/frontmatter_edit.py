@@ -14,7 +14,7 @@ def with_fields(text: str, data: Mapping[str, Any], changed: Sequence[str]) -> s
     """`data`: what the frontmatter is to say; `changed`: pointers to what it does not say yet. Where the editor would
     say something else, the frontmatter is written afresh: its comments are lost, its meaning is not."""
     head, body = _cut(text)
-    edited = _edited(head, data, changed)
+    edited = _edit(head, data, changed)
     if edited is not None:
         whole = f"{FENCE}\n{edited}{FENCE}\n{body}"
         front = read_frontmatter(whole.encode(), "").value
@@ -40,7 +40,7 @@ def _cut(text: str) -> tuple[str, str]:
     return "".join(lines[1:end]), "".join(lines[end + 1 :])
 
 
-def _edited(head: str, data: Mapping[str, Any], changed: Sequence[str]) -> str | None:
+def _edit(head: str, data: Mapping[str, Any], changed: Sequence[str]) -> str | None:
     from ruamel.yaml import YAML
 
     yaml = YAML(typ="rt", pure=True)

@@ -76,7 +76,7 @@ class Importing(msgspec.Struct, frozen=True, kw_only=True):
     own_addresses: Collection[str] = ()
 
 
-def sourced(files: Sequence[SourceFile], machine: Machine) -> list[Sourced]:
+def collect_sources(files: Sequence[SourceFile], machine: Machine) -> list[Sourced]:
     project = machine.project
     found = []
     for file in files:
@@ -205,7 +205,7 @@ class _Work:
             sources=self._planned.told,
             status=self.status,
             draft=self.draft,
-            command=started(draft.data["server"]),
+            command=start_command(draft.data["server"]),
             files=tuple(str(path.relative_to(workspace)) for path, _ in self.files),
             changed=self.changed,
             conflicts=self.conflicts,
@@ -228,7 +228,7 @@ def _secrets(planned: Planned, keep: Keep | None) -> tuple[SecretReport, ...]:
     return tuple(found)
 
 
-def started(server: Mapping[str, Any]) -> tuple[str, ...]:
+def start_command(server: Mapping[str, Any]) -> tuple[str, ...]:
     """What a start would run, or the address it would dial, with placeholders where secrets go."""
     match server["kind"]:
         case "remote":

@@ -38,7 +38,7 @@ def read_file(path: Path, client: Client | None, *, system: System, packages: Pa
     if client is None and path.name == DRIVER_FILE:
         return _read(source, "driver", "a driver", read_driver_entry(data))
     if client is None:
-        described = _described(source, data)
+        described = _describe(source, data)
         if isinstance(described, SourceFile):
             return described
         client = described
@@ -56,7 +56,7 @@ def _bundle(source: SourceFile, system: System, packages: Path) -> SourceFile:
     return msgspec.structs.replace(found, bundle=bundle)
 
 
-def _described(source: SourceFile, data: bytes) -> SourceFile | Client:
+def _describe(source: SourceFile, data: bytes) -> SourceFile | Client:
     form = _FORMS.get(source.path.suffix.lower(), "json")
     try:
         content = read_data(data, form)

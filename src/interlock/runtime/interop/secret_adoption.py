@@ -53,7 +53,7 @@ def adopt(plan: Plan, wanted: str, keep: Keep) -> Adoption:
         raise NotAdopted(f"{folder / DRIVER_FILE} cannot be read", "interlock check shows what is wrong with it")
     inventory_path = folder / SECRETS_FILE
     inventory = _read(inventory_path) if inventory_path.exists() else ""
-    found = extract_secrets(front.data, front.data["id"], _taken(inventory))
+    found = extract_secrets(front.data, front.data["id"], _taken_names(inventory))
     for each in found.secrets:
         if keep(each.slug, each.value or "") == "differs":
             raise NotAdopted(
@@ -87,7 +87,7 @@ def _folder(plan: Plan, wanted: str) -> Path:
     raise NotAdopted(f"there is no driver {wanted}", "interlock drivers list shows them")
 
 
-def _taken(inventory: str) -> list[str]:
+def _taken_names(inventory: str) -> list[str]:
     """Names that mean a secret of the inventory."""
     front = read_frontmatter(inventory.encode(), "").value if inventory else None
     entries = front.data.get("secrets") if front is not None else None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from interlock.operator_api.secrets import RemovedSecret, Secret, Secrets, StoredSecret
 from interlock.runtime.base.operator_errors import NotFound, Refused
-from interlock.runtime.credentials.service import BadSecretName, GrantDesk, named_by
+from interlock.runtime.credentials.service import BadSecretName, GrantDesk, referenced_secrets
 from interlock.runtime.drivers.registry.service import Drivers
 from interlock.runtime.links.per_user import UserLinks
 from interlock.runtime.links.server_link import ServerLink
@@ -69,7 +69,7 @@ class SecretOperations:
         users = [
             keeper
             for keeper in configured
-            if isinstance(keeper.link, ServerLink) and slug in named_by(keeper.link.plan)
+            if isinstance(keeper.link, ServerLink) and slug in referenced_secrets(keeper.link.plan)
         ]
         for keeper in users:
             await keeper.restart()

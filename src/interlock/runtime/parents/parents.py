@@ -219,7 +219,7 @@ class Parents(Uplink):
 
     # For the operator
 
-    def _received(self, standing: Standing) -> dict[str, Spent] | None:
+    def _receive(self, standing: Standing) -> dict[str, Spent] | None:
         return self._budgets.shown_received(self._tree) if standing.state == "registered" else None
 
     def status(self) -> list[Parent]:
@@ -237,7 +237,7 @@ class Parents(Uplink):
                 not_listed=standing.not_listed,
                 reason=standing.reason,
                 next_step=standing.next_step,
-                budget=self._received(standing),
+                budget=self._receive(standing),
             )
             for plan, standing in zip(self.plans, self.standings, strict=True)
         ]

@@ -58,12 +58,12 @@ class Bubblewrap:
             words += ("--setenv", name, value)
         at_root = [mount for mount in mounts if mount.path == ROOT]
         for mount in at_root:
-            words += _mounting(mount, nothing)
+            words += _mount_options(mount, nothing)
         words += _special(nothing)
         holding = {parent for mount in mounts for parent in mount.path.parents}  # folders that others are shown in
         for mount in mounts:
             if mount.path != ROOT:
-                words += _mounting(mount, None if mount.path in holding else nothing)
+                words += _mount_options(mount, None if mount.path in holding else nothing)
         if make_cwd:
             words += ("--dir", str(cwd))
         hollow = [mount.path for mount in mounts if mount.kind is Kind.HIDDEN and mount.path in holding]
@@ -80,11 +80,11 @@ def _special(nothing: Path) -> Iterator[str]:
             yield from ("--ro-bind", str(_PROC / name), str(_PROC / name))
     for name in _KERNEL_HIDDEN:
         if (_PROC / name).exists():
-            yield from _mounting(Mount(Kind.HIDDEN, _PROC / name, _PROC / name), nothing)
+            yield from _mount_options(Mount(Kind.HIDDEN, _PROC / name, _PROC / name), nothing)
     yield from ("--size", str(TEMPORARY_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev")  # noqa: S108
 
 
-def _mounting(mount: Mount, nothing: Path | None) -> tuple[str, ...]:
+def _mount_options(mount: Mount, nothing: Path | None) -> tuple[str, ...]:
     """`nothing` is shown in place of what is hidden; None: a folder is made there, for what lies in it."""
     path, source = str(mount.path), str(mount.source)
     match mount.kind:
@@ -113,13 +113,13 @@ def bubblewrap() -> Bubblewrap:
         raise _unavailable("bubblewrap is not installed; install it (Debian, Ubuntu, Fedora, Arch: package bubblewrap)")
     refusal = ""
     for base in ((*_APART, _NO_NAMESPACES_INSIDE), _APART):
-        refusal = _tried(program, base)
+        refusal = _try_tool(program, base)
         if not refusal:
             return Bubblewrap(program, base)
     raise _unavailable(f"bubblewrap does not work here ({refusal}); allow unprivileged user namespaces on this machine")
 
 
-def _tried(program: str, base: tuple[str, ...]) -> str:
+def _try_tool(program: str, base: tuple[str, ...]) -> str:
     """Empty when it works, else its words."""
     trial = (program, *base, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--", "/bin/sh", "-c", ":")
     try:

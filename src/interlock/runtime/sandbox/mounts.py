@@ -126,7 +126,7 @@ class View:
         for kind, path in sorted(wanted, key=lambda each: len(each[1].parts)):
             if any(path.is_relative_to(each) for each in writable):
                 continue  # it has that already, and may have put a link there that leads anywhere
-            real = self._granted(kind, path)
+            real = self._granted_path(kind, path)
             if real is None or any(real.is_relative_to(each) for each in denied):
                 continue
             if kind is Kind.WRITE:
@@ -158,7 +158,7 @@ class View:
                 self._put(Kind.WRITE, between)
         self._put(kind, path)
 
-    def _granted(self, kind: Kind, path: Path) -> Path | None:
+    def _granted_path(self, kind: Kind, path: Path) -> Path | None:
         real = Path(os.path.realpath(path))
         if not real.exists():
             if kind is Kind.READ:
@@ -214,7 +214,7 @@ class View:
         return mount is not None and mount.shows
 
 
-def implied_by(arguments: Iterable[str], protected: Protected) -> Iterator[Path]:
+def implied_paths(arguments: Iterable[str], protected: Protected) -> Iterator[Path]:
     """Existing absolute paths that stand alone (AIP-security-5)."""
     for argument in arguments:
         path = Path(argument)

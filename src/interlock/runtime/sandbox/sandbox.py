@@ -29,7 +29,7 @@ from interlock.runtime.base.recorder import Entry
 from interlock.runtime.sandbox.bubblewrap import bubblewrap
 from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.runtime.sandbox.limits import Limits, descendants
-from interlock.runtime.sandbox.mounts import View, implied_by, out_of_sight
+from interlock.runtime.sandbox.mounts import View, implied_paths, out_of_sight
 from interlock.runtime.sandbox.program_files import Needs, needs_of, package_of
 from interlock.runtime.sandbox.protected_paths import Protected
 from interlock.runtime.sandbox.seccomp import seccomp_filter
@@ -115,7 +115,7 @@ class Sandboxes:
         tool = bubblewrap()
         home = plan.home.absolute()
         _prepare_home(home, empty=alone)
-        nothing = self._shown()
+        nothing = self._placeholder_path()
         env = _environment(plan, command.env, home)
         start = Path(program(command.argv, env, command.cwd))
         start = start if start.is_absolute() else command.cwd / start
@@ -123,9 +123,9 @@ class Sandboxes:
         package = package_of(arguments, command.cwd, self._workspace, self._packages, self._protected)
         view = View(self._protected)
         view.system(plan.programs, any_program=plan.any_program)
-        implied = [each for each in implied_by(arguments, self._protected) if not _is_in(each, package)]
+        implied = [each for each in implied_paths(arguments, self._protected) if not _is_in(each, package)]
         view.declare(plan, implied if plan.from_arguments else ())
-        for each in (start, *self._named(plan, env["PATH"])):
+        for each in (start, *self._named_paths(plan, env["PATH"])):
             view.needed(needs_of(each, env["PATH"], self._protected))
         view.needed(package)
         view.own(_real(home))
@@ -140,7 +140,7 @@ class Sandboxes:
             unseen=tuple(out_of_sight(arguments, view)),
         )
 
-    def _shown(self) -> Path:
+    def _placeholder_path(self) -> Path:
         """What every sandbox is shown in place of something else: an empty folder, and beside it files of /etc."""
         nothing = self._protected.state / "homes" / ".shown" / "nothing"
         nothing.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -152,7 +152,7 @@ class Sandboxes:
                 path.write_text(text, encoding="utf-8")
         return nothing
 
-    def _named(self, plan: SandboxPlan, search: str) -> list[Path]:
+    def _named_paths(self, plan: SandboxPlan, search: str) -> list[Path]:
         found = []
         for name in plan.programs:
             path = shutil.which(name, path=search)

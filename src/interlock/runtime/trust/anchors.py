@@ -90,7 +90,7 @@ class Anchors:
         verdict = judge(self.known())
         if not _is_unknown_key(verdict) or not rings:
             return verdict
-        away = Unavailable in await asyncio.gather(*(_outcome(ring.searched()) for ring in rings)) or away
+        away = Unavailable in await asyncio.gather(*(_outcome(ring.search()) for ring in rings)) or away
         verdict = judge(self.known())
         if _is_unknown_key(verdict) and away:
             return Fault(UNAVAILABLE, "unavailable", {"reason": "anchor_keys"})

@@ -55,7 +55,7 @@ class Certificates:
             certificate = x509.load_der_x509_certificate(der)
         except ValueError:
             return _MALFORMED
-        return self._shown(certificate)
+        return self._certificate_facts(certificate)
 
     def of_header(self, headers: Sequence[tuple[bytes, bytes]]) -> Shown | Fault | None:
         """The same for one that a trusted proxy passed on. None: it passed none on."""
@@ -66,7 +66,7 @@ class Certificates:
         try:
             if len(given) > 1:
                 raise ValueError("two certificates")
-            leaf = _passed_on(given[0])
+            leaf = _forwarded_certificate(given[0])
             above = [_binary(item) for item in chain.split(b",")] if chain.strip() else []
         except (ValueError, binascii.Error):
             return _MALFORMED
@@ -77,13 +77,13 @@ class Certificates:
             policy.build_client_verifier().verify(leaf, above)
         except (VerificationError, ValueError, UnsupportedAlgorithm):
             return _UNTRUSTED
-        return self._shown(leaf)
+        return self._certificate_facts(leaf)
 
     def stands(self, shown: Shown) -> bool:
         """Whether a link that began with this certificate may go on. Not being able to tell is no reason to cut it."""
-        return self._clock.wall() < shown.expires_at and self._revoked(shown) is not _REVOKED
+        return self._clock.wall() < shown.expires_at and self._revocation_fault(shown) is not _REVOKED
 
-    def _shown(self, certificate: x509.Certificate) -> Shown | Fault:
+    def _certificate_facts(self, certificate: x509.Certificate) -> Shown | Fault:
         try:
             said = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
             names = tuple(said.get_values_for_type(x509.DNSName))
@@ -97,9 +97,9 @@ class Certificates:
             serial=certificate.serial_number,
             expires_at=certificate.not_valid_after_utc.timestamp(),
         )
-        return self._revoked(shown) or shown
+        return self._revocation_fault(shown) or shown
 
-    def _revoked(self, shown: Shown) -> Fault | None:
+    def _revocation_fault(self, shown: Shown) -> Fault | None:
         if self._crl is None:
             return None
         try:
@@ -131,14 +131,14 @@ class Certificates:
             if looks == self._read_as:
                 return
             self._read_as, self._lists = None, ()
-            self._lists = tuple(self._vouched(one, crl) for one in _lists(_text(crl), crl))
+            self._lists = tuple(self._verify_crl(one, crl) for one in _lists(_text(crl), crl))
         except OSError as error:
             self._read_as = None
             raise CertificatesInvalid(f"{crl} (node.crl) cannot be read: {error.strerror or error}") from None
         self._read_as = looks
 
-    def _vouched(self, one: x509.CertificateRevocationList, crl: Path) -> x509.CertificateRevocationList:
-        if any(authority.subject == one.issuer and _signed_by(one, authority) for authority in self._authorities):
+    def _verify_crl(self, one: x509.CertificateRevocationList, crl: Path) -> x509.CertificateRevocationList:
+        if any(authority.subject == one.issuer and _is_signed_by(one, authority) for authority in self._authorities):
             return one
         raise CertificatesInvalid(f"{crl} (node.crl) holds a list that no CA of node.client_ca has signed")
 
@@ -157,7 +157,7 @@ _UNKNOWN: Final = unverified_fault(
 )
 
 
-def _signed_by(one: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
+def _is_signed_by(one: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
     try:
         return one.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
     except (TypeError, UnsupportedAlgorithm):  # a kind of key that signs no lists
@@ -201,7 +201,7 @@ def _text(path: Path) -> bytes:
     return text
 
 
-def _passed_on(value: bytes) -> x509.Certificate:
+def _forwarded_certificate(value: bytes) -> x509.Certificate:
     if len(value) > CERTIFICATE_BYTES_MAX:
         raise ValueError("too large")
     if value.startswith(_ESCAPED_PEM):

@@ -52,7 +52,7 @@ class KeyRing:
         found = select(await self.fresh(), token.alg, token.kid)
         if found != _UNKNOWN:
             return found
-        return select(await self.searched(), token.alg, token.kid)
+        return select(await self.search(), token.alg, token.kid)
 
     @property
     def known(self) -> tuple[Jwk, ...]:
@@ -67,7 +67,7 @@ class KeyRing:
             raise Unavailable
         return self._keys
 
-    async def searched(self) -> tuple[Jwk, ...]:
+    async def search(self) -> tuple[Jwk, ...]:
         """The set for a key that was not in it: fetched anew, unless that was done a short while ago. Raises
         Unavailable."""
         if self._clock.now() >= self._next_search:

@@ -147,7 +147,7 @@ class PasskeyService:
             return made
         done = self._invitations[ticket] = msgspec.structs.replace(invitation, made=made.key)
         try:
-            await self._recorder.append_now(_made_line(done, made.key, self._clock.wall()))
+            await self._recorder.append_now(_creation_line(done, made.key, self._clock.wall()))
         except StoreError:
             self._invitations[ticket] = invitation
             raise
@@ -166,7 +166,7 @@ def invitation_view(invitation: Invitation) -> InvitationView:
     )
 
 
-def _made_line(invitation: Invitation, key: Jwk, now: float) -> bytes:
+def _creation_line(invitation: Invitation, key: Jwk, now: float) -> bytes:
     """What the audit log is told of a passkey that was made; believed is it only once it is configured."""
     return msgspec.json.encode(
         {

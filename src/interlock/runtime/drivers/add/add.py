@@ -26,7 +26,7 @@ from interlock.protocol.interop.convert.inventory_text import PENDING
 from interlock.runtime.drivers.add.advice import advice
 from interlock.runtime.drivers.add.trial import Bench, Say, Stood
 from interlock.runtime.drivers.interfaces import DriverState
-from interlock.runtime.drivers.provider.server_plan import compiled
+from interlock.runtime.drivers.provider.server_plan import compile_server_plan
 from interlock.runtime.drivers.workspace.declaration import Declared
 from interlock.runtime.drivers.workspace.host_facts import this_machine
 from interlock.runtime.drivers.workspace.scan import DRAFT_FILE, DRIVERS, Found, Root, look, mark_of
@@ -73,7 +73,7 @@ async def survey(bench: Bench, data: Mapping[str, Any], files: Mapping[str, str]
         DRIVER_FILE: frontmatter_text({**data, "implements": [PENDING]}),
         f"{PENDING['tool']}/{TOOL_FILE}": _PENDING_CONTRACT,
     }
-    with _staged(bench.plan, str(data["id"]), texts) as folder:
+    with _staging_folder(bench.plan, str(data["id"]), texts) as folder:
         declared = await declared_in(bench, folder)
         if declared.driver is None or declared.state is not None:
             raise _unusable(declared)
@@ -87,14 +87,14 @@ async def survey(bench: Bench, data: Mapping[str, Any], files: Mapping[str, str]
 async def add(bench: Bench, identifier: str, files: Mapping[str, str], say: Say, *, replaces: bool = False) -> Added:
     """`files`: all of the driver's own, by path in its folder. Raises NotAdded, OSError."""
     target = bench.plan.workspace / DRIVERS / identifier
-    written = _differing(target, files)
+    written = _differing_files(target, files)
     if written and (target / DRIVER_FILE).exists() and not replaces:
         raise NotAdded(
             "exists",
             f"{target} is there, and says something else ({', '.join(written)})",
             "add --replace writes it anew, --as ID makes another",
         )
-    with _staged(bench.plan, identifier, files, over=target) as folder:
+    with _staging_folder(bench.plan, identifier, files, over=target) as folder:
         declared = await declared_in(bench, folder)
         if declared.driver is None or declared.state is not None:
             raise _unusable(declared)
@@ -165,7 +165,7 @@ def sandbox_of(plan: Plan, declared: Declared, stood: Stood) -> dict[str, Any]:
         return {"kind": "none", "reason": "it runs elsewhere"}
     if plan.drivers.sandbox.get(driver.id) == "off":
         return {"kind": "off", "reason": "drivers.sandbox turns it off"}
-    reach = compiled(driver, installed, folder=declared.folder, data=plan.data).reach
+    reach = compile_server_plan(driver, installed, folder=declared.folder, data=plan.data).reach
     sandbox = reach.sandbox if isinstance(reach, Spawn) else None
     if sandbox is None:
         return {"kind": "container", "egress": list(driver.network.egress) if driver.network is not None else []}
@@ -188,7 +188,7 @@ def _open(sandbox: SandboxPlan, command: Sequence[str]) -> dict[str, Any]:
 
 
 @contextmanager
-def _staged(plan: Plan, identifier: str, files: Mapping[str, str], over: Path | None = None) -> Iterator[Path]:
+def _staging_folder(plan: Plan, identifier: str, files: Mapping[str, str], over: Path | None = None) -> Iterator[Path]:
     """`over`: the folder whose further files stay as they are. Raises NotAdded."""
     try:
         beside = Path(tempfile.mkdtemp(dir=plan.workspace, prefix=".adding-"))
@@ -210,7 +210,7 @@ def _staged(plan: Plan, identifier: str, files: Mapping[str, str], over: Path | 
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def _differing(target: Path, files: Mapping[str, str]) -> list[str]:
+def _differing_files(target: Path, files: Mapping[str, str]) -> list[str]:
     def is_there(name: str) -> bool:
         try:
             return (target / name).read_bytes() == files[name].encode()

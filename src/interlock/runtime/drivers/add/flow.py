@@ -63,7 +63,7 @@ async def wrap(bench: Bench, wanted: Wanted, agree: Agree, say: Say) -> Wrapped:
     if not stood.tools:
         raise NotAdded("no_tools", "the server has no tools", "there is nothing to make contracts of")
     known = known_contracts(bench.plan, wanted.id)
-    tools = _chosen(wanted, stood.tools)
+    tools = _choose_contracts(wanted, stood.tools)
     proposed = propose(stood.tools, wanted.id, wanted=tools, known=known, classes=wanted.classes)
     problems = [each for each in proposed if isinstance(each, Problem)]
     if problems:
@@ -81,7 +81,7 @@ async def wrap(bench: Bench, wanted: Wanted, agree: Agree, say: Say) -> Wrapped:
     return Wrapped(added=added, composed=composed, proposals=proposals)
 
 
-def _chosen(wanted: Wanted, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, str | None] | None:
+def _choose_contracts(wanted: Wanted, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, str | None] | None:
     if wanted.tools is not None or not wanted.hints:
         return wanted.tools
     only, without = wanted.hints.get("only_tools"), wanted.hints.get("without_tools", ())

@@ -151,7 +151,7 @@ class Bench:
                 code=provider.code,
                 reason=provider.reason,
                 problems=provider.problems,
-                tools=_decoded(provider.listing.tools.raws) if provider.listing is not None else (),
+                tools=_decode_items(provider.listing.tools.raws) if provider.listing is not None else (),
                 facts=keeper.link.facts if keeper is not None else None,
                 transport=keeper.link.transport if keeper is not None else "",
                 installed=provider.installed,
@@ -188,5 +188,5 @@ def _words(keeper: Keeper) -> tuple[str, ...]:
     return words_of([line.text for line in keeper.stderr.tail(8 * LAST_WORDS)])[-LAST_WORDS:]
 
 
-def _decoded(raws: tuple[bytes, ...]) -> tuple[dict[str, Any], ...]:
+def _decode_items(raws: tuple[bytes, ...]) -> tuple[dict[str, Any], ...]:
     return tuple(item for raw in raws if isinstance(item := decode_value(raw), dict))

@@ -153,7 +153,7 @@ def free_port() -> int:
         return port
 
 
-def composed(
+def container_command(
     program: str,
     driver: Driver,
     image: str,

@@ -30,7 +30,7 @@ from interlock.packages.references import PackageUnavailable, normalised_name
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.protocol.drivers.model import Binary, Docker, Driver, Install, Npm, Pypi, Remote
 from interlock.runtime.drivers.install.commands import Caged
-from interlock.runtime.drivers.install.containers import ContainerRefused, composed, free_port
+from interlock.runtime.drivers.install.containers import ContainerRefused, container_command, free_port
 from interlock.runtime.drivers.install.methods import Brought, MethodFailed, Methods
 from interlock.runtime.drivers.install.outcome import INSTALL_FAILED, Attempt, Installed, InstallFailed, Locked, Note
 from interlock.runtime.drivers.install.programs import NoProgram, find_program
@@ -82,12 +82,12 @@ async def install(
         node=node,
         caged=caged,
     )
-    if lock is not None and lock.asked == asked_by(driver) and lock.method not in {"present", "vendored"}:
+    if lock is not None and lock.asked == request_digest(driver) and lock.method not in {"present", "vendored"}:
         return await installing.from_lock(lock)
     return await installing.anew()
 
 
-def asked_by(driver: Driver) -> str:
+def request_digest(driver: Driver) -> str:
     """A digest of everything in the file that decides what is installed."""
     server = msgspec.to_builtins(driver.server)
     deciding = {key: server.get(key) for key in ("kind", "package", "version", "image", "path", "runner")}
@@ -160,7 +160,7 @@ class _Installing:
             root=self._root,
             folder=folder,
             workspace=workspace,
-            asked=asked_by(driver),
+            asked=request_digest(driver),
             unverified=settings.allow_unverified_install,
             environment=environment,
             progress=progress,
@@ -169,7 +169,7 @@ class _Installing:
         )
 
     async def from_lock(self, lock: Locked) -> Installed | InstallFailed:
-        entries = self._driver.install or self._methods.implied()
+        entries = self._driver.install or self._methods.implied_methods()
         # Of two downloads the one whose hash was recorded; one without a hash has to have brought it.
         fitting = [entry.options for entry in entries if entry.method == lock.method]
         recorded = (lock.integrity or "").removeprefix("sha256:")
@@ -187,7 +187,7 @@ class _Installing:
     async def anew(self) -> Installed | InstallFailed:
         attempts: list[Attempt] = []
         code = INSTALL_FAILED
-        for entry in self._driver.install or self._methods.implied():
+        for entry in self._driver.install or self._methods.implied_methods():
             done = await self._attempt(entry)
             if isinstance(done, Installed):
                 return msgspec.structs.replace(done, attempts=(*attempts, Attempt(method=entry.method)))
@@ -205,7 +205,7 @@ class _Installing:
         return InstallFailed(code=code, attempts=tuple(attempts))
 
     def _present(self) -> Locked:
-        return Locked(asked=asked_by(self._driver), method="present")
+        return Locked(asked=request_digest(self._driver), method="present")
 
     async def _attempt(self, entry: Install) -> Installed | MethodFailed:
         try:
@@ -284,7 +284,7 @@ class _Installing:
             raise MethodFailed(f"this does not bring the image {server.image}")
         engine = self._methods.engine()
         port = free_port() if self._driver.transport == "http" else None
-        command = composed(
+        command = container_command(
             engine.program,
             self._driver,
             brought.image.reference,

@@ -102,7 +102,7 @@ class Methods:
         self._reaper = reaper
         self._caged = caged
 
-    def implied(self) -> tuple[Install, ...]:
+    def implied_methods(self) -> tuple[Install, ...]:
         """AIP-30.install-1: what server.kind says where install is not written."""
         server = self._driver.server
         match server:
@@ -135,7 +135,7 @@ class Methods:
                 case "curl":
                     return await self._script(options, _maybe_hash(options))
                 case "vendored":
-                    return self._vendored(str(options["path"]))
+                    return self._use_vendored(str(options["path"]))
         except _EXPECTED as error:
             raise _method_failed(error) from error
         except KeyError as error:
@@ -204,7 +204,7 @@ class Methods:
         )
         return Brought(lock=lock, image=image)
 
-    def _declined(self, what: str) -> MethodFailed:
+    def _declined_failure(self, what: str) -> MethodFailed:
         return MethodFailed(
             f"{what} without verify_sha256 is not run; add the hash, "
             "or let the operator set drivers.allow_unverified_install"
@@ -212,7 +212,7 @@ class Methods:
 
     async def _download(self, options: Mapping[str, Any], sha256: str | None) -> Brought:
         if sha256 is None and not self._unverified:
-            raise self._declined("a download")
+            raise self._declined_failure("a download")
         name = Path(str(options["extract_bin"])).name
         if not name or name in {".", ".."}:
             raise MethodFailed("extract_bin names no program; write its path inside the archive")
@@ -234,7 +234,7 @@ class Methods:
         """A shell installer, with a home of its own and nothing of the node's environment but the PATH. In a sandbox it
         writes there alone, and reaches where it came from and what the driver may reach."""
         if sha256 is None and not self._unverified:
-            raise self._declined("a shell installer")
+            raise self._declined_failure("a shell installer")
         fetched = self._root / "curl" / f".{hashlib.sha256(str(options['url']).encode()).hexdigest()[:16]}"
         if sha256 is None or not (self._root / "curl" / sha256 / COMPLETE).is_file():
             self._progress("downloading the installer")
@@ -274,7 +274,7 @@ class Methods:
             asked=self._asked, method="download" if method == "download" else "curl", integrity=f"sha256:{sha256}"
         )
 
-    def _vendored(self, path: str) -> Brought:
+    def _use_vendored(self, path: str) -> Brought:
         found = inside(path, folder=self._folder, workspace=self._workspace)
         if not found.exists():
             raise MethodFailed(f"{path} is not in the driver's folder; put it there or correct install")

@@ -61,14 +61,14 @@ async def check_version(driver: Driver, installed: Installed, running: Running) 
                 code="version_from_package",
                 message=f"the version is that of the installed package, {installed.version}; the command was not run",
             )
-            return _judged(check, semantic(installed.version), note)
+            return _compare_version(check, semantic(installed.version), note)
         ran = await run_command(own_program(words, driver, installed), check.timeout_ms, running)
         if ran.returncode != 0:
             return VersionMismatch(reason=f"the command {ran.reason}; correct version_check.cmd")
-        version = await _searched(check, ran.stdout)
+        version = await _version_text(check, ran.stdout)
     except CommandFailed as error:
         return VersionMismatch(reason=f"the command {error}; correct version_check.cmd")
-    return _judged(check, version, None)
+    return _compare_version(check, version, None)
 
 
 def names_package(words: tuple[str, ...], driver: Driver) -> bool:
@@ -89,7 +89,7 @@ def _without_version(word: str) -> str:
     return word[:1] + word[1:].partition("@")[0]
 
 
-async def _searched(check: VersionCheck, stdout: bytes) -> str:
+async def _version_text(check: VersionCheck, stdout: bytes) -> str:
     text = stdout[:SEARCHED_BYTES_MAX].decode(errors="replace").replace("\0", "")
     words = (sys.executable, "-I", "-S", "-X", "utf8", "-c", _SEARCH, check.parse, text)
     try:
@@ -99,7 +99,7 @@ async def _searched(check: VersionCheck, stdout: bytes) -> str:
     return ran.stdout.decode(errors="replace").strip()
 
 
-def _judged(check: VersionCheck, version: str, note: Note | None) -> VersionFits | VersionMismatch:
+def _compare_version(check: VersionCheck, version: str, note: Note | None) -> VersionFits | VersionMismatch:
     if not version:
         return VersionMismatch(reason="version_check.parse finds nothing in what the command prints; correct it")
     if parse_version(version) is None:

@@ -51,7 +51,7 @@ def check(
         contract = contracts[binding.index]
         raw = raws.get(binding.tool_name)
         if raw is None:
-            problems.append(_missing(driver, binding, raws))
+            problems.append(_missing_tool(driver, binding, raws))
             continue
         outcome = match(driver, binding, contract, decode_value(raw), entry=entry)
         if isinstance(outcome, tuple):
@@ -61,7 +61,7 @@ def check(
         problems.extend(outcome.warnings)
         before = known.get(contract.id)
         if before is not None and before.tool_digest != outcome.tool_digest:
-            problems.append(_changed(driver, binding))
+            problems.append(_changed_tool(driver, binding))
     problems.sort(key=lambda problem: ("error", "warning", "note").index(problem.severity))
     if all(problem.severity != "error" for problem in problems):
         return Verdict(state=DriverState.READY, bound=bound, problems=tuple(problems))
@@ -97,7 +97,7 @@ def greeting_warnings(driver: Driver, facts: ServerFacts, transport: str) -> tup
     return tuple(found)
 
 
-def _missing(driver: Driver, binding: Binding, tools: Mapping[str, bytes]) -> Problem:
+def _missing_tool(driver: Driver, binding: Binding, tools: Mapping[str, bytes]) -> Problem:
     meant = nearest(binding.tool_name, tools)
     near = f"did you mean {meant}?" if meant is not None else f"it lists {', '.join(sorted(tools)[:20]) or 'none'}"
     return driver.places.problem(
@@ -108,7 +108,7 @@ def _missing(driver: Driver, binding: Binding, tools: Mapping[str, bytes]) -> Pr
     )
 
 
-def _changed(driver: Driver, binding: Binding) -> Problem:
+def _changed_tool(driver: Driver, binding: Binding) -> Problem:
     return driver.places.problem(
         f"{binding.pointer}/metadata/mcp/tool_name",
         CHANGED,

@@ -16,7 +16,7 @@ from interlock.runtime.drivers.install.outcome import Installed, InstallFailed
 from interlock.runtime.drivers.install.version_check import install_checked
 from interlock.runtime.drivers.provider.environment import Shop
 from interlock.runtime.drivers.provider.provider import DriverProvider, OnChanged, OnStep
-from interlock.runtime.drivers.provider.server_plan import compiled
+from interlock.runtime.drivers.provider.server_plan import compile_server_plan
 from interlock.runtime.drivers.secrets.vault import Vault
 from interlock.runtime.drivers.workspace.declaration import Declared
 from interlock.runtime.drivers.workspace.tamper_check import Seal
@@ -110,16 +110,18 @@ class Providing:
             workshop = self._workshop
             return inside(workshop.sandboxes, driver.id, sandbox, clock=workshop.clock, reaper=workshop.reaper)
 
-        outcome = await install_checked(driver, installer, lambda installed: self._running(driver, installed, folder))
+        outcome = await install_checked(
+            driver, installer, lambda installed: self._command_runner(driver, installed, folder)
+        )
         if isinstance(outcome, Installed) and outcome.lock != lock and not self._anew:
             await self._locks.put(driver.key, outcome.lock)
         return outcome
 
-    def _running(self, driver: Driver, installed: Installed, folder: Path) -> Running:
+    def _command_runner(self, driver: Driver, installed: Installed, folder: Path) -> Running:
         """Where the commands of a driver run: as its server does."""
         plan, workshop = self._plan(), self._workshop
         is_sandboxed = plan.drivers.sandbox.get(driver.id) != "off"
-        made = compiled(driver, installed, folder=folder, data=plan.data, is_sandboxed=is_sandboxed)
+        made = compile_server_plan(driver, installed, folder=folder, data=plan.data, is_sandboxed=is_sandboxed)
         if isinstance(made.reach, Spawn) and made.reach.sandbox is not None:
             sandbox = made.reach.sandbox
             return inside(workshop.sandboxes, made.segment, sandbox, clock=workshop.clock, reaper=workshop.reaper)

@@ -60,7 +60,7 @@ class Checkup:
     async def look(self) -> str | None:
         """Now. None: it is well, or there is nothing to ask."""
         check = self._driver.health_check
-        asking = None if check is None else self._asking(check)
+        asking = None if check is None else self._start_probe(check)
         if asking is None:
             return None
         reason = await asking
@@ -76,7 +76,7 @@ class Checkup:
             await asyncio.sleep(max(EVERY_LEAST_S, every_s))
             await self.look()
 
-    def _asking(self, check: HealthCheck) -> Awaitable[str | None] | None:
+    def _start_probe(self, check: HealthCheck) -> Awaitable[str | None] | None:
         match check.method:
             case "ping":
                 return self._ping(self._keeper.link, check) if self._keeper.is_usable else None

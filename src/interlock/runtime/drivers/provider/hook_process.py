@@ -124,7 +124,7 @@ class HookProcess:
         if self._life is not None:
             self._end(self._life, "is gone")
         plan, workshop = self._plan, self._workshop
-        changed = await asyncio.to_thread(_changed, plan)
+        changed = await asyncio.to_thread(_changed_module, plan)
         if changed is not None:
             raise HookFailed(f"{changed} is not as it was accepted")
         life = self._life = _Life(await self._maybe_cell(), workshop)
@@ -257,7 +257,7 @@ def _words(message: dict[str, Any]) -> str:
     return str(message.get("error") or "it says neither a value nor an error")
 
 
-def _changed(plan: HookPlan) -> str | None:
+def _changed_module(plan: HookPlan) -> str | None:
     """The first module of the folder that is not as it was accepted. Blocking."""
     for name, digest in plan.digests.items():
         if name.endswith(".py"):

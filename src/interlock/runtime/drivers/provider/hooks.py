@@ -42,10 +42,10 @@ class DriverHooks:
         self, bound: Bound, given: Mapping[str, Any], context: Mapping[str, Any]
     ) -> dict[str, Any] | DriverError:
         try:
-            transformed = await self._transformed(bound, given)
+            transformed = await self._transform(bound, given)
             mapped = bound.feeding.arguments(given, context, transformed)
             if self.entry.builds and not isinstance(mapped, DriverError):
-                mapped = await self._built(bound, given, mapped, context)
+                mapped = await self._build_arguments(bound, given, mapped, context)
         except HookFailed as failed:
             return self._internal(bound, BUILD, str(failed))
         return mapped if isinstance(mapped, DriverError) else bound.check_arguments(mapped)
@@ -69,7 +69,7 @@ class DriverHooks:
     async def stop(self) -> None:
         await self.process.stop()
 
-    async def _transformed(self, bound: Bound, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _transform(self, bound: Bound, given: Mapping[str, Any]) -> Mapping[str, Any]:
         wanted = {
             name: (each.transform, given[name])
             for name, each in bound.feeding.inputs.items()
@@ -82,7 +82,7 @@ class DriverHooks:
             raise HookFailed("its transforms gave other values than were asked for")
         return made
 
-    async def _built(
+    async def _build_arguments(
         self, bound: Bound, given: Mapping[str, Any], mapped: Mapping[str, Any], context: Mapping[str, Any]
     ) -> dict[str, Any]:
         args = {
@@ -106,7 +106,7 @@ class DriverHooks:
 async def load_hooks(driver: Driver, contracts: Collection[str], folder: Path, process: HookProcess) -> DriverHooks:
     """`contracts`: the ids of those the driver binds. Raises HookFailed, SandboxFailed, ChildStartFailed."""
     entry = await process.load()
-    written = await asyncio.to_thread(_written, folder / DRIVER_FILE)
+    written = await asyncio.to_thread(_as_mapping, folder / DRIVER_FILE)
     if "server" not in written and "server" in entry.manifest:  # it stands in server.json
         written = {**written, "server": entry.manifest["server"]}
     problems = check_entry(driver, entry, written, contracts)
@@ -116,7 +116,7 @@ async def load_hooks(driver: Driver, contracts: Collection[str], folder: Path, p
     return DriverHooks(driver, entry, process, problems)
 
 
-def _written(file: Path) -> Mapping[str, Any]:
+def _as_mapping(file: Path) -> Mapping[str, Any]:
     try:
         reading = read_frontmatter(file.read_bytes(), str(file))
     except OSError as error:

@@ -14,7 +14,7 @@ from interlock.runtime.drivers.install.outcome import Installed
 from interlock.runtime.drivers.provider.environment import Shop
 from interlock.runtime.drivers.provider.keeper import DriverKeeper
 from interlock.runtime.drivers.provider.link import DriverLink
-from interlock.runtime.drivers.provider.server_plan import compiled, may_be_oauth
+from interlock.runtime.drivers.provider.server_plan import compile_server_plan, may_be_oauth
 from interlock.runtime.drivers.secrets.vault import DriverRevealer
 from interlock.runtime.drivers.workspace.tamper_check import Seal
 from interlock.runtime.links.connected_link import ConnectedLink
@@ -67,7 +67,7 @@ class KeeperFactory:
 
     def make(self, installed: Installed, workshop: Workshop, who: str | None) -> DriverKeeper:
         shop, driver, events = self._shop, self._driver, self._events
-        plan = compiled(
+        plan = compile_server_plan(
             driver,
             installed if who is None else with_another_port(installed),
             folder=self._folder,

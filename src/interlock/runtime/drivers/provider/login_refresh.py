@@ -52,12 +52,12 @@ class Refreshing:
         async with self._lock:
             if not self.is_due:
                 return
-            reason = await self._done()
+            reason = await self._refresh_result()
             self._at = self._clock.now()
             if reason is not None:
                 log.warning("driver %s: its login could not be refreshed: %s", self._driver.key, reason)
 
-    async def _done(self) -> str | None:
+    async def _refresh_result(self) -> str | None:
         refresh, driver = self._refresh, self._driver
         if refresh.cmd is not None:
             check = HealthCheck(method="exec", cmd=refresh.cmd, timeout_ms=REFRESH_MS)

@@ -295,7 +295,7 @@ class DriverProvider:
     def _adopt(self, verdict: Verdict, listing: Listing, link: ConnectedLink) -> None:
         facts = link.facts
         warnings = () if facts is None else greeting_warnings(self.driver, facts, link.transport)
-        before = _offered(self.listing, self.bound)
+        before = _offer_digest(self.listing, self.bound)
         self.bound = verdict.bound
         of_hooks = () if self._loaded is None else self._loaded.problems
         self.problems = (*verdict.problems, *warnings, *self._notes(), *of_hooks)
@@ -304,7 +304,7 @@ class DriverProvider:
         self._judged = (verdict.state, verdict.code, verdict.reason)
         self._illness = None
         self._stand(*self._judged)
-        if _offered(listing, verdict.bound) != before:
+        if _offer_digest(listing, verdict.bound) != before:
             self._tell()
 
     def _on_health(self, reason: str | None) -> None:
@@ -454,14 +454,14 @@ class DriverProvider:
             return self._refusal()
         who = self._who(caller)
         if self.state is DriverState.UNAUTHED and who is None:  # it refused, or would: it is not asked again
-            return self._unauthed(self.reason)
+            return self._unauthed_error(self.reason)
         if who is not None:
             try:
                 expired = await self._logins.load(who)
             except StoreError as error:
                 expired = str(error)
             if expired is not None:
-                return self._unauthed(expired)
+                return self._unauthed_error(expired)
         if self._refreshing is not None:
             await self._refreshing.refresh()
         lease = await instances.borrow(who, timeout_s)
@@ -513,7 +513,7 @@ class DriverProvider:
     def _away(self, keeper: DriverKeeper) -> DriverError:
         reason = keeper.link.standing.reason
         if keeper.failure is not None and keeper.failure.unauthorised:
-            return self._unauthed(reason)
+            return self._unauthed_error(reason)
         return DriverError(
             code="tool_unavailable",
             message="the server of this tool could not be reached",
@@ -521,7 +521,7 @@ class DriverProvider:
             cause={"driver": self.driver.key, "reason": reason},
         )
 
-    def _unauthed(self, reason: str | None) -> DriverError:
+    def _unauthed_error(self, reason: str | None) -> DriverError:
         return DriverError(
             code="auth_required",
             message=login_words(self.driver, reason),
@@ -557,7 +557,7 @@ class DriverProvider:
         )
 
 
-def _offered(listing: Listing | None, bound: Mapping[str, Bound]) -> object:
+def _offer_digest(listing: Listing | None, bound: Mapping[str, Bound]) -> object:
     """What differs when it offers something else."""
     lists = () if listing is None else (listing.tools, listing.prompts, listing.resources, listing.templates)
     return tuple(items.digest for items in lists), {contract: id(each) for contract, each in bound.items()}

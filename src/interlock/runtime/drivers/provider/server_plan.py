@@ -32,7 +32,7 @@ def segment_of(driver: Driver, who: str | None) -> str:
     return driver.key if who is None else f"{driver.key}+{_brief(who)}"
 
 
-def compiled(
+def compile_server_plan(
     driver: Driver,
     installed: Installed,
     *,
@@ -125,11 +125,11 @@ def _dial(driver: Driver, server: Remote) -> Dial:
         query=dict(server.query),
         transport="sse" if driver.transport == "sse" else "http",
         auth=_oauth(driver, auth) if auth.type == "oauth" else None,
-        egress=_asked(driver, server),
+        egress=_allowed_hosts(driver, server),
     )
 
 
-def _asked(driver: Driver, server: Remote) -> tuple[str, ...] | None:
+def _allowed_hosts(driver: Driver, server: Remote) -> tuple[str, ...] | None:
     """AIP-security-4: authorization servers are hosts like any other, where the file lists hosts."""
     if driver.network is None or "/network/egress" not in driver.places.lines:
         return None

@@ -88,9 +88,9 @@ class Examples:
         return DriverExamples(id=declared.id, key=declared.key, ok=is_ok, examples=tuple(outcomes))
 
     async def _one(self, key: str, contract: Contract, example: ContractExample, by: str) -> Verdict:
-        name = self._listed(contract)
+        name = self._listed_name(contract)
         if name is None:
-            return _failed("the contract is not offered: interlock drivers show says why")
+            return _failure("the contract is not offered: interlock drivers show says why")
         principal = Principal(by if by == "local" else f"operator:{by.removeprefix('operator:')}", "admin")
         caller = self._modern.caller(principal, "operator", None, "qualified")
         meta: dict[str, Raw] = {}
@@ -107,11 +107,11 @@ class Examples:
                 said = decode_value(await answer.message)
         except (TimeoutError, asyncio.CancelledError):
             if not answer.message.cancelled():
-                return _failed("no answer in time")
-            return _failed("the call was ended")
-        return _judged(said, example)
+                return _failure("no answer in time")
+            return _failure("the call was ended")
+        return _verdict(said, example)
 
-    def _listed(self, contract: Contract) -> str | None:
+    def _listed_name(self, contract: Contract) -> str | None:
         """As it is listed here, below whatever the node's own segment is."""
         named = qualified_name(contract)
         if not isinstance(named, tuple):
@@ -124,28 +124,28 @@ class Examples:
         return None
 
 
-def _judged(said: JsonObject, example: ContractExample) -> Verdict:
+def _verdict(said: JsonObject, example: ContractExample) -> Verdict:
     error, result = said.get("error"), said.get("result")
     if isinstance(error, dict):
         data = error.get("data") or {}
         if data.get("reason") == "confirmation_required" or error.get("message") == "confirmation_required":
             return Verdict("held", ("it waits for a decision: interlock approvals",))
-        return _failed(f"{error.get('message')}: {data.get('reason', '')}".rstrip(": "))
+        return _failure(f"{error.get('message')}: {data.get('reason', '')}".rstrip(": "))
     if not isinstance(result, dict):
-        return _failed("the answer cannot be read")
+        return _failure("the answer cannot be read")
     if result.get("resultType") == "input_required":
         return Verdict("held", ("it asks something first",))
     if result.get("isError"):
         code = ((result.get("_meta") or {}).get(ERROR_KEY) or {}).get("code", "")
         texts = [block.get("text", "") for block in result.get("content", ()) if isinstance(block, dict)]
-        return _failed(texts[0] if texts else code or "the tool reports an error")
+        return _failure(texts[0] if texts else code or "the tool reports an error")
     if example.output is msgspec.UNSET:
         return Verdict("passed")
     found = tuple(itertools.islice(differences(example.output, result.get("structuredContent")), DIFFERENCES_MAX))
     return Verdict("failed" if found else "passed", found)
 
 
-def _failed(why: str) -> Verdict:
+def _failure(why: str) -> Verdict:
     return Verdict("failed", (why,))
 
 
@@ -155,9 +155,9 @@ def differences(wanted: Any, got: Any, pointer: str = "") -> Iterator[str]:
         for key in dict.fromkeys((*wanted, *got)):
             place = f"{pointer}/{pointer_step(key)}"
             if key not in got:
-                yield f"{place}: wanted {_shown(wanted[key])}, it is missing"
+                yield f"{place}: wanted {_display(wanted[key])}, it is missing"
             elif key not in wanted:
-                yield f"{place}: {_shown(got[key])} was not wanted"
+                yield f"{place}: {_display(got[key])} was not wanted"
             else:
                 yield from differences(wanted[key], got[key], place)
     elif isinstance(wanted, list) and isinstance(got, list):
@@ -166,9 +166,9 @@ def differences(wanted: Any, got: Any, pointer: str = "") -> Iterator[str]:
         for index, (one, other) in enumerate(zip(wanted, got, strict=False)):
             yield from differences(one, other, f"{pointer}/{index}")
     elif isinstance(wanted, bool) != isinstance(got, bool) or wanted != got:
-        yield f"{pointer or '/'}: wanted {_shown(wanted)}, got {_shown(got)}"
+        yield f"{pointer or '/'}: wanted {_display(wanted)}, got {_display(got)}"
 
 
-def _shown(value: Any) -> str:
+def _display(value: Any) -> str:
     text = encode_value(value).decode()
     return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"

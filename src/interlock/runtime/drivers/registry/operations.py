@@ -36,17 +36,17 @@ from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.runtime.drivers.install.install import remove_packages
 from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.registry.registry import Registry
-from interlock.runtime.drivers.registry.trust_requests import shown
+from interlock.runtime.drivers.registry.trust_requests import folder_view
 from interlock.runtime.drivers.registry.views import (
     accepted_view,
-    changed,
+    changed_keys,
     declared_facts,
     difference,
     problem_view,
     server_kind,
     summary,
     texts_of,
-    unserved,
+    unserved_contract,
 )
 from interlock.runtime.drivers.workspace.declaration import Declared
 from interlock.runtime.drivers.workspace.scan import DRIVER_FILE
@@ -116,7 +116,7 @@ class DriverService:
             **declared,
             digest=one.digest,
             accepted=accepted_view(accepted),
-            changed=tuple(sorted(changed(one.files, accepted.files))) if accepted is not None else (),
+            changed=tuple(sorted(changed_keys(one.files, accepted.files))) if accepted is not None else (),
             difference=tuple(difference(accepted.texts, now)) if accepted is not None and is_changed else (),
             files=tuple(sorted(one.files)),
             problems=tuple(problem_view(each) for each in self._problems(one)),
@@ -170,11 +170,11 @@ class DriverService:
         now = await asyncio.to_thread(texts_of, one)
         accepted = self.registry.memory.maybe_trusted(one.folder)
         if accepted is None:
-            return {"definition": shown(summary(one), now, {"DRIVER.md"})}
-        names = changed(one.files, accepted.files)
+            return {"definition": folder_view(summary(one), now, {"DRIVER.md"})}
+        names = changed_keys(one.files, accepted.files)
         return {
-            "before": shown(accepted.summary, dict(accepted.texts), names),
-            "after": shown(summary(one), now, names),
+            "before": folder_view(accepted.summary, dict(accepted.texts), names),
+            "after": folder_view(summary(one), now, names),
         }
 
     async def allow(self, name: str, host: str, by: str, *, revoke: bool = False) -> AllowedHosts:
@@ -225,7 +225,7 @@ class DriverService:
 
     async def test(self, name: str, by: str, *, allow_mutation: bool) -> DriverExamples:
         """The examples of its contracts, through this driver. Raises NotFound, Refused."""
-        one = await self._running(name)
+        one = await self._running_driver(name)
         if self._tester is None:
             raise _not_here()
         return await self._tester.run(one, by, allow_mutation=allow_mutation)
@@ -233,7 +233,7 @@ class DriverService:
     async def update(self, name: str, by: str, candidate: str | None) -> DriverUpdate | SwitchedDriver:
         """What the newest release of its server would change; with `candidate`, which that named, it is switched to.
         Raises NotFound, Refused, StoreError."""
-        one = await self._running(name)
+        one = await self._running_driver(name)
         if self._updater is None:
             raise _not_here()
         if candidate is None:
@@ -241,7 +241,7 @@ class DriverService:
         await self._record(self._line("update", one.key, by, {"candidate": candidate}))
         return await self._updater.switch(one, candidate)
 
-    async def _running(self, name: str) -> Declared:
+    async def _running_driver(self, name: str) -> Declared:
         await self.registry.refresh()
         one = self._find(name)
         if one.key not in self.registry.providers:
@@ -264,7 +264,7 @@ class DriverService:
         if served is None:
             if not bound:
                 return None
-            served = unserved(bound[0][1], _listed_as(bound[0][1]))
+            served = unserved_contract(bound[0][1], _listed_as(bound[0][1]))
         known = {each.driver for each in served.ranked} | {each.driver for each in served.rejected}
         rejected = [*served.rejected]
         for one, _ in bound:  # those that are not even asked
@@ -306,7 +306,7 @@ class DriverService:
             contracts=tuple(contract.id for contract in one.contracts.values()),
             root=one.root.kind,
             folder=str(one.folder),
-            found=tuple(problem_view(each) for each in self._found(one)),
+            found=tuple(problem_view(each) for each in self._findings(one)),
             warnings=sum(each.severity == "warning" for each in self._problems(one)),
         )
 
@@ -315,9 +315,9 @@ class DriverService:
         return None if provider is None else provider.running()
 
     def _problems(self, one: Declared) -> tuple[Problem, ...]:
-        return tuple(dict.fromkeys((*one.problems, *self._found(one))))
+        return tuple(dict.fromkeys((*one.problems, *self._findings(one))))
 
-    def _found(self, one: Declared) -> tuple[Problem, ...]:
+    def _findings(self, one: Declared) -> tuple[Problem, ...]:
         """What only its server could tell, and what others offer."""
         provider = self.registry.providers.get(one.key)
         if provider is None:

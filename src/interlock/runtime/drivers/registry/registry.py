@@ -134,7 +134,7 @@ class Registry:
         wanted = {one.key: one for one in declaration.drivers if one.is_fit and one.trusted}
         for key in self._kept.keys() - wanted.keys():
             self._leave(key)
-        made_of = {key: _made_of(one, self.plan) for key, one in wanted.items()}
+        made_of = {key: _build_inputs(one, self.plan) for key, one in wanted.items()}
         changed = [key for key, made in made_of.items() if key not in self._kept or self._kept[key].made_of != made]
         # All at once: each waits for the disk.
         registered = await asyncio.gather(
@@ -232,7 +232,7 @@ class Registry:
         return kept.provider.state.value, kept.provider.reason
 
 
-def _made_of(declared: Declared, plan: Plan) -> tuple[object, ...]:
+def _build_inputs(declared: Declared, plan: Plan) -> tuple[object, ...]:
     """What a provider has to be made anew for."""
     drivers = plan.drivers
     return (

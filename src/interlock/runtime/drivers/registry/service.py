@@ -77,9 +77,9 @@ class Drivers:
 
     async def service(self) -> "DriverService":
         """For an operator. Raises StoreError."""
-        return (await self._opened())[1]
+        return (await self._open_parts())[1]
 
-    async def _opened(self) -> "tuple[Registry, DriverService]":
+    async def _open_parts(self) -> "tuple[Registry, DriverService]":
         async with self._opening:
             if self.registry is None or self._service is None:
                 registry, service = await asyncio.to_thread(self._open, self.plan)
@@ -111,7 +111,7 @@ class Drivers:
         seen, took = await asyncio.to_thread(_timed_look, self.plan, others)
         if seen == self._seen:
             return took
-        registry = (await self._opened())[0] if seen.folders or seen.problems else self.registry
+        registry = (await self._open_parts())[0] if seen.folders or seen.problems else self.registry
         if registry is not None:
             try:
                 await registry.refresh(seen)

@@ -116,6 +116,6 @@ def _tool(one: Declared) -> str:
     return f"{PREFIX}{one.key}"
 
 
-def shown(summary: dict[str, Any], texts: dict[str, str], names: set[str]) -> dict[str, Any]:
+def folder_view(summary: dict[str, Any], texts: dict[str, str], names: set[str]) -> dict[str, Any]:
     """With the text of these files line by line, so that a difference shows where it is."""
     return {**summary, "text": {name: texts[name].splitlines() for name in sorted(names) if name in texts}}

@@ -78,7 +78,7 @@ def accepted_view(trusted: Trusted | None) -> Acceptance | None:
     return Acceptance(digest=trusted.digest, by=trusted.by, at=rfc3339(trusted.at), policy_tags=trusted.tags)
 
 
-def changed(now: Mapping[str, str], before: Mapping[str, str]) -> set[str]:
+def changed_keys(now: Mapping[str, str], before: Mapping[str, str]) -> set[str]:
     return {name for name in {**before, **now} if before.get(name) != now.get(name)}
 
 
@@ -124,7 +124,7 @@ def _place(secret: Secret) -> str:
     return secret.slug if secret.backend is None else f"{secret.slug} from {secret.backend}"
 
 
-def unserved(contract: Contract, name: str | None) -> ServedContract:
+def unserved_contract(contract: Contract, name: str | None) -> ServedContract:
     """A contract that nobody serves now, told as one that somebody does (`Served.explained`)."""
     return ServedContract(
         contract=contract.id,

@@ -85,7 +85,7 @@ class DriverRevealer(Revealer):
         self.lacks = ()
         lacks: list[Lack] = []
         for name in self._driver.secret_names:
-            found = await self._revealed(name)
+            found = await self._reveal(name)
             if isinstance(found, Lack):
                 lacks.append(found)
             else:
@@ -100,7 +100,7 @@ class DriverRevealer(Revealer):
         known = self._values.get(name)
         if known is not None:
             return known
-        found = await self._revealed(name)
+        found = await self._reveal(name)
         if isinstance(found, Lack):
             raise SecretsLacking((found,))
         return found
@@ -109,7 +109,7 @@ class DriverRevealer(Revealer):
         entry = self._inventory.get(name)
         return secret_slug(name) if entry is None else entry.slug
 
-    async def _revealed(self, name: str) -> str | Lack:
+    async def _reveal(self, name: str) -> str | Lack:
         driver, slug, entry = self._driver, self._slug(name), self._inventory.get(name)
         if entry is None:
             text = f"no inventory describes the secret {slug} ({UNDECLARED}): {lines_to_describe(driver, name, slug)}"

@@ -42,7 +42,7 @@ from interlock.runtime.drivers.workspace.declaration import Declaration, Declare
 from interlock.runtime.drivers.workspace.folder import Folder, Unreadable, read_file, read_folder
 from interlock.runtime.drivers.workspace.scan import TOOLS, Found, Sight, Stat, inside
 from interlock.runtime.drivers.workspace.trust_store import Remembered
-from interlock.runtime.drivers.workspace.ungranted_secrets import ungranted
+from interlock.runtime.drivers.workspace.ungranted_secrets import ungranted_secrets
 
 _SEVERITY = {"error": 0, "warning": 1, "note": 2}
 
@@ -59,10 +59,10 @@ class Surveyor:
         parsed = [self._folder(found) for found in sight.folders]
         self._parsed = {one.path: self._parsed[one.path] for one in parsed}
         self._library.take(sight.contracts)
-        shared, problems = self._shared(sight)
-        drivers = [self._declared(one, parsed, remembered) for one in _alone(parsed)]
-        drivers = _agreeing(drivers, self._plan.workspace)
-        drivers, inventory, more = _inventoried(drivers, shared)
+        shared, problems = self._workspace_inventories(sight)
+        drivers = [self._declaration(one, parsed, remembered) for one in _alone(parsed)]
+        drivers = _agree_on_contracts(drivers, self._plan.workspace)
+        drivers, inventory, more = _merge_inventories(drivers, shared)
         return Declaration(
             drivers=tuple(sorted(drivers, key=lambda one: (one.key, str(one.folder)))),
             secrets=inventory,
@@ -78,7 +78,7 @@ class Surveyor:
         self._parsed[found.path] = (found.mark, parsed)
         return parsed
 
-    def _shared(self, sight: Sight) -> tuple[list[Secrets], list[Problem]]:
+    def _workspace_inventories(self, sight: Sight) -> tuple[list[Secrets], list[Problem]]:
         """The inventories of the workspace itself."""
         read: dict[Path, tuple[Stat | None, Reading[Secrets]]] = {}
         for path, seen in sight.inventories:
@@ -98,7 +98,7 @@ class Surveyor:
             [problem for reading in readings for problem in reading.problems],
         )
 
-    def _declared(self, parsed: Parsed, everything: Sequence[Parsed], remembered: Remembered) -> Declared:
+    def _declaration(self, parsed: Parsed, everything: Sequence[Parsed], remembered: Remembered) -> Declared:
         driver = parsed.reading.value
         problems = [*parsed.problems, *parsed.reading.problems]
         made = Declared(
@@ -109,7 +109,7 @@ class Surveyor:
             files=parsed.digests,
         )
         if driver is None:
-            return _judged(made, problems, remembered, self._plan)
+            return _check_declaration(made, problems, remembered, self._plan)
         bindings = self._library.bind(driver, parsed, everything)
         problems += (*bindings.problems, *self._around(driver, parsed), *unverified_tags(driver))
         problems += unmet(driver, self._machine)
@@ -117,12 +117,12 @@ class Surveyor:
         hosts = remembered.allowed.get(driver.id, ())
         made = msgspec.structs.replace(
             made,
-            driver=_reaching(self._running(driver, parsed), hosts),
+            driver=_with_allowed_hosts(self._with_runner(driver, parsed), hosts),
             contracts=bindings.contracts,
             own_secrets=parsed.secrets.value if parsed.secrets is not None else None,
             files={**parsed.digests, **bindings.outside, **self._runner_outside(driver, parsed)},
         )
-        return _judged(made, problems, remembered, self._plan)
+        return _check_declaration(made, problems, remembered, self._plan)
 
     def _around(self, driver: Driver, parsed: Parsed) -> Iterator[Problem]:
         """Files the driver names besides contracts."""
@@ -134,13 +134,13 @@ class Surveyor:
                 hint = f"write {SECRETS_FILE} beside {DRIVER_FILE}"
                 yield driver.places.problem("/auth/ref", "secrets_ref_missing", message, hint)
         if isinstance(driver.runner, str) and not escapes(driver.runner):
-            yield from self._named(driver, parsed, "/runner", driver.runner, "runner_missing")
+            yield from self._name_problems(driver, parsed, "/runner", driver.runner, "runner_missing")
             for _, message, hint in runner_faults(self._runner(driver.runner, parsed)):
                 yield driver.places.problem("/runner", "schema_invalid", f"{driver.runner}: {message}", hint)
         for index, prompt in enumerate(driver.prompts):
             if prompt.skill_ref and not escapes(prompt.skill_ref):
                 place = f"/prompts/{index}/skill_ref"
-                yield from self._named(driver, parsed, place, prompt.skill_ref, "skill_ref_invalid")
+                yield from self._name_problems(driver, parsed, place, prompt.skill_ref, "skill_ref_invalid")
         server = driver.server
         if isinstance(server, Binary) and "/" in server.path and not server.path.startswith("/"):
             path = parsed.path / server.path
@@ -148,14 +148,14 @@ class Surveyor:
                 hint = "write an absolute path, or one inside the workspace"
                 yield driver.places.problem("/server/path", "path_escape", "the program is outside", hint)
 
-    def _named(self, driver: Driver, parsed: Parsed, place: str, written: str, code: str) -> Iterator[Problem]:
+    def _name_problems(self, driver: Driver, parsed: Parsed, place: str, written: str, code: str) -> Iterator[Problem]:
         looked = [parsed.path / written, self._plan.workspace / written]
         near = [path for path in looked if self._is_near(path, parsed)]
         if not any(path.is_file() for path in near):
             message = f"there is no file {' or '.join(os.path.normpath(path) for path in looked)}"
             yield driver.places.problem(place, code, message, "write it, or correct the path")
 
-    def _running(self, driver: Driver, parsed: Parsed) -> Driver:
+    def _with_runner(self, driver: Driver, parsed: Parsed) -> Driver:
         """With what its RUNNER.md says in place of its name."""
         if not isinstance(driver.runner, str):
             return driver
@@ -261,7 +261,7 @@ def _with(parsed: Parsed, place: str, code: str, message: str, hint: str, severi
     return msgspec.structs.replace(parsed, problems=(*parsed.problems, problem))
 
 
-def _reaching(driver: Driver, hosts: tuple[str, ...]) -> Driver:
+def _with_allowed_hosts(driver: Driver, hosts: tuple[str, ...]) -> Driver:
     """With the hosts an operator allowed besides (`interlock drivers allow`)."""
     if not hosts:
         return driver
@@ -270,15 +270,15 @@ def _reaching(driver: Driver, hosts: tuple[str, ...]) -> Driver:
     return msgspec.structs.replace(driver, network=msgspec.structs.replace(network, egress=egress))
 
 
-def _judged(declared: Declared, problems: Sequence[Problem], remembered: Remembered, plan: Plan) -> Declared:
+def _check_declaration(declared: Declared, problems: Sequence[Problem], remembered: Remembered, plan: Plan) -> Declared:
     digest = folder_digest(declared.files)
     trusted = remembered.trusts(declared.folder, digest) or (
         plan.drivers.trust_workspace and declared.root.kind == "workspace"
     )
-    return _stated(msgspec.structs.replace(declared, digest=digest, trusted=trusted), problems)
+    return _with_state(msgspec.structs.replace(declared, digest=digest, trusted=trusted), problems)
 
 
-def _stated(declared: Declared, problems: Sequence[Problem]) -> Declared:
+def _with_state(declared: Declared, problems: Sequence[Problem]) -> Declared:
     ordered = tuple(sorted(dict.fromkeys(problems), key=lambda each: _SEVERITY[each.severity]))
     codes = {each.code for each in ordered if each.severity == "error"}
     if not codes:
@@ -292,7 +292,7 @@ def _stated(declared: Declared, problems: Sequence[Problem]) -> Declared:
     return msgspec.structs.replace(declared, problems=ordered, state=state)
 
 
-def _agreeing(drivers: Sequence[Declared], workspace: Path) -> list[Declared]:
+def _agree_on_contracts(drivers: Sequence[Declared], workspace: Path) -> list[Declared]:
     """One text per contract: that of .tools, else that of what is trusted. Who brings another is refused."""
     texts: dict[str, list[tuple[int, Contract]]] = {}
     for one in drivers:
@@ -303,10 +303,10 @@ def _agreeing(drivers: Sequence[Declared], workspace: Path) -> list[Declared]:
     for name, found in texts.items():
         best = [contract for rank, contract in found if rank == min(rank for rank, _ in found)]
         settled[name] = best[0] if all(same(best[0], one) for one in best) else None
-    return [_agreeing_one(one, settled) for one in drivers]
+    return [_agree_on_contract(one, settled) for one in drivers]
 
 
-def _agreeing_one(one: Declared, settled: Mapping[str, Contract | None]) -> Declared:
+def _agree_on_contract(one: Declared, settled: Mapping[str, Contract | None]) -> Declared:
     problems: list[Problem] = []
     for index, contract in one.contracts.items() if one.is_fit else ():
         used = settled[contract.id]
@@ -320,14 +320,14 @@ def _agreeing_one(one: Declared, settled: Mapping[str, Contract | None]) -> Decl
                     "keep one text of it, best below .tools",
                 )
             )
-    return _stated(one, (*one.problems, *problems)) if problems else one
+    return _with_state(one, (*one.problems, *problems)) if problems else one
 
 
 def _is_below_tools(contract: Contract, workspace: Path) -> bool:
     return Path(contract.places.file).is_relative_to(workspace / TOOLS)
 
 
-def _inventoried(
+def _merge_inventories(
     drivers: Sequence[Declared], shared: Sequence[Secrets]
 ) -> tuple[list[Declared], tuple[Secret, ...], tuple[Problem, ...]]:
     """AIP-19.file-3: one inventory; what nobody has accepted yet cannot take a slug from what was accepted."""
@@ -344,7 +344,7 @@ def _inventoried(
         elif own is not None:
             clashes = tuple(each for each in merge_inventories((*counted, own))[1] if each.message not in said)
         one = _with_secrets(one, inventory)
-        made.append(_stated(one, (*one.problems, *clashes)) if clashes else one)
+        made.append(_with_state(one, (*one.problems, *clashes)) if clashes else one)
     owned = {one.own_secrets.places.file for one in made if one.own_secrets is not None}
     return made, inventory, tuple(each for each in problems if each.file in files - owned)
 
@@ -357,14 +357,14 @@ def _with_secrets(one: Declared, inventory: tuple[Secret, ...]) -> Declared:
     found = {name: secret_for(name, driver.id, one.own_secrets, inventory) for name in wanted}
     known = {name: secret for name, secret in found.items() if secret is not None}
     one = msgspec.structs.replace(one, secrets=known)
-    problems = [*one.problems, *(each.problem for each in ungranted(one))]
+    problems = [*one.problems, *(each.problem for each in ungranted_secrets(one))]
     for name in wanted:
         if found[name] is None and name not in driver.secret_names:
             message = f"no inventory describes the secret {name}"
             hint = f"add it to {SECRETS_FILE} beside {DRIVER_FILE}"
             problems.append(driver.places.problem("/auth/state/env", UNDECLARED, message, hint, severity="warning"))
     problems += (_of_users(driver, name) for name in driver.secret_names if _is_misplaced(driver, known.get(name)))
-    return _stated(one, problems)
+    return _with_state(one, problems)
 
 
 def _is_misplaced(driver: Driver, secret: Secret | None) -> bool:

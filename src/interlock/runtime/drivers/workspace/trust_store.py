@@ -85,20 +85,20 @@ class Memory:
         return self._trusted.get(str(folder))
 
     async def trust(self, trusted: Trusted) -> None:
-        await self._kv.put(TRUST, _hashed(trusted.folder), msgspec.json.encode(trusted), self._clock.wall())
+        await self._kv.put(TRUST, _hash_key(trusted.folder), msgspec.json.encode(trusted), self._clock.wall())
         self._trusted[trusted.folder] = trusted
         self.revision += 1
 
     async def distrust(self, folder: str) -> bool:
         self._trusted.pop(folder, None)
         self.revision += 1
-        return await self._kv.delete(TRUST, _hashed(folder))
+        return await self._kv.delete(TRUST, _hash_key(folder))
 
     async def register(self, driver: Driver) -> None:
         manifest = manifest_of(driver)
         if self._manifests.get(manifest.key) == manifest:
             return
-        await self._kv.put(MANIFESTS, _hashed(manifest.key), keep(driver), self._clock.wall())
+        await self._kv.put(MANIFESTS, _hash_key(manifest.key), keep(driver), self._clock.wall())
         self._manifests[manifest.key] = manifest
         self.revision += 1
 
@@ -107,20 +107,20 @@ class Memory:
         self._manifests.pop(key, None)
         self.revision += 1
         await self._kv.delete(LOCKS, key)
-        return await self._kv.delete(MANIFESTS, _hashed(key))
+        return await self._kv.delete(MANIFESTS, _hash_key(key))
 
     async def allow(self, id: str, hosts: tuple[str, ...]) -> None:
         """These, and no others of before."""
         self.revision += 1
         if not hosts:
             self._allowed.pop(id, None)
-            await self._kv.delete(ALLOWED, _hashed(id))
+            await self._kv.delete(ALLOWED, _hash_key(id))
             return
-        await self._kv.put(ALLOWED, _hashed(id), msgspec.json.encode(Hosts(id=id, hosts=hosts)), self._clock.wall())
+        await self._kv.put(ALLOWED, _hash_key(id), msgspec.json.encode(Hosts(id=id, hosts=hosts)), self._clock.wall())
         self._allowed[id] = hosts
 
 
-def _hashed(name: str) -> str:
+def _hash_key(name: str) -> str:
     """Not every store takes every character in a key."""
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
 

@@ -16,7 +16,7 @@ class Ungranted(msgspec.Struct, frozen=True, kw_only=True):
     problem: Problem
 
 
-def ungranted(one: Declared) -> Iterator[Ungranted]:
+def ungranted_secrets(one: Declared) -> Iterator[Ungranted]:
     """Of a driver whose inventory was looked up; the server is not started while there is any."""
     driver = one.driver
     for name in driver.secret_names if driver is not None else ():

@@ -25,7 +25,7 @@ from interlock.runtime.drivers.workspace.scan import Found as Folder
 from interlock.runtime.drivers.workspace.scan import Root, look, mark_of
 from interlock.runtime.drivers.workspace.survey import Surveyor
 from interlock.runtime.drivers.workspace.trust_store import Remembered
-from interlock.runtime.drivers.workspace.ungranted_secrets import ungranted
+from interlock.runtime.drivers.workspace.ungranted_secrets import ungranted_secrets
 from interlock.surface.cli.terminal.errors import BadUsage, Refused
 
 
@@ -70,7 +70,7 @@ def ungranted_problems(plan: Plan, slug: str) -> tuple[Problem, ...]:
     found = (
         each.problem
         for one in declaration.drivers
-        for each in ungranted(one)
+        for each in ungranted_secrets(one)
         if slug in (each.slug, f"{one.id}/{each.slug}") and not _is_described_elsewhere(each.slug, one, declaration)
     )
     return tuple(_as_shown(found, "warning"))
@@ -78,7 +78,9 @@ def ungranted_problems(plan: Plan, slug: str) -> tuple[Problem, ...]:
 
 def _raised_problems(one: Declared, declaration: Declaration) -> Iterator[Found]:
     """A server that would never be started is a mistake in its files; the node only waits."""
-    fatal = {each.problem for each in ungranted(one) if not _is_described_elsewhere(each.slug, one, declaration)}
+    fatal = {
+        each.problem for each in ungranted_secrets(one) if not _is_described_elsewhere(each.slug, one, declaration)
+    }
     for problem in one.problems:
         yield msgspec.structs.replace(problem, severity="error") if problem in fatal else problem
 

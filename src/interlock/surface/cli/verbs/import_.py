@@ -174,10 +174,10 @@ def _one_file(path: Path, as_client: str | None, machine: "Machine", packages: P
 def _carry_out(invocation: Invocation, files: "list[SourceFile]", asked: "Importing", *, dry_run: bool) -> "Report":
     from interlock.runtime.drivers.workspace.imported_folder import WorkspaceUnusable
     from interlock.runtime.interop.bundles import BadBundle, unpack
-    from interlock.runtime.interop.importer import carry_out, plan, sourced
+    from interlock.runtime.interop.importer import carry_out, collect_sources, plan
 
     try:
-        found = plan(sourced(files, asked.machine), files, asked)
+        found = plan(collect_sources(files, asked.machine), files, asked)
         if not dry_run and not asked.wishes.trust_network and is_dialogue(invocation):
             found = _ask_about_hosts(invocation, found)
         for file in files:
