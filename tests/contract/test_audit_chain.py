@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from interlock.store.audit_chain import GENESIS, ORIGIN, ChainedRecord, Check, Flaw, Mark, Verdict, link, verify
+from interlock.store.audit_chain import GENESIS, ORIGIN, ChainCheck, ChainedRecord, Flaw, Mark, Verdict, link, verify
 
 
 def chain(*contents: bytes, start: Mark = ORIGIN) -> list[ChainedRecord]:
@@ -161,7 +161,7 @@ def test_absurd_numbers_give_a_verdict(sequence: int) -> None:
 
 
 def test_a_check_in_steps_asks_for_no_more_than_it_needs() -> None:
-    check = Check()
+    check = ChainCheck()
     assert check.add(LOG[0])
     assert check.add(LOG[2])
     assert not check.add(LOG[3])

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from interlock.store.audit_chain import ORIGIN, ChainedRecord, Flaw, Mark, Verdict
-from interlock.store.ports import Damaged, Refused, StoreError, Unavailable
+from interlock.store.ports import Damaged, StoreError, StoreRefused, Unavailable
 from interlock.store.sqlite.audit import (
     AUDIT_FILE,
     HEAD_BUCKET,
@@ -271,7 +271,7 @@ async def test_a_damaged_log_names_its_file_and_the_store_when_that_is_the_damag
         await verdict_on(data)
     log.write_bytes(whole)
     (data / "store.db").write_bytes(b"x" * 10_000)
-    with pytest.raises(Refused, match=r"store\.db is damaged"):
+    with pytest.raises(StoreRefused, match=r"store\.db is damaged"):
         await verdict_on(data)
 
 
@@ -369,7 +369,7 @@ async def test_a_reader_refuses_a_file_that_is_no_log(tmp_path: Path, content: b
     (tmp_path / "audit").mkdir()
     (tmp_path / AUDIT_FILE).write_bytes(content)
     reader = SqliteAuditReader(tmp_path)
-    with pytest.raises(Refused):
+    with pytest.raises(StoreRefused):
         await reader.open()
     await reader.close()
     assert (tmp_path / AUDIT_FILE).read_bytes() == content

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.net.http.client import HEAD_BYTES_MAX, FailureKind, HttpClient
-from interlock.net.http.connection import KNOWN_HEADS_MAX, Connection, Handle
+from interlock.net.http.connection import KNOWN_HEADS_MAX, Handle, HttpConnection
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
@@ -232,10 +232,10 @@ class Keeper:
         self.calls: list[str] = []
         self.known_heads: dict[bytes, Any] = {}
 
-    def ready(self, connection: Connection) -> None:
+    def ready(self, connection: HttpConnection) -> None:
         self.calls.append("ready")
 
-    def gone(self, connection: Connection) -> None:
+    def gone(self, connection: HttpConnection) -> None:
         self.calls.append("gone")
 
 
@@ -277,7 +277,7 @@ def test_whatever_arrives_in_whatever_pieces_ends_in_exactly_one_terminal_event(
     raw = b"".join(pieces)
     cuts = sorted(draw.draw(st.lists(st.integers(0, len(raw)), max_size=5)))
     owner, wire, sink = Keeper(), Wire(), Terminals()
-    connection = Connection(owner, 1000, 30)
+    connection = HttpConnection(owner, 1000, 30)
     connection.connection_made(wire)
     connection.send(Handle(sink, head_only), b"x")
     for begin, end in zip([0, *cuts], [*cuts, len(raw)], strict=True):
@@ -300,7 +300,7 @@ def test_the_pieces_an_answer_arrives_in_do_not_change_it(pieces: list[bytes], d
 
     def outcome(parts: list[bytes]) -> tuple[Any, ...]:
         wire, sink = Wire(), Terminals()
-        connection = Connection(Keeper(), 1000, 30)
+        connection = HttpConnection(Keeper(), 1000, 30)
         connection.connection_made(wire)
         connection.send(Handle(sink, False), b"x")
         for part in parts:
@@ -319,7 +319,7 @@ def test_an_answer_whose_head_was_seen_before_is_read_as_if_it_had_not_been(piec
 
     def outcome(owner: Keeper) -> tuple[Any, ...]:
         wire, sink = Wire(), Terminals()
-        connection = Connection(owner, 1000, 30)
+        connection = HttpConnection(owner, 1000, 30)
         connection.connection_made(wire)
         connection.send(Handle(sink, False), b"x")
         if raw:
@@ -417,7 +417,7 @@ async def test_an_informational_answer_is_never_taken_for_the_answer() -> None:
 
 def test_a_server_that_numbers_its_answers_does_not_fill_the_memory() -> None:
     owner = Keeper()
-    connection = Connection(owner, 1000, 30)
+    connection = HttpConnection(owner, 1000, 30)
     connection.connection_made(Wire())
     for number in range(3 * KNOWN_HEADS_MAX):
         sink = Terminals()

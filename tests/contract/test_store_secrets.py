@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.store.ports import Damaged, Refused
+from interlock.store.ports import Damaged, StoreRefused
 from interlock.store.sqlite.secrets import KEY_FILE, SECRETS_FILE, VALUE_BYTES_MAX, Secrets
 from interlock.store.sqlite.store import SqliteStore
 
@@ -138,7 +138,7 @@ def _schema() -> object:
 
 
 async def test_a_secret_larger_than_any_is_refused(secrets: Secrets) -> None:
-    with pytest.raises(Refused, match="a secret has at most 65536 bytes"):
+    with pytest.raises(StoreRefused, match="a secret has at most 65536 bytes"):
         await secrets.put("secret", "one", b"x" * (VALUE_BYTES_MAX + 1), NOW)
 
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from interlock.keys.signing import PassphraseWrong, make_signing_key, read_signing_key
 from interlock.protocol.ax.registration.authority import PROOF_S_MAX
 from interlock.protocol.jose.public_key import written
-from interlock.store.ports import Damaged, FolderUnusable, Refused
+from interlock.store.ports import Damaged, FolderUnusable, StoreRefused
 
 CLAIMS = {"sub": "dns:edge01.example.com", "n": 1}
 
@@ -84,7 +84,7 @@ def test_a_passphrase_seals_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660])
 def test_a_key_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
-    with pytest.raises(Refused, match="chmod 600"):
+    with pytest.raises(StoreRefused, match="chmod 600"):
         read_signing_key(kept(tmp_path / "k", ec.generate_private_key(ec.SECP256R1()), mode))
 
 

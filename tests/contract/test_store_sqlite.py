@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.store.ports import Damaged, FolderUnusable, NewerSchema, Refused, Unavailable
+from interlock.store.ports import Damaged, FolderUnusable, NewerSchema, StoreRefused, Unavailable
 from interlock.store.sqlite.audit import SqliteAudit
 from interlock.store.sqlite.file import Schema, open_database
 from interlock.store.sqlite.store import PURGED_PER_WRITE_MAX, STORE_SCHEMA, SqliteStore
@@ -127,7 +127,7 @@ def test_a_migration_that_fails_leaves_the_old_version(tmp_path: Path) -> None:
     first = Schema(application_id=7, migrations=(("CREATE TABLE t (a)",),))
     broken = Schema(application_id=7, migrations=(*first.migrations, ("CREATE TABLE u (a)", "CREATE TABLE t (a)")))
     open_database(path, first, "FULL").close()
-    with pytest.raises(Refused, match="is damaged or not an Interlock file"):
+    with pytest.raises(StoreRefused, match="is damaged or not an Interlock file"):
         open_database(path, broken, "FULL")
     db = open_database(path, first, "FULL")
     assert db.execute("SELECT name FROM sqlite_master").fetchall() == [("t",)]

@@ -15,7 +15,7 @@ from interlock.protocol.interop.convert.batch import Sourced, batch
 from interlock.protocol.interop.convert.draft import Wishes, draft_entry
 from interlock.protocol.interop.convert.entry import Surroundings
 from interlock.protocol.interop.convert.inventory_text import PENDING
-from interlock.protocol.interop.model import Draft
+from interlock.protocol.interop.model import DriverDraft
 from interlock.protocol.interop.read.client_files import read_client_file
 from interlock.protocol.interop.read.docker_files import read_docker
 from interlock.protocol.interop.read.registry_files import read_registry
@@ -120,4 +120,4 @@ def test_any_description_is_drafted_or_refused(package: Any, remote: Any) -> Non
     }
     for entry in read_registry(json.dumps({**whole, "remotes": [remote]}).encode()).entries:
         made = draft_entry(entry, AROUND, Wishes())
-        assert not isinstance(made, Draft) or made.data["server"]["kind"]
+        assert not isinstance(made, DriverDraft) or made.data["server"]["kind"]

@@ -6,7 +6,7 @@ from typing import Any
 from interlock.protocol.interop.clients import BY_NAME
 from interlock.protocol.interop.convert.draft import Wishes, draft_entry
 from interlock.protocol.interop.convert.entry import Surroundings
-from interlock.protocol.interop.model import Draft, Entry, FileReading, Note
+from interlock.protocol.interop.model import DriverDraft, Entry, FileReading, Note
 from interlock.protocol.interop.read.client_files import read_client_file
 
 HOME = "/srv/ada"
@@ -29,9 +29,9 @@ def entry(client: str, raw: dict[str, Any], **file: Any) -> Entry:
     return found
 
 
-def drafted_from(client: str, raw: dict[str, Any], *, wishes: Wishes | None = None, **surroundings: Any) -> Draft:
+def drafted_from(client: str, raw: dict[str, Any], *, wishes: Wishes | None = None, **surroundings: Any) -> DriverDraft:
     made = draft_entry(entry(client, raw), around(**surroundings), wishes or Wishes())
-    assert isinstance(made, Draft), made
+    assert isinstance(made, DriverDraft), made
     return made
 
 
@@ -41,5 +41,5 @@ def refused_from(client: str, raw: dict[str, Any], **surroundings: Any) -> Note:
     return made
 
 
-def kept(draft: Draft) -> dict[str, str | None]:
+def kept(draft: DriverDraft) -> dict[str, str | None]:
     return {each.slug: each.value for each in draft.secrets}

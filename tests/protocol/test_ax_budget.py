@@ -11,10 +11,10 @@ from interlock.protocol.ax.budget import (
     SLICE_S,
     UNLIMITED,
     WINDOW_S,
+    BudgetUsage,
     Limits,
     Over,
     Price,
-    Usage,
     budget_exceeded,
 )
 from interlock.protocol.jsonrpc.errors import for_legacy
@@ -23,7 +23,7 @@ READ = Price()
 WRITE = Price(mutable=True)
 
 
-def spend(limits: Limits, usage: Usage, price: Price, now: float) -> Over | None:
+def spend(limits: Limits, usage: BudgetUsage, price: Price, now: float) -> Over | None:
     over = limits.exceeded(usage, price, now)
     if over is None:
         usage.charge(price, now)
@@ -32,7 +32,7 @@ def spend(limits: Limits, usage: Usage, price: Price, now: float) -> Over | None
 
 @pytest.mark.req("AX-11.4-1")
 def test_the_fourth_call_within_a_minute_is_one_too_many_and_the_minute_slides() -> None:
-    limits, usage = Limits(max_calls_per_minute=3), Usage()
+    limits, usage = Limits(max_calls_per_minute=3), BudgetUsage()
     assert [spend(limits, usage, READ, now) for now in (0.0, 10.0, 20.0)] == [None, None, None]
     assert spend(limits, usage, READ, 59.5) == Over(budget="max_calls_per_minute", limit=3, used=3, retry_after_ms=500)
     assert spend(limits, usage, READ, 60.0) is None
@@ -44,7 +44,7 @@ def test_the_fourth_call_within_a_minute_is_one_too_many_and_the_minute_slides()
 
 @pytest.mark.req("AX-11.4-1")
 def test_the_third_changing_call_is_refused_for_good_and_reading_goes_on() -> None:
-    limits, usage = Limits(max_mutable_calls_per_session=2), Usage()
+    limits, usage = Limits(max_mutable_calls_per_session=2), BudgetUsage()
     assert spend(limits, usage, WRITE, 0.0) is spend(limits, usage, WRITE, 1.0) is None
     for now in (2.0, 1e9):
         assert spend(limits, usage, WRITE, now) == Over(budget="max_mutable_calls_per_session", limit=2, used=2)
@@ -53,7 +53,7 @@ def test_the_third_changing_call_is_refused_for_good_and_reading_goes_on() -> No
 
 @pytest.mark.req("AX-11.4-1")
 def test_a_call_that_would_exceed_the_units_is_refused_and_a_cheaper_one_is_not() -> None:
-    limits, usage = Limits(max_cost_units_per_session=5), Usage()
+    limits, usage = Limits(max_cost_units_per_session=5), BudgetUsage()
     assert spend(limits, usage, Price(units=4), 0.0) is None
     assert spend(limits, usage, Price(units=2), 0.0) == Over(budget="max_cost_units_per_session", limit=5, used=4)
     assert spend(limits, usage, Price(units=1), 0.0) is None
@@ -62,7 +62,7 @@ def test_a_call_that_would_exceed_the_units_is_refused_and_a_cheaper_one_is_not(
 
 
 def test_of_two_limits_the_one_that_waiting_does_not_mend_is_named() -> None:
-    limits, usage = Limits(max_calls_per_minute=1, max_mutable_calls_per_session=1), Usage()
+    limits, usage = Limits(max_calls_per_minute=1, max_mutable_calls_per_session=1), BudgetUsage()
     spend(limits, usage, WRITE, 0.0)
     over = spend(limits, usage, WRITE, 0.0)
     assert over is not None
@@ -70,15 +70,15 @@ def test_of_two_limits_the_one_that_waiting_does_not_mend_is_named() -> None:
 
 
 def test_a_limit_of_nothing_allows_nothing_and_promises_nothing() -> None:
-    assert spend(Limits(max_calls_per_minute=0), Usage(), READ, 5.0) == Over(
+    assert spend(Limits(max_calls_per_minute=0), BudgetUsage(), READ, 5.0) == Over(
         budget="max_calls_per_minute", limit=0, used=0
     )
-    assert spend(Limits(max_cost_units_per_session=0), Usage(), READ, 5.0) is None
+    assert spend(Limits(max_cost_units_per_session=0), BudgetUsage(), READ, 5.0) is None
 
 
 def test_what_is_given_back_can_be_used_again() -> None:
     limits = Limits(max_calls_per_minute=1, max_mutable_calls_per_session=1, max_cost_units_per_session=3)
-    usage, price = Usage(), Price(mutable=True, units=3)
+    usage, price = BudgetUsage(), Price(mutable=True, units=3)
     taken = usage.charge(price, 0.0)
     assert limits.exceeded(usage, price, 1.0) is not None
     usage.refund(price, taken)
@@ -87,7 +87,7 @@ def test_what_is_given_back_can_be_used_again() -> None:
 
 
 def test_a_charge_that_has_left_the_minute_is_given_back_to_the_session_only() -> None:
-    usage = Usage()
+    usage = BudgetUsage()
     taken = usage.charge(WRITE, 0.0)
     usage.charge(WRITE, 61.0)
     usage.refund(WRITE, taken)
@@ -95,14 +95,14 @@ def test_a_charge_that_has_left_the_minute_is_given_back_to_the_session_only() -
 
 
 def test_what_was_given_back_is_not_taken_off_again_when_its_minute_ends() -> None:
-    usage = Usage()
+    usage = BudgetUsage()
     usage.refund(READ, usage.charge(READ, 0.0))
     usage.charge(READ, 30.0)
     assert [usage.calls(now) for now in (30.0, 61.0, 91.0)] == [1, 1, 0]
 
 
 def test_calls_of_one_slice_leave_with_its_last() -> None:
-    usage = Usage()
+    usage = BudgetUsage()
     first = usage.charge(READ, 0.0)
     assert usage.charge(READ, SLICE_S / 2) is first
     assert usage.charge(READ, SLICE_S) is not first
@@ -110,14 +110,14 @@ def test_calls_of_one_slice_leave_with_its_last() -> None:
 
 
 def test_what_has_left_the_minute_is_forgotten_although_nobody_counts() -> None:
-    usage = Usage()
+    usage = BudgetUsage()
     for number in range(1000):
         usage.charge(READ, number * 30.0)
     assert len(usage._slices) <= 3
 
 
 def test_after_a_lower_limit_the_wait_is_until_enough_calls_have_left() -> None:
-    usage = Usage()
+    usage = BudgetUsage()
     for now in (0.0, 10.0, 20.0):
         usage.charge(READ, now)
     over = Limits(max_calls_per_minute=1).exceeded(usage, READ, 30.0)
@@ -126,7 +126,7 @@ def test_after_a_lower_limit_the_wait_is_until_enough_calls_have_left() -> None:
 
 
 def test_a_flood_within_a_minute_is_counted_in_bounded_room() -> None:
-    usage = Usage()
+    usage = BudgetUsage()
     calls = 50_000
     for number in range(calls):
         usage.charge(READ, number * WINDOW_S / calls)
@@ -170,7 +170,7 @@ steps = st.lists(
 def test_no_minute_and_no_session_ever_holds_more_than_its_limit(
     limits: Limits, wanted: list[tuple[float, Price]]
 ) -> None:
-    usage, now = Usage(), 0.0
+    usage, now = BudgetUsage(), 0.0
     taken: list[tuple[float, Price]] = []
     for pause, price in wanted:
         now += pause
@@ -189,7 +189,7 @@ def test_no_minute_and_no_session_ever_holds_more_than_its_limit(
 
 @given(st.integers(1, 5), st.lists(st.floats(0, 30), max_size=30))
 def test_whoever_waits_as_long_as_told_is_let_through(limit: int, pauses: list[float]) -> None:
-    limits, usage, now = Limits(max_calls_per_minute=limit), Usage(), 0.0
+    limits, usage, now = Limits(max_calls_per_minute=limit), BudgetUsage(), 0.0
     for pause in pauses:
         now += pause
         over = spend(limits, usage, READ, now)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.protocol.ax.messages import Deregister, Heartbeat, Register, Registered
-from interlock.protocol.ax.registration.liveness import TABLE, Input, Liveness, State, Violation
+from interlock.protocol.ax.registration.liveness import TABLE, Liveness, LivenessInput, LivenessState, Violation
 from interlock.protocol.ax.registration.registrations import DEADLINES_SPARE, Registrations
 from interlock.protocol.ax.registration.sessions import (
     Ended,
@@ -41,7 +41,7 @@ def engine(interval_ms: int = 5000, now: float = 0.0, **policy: Any) -> Registra
     return made
 
 
-def state(made: Registrations, segment: str = "leaf") -> State | None:
+def state(made: Registrations, segment: str = "leaf") -> LivenessState | None:
     standing = made.maybe_standing(segment)
     return None if standing is None else standing.state
 
@@ -55,13 +55,13 @@ def session(made: Registrations) -> Session:
 # The table
 
 
-def in_state(wanted: State) -> Liveness:
+def in_state(wanted: LivenessState) -> Liveness:
     life = Liveness(1000, 0.0)
     steps = {
-        State.LIVE: [],
-        State.SUSPECT: [Input.SECOND_MISS],
-        State.LOST: [Input.LINK_CLOSED],
-        State.ENDED: [Input.END],
+        LivenessState.LIVE: [],
+        LivenessState.SUSPECT: [LivenessInput.SECOND_MISS],
+        LivenessState.LOST: [LivenessInput.LINK_CLOSED],
+        LivenessState.ENDED: [LivenessInput.END],
     }
     for what in steps[wanted]:
         life.step(what, 0.0)
@@ -70,16 +70,18 @@ def in_state(wanted: State) -> Liveness:
 
 
 EXPECTED = {
-    State.LIVE: {"beat": "live", "second miss": "suspect", "link closed": "lost", "end": "ended"},
-    State.SUSPECT: {"beat": "live", "third miss": "lost", "link closed": "lost", "end": "ended"},
-    State.LOST: {"grace over": "ended", "end": "ended"},
-    State.ENDED: {},
+    LivenessState.LIVE: {"beat": "live", "second miss": "suspect", "link closed": "lost", "end": "ended"},
+    LivenessState.SUSPECT: {"beat": "live", "third miss": "lost", "link closed": "lost", "end": "ended"},
+    LivenessState.LOST: {"grace over": "ended", "end": "ended"},
+    LivenessState.ENDED: {},
 }
 
 
-@pytest.mark.parametrize("before", State)
-@pytest.mark.parametrize("what", Input)
-def test_every_input_in_every_state_leads_where_the_table_says_or_is_a_violation(before: State, what: Input) -> None:
+@pytest.mark.parametrize("before", LivenessState)
+@pytest.mark.parametrize("what", LivenessInput)
+def test_every_input_in_every_state_leads_where_the_table_says_or_is_a_violation(
+    before: LivenessState, what: LivenessInput
+) -> None:
     life = in_state(before)
     after = EXPECTED[before].get(what.value)
     if after is None:
@@ -94,7 +96,7 @@ def test_every_input_in_every_state_leads_where_the_table_says_or_is_a_violation
 
 
 def test_nothing_is_due_once_it_ended() -> None:
-    life = in_state(State.ENDED)
+    life = in_state(LivenessState.ENDED)
     assert life.due is None
     with pytest.raises(Violation, match="nothing is due for a registration that is"):
         life.step_due()
@@ -124,7 +126,7 @@ def test_two_missed_and_one_received_start_the_count_anew() -> None:
     made.on_deadline(14.0)
     step = made.heartbeat(BEAT, PEER, now=14.9)
     assert (step.answer, step.events) == (15000, (Recovered(session=alice),))
-    assert state(made) is State.LIVE
+    assert state(made) is LivenessState.LIVE
     assert made.next_deadline() == 24.9
     assert made.on_deadline(24.8) == ()
     assert [type(event) for event in made.on_deadline(29.9)] == [Suspected, Lost]
@@ -150,7 +152,7 @@ def test_from_the_second_miss_on_a_registrant_is_suspect() -> None:
     made.on_deadline(10.0)
     standing = made.maybe_standing("leaf")
     assert standing is not None
-    assert (standing.state, standing.since, standing.retry_after_ms) == (State.SUSPECT, 10.0, 5000)
+    assert (standing.state, standing.since, standing.retry_after_ms) == (LivenessState.SUSPECT, 10.0, 5000)
 
 
 def test_beats_in_time_keep_a_registrant_for_ever() -> None:
@@ -186,10 +188,10 @@ def test_a_suspect_may_still_deregister() -> None:
 def test_names_of_a_lost_registrant_stay_for_the_grace_and_no_longer() -> None:
     made = engine()
     made.link_closed("s", now=0.0)
-    assert state(made) is State.LOST
+    assert state(made) is LivenessState.LOST
     assert made.next_deadline() == 300.0
     assert made.on_deadline(299.0) == ()
-    assert state(made) is State.LOST
+    assert state(made) is LivenessState.LOST
     assert made.on_deadline(300.0) == (Vanished(segment="leaf"),)
     assert (state(made), made.next_deadline(), made.on_deadline(301.0)) == (None, None, ())
 
@@ -203,7 +205,7 @@ def test_a_return_within_the_grace_cancels_the_removal() -> None:
     assert isinstance(joined, Joined)
     assert joined.replaces == "s"
     assert made.on_deadline(1000.0) == ()
-    assert state(made) is State.LIVE
+    assert state(made) is LivenessState.LIVE
 
 
 @pytest.mark.req("AX-13.2-4")
@@ -311,7 +313,7 @@ def test_the_events_alone_tell_what_there_is_in_any_order_of_anything(
     script: list[tuple[tuple[Any, ...], float]], degraded: bool
 ) -> None:
     made = Registrations(uuid(0), "default", Policy(degraded=degraded, grace_s=2.0))
-    told: dict[str, tuple[State, str]] = {}  # segment -> what somebody who only hears the events believes
+    told: dict[str, tuple[LivenessState, str]] = {}  # segment -> what somebody who only hears the events believes
     below: tuple[str, ...] = (uuid(0),)
     now = 0.0
     for serial, (what, pause) in enumerate(script):
@@ -319,14 +321,14 @@ def test_the_events_alone_tell_what_there_is_in_any_order_of_anything(
         for event in _done(made, what, serial, now):
             match event:
                 case Joined():
-                    told[event.session.segment] = (State.LIVE, event.session.session_id)
+                    told[event.session.segment] = (LivenessState.LIVE, event.session.session_id)
                 case Suspected():
-                    told[event.session.segment] = (State.SUSPECT, event.session.session_id)
+                    told[event.session.segment] = (LivenessState.SUSPECT, event.session.session_id)
                 case Recovered():
-                    told[event.session.segment] = (State.LIVE, event.session.session_id)
+                    told[event.session.segment] = (LivenessState.LIVE, event.session.session_id)
                 case Lost():
                     assert told[event.session.segment][1] == event.session.session_id
-                    told[event.session.segment] = (State.LOST, event.session.session_id)
+                    told[event.session.segment] = (LivenessState.LOST, event.session.session_id)
                 case Ended():
                     assert told[event.session.segment][1] == event.session.session_id
                 case Vanished():
@@ -336,7 +338,7 @@ def test_the_events_alone_tell_what_there_is_in_any_order_of_anything(
         standings = made.standings()
         assert told == {one.session.segment: (one.state, one.session.session_id) for one in standings}
         assert len({one.session.register.subserver_id for one in standings}) == len(standings)
-        alive = [one for one in standings if one.state in (State.LIVE, State.SUSPECT)]
+        alive = [one for one in standings if one.state in (LivenessState.LIVE, LivenessState.SUSPECT)]
         assert set(below) == {uuid(0)}.union(*(one.subtree_ids or () for one in alive)) == set(made.subtree_ids())
         due = made.next_deadline()
         assert due is None or due > now

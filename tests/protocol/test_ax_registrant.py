@@ -14,13 +14,13 @@ from interlock.protocol.ax.registration.registrant import (
     Failed,
     Hangup,
     Ignored,
-    Input,
     Joined,
     Left,
     OutOfOrder,
     Registrant,
+    RegistrantInput,
+    RegistrantState,
     Send,
-    State,
     Steps,
     retry_in_s,
 )
@@ -79,8 +79,8 @@ def refusal(code: int) -> Fault:
     return errors.refusal(code, "because")
 
 
-@pytest.mark.parametrize(("state", "input"), [*itertools.product(State, Input)])
-def test_a_move_is_in_the_table_or_a_violation(state: State, input: Input) -> None:
+@pytest.mark.parametrize(("state", "input"), [*itertools.product(RegistrantState, RegistrantInput)])
+def test_a_move_is_in_the_table_or_a_violation(state: RegistrantState, input: RegistrantInput) -> None:
     engine = Registrant(register(), 1)
     engine.state = state
     if (state, input) in TABLE:
@@ -93,9 +93,9 @@ def test_a_move_is_in_the_table_or_a_violation(state: State, input: Input) -> No
 
 
 def test_every_state_is_reached_and_only_the_end_is_not_left() -> None:
-    assert {following for _, following in TABLE.items()} | {State.IDLE} == set(State)
-    assert {state for (state, input), following in TABLE.items() if following is not state} == set(State) - {
-        State.CLOSED
+    assert {following for _, following in TABLE.items()} | {RegistrantState.IDLE} == set(RegistrantState)
+    assert {state for (state, input), following in TABLE.items() if following is not state} == set(RegistrantState) - {
+        RegistrantState.CLOSED
     }
 
 
@@ -107,7 +107,7 @@ def test_a_registrant_dials_registers_and_has_a_parent() -> None:
     assert asked.message.parent_id is None
     assert asked.message.released_session is None
     assert engine.granted(asked.id, answer(), 0.2) == (Joined(parent=0, registered=answer()),)
-    assert (engine.state, engine.parent_id) == (State.REGISTERED, FIRST)
+    assert (engine.state, engine.parent_id) == (RegistrantState.REGISTERED, FIRST)
 
 
 def test_the_query_for_the_parent_is_answered_with_the_parent_only_while_there_is_one() -> None:
@@ -152,7 +152,7 @@ def test_without_an_interval_there_is_no_heartbeat() -> None:
     assert engine.on_deadline(registrant.SETTLED_S, 0.0) == ()
     assert engine.next_deadline() is None
     assert engine.on_deadline(3600.0, 0.0) == ()
-    assert engine.state is State.REGISTERED
+    assert engine.state is RegistrantState.REGISTERED
 
 
 def test_with_a_backup_one_heartbeat_unanswered_for_one_interval_is_the_loss_of_the_parent() -> None:
@@ -164,7 +164,7 @@ def test_with_a_backup_one_heartbeat_unanswered_for_one_interval_is_the_loss_of_
     assert steps[0] == Left(parent=0, reason="it does not answer heartbeats")
     assert isinstance(steps[1], Hangup)
     assert steps[-1] == Dial(parent=1)
-    assert engine.state is State.MOVING
+    assert engine.state is RegistrantState.MOVING
 
 
 def test_without_a_backup_a_silent_parent_is_kept_and_costs_no_memory() -> None:
@@ -173,7 +173,7 @@ def test_without_a_backup_a_silent_parent_is_kept_and_costs_no_memory() -> None:
     for _ in range(1000):
         now = engine.next_deadline() or 0.0
         sent(engine.on_deadline(now, 0.0))
-    assert engine.state is State.REGISTERED
+    assert engine.state is RegistrantState.REGISTERED
     assert len(engine._asked) <= registrant.BEATS_KEPT + 1
     assert len(engine._beats) <= registrant.BEATS_KEPT + 1
 
@@ -182,11 +182,11 @@ def test_our_own_stall_is_not_taken_for_the_parents_silence() -> None:
     engine = settled(parents=2)
     beat = sent(engine.on_deadline(1.0, 0.0))
     late = sent(engine.on_deadline(9.0, 0.0))  # the answer to the first lies unread
-    assert engine.state is State.REGISTERED
+    assert engine.state is RegistrantState.REGISTERED
     engine.answered(beat.id)
     assert engine.on_deadline(9.49, 0.0) == ()
     assert engine.answered(late.id) == ()
-    assert engine.state is State.REGISTERED
+    assert engine.state is RegistrantState.REGISTERED
 
 
 def test_a_late_answer_to_an_earlier_heartbeat_does_not_excuse_the_later_one() -> None:
@@ -234,7 +234,7 @@ def test_with_all_parents_down_each_is_retried_in_its_own_time_and_never_two_at_
         for step in steps:
             if isinstance(step, Dial):
                 dialled.append((now, step.parent))
-        if engine.state is State.IDLE:
+        if engine.state is RegistrantState.IDLE:
             now = engine.next_deadline() or now
             steps = engine.on_deadline(now, 1.0)
         else:
@@ -252,7 +252,7 @@ def test_parents_that_grant_and_hang_up_are_not_dialled_in_a_circle() -> None:
     now, dials, steps = 0.0, 0, engine.start(0.0)
     while now < 60.0:
         dials += sum(isinstance(step, Dial) for step in steps)
-        if engine.state is State.IDLE:
+        if engine.state is RegistrantState.IDLE:
             now = engine.next_deadline() or now
             steps = engine.on_deadline(now, 1.0)
         else:
@@ -333,7 +333,7 @@ def test_an_unknown_session_is_registered_anew_on_the_same_link() -> None:
     again = sent(steps)
     assert isinstance(again.message, Register)
     assert again.message.released_session is None
-    assert engine.state is State.REGISTERING
+    assert engine.state is RegistrantState.REGISTERING
     engine.granted(again.id, answer("s9"), 1.2)
     assert sent(engine.on_deadline(1.7, 0.0)).message == Heartbeat(session_id="s9")
 
@@ -344,14 +344,14 @@ def test_a_cycle_found_by_a_heartbeat_ends_the_registration() -> None:
     steps = engine.refused(beat.id, refusal(errors.REGISTRATION_CYCLE), 1.1, 0.0)
     assert isinstance(steps[0], Left)
     assert not failure(steps).mendable
-    assert engine.state is State.IDLE
+    assert engine.state is RegistrantState.IDLE
 
 
 def test_any_other_error_on_a_heartbeat_shows_a_living_parent() -> None:
     engine = settled(parents=2)
     beat = sent(engine.on_deadline(1.0, 0.0))
     assert engine.refused(beat.id, Fault(-32601, "Method not found"), 1.1, 0.0) == ()
-    assert engine.state is State.REGISTERED
+    assert engine.state is RegistrantState.REGISTERED
 
 
 def test_a_changed_subtree_is_said_in_the_next_heartbeat_until_it_is_answered_and_in_a_new_registration() -> None:
@@ -461,7 +461,7 @@ def test_a_parent_that_never_answers_is_given_up_at_every_step() -> None:
     engine.on_deadline(10.2, 0.0)
     sent(engine.opened(11.0))
     assert "mcpax/register" in failure(engine.on_deadline(11.0 + registrant.ANSWER_S, 0.0)).reason
-    assert engine.state is State.IDLE
+    assert engine.state is RegistrantState.IDLE
 
 
 def test_answers_to_what_was_not_asked_change_nothing() -> None:
@@ -473,7 +473,7 @@ def test_answers_to_what_was_not_asked_change_nothing() -> None:
         engine.misanswered(99, "an array", 0.6, 0.0),
     ):
         assert [type(step) for step in steps] == [Ignored]
-    assert (engine.state, engine.parent_id) == (State.REGISTERED, FIRST)
+    assert (engine.state, engine.parent_id) == (RegistrantState.REGISTERED, FIRST)
 
 
 def test_an_answer_is_taken_once_and_only_for_its_own_request() -> None:
@@ -493,7 +493,7 @@ def test_an_answer_from_the_link_before_fits_nothing_on_the_next() -> None:
     assert asked.id > beat.id
     assert isinstance(engine.answered(beat.id)[0], Ignored)
     assert isinstance(engine.answered(asked.id)[0], Ignored)
-    assert engine.state is State.REGISTERING
+    assert engine.state is RegistrantState.REGISTERING
 
 
 def test_nonsense_instead_of_a_registration_is_a_failure_and_instead_of_a_heartbeat_is_silence() -> None:

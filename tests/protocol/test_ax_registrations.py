@@ -8,7 +8,7 @@ import pytest
 from interlock.protocol.ax.capability import AuthScope
 from interlock.protocol.ax.messages import Deregister, Heartbeat, Proof, Register, Registered
 from interlock.protocol.ax.registration.codec import SUBTREE_IDS, SUBTREE_IDS_MAX
-from interlock.protocol.ax.registration.liveness import State
+from interlock.protocol.ax.registration.liveness import LivenessState
 from interlock.protocol.ax.registration.registrations import Registrations
 from interlock.protocol.ax.registration.sessions import (
     Ended,
@@ -555,4 +555,4 @@ def test_a_standing_says_how_a_registration_is_doing() -> None:
     aggregator.joined(register(heartbeat_interval_ms=0), now=7.0)
     standing = aggregator.engine.maybe_standing("leaf")
     assert standing is not None
-    assert (standing.state, standing.since, standing.retry_after_ms) == (State.LIVE, 7.0, 5000)
+    assert (standing.state, standing.since, standing.retry_after_ms) == (LivenessState.LIVE, 7.0, 5000)

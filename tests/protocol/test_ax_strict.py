@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.protocol.jsontext.canonical import INTEGER_MAX, canonical
-from interlock.protocol.jsontext.unambiguous import NESTING_MAX, VALUES_MAX, Ambiguous, read_untrusted
+from interlock.protocol.jsontext.unambiguous import NESTING_MAX, VALUES_MAX, AmbiguousJson, read_untrusted
 
 JSON = st.recursive(
     st.none()
@@ -25,7 +25,7 @@ JSON = st.recursive(
 
 
 def reason(data: bytes, *, exact: bool = True) -> str:
-    with pytest.raises(Ambiguous) as caught:
+    with pytest.raises(AmbiguousJson) as caught:
         read_untrusted(data, exact=exact)
     assert str(caught.value)
     return caught.value.reason
@@ -167,5 +167,5 @@ def test_the_number_of_values_has_a_limit(one: bytes) -> None:
 def test_garbage_raises_one_error_only(data: bytes) -> None:
     try:
         read_untrusted(data)
-    except Ambiguous as error:
+    except AmbiguousJson as error:
         assert error.reason

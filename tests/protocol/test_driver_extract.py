@@ -10,7 +10,7 @@ from driver_texts import as_driver, driver
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.drivers.result_path import PATH_CHARS_MAX, STEPS_MAX, Miss, Path, Wrong, read_path
+from interlock.protocol.drivers.result_path import PATH_CHARS_MAX, STEPS_MAX, Miss, Path, PathFault, read_path
 
 FIXTURE: dict[str, Any] = {
     "foo": {"bar": 7, "none": None},
@@ -165,7 +165,7 @@ def test_what_is_no_path_is_refused_with_the_file_at_its_character(text: str, po
 
 def test_a_path_of_very_many_steps_is_refused() -> None:
     assert isinstance(read_path("$" + "[*]" * STEPS_MAX), Path)
-    assert isinstance(read_path("$" + "[*]" * (STEPS_MAX + 1)), Wrong)
+    assert isinstance(read_path("$" + "[*]" * (STEPS_MAX + 1)), PathFault)
 
 
 @pytest.mark.req("AIP-extract-3")
@@ -265,7 +265,7 @@ def test_every_path_finds_what_another_evaluator_finds(case: tuple[Any, list[tup
 @given(st.text(alphabet="$.[]*?@()='\\\"ab01-_ \n", max_size=30))
 def test_no_text_makes_the_reader_of_paths_fall_over(text: str) -> None:
     read = read_path(text)
-    if isinstance(read, Wrong):
+    if isinstance(read, PathFault):
         assert 1 <= read.position <= max(len(text), 1)
     else:
         assert read_path(str(read)) == read

@@ -13,7 +13,6 @@ from interlock.protocol.drivers.files.driver import check_published, read_driver
 from interlock.protocol.drivers.files.frontmatter import read_frontmatter
 from interlock.protocol.drivers.files.schemas.mcp import EXTENSION_KEYS
 from interlock.protocol.drivers.model import (
-    Connection,
     Docker,
     Driver,
     HealthCheck,
@@ -22,6 +21,7 @@ from interlock.protocol.drivers.model import (
     Pypi,
     Remote,
     ResultParse,
+    ServerConnection,
 )
 
 EXAMPLES = Path(__file__).parent / "aip32_examples"
@@ -227,9 +227,9 @@ def test_connection_options_are_closed_and_bounded(options: dict[str, Any], fiel
 
 
 def test_connection_options_have_their_boundaries_and_defaults() -> None:
-    assert loaded(driver()).connection == Connection(timeout_ms=30000, max_retries=3, keepalive=False)
+    assert loaded(driver()).connection == ServerConnection(timeout_ms=30000, max_retries=3, keepalive=False)
     for options in ({"timeout_ms": 100}, {"max_retries": 0}, {"max_retries": 10, "keepalive": True}):
-        assert loaded(driver(connection_options=options)).connection == Connection(**options)
+        assert loaded(driver(connection_options=options)).connection == ServerConnection(**options)
 
 
 @pytest.mark.req("AIP-front-8")

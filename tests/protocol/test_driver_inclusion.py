@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.drivers.schema.inclusion import Outcome, Verdict, includes
+from interlock.protocol.drivers.schema.inclusion import InclusionOutcome, InclusionVerdict, includes
 from interlock.protocol.drivers.schema.overlap import exclusions
 from interlock.protocol.drivers.schema.shapes import Side
 from interlock.protocol.drivers.schema.validators import compile_schema
 
-YES, UNKNOWN, NO = Verdict.YES, Verdict.UNKNOWN, Verdict.NO
+YES, UNKNOWN, NO = InclusionVerdict.YES, InclusionVerdict.UNKNOWN, InclusionVerdict.NO
 STRING, INTEGER, NUMBER, NULL = ({"type": name} for name in ("string", "integer", "number", "null"))
 NULLABLE = {"anyOf": [STRING, NULL]}
 
 
-def compare(narrow: Any, wide: Any) -> Outcome:
+def compare(narrow: Any, wide: Any) -> InclusionOutcome:
     return includes(Side(wide), wide, Side(narrow), narrow)
 
 
@@ -81,7 +81,7 @@ def record(*required: str, closed: bool | None = None, **properties: Any) -> dic
     ],
     ids=lambda value: str(value)[:60],
 )
-def test_types_and_listed_values_are_compared(narrow: Any, wide: Any, verdict: Verdict) -> None:
+def test_types_and_listed_values_are_compared(narrow: Any, wide: Any, verdict: InclusionVerdict) -> None:
     assert compare(narrow, wide).verdict is verdict
 
 

@@ -10,10 +10,10 @@ from interlock.protocol.drivers.model import Contract
 from interlock.protocol.drivers.selection.resolver import (
     HEALTH_EVERY_S,
     Candidate,
-    Fault,
-    Policy,
-    Request,
-    Resolution,
+    DriverFault,
+    DriverResolution,
+    SelectionPolicy,
+    SelectionRequest,
     resolve,
     resolved_row,
 )
@@ -35,17 +35,19 @@ def candidate(
     return Candidate(driver=value, binding=value.implements[0], **(standing or {}))
 
 
-def ask(*candidates: Candidate, policy: Policy | None = None, of: Contract | None = None, **asked: Any) -> Resolution:
-    request = Request(contract=of or the_contract(), inputs=asked.pop("inputs", ("path",)), now=NOW, **asked)
-    return resolve(request, candidates, policy or Policy())
+def ask(
+    *candidates: Candidate, policy: SelectionPolicy | None = None, of: Contract | None = None, **asked: Any
+) -> DriverResolution:
+    request = SelectionRequest(contract=of or the_contract(), inputs=asked.pop("inputs", ("path",)), now=NOW, **asked)
+    return resolve(request, candidates, policy or SelectionPolicy())
 
 
-def winner(resolution: Resolution) -> str:
+def winner(resolution: DriverResolution) -> str:
     assert resolution.chosen is not None
     return resolution.chosen.driver.id
 
 
-def removed(resolution: Resolution) -> list[tuple[str, int, str]]:
+def removed(resolution: DriverResolution) -> list[tuple[str, int, str]]:
     return [(each.driver, each.phase, each.code) for each in resolution.rejected]
 
 
@@ -72,7 +74,7 @@ def test_the_first_phase_drops_other_versions_unwanted_kinds_and_dropped_inputs(
         ("other-version-mcp@1", 1, "version_unsupported"),
     ]
     assert all(each.reason for each in found.rejected)
-    row = resolved_row(Request(contract=asked, inputs=("path", "head"), now=NOW), found)
+    row = resolved_row(SelectionRequest(contract=asked, inputs=("path", "head"), now=NOW), found)
     assert [(each["provider_id"], each["phase"]) for each in row["rejected"]] == [
         (each.driver, 1) for each in found.rejected
     ]
@@ -96,8 +98,8 @@ def test_a_call_with_an_input_that_every_driver_dropped_is_refused_by_its_name()
 @pytest.mark.parametrize(
     ("standing", "code"),
     [
-        ({"fault": Fault(code="install_failed", reason="npm is not there")}, "install_failed"),
-        ({"fault": Fault(code="version_mismatch", reason="0.4 is not >=0.5")}, "version_mismatch"),
+        ({"fault": DriverFault(code="install_failed", reason="npm is not there")}, "install_failed"),
+        ({"fault": DriverFault(code="version_mismatch", reason="0.4 is not >=0.5")}, "version_mismatch"),
         ({"auth": "unauthed"}, "auth_required"),
         ({"failed_at": NOW - 1}, "health_check_failed"),
         ({"failed_at": NOW - 1, "passed_at": NOW - 2}, "health_check_failed"),
@@ -128,7 +130,7 @@ def test_a_logged_out_driver_stays_for_a_call_that_only_logs_in() -> None:
 def test_a_failed_health_check_counts_for_twice_its_every(every: str | None, every_s: float) -> None:
     check = {"method": "ping"} | ({"every": every} if every else {})
 
-    def failed(ago: float) -> Resolution:
+    def failed(ago: float) -> DriverResolution:
         return ask(candidate(health_check=check, standing={"failed_at": NOW - ago}))
 
     assert removed(failed(2 * every_s)) == [("good-mcp@1", 2, "health_check_failed")]
@@ -146,17 +148,17 @@ def test_a_check_that_passed_since_the_failure_needs_no_other() -> None:
 @pytest.mark.parametrize(
     ("policy", "tags", "stays"),
     [
-        (Policy(deny=("third-party-api",)), ["third-party-api"], False),
-        (Policy(deny=("third-party-api",)), ["self-hosted"], True),
-        (Policy(allow=("self-hosted",)), [], False),
-        (Policy(allow=("self-hosted",)), ["self-hosted", "other"], True),
-        (Policy(allow=("PII-safe",)), ["pii-safe"], False),
-        (Policy(deny=("PII-safe",)), ["pii-safe"], True),
-        (Policy(allow=("a",), deny=("b",)), ["a", "b"], False),
+        (SelectionPolicy(deny=("third-party-api",)), ["third-party-api"], False),
+        (SelectionPolicy(deny=("third-party-api",)), ["self-hosted"], True),
+        (SelectionPolicy(allow=("self-hosted",)), [], False),
+        (SelectionPolicy(allow=("self-hosted",)), ["self-hosted", "other"], True),
+        (SelectionPolicy(allow=("PII-safe",)), ["pii-safe"], False),
+        (SelectionPolicy(deny=("PII-safe",)), ["pii-safe"], True),
+        (SelectionPolicy(allow=("a",), deny=("b",)), ["a", "b"], False),
     ],
 )
 def test_tags_are_compared_exactly_with_the_lists_of_the_workspace(
-    policy: Policy, tags: list[str], stays: bool
+    policy: SelectionPolicy, tags: list[str], stays: bool
 ) -> None:
     found = ask(candidate(policy_tags=tags), policy=policy)
     assert bool(found.ranked) is stays
@@ -181,7 +183,7 @@ def test_tags_are_compared_exactly_with_the_lists_of_the_workspace(
 def test_a_region_is_the_constraint_itself_global_or_the_hosts_own(
     regions: list[str], wanted: str | None, own: str | None, stays: bool
 ) -> None:
-    found = ask(candidate(region=regions), region=wanted, policy=Policy(region=own))
+    found = ask(candidate(region=regions), region=wanted, policy=SelectionPolicy(region=own))
     assert removed(found) == ([] if stays else [("good-mcp@1", 3, "region_mismatch")])
 
 
@@ -200,14 +202,14 @@ def test_a_pin_goes_before_the_default_and_the_price_and_leaves_no_fallback() ->
 @pytest.mark.parametrize(
     ("pinned", "policy", "region", "phase", "code"),
     [
-        (candidate("p-mcp", entry={"version": "^3.0.0"}), Policy(), None, 1, "version_unsupported"),
-        (candidate("p-mcp", standing={"auth": "unauthed"}), Policy(), None, 2, "auth_required"),
-        (candidate("p-mcp", policy_tags=["x"]), Policy(deny=("x",)), None, 3, "policy_violation"),
-        (candidate("p-mcp", region=["US"]), Policy(), "EU", 3, "region_mismatch"),
+        (candidate("p-mcp", entry={"version": "^3.0.0"}), SelectionPolicy(), None, 1, "version_unsupported"),
+        (candidate("p-mcp", standing={"auth": "unauthed"}), SelectionPolicy(), None, 2, "auth_required"),
+        (candidate("p-mcp", policy_tags=["x"]), SelectionPolicy(deny=("x",)), None, 3, "policy_violation"),
+        (candidate("p-mcp", region=["US"]), SelectionPolicy(), "EU", 3, "region_mismatch"),
     ],
 )
 def test_a_pin_never_brings_back_what_an_earlier_phase_removed(
-    pinned: Candidate, policy: Policy, region: str | None, phase: int, code: str
+    pinned: Candidate, policy: SelectionPolicy, region: str | None, phase: int, code: str
 ) -> None:
     found = ask(pinned, candidate("good-mcp", region=["EU"]), policy=policy, region=region, pinned="p-mcp")
     assert found.ranked == ()
@@ -300,7 +302,7 @@ def test_the_order_in_which_drivers_are_found_changes_nothing() -> None:
 @pytest.mark.req("AIP-30.resolve-5")
 @pytest.mark.parametrize("named", [None, "absent-mcp"])
 def test_a_default_that_did_not_survive_leaves_the_choice_to_the_rest(named: str | None) -> None:
-    out = candidate("default-mcp", standing={"fault": Fault(code="install_failed", reason="no npm")})
+    out = candidate("default-mcp", standing={"fault": DriverFault(code="install_failed", reason="no npm")})
     found = ask(out, candidate("a-mcp"), of=the_contract(default_implementation=named or "default-mcp"))
     assert winner(found) == "a-mcp"
 
@@ -308,7 +310,7 @@ def test_a_default_that_did_not_survive_leaves_the_choice_to_the_rest(named: str
 def test_nobody_left_is_no_route_with_everybody_in_its_cause_and_nobody_in_its_message() -> None:
     found = ask(
         candidate("narrow-mcp", entry={"schema_narrowing": {"drop_inputs": ["head"]}}),
-        candidate("broken-mcp", standing={"fault": Fault(code="install_failed", reason="no npm")}),
+        candidate("broken-mcp", standing={"fault": DriverFault(code="install_failed", reason="no npm")}),
         inputs=("head",),
     )
     assert found.error is not None
@@ -329,15 +331,20 @@ def test_a_contract_without_drivers_has_no_route() -> None:
 @pytest.mark.parametrize(
     ("only", "policy", "region", "code"),
     [
-        (candidate(policy_tags=["x"]), Policy(deny=("x",)), None, "policy_violation"),
-        (candidate(region=["US"]), Policy(), "EU", "region_mismatch"),
-        (candidate(standing={"auth": "unauthed"}), Policy(), None, "auth_required"),
-        (candidate(standing={"fault": Fault(code="install_failed", reason="r")}), Policy(), None, "no_route"),
-        (candidate(standing={"failed_at": NOW}), Policy(), None, "no_route"),
+        (candidate(policy_tags=["x"]), SelectionPolicy(deny=("x",)), None, "policy_violation"),
+        (candidate(region=["US"]), SelectionPolicy(), "EU", "region_mismatch"),
+        (candidate(standing={"auth": "unauthed"}), SelectionPolicy(), None, "auth_required"),
+        (
+            candidate(standing={"fault": DriverFault(code="install_failed", reason="r")}),
+            SelectionPolicy(),
+            None,
+            "no_route",
+        ),
+        (candidate(standing={"failed_at": NOW}), SelectionPolicy(), None, "no_route"),
     ],
 )
 def test_what_removed_everybody_is_the_error_where_it_tells_the_caller_more(
-    only: Candidate, policy: Policy, region: str | None, code: str
+    only: Candidate, policy: SelectionPolicy, region: str | None, code: str
 ) -> None:
     error = ask(only, policy=policy, region=region).error
     assert error is not None
@@ -353,7 +360,7 @@ def test_a_logged_out_driver_says_what_it_waits_for() -> None:
 
 
 def test_the_audit_row_counts_the_phases_and_names_the_chosen() -> None:
-    asked = Request(contract=the_contract(), inputs=("head",), now=NOW)
+    asked = SelectionRequest(contract=the_contract(), inputs=("head",), now=NOW)
     found = resolve(
         asked,
         [
@@ -362,7 +369,7 @@ def test_the_audit_row_counts_the_phases_and_names_the_chosen() -> None:
             candidate("denied-mcp", policy_tags=["x"]),
             candidate("good-mcp", **cost(7)),
         ],
-        Policy(deny=("x",)),
+        SelectionPolicy(deny=("x",)),
     )
     row = resolved_row(asked, found)
     assert [(each["provider_id"], each["phase"]) for each in row.pop("rejected")] == [

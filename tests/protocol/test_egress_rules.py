@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.net.egress import ENTRY, Asked, Malformed, Permit, permits, read_head_untrusted
+from interlock.protocol.net.egress import ENTRY, Malformed, Permit, ProxyRequest, permits, read_head_untrusted
 
 
 @pytest.mark.req("AIP-security-3")
@@ -51,8 +51,8 @@ def test_a_port_a_path_or_a_network_is_no_entry(entry: str) -> None:
 
 def test_a_tunnel_is_asked_for_with_connect() -> None:
     head = b"CONNECT API.foo.com:443 HTTP/1.1\r\nHost: x\r\n\r\n"
-    assert read_head_untrusted(head) == Asked(host="api.foo.com", port=443)
-    assert read_head_untrusted(b"CONNECT [::1]:80 HTTP/1.0\r\n\r\n") == Asked(host="::1", port=80)
+    assert read_head_untrusted(head) == ProxyRequest(host="api.foo.com", port=443)
+    assert read_head_untrusted(b"CONNECT [::1]:80 HTTP/1.0\r\n\r\n") == ProxyRequest(host="::1", port=80)
 
 
 def test_a_plain_request_is_sent_on_in_the_form_its_host_expects() -> None:
@@ -61,7 +61,7 @@ def test_a_plain_request_is_sent_on_in_the_form_its_host_expects() -> None:
         b"Connection: keep-alive\r\nContent-Length: 3\r\nX-Own: kept\r\n\r\n"
     )
     asked = read_head_untrusted(head)
-    assert asked == Asked(
+    assert asked == ProxyRequest(
         host="api.foo.com",
         port=8080,
         head=b"POST /a/b?c=d HTTP/1.1\r\nHost: api.foo.com:8080\r\nContent-Length: 3\r\nX-Own: kept\r\n"
@@ -71,7 +71,7 @@ def test_a_plain_request_is_sent_on_in_the_form_its_host_expects() -> None:
 
 def test_a_url_without_a_path_asks_for_the_root_on_port_80() -> None:
     asked = read_head_untrusted(b"GET http://foo.com?x#y HTTP/1.1\r\n\r\n")
-    assert isinstance(asked, Asked)
+    assert isinstance(asked, ProxyRequest)
     assert (asked.port, asked.head) == (80, b"GET /?x HTTP/1.1\r\nHost: foo.com\r\nConnection: close\r\n\r\n")
 
 
@@ -107,6 +107,6 @@ def test_what_is_no_proxy_request_is_malformed(head: bytes) -> None:
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_request_or_malformed(data: bytes) -> None:
     read = read_head_untrusted(data + b"\r\n\r\n")
-    assert isinstance(read, Asked | Malformed)
-    if isinstance(read, Asked) and read.head is not None:
+    assert isinstance(read, ProxyRequest | Malformed)
+    if isinstance(read, ProxyRequest) and read.head is not None:
         assert read.head.count(b"\r\n\r\n") == 1

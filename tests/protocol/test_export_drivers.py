@@ -15,7 +15,7 @@ from interlock.protocol.drivers.files.inventory import read_secrets
 from interlock.protocol.drivers.model import Driver, Secrets
 from interlock.protocol.interop.clients import BY_NAME, CLIENTS
 from interlock.protocol.interop.convert.draft import Wishes, draft_entry
-from interlock.protocol.interop.model import Draft
+from interlock.protocol.interop.model import DriverDraft
 from interlock.protocol.interop.read.client_files import read_client_file
 from interlock.protocol.interop.read.driver_files import read_driver_entry
 from interlock.protocol.interop.read.registry_files import read_registry
@@ -75,7 +75,7 @@ def test_a_client_that_expands_variables_gets_their_names(client: str, kind: str
     assert "secrets." not in text
     (entry,) = read_client_file(text.encode(), known).entries
     again = draft_entry(entry, around(), Wishes())
-    assert isinstance(again, Draft), again
+    assert isinstance(again, DriverDraft), again
     assert again.data["server"]["kind"] == kind
     assert {each.backend for each in again.secrets} == {"env://API_KEY", "env://MY_LEVEL"}
 
@@ -185,7 +185,7 @@ def test_a_registry_s_description_is_valid_and_comes_back_as_the_same_driver(kin
     assert "secrets." not in text
     (entry,) = read_registry(text.encode()).entries
     again = draft_entry(entry, around(), Wishes())
-    assert isinstance(again, Draft), again
+    assert isinstance(again, DriverDraft), again
     back = read_driver(frontmatter_text({**again.data, "implements": data["implements"]}).encode(), "DRIVER.md").value
     assert back is not None
     assert same_server(back.server, driver.server)
@@ -213,7 +213,7 @@ def test_a_driver_without_our_extensions_passes_the_published_schemas_and_comes_
     assert set(found.lost) >= {"sandbox", "metadata.interlock.expose"}
     (entry,) = read_driver_entry(text.encode()).entries
     again = draft_entry(entry, around(), Wishes())
-    assert isinstance(again, Draft), again
+    assert isinstance(again, DriverDraft), again
     back = read_driver(frontmatter_text({**again.data, "implements": data["implements"]}).encode(), "DRIVER.md").value
     assert back is not None
     if kind == "pypi":

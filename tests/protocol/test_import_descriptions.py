@@ -11,7 +11,7 @@ from interlock.protocol.drivers.files.frontmatter_writer import frontmatter_text
 from interlock.protocol.drivers.model import Driver
 from interlock.protocol.interop.convert.draft import Wishes, draft_entry
 from interlock.protocol.interop.convert.inventory_text import PENDING
-from interlock.protocol.interop.model import Draft, FileReading, Note
+from interlock.protocol.interop.model import DriverDraft, FileReading, Note
 from interlock.protocol.interop.read.bundle_manifest import read_manifest
 from interlock.protocol.interop.read.docker_files import is_docker_data, read_docker
 from interlock.protocol.interop.read.registry_files import read_registry
@@ -19,7 +19,7 @@ from interlock.protocol.interop.read.registry_files import read_registry
 SHA = "ab" * 32
 
 
-def only(reading: FileReading, **surroundings: Any) -> Draft | Note:
+def only(reading: FileReading, **surroundings: Any) -> DriverDraft | Note:
     assert reading.problem is None
     (entry,) = reading.entries
     return draft_entry(entry, around(**surroundings), Wishes())
@@ -30,8 +30,8 @@ def described(**parts: Any) -> FileReading:
     return read_registry(json.dumps(whole).encode())
 
 
-def driver_of(draft: Draft | Note) -> Driver:
-    assert isinstance(draft, Draft), draft
+def driver_of(draft: DriverDraft | Note) -> Driver:
+    assert isinstance(draft, DriverDraft), draft
     reading = read_driver(frontmatter_text({**draft.data, "implements": [PENDING]}).encode(), "DRIVER.md")
     assert reading.errors == ()
     assert reading.value is not None
@@ -63,7 +63,7 @@ NPM = {
 def test_an_npm_package_of_a_registry_is_a_driver_with_its_inputs_as_slugs() -> None:
     draft = only(described(packages=[NPM]))
     driver = driver_of(draft)
-    assert isinstance(draft, Draft)
+    assert isinstance(draft, DriverDraft)
     assert draft.data["server"] == {
         "kind": "npm",
         "package": "@example/weather@1.2.3",
@@ -88,7 +88,7 @@ def test_pypi_and_oci_packages_are_drivers() -> None:
             ]
         )
     )
-    assert isinstance(pypi, Draft)
+    assert isinstance(pypi, DriverDraft)
     assert pypi.data["server"] == {"kind": "pypi", "package": "weather==2.0"}
     driver_of(pypi)
     oci = {
@@ -101,7 +101,7 @@ def test_pypi_and_oci_packages_are_drivers() -> None:
         "environmentVariables": [{"name": "KEY", "isSecret": True}],
     }
     draft = only(described(packages=[oci]))
-    assert isinstance(draft, Draft)
+    assert isinstance(draft, DriverDraft)
     assert draft.data["server"] == {
         "kind": "docker",
         "image": "docker.example/weather:1.0",
@@ -128,7 +128,7 @@ def test_a_remote_has_its_variables_filled_left_unset_or_refused() -> None:
         ],
     }
     draft = only(described(remotes=[remote]))
-    assert isinstance(draft, Draft)
+    assert isinstance(draft, DriverDraft)
     assert draft.data["server"] == {
         "kind": "remote",
         "url": "https://eu.example.com/mcp",
@@ -153,7 +153,7 @@ def test_the_older_spelling_is_read_too() -> None:
         "environment_variables": [{"name": "API_KEY", "is_secret": True, "is_required": True}],
     }
     draft = only(described(packages=[package]))
-    assert isinstance(draft, Draft)
+    assert isinstance(draft, DriverDraft)
     assert draft.data["server"] == {
         "kind": "npm",
         "package": "weather@1.0.0",
@@ -169,7 +169,7 @@ def test_other_types_are_told_and_not_guessed(kind: str) -> None:
     assert isinstance(note, Note)
     assert note.code == "unsupported"
     both = only(described(packages=[{"registryType": kind, "identifier": "x"}, NPM]))
-    assert isinstance(both, Draft)
+    assert isinstance(both, DriverDraft)
 
 
 def test_a_package_of_another_registry_is_not_taken_from_the_usual_one() -> None:
@@ -199,7 +199,7 @@ def test_the_answer_of_a_registry_and_a_server_card_are_read() -> None:
         "remotes": [{"type": "sse", "url": "https://a.example/sse", "supportedProtocolVersions": ["2025-11-25"]}],
     }
     draft = only(read_registry(json.dumps(card).encode()))
-    assert isinstance(draft, Draft)
+    assert isinstance(draft, DriverDraft)
     assert (draft.data["server"]["url"], draft.data["transport"]) == ("https://a.example/sse", "sse")
 
 
@@ -224,7 +224,7 @@ config:
 @pytest.mark.req("AIP-import-12")
 def test_docker_s_description_is_a_driver_with_its_hosts() -> None:
     draft = only(read_docker(SERVER_YAML.encode()))
-    assert isinstance(draft, Draft)
+    assert isinstance(draft, DriverDraft)
     assert draft.data["name"] == "Weather"
     assert draft.data["server"] == {
         "kind": "docker",
@@ -269,11 +269,11 @@ registry:
 def test_a_catalog_of_docker_s_gateway_gives_each_of_its_servers() -> None:
     reading = read_docker(CATALOG.encode())
     weather, far, odd = (draft_entry(each, around(), Wishes()) for each in reading.entries)
-    assert isinstance(weather, Draft)
+    assert isinstance(weather, DriverDraft)
     assert weather.data["network"] == {"egress": []}
     assert weather.data["server"]["env"] == {"MODE": "fast", "WEATHER_KEY": "${secrets.WEATHER_KEY}"}
     driver_of(weather)
-    assert isinstance(far, Draft)
+    assert isinstance(far, DriverDraft)
     assert far.data["server"] == {
         "kind": "remote",
         "url": "https://far.example/mcp",
@@ -323,7 +323,7 @@ def manifest(**changed: Any) -> bytes:
 @pytest.mark.req("AIP-import-12")
 def test_a_bundle_s_manifest_is_a_driver_in_its_unpacked_folder() -> None:
     draft = only(read_manifest(manifest(), "linux"), folder="/srv/bundles/abc")
-    assert isinstance(draft, Draft)
+    assert isinstance(draft, DriverDraft)
     assert draft.data["server"] == {
         "kind": "binary",
         "path": "node",
@@ -342,7 +342,7 @@ def test_a_bundle_s_manifest_is_a_driver_in_its_unpacked_folder() -> None:
 def test_each_version_of_the_manifest_is_read(version: str) -> None:
     named = {"manifest_version": version} if version != "0.1" else {"dxt_version": "0.1"}
     data = {key: value for key, value in MANIFEST.items() if key != "manifest_version"} | named
-    assert isinstance(only(read_manifest(json.dumps(data).encode(), "linux"), folder="/srv/b"), Draft)
+    assert isinstance(only(read_manifest(json.dumps(data).encode(), "linux"), folder="/srv/b"), DriverDraft)
 
 
 def test_a_bundle_says_where_it_runs() -> None:
@@ -374,5 +374,5 @@ def test_a_bundle_says_where_it_runs() -> None:
 def test_nonsense_is_a_problem_or_nothing_and_never_raised(data: bytes) -> None:
     for reading in (read_registry(data), read_docker(data), read_manifest(data, "linux")):
         for entry in reading.entries:
-            assert isinstance(draft_entry(entry, around(), Wishes()), Draft | Note)
+            assert isinstance(draft_entry(entry, around(), Wishes()), DriverDraft | Note)
     assert not is_docker_data(7)

@@ -13,12 +13,12 @@ from interlock.protocol.drivers.files.frontmatter_writer import frontmatter_text
 from interlock.protocol.drivers.files.inventory import read_secrets
 from interlock.protocol.interop.convert.draft import Wishes, draft_entry, driver_id
 from interlock.protocol.interop.convert.inventory_text import PENDING, secrets_text
-from interlock.protocol.interop.model import Draft
+from interlock.protocol.interop.model import DriverDraft
 
 MARKER = "m4rk3r-S3cr3t-Value-0123456789"
 
 
-def written(draft: Draft) -> str:
+def written(draft: DriverDraft) -> str:
     """All that is written of a draft, and all that is told of it."""
     files = frontmatter_text({**draft.data, "implements": [PENDING]}) + secrets_text(draft.secrets)
     told = [(note.code, note.text) for note in draft.notes] + [(each.place, each.slug) for each in draft.secrets]
@@ -82,7 +82,7 @@ def test_what_the_source_declares_secret_is_one_whatever_it_looks_like() -> None
     raw = {"command": "x", "env": {"COLOUR": "${input:colour}"}}
     file = {"inputs": [{"type": "promptString", "id": "colour", "description": "Which one", "password": True}]}
     draft = draft_entry(entry("vscode", raw, **file), around(), Wishes())
-    assert isinstance(draft, Draft)
+    assert isinstance(draft, DriverDraft)
     assert draft.data["server"]["env"] == {"COLOUR": "${secrets.COLOUR}"}
     assert [(each.slug, each.description, each.value, each.backend) for each in draft.secrets] == [
         ("it-mcp/colour", "Which one", None, None)
@@ -335,7 +335,7 @@ def test_codex_names_variables_for_headers() -> None:
     raw = '[mcp_servers.it]\nurl = "https://a.example/mcp"\nbearer_token_env_var = "MY_TOKEN"\n'
     raw += 'http_headers = { X-Plain = "1" }\nenv_http_headers = { X-Key = "MY_KEY" }\n'
     draft = draft_entry(read("codex", raw).entries[0], around(), Wishes())
-    assert isinstance(draft, Draft)
+    assert isinstance(draft, DriverDraft)
     assert draft.data["server"]["headers"] == {
         "X-Plain": "1",
         "Authorization": "Bearer ${secrets.MY_TOKEN}",
@@ -347,19 +347,19 @@ def test_codex_names_variables_for_headers() -> None:
 def test_codex_and_goose_name_variables_without_values() -> None:
     codex = read("codex", '[mcp_servers.it]\ncommand = "x"\nenv_vars = ["LEVEL", { name = "API_KEY" }]\n').entries[0]
     draft = draft_entry(codex, around(), Wishes())
-    assert isinstance(draft, Draft)
+    assert isinstance(draft, DriverDraft)
     assert draft.data["sandbox"] == {"env": {"pass": ["LEVEL"]}}
     assert [each.backend for each in draft.secrets] == ["env://API_KEY"]
     goose = read("goose", "extensions:\n  it:\n    type: stdio\n    cmd: x\n    env_keys: [API_KEY]\n").entries[0]
     draft = draft_entry(goose, around(), Wishes())
-    assert isinstance(draft, Draft)
+    assert isinstance(draft, DriverDraft)
     assert [(each.slug, each.backend, each.value) for each in draft.secrets] == [("it-mcp/api-key", None, None)]
 
 
 def test_continue_asks_for_secrets_in_double_braces() -> None:
     text = "mcpServers:\n  - name: it\n    command: x\n    env:\n      K: ${{ secrets.MY_KEY }}\n"
     draft = draft_entry(read("continue", text).entries[0], around(), Wishes())
-    assert isinstance(draft, Draft)
+    assert isinstance(draft, DriverDraft)
     assert draft.data["server"]["env"] == {"K": "${secrets.MY_KEY}"}
 
 

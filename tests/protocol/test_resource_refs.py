@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from interlock.protocol.drivers.binding.resource_refs import (
     BASE_KINDS,
-    Kind,
-    Ref,
+    ResourceKind,
+    ResourceRef,
     kind_name,
     matches,
     parse,
@@ -20,8 +20,10 @@ from interlock.protocol.drivers.binding.resource_refs import (
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.model import Driver
 
-FILES = {"mcp_filesystem": Kind(name="mcp_filesystem", driver="filesystem-mcp@1", templates=("file:///{path}",))}
-ANY = {"mcp_any": Kind(name="mcp_any", driver="any-mcp@1", templates=("{+uri}",))}
+FILES = {
+    "mcp_filesystem": ResourceKind(name="mcp_filesystem", driver="filesystem-mcp@1", templates=("file:///{path}",))
+}
+ANY = {"mcp_any": ResourceKind(name="mcp_any", driver="any-mcp@1", templates=("{+uri}",))}
 DIGEST = "ab" * 32
 
 
@@ -32,7 +34,7 @@ def having(*ids: str, id: str = "filesystem-mcp", template: str = "file:///{path
     return value
 
 
-def refused(text: str, kinds: dict[str, Kind]) -> str:
+def refused(text: str, kinds: dict[str, ResourceKind]) -> str:
     found = parse(text, kinds)
     assert isinstance(found, DriverError)
     return found.code
@@ -41,7 +43,7 @@ def refused(text: str, kinds: dict[str, Kind]) -> str:
 def test_the_first_colon_ends_the_kind_and_the_rest_is_the_uri() -> None:
     text = "mcp_filesystem:file:///a/b.txt"
     ref = parse(text, FILES)
-    assert ref == Ref(kind="mcp_filesystem", uri="file:///a/b.txt")
+    assert ref == ResourceRef(kind="mcp_filesystem", uri="file:///a/b.txt")
     assert uri_text(ref) == text
 
 
@@ -66,28 +68,30 @@ def test_what_names_no_resource_is_refused(text: str) -> None:
 
 
 def test_a_body_with_encoded_reserved_characters_is_decoded_once() -> None:
-    assert parse("mcp_filesystem:file%3A///a%2540b", FILES) == Ref(kind="mcp_filesystem", uri="file:///a%40b")
-    assert parse("mcp_filesystem:file%3a///a%20b", FILES) == Ref(kind="mcp_filesystem", uri="file:///a%20b")
+    assert parse("mcp_filesystem:file%3A///a%2540b", FILES) == ResourceRef(kind="mcp_filesystem", uri="file:///a%40b")
+    assert parse("mcp_filesystem:file%3a///a%20b", FILES) == ResourceRef(kind="mcp_filesystem", uri="file:///a%20b")
 
 
 def test_the_escapes_of_a_plain_uri_stay_its_own() -> None:
-    assert parse("mcp_filesystem:file:///a%23b%2520", FILES) == Ref(kind="mcp_filesystem", uri="file:///a%23b%2520")
+    assert parse("mcp_filesystem:file:///a%23b%2520", FILES) == ResourceRef(
+        kind="mcp_filesystem", uri="file:///a%23b%2520"
+    )
 
 
 def test_a_check_of_the_content_is_no_part_of_the_uri() -> None:
     text = f"mcp_filesystem:file:///a#sha256={DIGEST}"
     ref = parse(text, FILES)
-    assert ref == Ref(kind="mcp_filesystem", uri="file:///a", sha256=DIGEST)
+    assert ref == ResourceRef(kind="mcp_filesystem", uri="file:///a", sha256=DIGEST)
     assert uri_text(ref) == text
     assert parse(
         text.upper().replace("MCP_FILESYSTEM:FILE", "mcp_filesystem:file").replace("#SHA", "#sha"), FILES
-    ) == Ref(kind="mcp_filesystem", uri="file:///A", sha256=DIGEST)
+    ) == ResourceRef(kind="mcp_filesystem", uri="file:///A", sha256=DIGEST)
 
 
 @pytest.mark.parametrize("tail", ["#sha256=abc", f"#sha256={DIGEST}0", f"#md5={DIGEST}", "#part"])
 def test_another_fragment_stays_in_the_uri(tail: str) -> None:
     ref = parse(f"mcp_filesystem:file:///a{tail}", FILES)
-    assert ref == Ref(kind="mcp_filesystem", uri=f"file:///a{tail}")
+    assert ref == ResourceRef(kind="mcp_filesystem", uri=f"file:///a{tail}")
 
 
 @given(
@@ -96,13 +100,13 @@ def test_another_fragment_stays_in_the_uri(tail: str) -> None:
     st.sampled_from([None, DIGEST]),
 )
 def test_what_is_printed_is_parsed_again(body: str, tail: str, sha256: str | None) -> None:
-    ref = Ref(kind="mcp_any", uri=f"x:{body}{tail}", sha256=sha256)
+    ref = ResourceRef(kind="mcp_any", uri=f"x:{body}{tail}", sha256=sha256)
     assert parse(uri_text(ref), ANY) == ref
 
 
 @given(st.text(max_size=60))
 def test_any_text_is_a_reference_or_refused(text: str) -> None:
-    assert isinstance(parse(f"mcp_any:{text}", ANY), Ref | DriverError)
+    assert isinstance(parse(f"mcp_any:{text}", ANY), ResourceRef | DriverError)
 
 
 def test_the_prefix_is_added_only_where_it_is_missing() -> None:

@@ -9,7 +9,7 @@ from driver_texts import MISSING, as_secrets, secret, text, told
 from interlock.protocol.drivers.files.credential_scan import is_plaintext, plaintext_arguments
 from interlock.protocol.drivers.files.inventory import default_slug, merge_inventories, read_secrets, secret_for
 from interlock.protocol.drivers.files.placeholders import secret_names
-from interlock.protocol.drivers.model import Grant, Secrets
+from interlock.protocol.drivers.model import SecretGrant, Secrets
 
 
 def loaded(*entries: Any) -> Secrets:
@@ -64,7 +64,7 @@ def test_an_exposure_and_a_grant_of_an_unknown_kind_are_ignored() -> None:
     entry = secret(exposures=[{"kind": "telepathy", "x": 1}], access={"bind": [{"moon": "full"}, {"tool": "a"}]})
     read = loaded(entry).entries[0]
     assert read.access is not None
-    assert read.access.bind == (Grant(kind="moon", value="full"), Grant(kind="tool", value="a"))
+    assert read.access.bind == (SecretGrant(kind="moon", value="full"), SecretGrant(kind="tool", value="a"))
 
 
 @pytest.mark.req("AIP-19.file-2")

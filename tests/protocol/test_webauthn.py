@@ -15,7 +15,7 @@ from interlock.protocol.jose.public_key import BadKey
 from interlock.protocol.webauthn.cbor import BadCbor, read_untrusted
 from interlock.protocol.webauthn.ceremonies import (
     CLIENT_DATA_BYTES_MAX,
-    Registration,
+    PasskeyRegistration,
     Wrong,
     as_text,
     check_assertion,
@@ -159,7 +159,7 @@ def test_garbage_is_a_value_or_one_error(data: bytes) -> None:
 # Making one
 
 
-def registered(made: dict[str, str], challenge: bytes = CHALLENGE, party: Party = PARTY) -> Registration | Wrong:
+def registered(made: dict[str, str], challenge: bytes = CHALLENGE, party: Party = PARTY) -> PasskeyRegistration | Wrong:
     return read_registration_untrusted(
         decoded(made["client_data"]), decoded(made["attestation"]), challenge=challenge, party=party
     )
@@ -168,7 +168,7 @@ def registered(made: dict[str, str], challenge: bytes = CHALLENGE, party: Party 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_passkey_that_was_made_on_the_page_is_known_by_its_key(kind: Kind) -> None:
     found = registered(MADE[kind].make(b64(CHALLENGE)))
-    assert isinstance(found, Registration)
+    assert isinstance(found, PasskeyRegistration)
     assert written(found.key) == MADE[kind].text()
 
 
@@ -179,7 +179,7 @@ def test_what_an_authenticator_says_of_its_make_is_not_looked_at() -> None:
         cbor("none") + cbor("attStmt") + cbor({}), cbor("packed") + cbor("attStmt") + cbor({"x": [b"y"]})
     )
     assert packed != data
-    assert isinstance(registered(made | {"attestation": b64(packed)}), Registration)
+    assert isinstance(registered(made | {"attestation": b64(packed)}), PasskeyRegistration)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.runtime.still import Client, House, Leaf, Wires, chain, house, move, still, tool, turns
 
-from interlock.protocol.ax.registration.liveness import State
+from interlock.protocol.ax.registration.liveness import LivenessState
 from interlock.runtime.ax.ownership import Leases
 from interlock.store.backends import build_store
 from interlock.store.ports import Store
@@ -294,7 +294,7 @@ async def two_houses(folder: Path) -> AsyncIterator[tuple[House, House]]:
 
 def serves(node: House) -> bool:
     standing = node.node.links.registrar.engine.maybe_standing("plant")
-    return standing is not None and standing.state in (State.LIVE, State.SUSPECT)
+    return standing is not None and standing.state in (LivenessState.LIVE, LivenessState.SUSPECT)
 
 
 async def settled(*nodes: House) -> None:

@@ -412,11 +412,11 @@ def test_settings_of_drivers_are_taken_up_while_the_node_runs(served: Served) ->
 
 
 def test_the_operator_door_refuses_what_it_cannot_read(served: Served) -> None:
-    from interlock.surface.cli.client.operator import Node
+    from interlock.surface.cli.client.operator import OperatorClient
     from interlock.surface.cli.terminal.errors import Refused
 
     served.write("first-mcp")
-    node = Node.of_data(served.folder / "data")
+    node = OperatorClient.of_data(served.folder / "data")
     for path, body in (
         (("first-mcp", "trust"), {"digest": "short"}),
         (("first-mcp", "trust"), {"digest": "0" * 64, "more": 1}),

@@ -103,11 +103,11 @@ def test_an_update_shows_what_the_tools_become_and_then_switches(interlock: Inte
         assert (done.code, done.json["from"], done.json["to"], done.json["switched"]) == (0, "1.0.0", "2.0.0", True)
         until_ready()
         assert release() == "2.0.0"
-        from interlock.surface.cli.client.operator import Node
+        from interlock.surface.cli.client.operator import OperatorClient
         from interlock.surface.cli.terminal.errors import Refused
 
         with pytest.raises(Refused) as unseen:
-            Node.of_data(interlock.data).post("drivers", "tool-mcp", "update", body={"candidate": "0" * 64})
+            OperatorClient.of_data(interlock.data).post("drivers", "tool-mcp", "update", body={"candidate": "0" * 64})
         assert unseen.value.error == "not_looked_at"
         packages = interlock.data / "packages" / "drivers" / "tool-mcp@1"
         assert packages.is_dir()

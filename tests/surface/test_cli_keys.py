@@ -208,11 +208,11 @@ def test_a_folder_that_cannot_be_written_is_said(inline: Inline, keys: Path) -> 
 
 
 def test_a_key_that_others_may_read_or_with_another_passphrase_is_not_used(inline: Inline, keys: Path) -> None:
-    from interlock.store.ports import Refused
+    from interlock.store.ports import StoreRefused
 
     inline("access", "key", "ada", "--no-passphrase")
     (keys / "ada.key").chmod(0o640)
-    with pytest.raises(Refused, match="chmod 600"):
+    with pytest.raises(StoreRefused, match="chmod 600"):
         read_signing_key(keys / "ada.key")
     (keys / "ada.key").chmod(0o600)
     with pytest.raises(PassphraseWrong, match="has no passphrase"):

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from interlock.operator_api.links import LogLine
 from interlock.surface.cli.render.columns import in_columns
-from interlock.surface.cli.render.tool_result import ToolResult, result_blocks
+from interlock.surface.cli.render.tool_result import ShownResult, result_blocks
 from interlock.surface.cli.render.tree import tree_lines
 from interlock.surface.cli.terminal.text import (
     count,
@@ -174,5 +174,5 @@ def test_only_lines_that_came_since_are_unseen() -> None:
     ],
 )
 def test_a_result_becomes_text_whatever_it_holds(result: dict[str, object], blocks: list[str]) -> None:
-    decoded = msgspec.json.decode(msgspec.json.encode(result), type=ToolResult)
+    decoded = msgspec.json.decode(msgspec.json.encode(result), type=ShownResult)
     assert result_blocks(decoded) == blocks

@@ -5,11 +5,11 @@ import re
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
-from interlock.config.location import WRONG, At, Wrong
+from interlock.config.location import WRONG, At, WrongValue
 from interlock.config.plan import Address
 from interlock.config.problems import quoted_word
 from interlock.config.references import expand
-from interlock.config.value_types import Kind, read_text
+from interlock.config.value_types import ValueType, read_text
 from interlock.protocol.net.address_scope import UNSPECIFIED_HOSTS, is_loopback
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Za-z:.%_-]+)\]|([^\s:/\[\]]+)):([0-9]{1,5})", re.ASCII)
@@ -29,8 +29,8 @@ def collide(one: Address, other: Address) -> bool:
     return len(hosts) == 1 or bool(hosts & UNSPECIFIED_HOSTS) or all(map(is_loopback, hosts))
 
 
-class Listen(Kind, frozen=True, kw_only=True):
-    def read(self, value: object, at: At) -> Address | Wrong:
+class Listen(ValueType, frozen=True, kw_only=True):
+    def read(self, value: object, at: At) -> Address | WrongValue:
         if not isinstance(value, str):
             return at.must_be("a host and a port", value, _EXAMPLE)
         found = _ADDRESS.fullmatch(value)
@@ -72,18 +72,18 @@ def _host(six: str | None, name: str | None) -> str | None:
     return name.lower() if _HOST_NAME.fullmatch(name) else None
 
 
-class Url(Kind, frozen=True, kw_only=True):
+class Url(ValueType, frozen=True, kw_only=True):
     """http or https, without credentials. `outward`: an address we dial, where `${env:NAME}` and a query may stand."""
 
     outward: bool = False
 
-    def read(self, value: object, at: At) -> str | Wrong:
+    def read(self, value: object, at: At) -> str | WrongValue:
         text = read_text(value, at, "a URL")
-        if isinstance(text, Wrong):
+        if isinstance(text, WrongValue):
             return WRONG
         if self.outward:
             text = expand(text, at)
-            if isinstance(text, Wrong):
+            if isinstance(text, WrongValue):
                 return WRONG
         # From here on the text may hold a secret: no message repeats it.
         if not re.fullmatch(_URL, text):
@@ -106,12 +106,12 @@ class Url(Kind, frozen=True, kw_only=True):
         return {"type": "string", "minLength": 1} if self.outward else {"type": "string", "pattern": f"^{_URL}$"}
 
 
-class Origin(Kind, frozen=True, kw_only=True):
+class Origin(ValueType, frozen=True, kw_only=True):
     """What a browser sends as Origin: scheme, host and port, in its form (lower case, no default port)."""
 
-    def read(self, value: object, at: At) -> str | Wrong:
+    def read(self, value: object, at: At) -> str | WrongValue:
         text = read_text(value, at, "an origin")
-        if isinstance(text, Wrong):
+        if isinstance(text, WrongValue):
             return WRONG
         if text == "*":
             return at.wrong(f"{at.name} would let every web page call this node", "list each origin")
@@ -127,12 +127,12 @@ class Origin(Kind, frozen=True, kw_only=True):
         return {"type": "string", "pattern": f"^{_ORIGIN}/*$"}
 
 
-class Network(Kind, frozen=True, kw_only=True):
+class Network(ValueType, frozen=True, kw_only=True):
     """An IP address or a network such as 10.0.0.0/8."""
 
-    def read(self, value: object, at: At) -> str | Wrong:
+    def read(self, value: object, at: At) -> str | WrongValue:
         text = read_text(value, at, "an IP address or network")
-        if isinstance(text, Wrong):
+        if isinstance(text, WrongValue):
             return WRONG
         try:
             network = ipaddress.ip_network(text, strict=False)

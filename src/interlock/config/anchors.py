@@ -6,10 +6,10 @@ A public key that is written out is recognised by how it begins; everything else
 from pathlib import Path
 from typing import Any, Final
 
-from interlock.config.location import WRONG, At, Wrong
+from interlock.config.location import WRONG, At, WrongValue
 from interlock.config.plan import AnchorPlan
 from interlock.config.record_types import Protected
-from interlock.config.value_types import Kind, read_text, resolve
+from interlock.config.value_types import ValueType, read_text, resolve
 from interlock.protocol.ax.registration.authority import maybe_authority
 from interlock.protocol.jose.public_key import PRIVATE, BadKey, is_key_text, maybe_pem_label, read_key_untrusted
 from interlock.protocol.net.dns_name import maybe_dns_name
@@ -19,10 +19,10 @@ KEY_SOURCES: Final = ("key", "jwks", "passkey")
 _FORMS: Final = "write ed25519:BASE64, a JWK, a PEM block with PUBLIC KEY, or the name of a file with one of them"
 
 
-class PublicKey(Kind, frozen=True, kw_only=True):
-    def read(self, value: object, at: At) -> str | Path | Wrong:
+class PublicKey(ValueType, frozen=True, kw_only=True):
+    def read(self, value: object, at: At) -> str | Path | WrongValue:
         text = read_text(value, at, "a public key or a file")
-        if isinstance(text, Wrong):
+        if isinstance(text, WrongValue):
             return WRONG
         if not is_key_text(text):
             return resolve(text, at)
@@ -40,10 +40,10 @@ class PublicKey(Kind, frozen=True, kw_only=True):
         return {"type": "string", "minLength": 1}
 
 
-class Passkey(Kind, frozen=True, kw_only=True):
-    def read(self, value: object, at: At) -> str | Wrong:
+class Passkey(ValueType, frozen=True, kw_only=True):
+    def read(self, value: object, at: At) -> str | WrongValue:
         text = read_text(value, at, "a passkey")
-        if isinstance(text, Wrong):
+        if isinstance(text, WrongValue):
             return WRONG
         try:
             read_passkey_untrusted(text)
@@ -55,10 +55,10 @@ class Passkey(Kind, frozen=True, kw_only=True):
         return {"type": "string", "pattern": r"^(?:es256|ed25519|rs256):[A-Za-z0-9_-]+:[A-Za-z0-9_-]+$"}
 
 
-class KeySet(Kind, frozen=True, kw_only=True):
-    def read(self, value: object, at: At) -> str | Path | Wrong:
+class KeySet(ValueType, frozen=True, kw_only=True):
+    def read(self, value: object, at: At) -> str | Path | WrongValue:
         text = read_text(value, at, "a URL or a file")
-        if isinstance(text, Wrong):
+        if isinstance(text, WrongValue):
             return WRONG
         return Protected().read(text, at) if "://" in text else resolve(text, at)
 
@@ -66,12 +66,12 @@ class KeySet(Kind, frozen=True, kw_only=True):
         return {"type": "string", "minLength": 1}
 
 
-class DnsName(Kind, frozen=True, kw_only=True):
+class DnsName(ValueType, frozen=True, kw_only=True):
     """A host name, with or without "dns:" before it, as it is compared."""
 
-    def read(self, value: object, at: At) -> str | Wrong:
+    def read(self, value: object, at: At) -> str | WrongValue:
         text = read_text(value, at, "a DNS name")
-        if isinstance(text, Wrong):
+        if isinstance(text, WrongValue):
             return WRONG
         name = maybe_authority(text) or maybe_dns_name(text)
         if name is None:
@@ -83,7 +83,7 @@ class DnsName(Kind, frozen=True, kw_only=True):
         return {"type": "string", "pattern": r"^(?:[Dd][Nn][Ss]:)?[A-Za-z0-9.-]{1,254}$"}
 
 
-def anchor_plan(values: dict[str, Any], at: At) -> AnchorPlan | Wrong:
+def anchor_plan(values: dict[str, Any], at: At) -> AnchorPlan | WrongValue:
     given = [name for name in KEY_SOURCES if name in values]
     if len(given) != 1:
         which = f"has {' and '.join(given)}" if given else "has no key"

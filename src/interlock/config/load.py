@@ -15,7 +15,7 @@ from interlock.config.cross_checks import check_names, check_together
 from interlock.config.folders import config_folder, data_folder, home_folder
 from interlock.config.keys import SECTIONS
 from interlock.config.layers import environment_layer, file_layer, flags_layer
-from interlock.config.location import At, Layer, Surroundings
+from interlock.config.location import At, ConfigContext, Layer
 from interlock.config.plan import Plan, ServerPlan, Spawn
 from interlock.config.problems import ConfigInvalid, Findings, Problem
 from interlock.config.reader import Settings
@@ -41,7 +41,7 @@ def load(path: Path | None, env: Mapping[str, str], flags: Mapping[str, str], *,
         here = Path.cwd()
     except OSError:
         raise ConfigInvalid((Problem(message="the current folder is gone", hint="change to another"),)) from None
-    around = Surroundings(env=env, home=home_folder(env), starting=starting)
+    around = ConfigContext(env=env, home=home_folder(env), starting=starting)
     findings = Findings()
     named, looked_for = _files(path, around)
     files: list[tuple[Path, Layer]] = []
@@ -93,7 +93,7 @@ def _tables(settings: Settings, own: Path) -> dict[str, Any]:
     return {name: types[name](**values) for name, values in written.items()}
 
 
-def _files(path: Path | None, around: Surroundings) -> tuple[Problem | None, list[Path]]:
+def _files(path: Path | None, around: ConfigContext) -> tuple[Problem | None, list[Path]]:
     """The files to read, and what it means when a named one is missing (None: none was named)."""
     by = ""
     variable = around.env.get("INTERLOCK_CONFIG", "")

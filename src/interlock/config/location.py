@@ -1,7 +1,7 @@
 """Where a setting was written, and how a reader of settings speaks about that place.
 
 A `Layer` is one source (a file, the environment, the command line). An `At` is one key in one layer: kinds read a value
-`at` it, and report there what is wrong. No value is read from anywhere but the layer and the `Surroundings` given.
+`at` it, and report there what is wrong. No value is read from anywhere but the layer and the `ConfigContext` given.
 """
 
 import re
@@ -17,11 +17,11 @@ from interlock.config.toml_text import KeyPath
 _BARE_PART = re.compile(r"[A-Za-z0-9_-]+")
 
 
-class Wrong:
+class WrongValue:
     """What reading gives for a value that was refused; the reason is among the findings."""
 
 
-WRONG: Final = Wrong()
+WRONG: Final = WrongValue()
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     locate: Callable[[KeyPath], tuple[str, int | None]]  # the file (or what stands for it) and line of a path
 
 
-class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+class ConfigContext(msgspec.Struct, frozen=True, kw_only=True):
     env: Mapping[str, str]
     home: Path
     starting: bool = True  # whether what `${env:NAME}` stands for will be used
@@ -44,7 +44,7 @@ class At:
     def __init__(
         self,
         layer: Layer,
-        around: Surroundings,
+        around: ConfigContext,
         findings: Findings,
         *,
         path: KeyPath = (),
@@ -88,14 +88,14 @@ class At:
             return f"[[{dotted_name(self.table[:-1])}]] number {self.table[-1] + 1}"
         return f"[{dotted_name(self.table)}]" if self.table else "the top level"
 
-    def wrong(self, message: str, hint: str | None = None) -> Wrong:
+    def wrong(self, message: str, hint: str | None = None) -> WrongValue:
         if self.worth_reporting:
             self._findings.problem(self.problem(message, hint))
         else:
             self._findings.problem(Problem(message=message))
         return WRONG
 
-    def must_be(self, what: str, value: object, hint: str | None = None) -> Wrong:
+    def must_be(self, what: str, value: object, hint: str | None = None) -> WrongValue:
         return self.wrong(f"{self.name} must be {what}, not {type_word(value)}", hint)
 
     def warn(self, message: str, hint: str | None = None) -> None:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from interlock.config.anchors import anchor_plan
 from interlock.config.keys import SECTIONS, TOP
-from interlock.config.location import At, Wrong, type_word
+from interlock.config.location import At, WrongValue, type_word
 from interlock.config.plan import AccessRule, AnchorPlan, ServerPlan, ToolRule
 from interlock.config.problems import nearest, quoted_word
 from interlock.config.sections import Key, Section
@@ -60,7 +60,7 @@ class Settings:
             return
         self.written["", name] = at.inside(name)
         read = key.kind.read(value, at.inside(name))
-        if not isinstance(read, Wrong):
+        if not isinstance(read, WrongValue):
             self.top[name] = read
 
     def _table(self, section: Section, value: object, at: At) -> None:
@@ -92,7 +92,7 @@ class Settings:
             values = read_table(entry, section.keys, inside)
             if len(values) == len(entry) and not _missing_keys(section.keys, entry):
                 rules.append(_entry(section.name, values, inside))
-        read = tuple(rule for rule in rules if not isinstance(rule, Wrong))
+        read = tuple(rule for rule in rules if not isinstance(rule, WrongValue))
         match section.name:
             case "access":
                 self.access = read
@@ -115,7 +115,7 @@ class Settings:
             named = Segment().read(segment, inside)
             values = read_table(written, section.keys, inside)
             plan = server_plan(segment, written, values, inside)
-            if not isinstance(named, Wrong) and not isinstance(plan, Wrong):
+            if not isinstance(named, WrongValue) and not isinstance(plan, WrongValue):
                 self.servers[segment] = plan
 
 
@@ -128,7 +128,7 @@ def read_table(table: dict[str, Any], keys: Mapping[str, Key], at: At) -> dict[s
             _unknown("key", name, keys, at)
             continue
         read = key.kind.read(value, at.inside(name))
-        if not isinstance(read, Wrong):
+        if not isinstance(read, WrongValue):
             values[name] = read
     for key in _missing_keys(keys, table):
         at.wrong(f"{at.title} needs '{key.name}'", f"for instance {key.name} = {toml_text(key.example)}")

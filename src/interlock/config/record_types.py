@@ -4,19 +4,19 @@ import re
 from typing import Any, Final, get_args
 from urllib.parse import urlsplit
 
-from interlock.config.location import WRONG, At, Wrong
+from interlock.config.location import WRONG, At, WrongValue
 from interlock.config.plan import ChildPlan, IssuerPlan, OAuthPlan, ParentPlan, Scope, UnitsPlan
 from interlock.config.sections import choices_of
 from interlock.config.value_types import (
     Choice,
     Command,
     FilePath,
-    Kind,
     Many,
     Record,
     Segment,
     Table,
     Text,
+    ValueType,
     Whole,
     read_text,
 )
@@ -25,12 +25,12 @@ from interlock.protocol.net.address_scope import is_loopback
 from interlock.protocol.oauth.resource import is_protected
 
 
-class Protected(Kind, frozen=True, kw_only=True):
+class Protected(ValueType, frozen=True, kw_only=True):
     """A URL whose answers cannot be changed on the way, kept to the letter: an issuer is compared as a string."""
 
-    def read(self, value: object, at: At) -> str | Wrong:
+    def read(self, value: object, at: At) -> str | WrongValue:
         text = read_text(value, at, "a URL")
-        if isinstance(text, Wrong):
+        if isinstance(text, WrongValue):
             return WRONG
         if not re.fullmatch(_VISIBLE, text) or not is_protected(text):
             hint = "plain http is only for this machine, such as http://127.0.0.1:9000"
@@ -44,7 +44,7 @@ class Protected(Kind, frozen=True, kw_only=True):
 _VISIBLE: Final = r"[!-~]+"
 OAUTH_SCOPE: Final = r"[\x21\x23-\x5b\x5d-\x7e]+"  # RFC 6749 3.3
 _NAME: Final = Text(pattern=r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", what="1 to 63 of the characters A-Z a-z 0-9 . _ -")
-_FIELDS: Final[dict[str, Kind]] = {
+_FIELDS: Final[dict[str, ValueType]] = {
     "name": _NAME,
     "url": Protected(),
     "audience": Text(),
@@ -67,7 +67,7 @@ ISSUER: Final = Record(
 )
 
 
-_AUTH_FIELDS: Final[dict[str, Kind]] = {
+_AUTH_FIELDS: Final[dict[str, ValueType]] = {
     "grant": choices_of(OAuthPlan, "grant"),
     "issuer": Protected(),
     "client_id": Text(references=True),
@@ -79,9 +79,9 @@ _AUTH_FIELDS: Final[dict[str, Kind]] = {
 
 
 class _ServerAuth(Record, frozen=True, kw_only=True):
-    def read(self, value: object, at: At) -> OAuthPlan | Wrong:
-        plan: OAuthPlan | Wrong = super().read(value, at)
-        return WRONG if isinstance(plan, Wrong) or _misfits(plan, at) else plan
+    def read(self, value: object, at: At) -> OAuthPlan | WrongValue:
+        plan: OAuthPlan | WrongValue = super().read(value, at)
+        return WRONG if isinstance(plan, WrongValue) or _misfits(plan, at) else plan
 
 
 def _misfits(plan: OAuthPlan, at: At) -> bool:
@@ -137,12 +137,12 @@ AUTHORITY: Final = Text(
 )
 
 
-class SocketUrl(Kind, frozen=True, kw_only=True):
+class SocketUrl(ValueType, frozen=True, kw_only=True):
     """Where a parent takes registrations: /ax of its public endpoint."""
 
-    def read(self, value: object, at: At) -> str | Wrong:
+    def read(self, value: object, at: At) -> str | WrongValue:
         text = read_text(value, at, "a URL")
-        if isinstance(text, Wrong):
+        if isinstance(text, WrongValue):
             return WRONG
         try:
             parts = urlsplit(text)

@@ -7,7 +7,7 @@ reference stays in the plan as it is written; the code that dials or launches th
 import re
 from typing import Final
 
-from interlock.config.location import WRONG, At, Wrong
+from interlock.config.location import WRONG, At, WrongValue
 from interlock.config.problems import quoted_word
 
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
@@ -28,14 +28,14 @@ def is_slug(text: str) -> bool:
     return SLUG.fullmatch(text) is not None and len(text) <= SLUG_CHARS_MAX
 
 
-def expand(text: str, at: At, *, stored: bool = False) -> str | Wrong:
+def expand(text: str, at: At, *, stored: bool = False) -> str | WrongValue:
     """`stored`: a secret of the node's own store may stand here."""
     pieces: list[str] = []
     end = 0
     sound = True
     for match in _REFERENCE.finditer(text):
         value = _value_of(match[1], at, stored=stored)
-        if isinstance(value, Wrong):
+        if isinstance(value, WrongValue):
             sound = False
             continue
         pieces += (text[end : match.start()], match[0] if value is None else value)
@@ -48,7 +48,7 @@ def expand(text: str, at: At, *, stored: bool = False) -> str | Wrong:
     return "".join(pieces) if sound else WRONG
 
 
-def _value_of(body: str, at: At, *, stored: bool) -> str | Wrong | None:
+def _value_of(body: str, at: At, *, stored: bool) -> str | WrongValue | None:
     """What the reference stands for; None when it stays as it is written."""
     if body.startswith(_STORED):
         return _secret_reference_fault(body.removeprefix(_STORED), at, stored=stored)
@@ -72,7 +72,7 @@ def _value_of(body: str, at: At, *, stored: bool) -> str | Wrong | None:
     return value
 
 
-def _secret_reference_fault(name: str, at: At, *, stored: bool) -> Wrong | None:
+def _secret_reference_fault(name: str, at: At, *, stored: bool) -> WrongValue | None:
     if not SECRET_REFERENCE.fullmatch(f"${{{_STORED}{name}}}") or not is_slug(secret_slug(name)):
         return at.wrong(
             f"{at.name} names the secret {quoted_word(name)}", "write ${secrets.NAME}, in letters and digits"

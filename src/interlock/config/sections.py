@@ -9,14 +9,14 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from interlock.config.value_types import Choice, Flag, Kind
+from interlock.config.value_types import Choice, Flag, ValueType
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     help: str
     example: Any
-    kind: Kind = Kind()  # left out: as the plan's type says
+    kind: ValueType = ValueType()  # left out: as the plan's type says
     default: Any = None  # as it is written in the file; None: there is none
     required: bool = False
     beside: tuple[str, ...] = ()  # of a server: the ways to reach it that the key goes with
@@ -57,7 +57,7 @@ def choices_of(plan: type[msgspec.Struct], name: str) -> Choice:
 
 def _complete_key(key: Key, field: msgspec.structs.FieldInfo) -> Key:
     kind = key.kind
-    if type(kind) is Kind:
+    if type(kind) is ValueType:
         kind = Flag() if field.type is bool else Choice(values=tuple(_literal(field.type)))
     default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
     if default is msgspec.NODEFAULT:

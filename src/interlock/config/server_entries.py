@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from interlock.config import server_keys
-from interlock.config.location import WRONG, At, Wrong
+from interlock.config.location import WRONG, At, WrongValue
 from interlock.config.plan import Dial, OAuthPlan, Package, SandboxPlan, ServerPlan, Spawn
 from interlock.config.server_keys import SERVERS
 from interlock.protocol.oauth.resource import is_protected
@@ -16,10 +16,10 @@ REACHES: Final = {  # the key that says how a server is reached -> the keys that
 TRANSPORTS: Final = {reach: server_keys.DIALLED if reach == "url" else ("auto", "stdio") for reach in REACHES}
 
 
-def server_plan(segment: str, written: dict[str, Any], values: dict[str, Any], at: At) -> ServerPlan | Wrong:
+def server_plan(segment: str, written: dict[str, Any], values: dict[str, Any], at: At) -> ServerPlan | WrongValue:
     """`written` is the table as it stands in its layer, `values` what of it was read without a problem."""
     reach = _reach(written, at)
-    if isinstance(reach, Wrong):
+    if isinstance(reach, WrongValue):
         return WRONG
     faults = [_misfit(reach, name, at) for name in written if name != reach]
     faults += (_transport_fault(reach, values, at), _auth_fault(values, at), _egress_fault(reach, values, at))
@@ -33,7 +33,7 @@ def server_plan(segment: str, written: dict[str, Any], values: dict[str, Any], a
     )
 
 
-def _reach(written: dict[str, Any], at: At) -> str | Wrong:
+def _reach(written: dict[str, Any], at: At) -> str | WrongValue:
     found = [name for name in REACHES if name in written]
     if len(found) == 1:
         return found[0]

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
-from interlock.config.location import WRONG, At, Wrong
+from interlock.config.location import WRONG, At, WrongValue
 from interlock.config.problems import nearest, quoted_word
 from interlock.config.references import expand
 from interlock.protocol.ax.capability import is_semver
@@ -24,7 +24,7 @@ _UNITS: Final = {None: 1, "Ki": 1024, "Mi": 1024**2, "Gi": 1024**3}
 _SHELL_WORDS: Final = frozenset(("&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1"))
 
 
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
+class ValueType(msgspec.Struct, frozen=True, kw_only=True):
     bare: ClassVar[Literal["text", "toml", "either"]] = "text"
 
     def read(self, value: object, at: At) -> Any:
@@ -38,7 +38,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
         return list(value) if isinstance(value, tuple) else value
 
 
-def read_text(value: object, at: At, what: str = "a string", *, empty: bool = False) -> str | Wrong:
+def read_text(value: object, at: At, what: str = "a string", *, empty: bool = False) -> str | WrongValue:
     """A string that a process, a header or a path can carry."""
     if not isinstance(value, str):
         hint = "put it in quotes" if isinstance(value, int | float) else None
@@ -54,7 +54,7 @@ def read_text(value: object, at: At, what: str = "a string", *, empty: bool = Fa
     return value
 
 
-class Text(Kind, frozen=True, kw_only=True):
+class Text(ValueType, frozen=True, kw_only=True):
     """A string; of one form when `pattern` is given. `references`: `${env:NAME}` is replaced, so no form is asked.
     `stored`: `${secrets.NAME}` may stand in it."""
 
@@ -65,13 +65,13 @@ class Text(Kind, frozen=True, kw_only=True):
     references: bool = False
     stored: bool = False
 
-    def read(self, value: object, at: At) -> str | Wrong:
+    def read(self, value: object, at: At) -> str | WrongValue:
         text = read_text(value, at, self.what, empty=self.empty)
-        if isinstance(text, Wrong):
+        if isinstance(text, WrongValue):
             return WRONG
         if self.references:
             text = expand(text, at, stored=self.stored)
-            return text if isinstance(text, Wrong) else read_text(text, at, empty=True)
+            return text if isinstance(text, WrongValue) else read_text(text, at, empty=True)
         if self.pattern is not None and not re.fullmatch(self.pattern, text, re.ASCII):
             return at.wrong(f"{at.name} must be {self.what}", self.hint)
         return text
@@ -85,8 +85,8 @@ class Text(Kind, frozen=True, kw_only=True):
         return made
 
 
-class Segment(Kind, frozen=True, kw_only=True):
-    def read(self, value: object, at: At) -> str | Wrong:
+class Segment(ValueType, frozen=True, kw_only=True):
+    def read(self, value: object, at: At) -> str | WrongValue:
         if not isinstance(value, str):
             return at.must_be("a string", value)
         fault = check_segment(value)
@@ -100,8 +100,8 @@ class Segment(Kind, frozen=True, kw_only=True):
         return {"type": "string", "pattern": pattern, "not": {"enum": sorted(RESERVED_SEGMENTS | OWN_TOOLS)}}
 
 
-class Version(Kind, frozen=True, kw_only=True):
-    def read(self, value: object, at: At) -> str | Wrong:
+class Version(ValueType, frozen=True, kw_only=True):
+    def read(self, value: object, at: At) -> str | WrongValue:
         if not isinstance(value, str):
             return at.must_be("a semantic version", value, 'for instance "1.0.0"')
         return value if is_semver(value) else at.wrong(f"{at.name} must be a semantic version", 'for instance "1.0.0"')
@@ -110,10 +110,10 @@ class Version(Kind, frozen=True, kw_only=True):
         return {"type": "string", "pattern": r"^[0-9]+\.[0-9]+\.[0-9]+(?:[-+][0-9A-Za-z.+-]+)?$"}
 
 
-class Choice(Kind, frozen=True, kw_only=True):
+class Choice(ValueType, frozen=True, kw_only=True):
     values: tuple[str, ...]
 
-    def read(self, value: object, at: At) -> str | Wrong:
+    def read(self, value: object, at: At) -> str | WrongValue:
         choices = ", ".join(self.values)
         if not isinstance(value, str):
             return at.must_be(f"one of {choices}", value)
@@ -129,22 +129,22 @@ class Choice(Kind, frozen=True, kw_only=True):
         return {"enum": list(self.values)}
 
 
-class Flag(Kind, frozen=True, kw_only=True):
+class Flag(ValueType, frozen=True, kw_only=True):
     bare = "toml"
 
-    def read(self, value: object, at: At) -> bool | Wrong:
+    def read(self, value: object, at: At) -> bool | WrongValue:
         return value if isinstance(value, bool) else at.must_be("true or false", value)
 
     def schema(self) -> dict[str, Any]:
         return {"type": "boolean"}
 
 
-class Whole(Kind, frozen=True, kw_only=True):
+class Whole(ValueType, frozen=True, kw_only=True):
     bare = "toml"
     low: int
     high: int
 
-    def read(self, value: object, at: At) -> int | Wrong:
+    def read(self, value: object, at: At) -> int | WrongValue:
         if not isinstance(value, int) or isinstance(value, bool):
             return at.must_be("an integer", value, "write it without quotes" if isinstance(value, str) else None)
         if not self.low <= value <= self.high:
@@ -155,12 +155,12 @@ class Whole(Kind, frozen=True, kw_only=True):
         return {"type": "integer", "minimum": self.low, "maximum": self.high}
 
 
-class Seconds(Kind, frozen=True, kw_only=True):
+class Seconds(ValueType, frozen=True, kw_only=True):
     bare = "toml"
     low: float
     high: float
 
-    def read(self, value: object, at: At) -> float | Wrong:
+    def read(self, value: object, at: At) -> float | WrongValue:
         if not isinstance(value, int | float) or isinstance(value, bool):
             hint = "write it without quotes" if isinstance(value, str) else None
             return at.must_be("a number of seconds", value, hint)
@@ -173,14 +173,14 @@ class Seconds(Kind, frozen=True, kw_only=True):
         return {"type": "number", "minimum": self.low, "maximum": self.high}
 
 
-class Size(Kind, frozen=True, kw_only=True):
+class Size(ValueType, frozen=True, kw_only=True):
     """Bytes: a number, or "16Mi"."""
 
     bare = "either"
     low: int
     high: int
 
-    def read(self, value: object, at: At) -> int | Wrong:
+    def read(self, value: object, at: At) -> int | WrongValue:
         if isinstance(value, str):
             found = _SIZE.fullmatch(value)
             if found is None:
@@ -207,18 +207,18 @@ class Size(Kind, frozen=True, kw_only=True):
         return value if unit is None else f"{value // _UNITS[unit]}{unit}"
 
 
-class FilePath(Kind, frozen=True, kw_only=True):
+class FilePath(ValueType, frozen=True, kw_only=True):
     """A path, of a file or a folder: `~` is the home folder, relative means beside the configuration file."""
 
-    def read(self, value: object, at: At) -> Path | Wrong:
+    def read(self, value: object, at: At) -> Path | WrongValue:
         text = read_text(value, at, "a path")
-        return WRONG if isinstance(text, Wrong) else resolve(text, at)
+        return WRONG if isinstance(text, WrongValue) else resolve(text, at)
 
     def schema(self) -> dict[str, Any]:
         return {"type": "string", "minLength": 1}
 
 
-def resolve(text: str, at: At) -> Path | Wrong:
+def resolve(text: str, at: At) -> Path | WrongValue:
     first, _, rest = text.partition("/")
     if first == "~":
         return _absolute(at.around.home / rest)
@@ -231,12 +231,12 @@ def _absolute(path: Path) -> Path:
     return Path(os.path.normpath(path))  # not resolve(): a plan is made without asking the disk
 
 
-class Many(Kind, frozen=True, kw_only=True):
+class Many(ValueType, frozen=True, kw_only=True):
     bare = "toml"
-    item: Kind
+    item: ValueType
     least: int = 0
 
-    def read(self, value: object, at: At) -> tuple[Any, ...] | Wrong:
+    def read(self, value: object, at: At) -> tuple[Any, ...] | WrongValue:
         if not isinstance(value, list):
             return at.must_be("a list", value, "put it in [ ]")
         if len(value) < self.least:
@@ -248,16 +248,16 @@ class Many(Kind, frozen=True, kw_only=True):
         return {"type": "array", "items": self.item.schema()} | ({"minItems": self.least} if self.least else {})
 
 
-class Table(Kind, frozen=True, kw_only=True):
+class Table(ValueType, frozen=True, kw_only=True):
     """Names of one form, each with a value of one kind."""
 
     bare = "toml"
     names: str  # the pattern
     names_are: str
-    item: Kind
+    item: ValueType
     reserved: str | None = None  # how names begin that are the node's own
 
-    def read(self, value: object, at: At) -> dict[str, Any] | Wrong:
+    def read(self, value: object, at: At) -> dict[str, Any] | WrongValue:
         if not isinstance(value, dict):
             return at.must_be("a table", value, "write { NAME = value }")
         read: dict[str, Any] = {}
@@ -279,14 +279,14 @@ class Table(Kind, frozen=True, kw_only=True):
         }
 
 
-class Command(Kind, frozen=True, kw_only=True):
+class Command(ValueType, frozen=True, kw_only=True):
     """A program and its arguments: a list, or one string split like a shell does it. No shell is ever started."""
 
     bare = "either"
 
-    def read(self, value: object, at: At) -> tuple[str, ...] | Wrong:
+    def read(self, value: object, at: At) -> tuple[str, ...] | WrongValue:
         words = self._split(value, at) if isinstance(value, str) else value
-        if isinstance(words, Wrong):
+        if isinstance(words, WrongValue):
             return WRONG
         if not isinstance(words, list):
             return at.must_be("a string or a list of strings", value)
@@ -295,19 +295,19 @@ class Command(Kind, frozen=True, kw_only=True):
         one_line = isinstance(value, str)
         argument = Text(references=True, empty=True)
         read = [argument.read(word, at if one_line else at.inside(index)) for index, word in enumerate(words)]
-        if any(isinstance(word, Wrong) for word in read):
+        if any(isinstance(word, WrongValue) for word in read):
             return WRONG
         program, *arguments = (str(word) for word in read)
         if not program:
             return at.wrong(f"{at.name} must name a program")
         if "/" in program or program.startswith("~"):
             path = resolve(program, at)
-            if isinstance(path, Wrong):
+            if isinstance(path, WrongValue):
                 return WRONG
             program = str(path)
         return program, *arguments
 
-    def _split(self, text: str, at: At) -> list[str] | Wrong:
+    def _split(self, text: str, at: At) -> list[str] | WrongValue:
         if "\0" in text:
             return at.wrong(f"{at.name} must not contain a NUL character")
         try:
@@ -326,12 +326,12 @@ class Command(Kind, frozen=True, kw_only=True):
         return list(value) or None  # a command is not written as nothing
 
 
-class Record(Kind, frozen=True, kw_only=True):
+class Record(ValueType, frozen=True, kw_only=True):
     bare = "toml"
     what: str  # "an issuer"
     where: str | None = None  # how a person begins one
     example: str | None = None  # the same, of one that is written in one line
-    fields: Mapping[str, Kind]  # every field of `make`
+    fields: Mapping[str, ValueType]  # every field of `make`
     beside: Mapping[str, tuple[str, ...]] = {}  # a key -> those it is of no use without
     make: type[msgspec.Struct]
 
@@ -356,7 +356,7 @@ class Record(Kind, frozen=True, kw_only=True):
             for other in others:
                 if name in value and other not in value:
                     read[other] = at.inside(name).wrong(f"'{name}' of {at.name} needs '{other}'")
-        if any(isinstance(each, Wrong) for each in read.values()):
+        if any(isinstance(each, WrongValue) for each in read.values()):
             return WRONG
         return self.make(**read)
 
@@ -394,10 +394,10 @@ _OF_THE_LINK: Final = re.compile(
 )
 
 
-class Headers(Kind, frozen=True, kw_only=True):
+class Headers(ValueType, frozen=True, kw_only=True):
     bare = "toml"
 
-    def read(self, value: object, at: At) -> dict[str, str] | Wrong:
+    def read(self, value: object, at: At) -> dict[str, str] | WrongValue:
         if not isinstance(value, dict):
             return at.must_be("a table", value, "write { NAME = value }")
         seen: set[str] = set()
@@ -405,11 +405,11 @@ class Headers(Kind, frozen=True, kw_only=True):
         for name, text in value.items():
             header = self._header(name, text, at.inside(name), again=name.lower() in seen)
             seen.add(name.lower())
-            if not isinstance(header, Wrong):
+            if not isinstance(header, WrongValue):
                 read[name] = header
         return read if len(read) == len(value) else WRONG
 
-    def _header(self, name: str, text: object, at: At, *, again: bool) -> str | Wrong:
+    def _header(self, name: str, text: object, at: At, *, again: bool) -> str | WrongValue:
         if not re.fullmatch(_NAME, name):
             return at.wrong(f"{at.name} is not a name a header can have")
         if _OF_THE_LINK.fullmatch(name.lower()):
@@ -417,7 +417,7 @@ class Headers(Kind, frozen=True, kw_only=True):
         if again:
             return at.wrong(f"{at.name} is there twice", "upper and lower case are the same header")
         value = Text(references=True, empty=True, stored=True).read(text, at)
-        if isinstance(value, Wrong) or HEADER_VALUE.fullmatch(value):
+        if isinstance(value, WrongValue) or HEADER_VALUE.fullmatch(value):
             return value
         return at.wrong(
             f"{at.name} is not a value a header can carry", "no line breaks, only ASCII, no space at its ends"

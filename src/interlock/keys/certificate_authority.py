@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from interlock.keys.signing import write_once
-from interlock.store.ports import Damaged, FolderUnusable, Refused
+from interlock.store.ports import Damaged, FolderUnusable, StoreRefused
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -43,7 +43,7 @@ class Issued(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float
 
 
-class NameTaken(Refused):
+class NameTaken(StoreRefused):
     """There is a certificate of that name."""
 
 
@@ -56,7 +56,7 @@ class DevelopmentAuthority:
     ) -> Issued:
         """Raises a StoreError. `dns` are host names as they are compared, `addresses` IP addresses."""
         if not NAME.fullmatch(name) or name.lower() in _RESERVED:
-            raise Refused(f"{name!r} is no name for a certificate: letters, digits, . _ and -, and not ca or crl")
+            raise StoreRefused(f"{name!r} is no name for a certificate: letters, digits, . _ and -, and not ca or crl")
         certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
         if certificate.exists() and not renew:
             raise NameTaken(f"{certificate} is there already")

@@ -20,7 +20,7 @@ from interlock.protocol.jose.base64url import encode
 from interlock.protocol.jose.jwks import Jwk
 from interlock.protocol.jose.jwt import Algorithm
 from interlock.protocol.jose.public_key import UNFIT, BadKey, ed25519_key, named
-from interlock.store.ports import Damaged, FolderUnusable, Refused
+from interlock.store.ports import Damaged, FolderUnusable, StoreRefused
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -32,7 +32,7 @@ OTHERS: Final = 0o077  # permissions of everybody but the owner
 _ALGORITHMS: Final[dict[str, Algorithm]] = {"OKP": "EdDSA", "EC": "ES256", "RSA": "RS256"}
 
 
-class PassphraseWrong(Refused):
+class PassphraseWrong(StoreRefused):
     """The file is sealed, and not with this passphrase."""
 
 
@@ -87,7 +87,7 @@ def read_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
     except OSError as error:
         raise FolderUnusable(f"the key {path} cannot be read: {error.strerror or error}") from None
     if mode & OTHERS:
-        raise Refused(f"others may read the key {path}; take it for known to them, or run: chmod 600 {path}")
+        raise StoreRefused(f"others may read the key {path}; take it for known to them, or run: chmod 600 {path}")
     try:
         private = load(text[:FILE_BYTES_MAX], passphrase)
     except TypeError:  # one is given and not needed, or the other way round

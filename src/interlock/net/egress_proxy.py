@@ -16,9 +16,9 @@ from typing import Final
 from interlock.protocol.net.address_scope import Scope, scope_of
 from interlock.protocol.net.egress import (
     HEAD_BYTES_MAX,
-    Asked,
     Malformed,
     Permit,
+    ProxyRequest,
     names_this_machine,
     permits,
     read_head_untrusted,
@@ -109,7 +109,7 @@ class Egress:
             return
         await _join((reader, writer), there, asked)
 
-    async def _permitted_addresses(self, asked: Asked, writer: asyncio.StreamWriter) -> Sequence[str]:
+    async def _permitted_addresses(self, asked: ProxyRequest, writer: asyncio.StreamWriter) -> Sequence[str]:
         """The addresses to try; none when it was answered already."""
         permit = permits(asked.host, self._entries)
         if permit is None:
@@ -131,7 +131,7 @@ class Egress:
             return ()
         return addresses
 
-    async def _refuse(self, writer: asyncio.StreamWriter, asked: Asked, why: str) -> None:
+    async def _refuse(self, writer: asyncio.StreamWriter, asked: ProxyRequest, why: str) -> None:
         self._denied(asked.host, asked.port, why)
         await _answer(writer, "403 Forbidden", f"egress_denied: {asked.host}: {why}")
 
@@ -150,7 +150,7 @@ async def _answer(writer: asyncio.StreamWriter, status: str, text: str) -> None:
     await writer.drain()
 
 
-async def _join(here: Streams, there: Streams, asked: Asked) -> None:
+async def _join(here: Streams, there: Streams, asked: ProxyRequest) -> None:
     try:
         if asked.head is None:
             here[1].write(b"HTTP/1.1 200 Connection established\r\n\r\n")

@@ -50,7 +50,7 @@ _REQUIREMENT = re.compile(
 _NO_WHEEL = re.compile(r"No matching distribution found for (?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?P<rest>\S*)")
 
 
-class Package(Protocol):
+class PackageEntry(Protocol):
     """A package as a configured server names it."""
 
     @property
@@ -222,7 +222,7 @@ class _Commands:
 
 
 async def ensure(
-    package: Package,
+    package: PackageEntry,
     root: Path,
     progress: Callable[[str], None],
     *,

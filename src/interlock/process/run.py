@@ -38,7 +38,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
         return "".join(f"; {line}" for line in errors[:2])
 
 
-class Surroundings(Protocol):
+class SandboxCell(Protocol):
     """What a program is started in."""
 
     @property
@@ -56,7 +56,7 @@ async def run(
     *,
     reaper: OrphanReaper | None,
     said: StderrRing | None = None,
-    cell: Surroundings | None = None,
+    cell: SandboxCell | None = None,
 ) -> Ran:
     """Raises ChildStartFailed. `said` gathers what several commands print. `cell`: the sandbox that `argv` enters."""
     said = said or StderrRing(OUTPUT_LINES, OUTPUT_LINE_BYTES, now=lambda: 0.0)

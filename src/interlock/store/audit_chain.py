@@ -83,7 +83,7 @@ def chain(after: Mark, records: Sequence[bytes]) -> list[bytes]:
     return [previous := link(previous, sequence, data) for sequence, data in enumerate(records, after.sequence + 1)]
 
 
-class Check:
+class ChainCheck:
     """A verification in steps, for logs that are read page by page: `add` until it says False, then `finish`."""
 
     def __init__(self, start: Mark = ORIGIN, head: Mark | None = None) -> None:
@@ -169,7 +169,7 @@ class Check:
 
 def verify(records: Iterable[ChainedRecord], start: Mark = ORIGIN, head: Mark | None = None) -> Verdict:
     """Check a whole log that must begin right after `start` and reach `head`, if one is known."""
-    check = Check(start, head)
+    check = ChainCheck(start, head)
     for record in records:
         if not check.add(record):
             break

@@ -45,19 +45,19 @@ class Unavailable(StoreError):
     """The store cannot answer; nothing was done."""
 
 
-class Refused(StoreError):
+class StoreRefused(StoreError):
     """The store cannot be used as it stands; the message says what the operator does next."""
 
 
-class NewerSchema(Refused):
+class NewerSchema(StoreRefused):
     """A newer Interlock wrote this store."""
 
 
-class Damaged(Refused):
+class Damaged(StoreRefused):
     """The store is not one of ours, or can no longer be read."""
 
 
-class FolderUnusable(Refused):
+class FolderUnusable(StoreRefused):
     """The data folder cannot be created, or does not let us write."""
 
 

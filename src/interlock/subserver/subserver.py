@@ -26,7 +26,7 @@ from interlock.subserver.tools import Tool, make_tool
 if TYPE_CHECKING:
     from interlock.keys.signing import SigningKey
     from interlock.subserver.mcp_server import Offer
-    from interlock.subserver.uplink import Uplink
+    from interlock.subserver.uplink import LeafUplink
     from interlock.uplink import Opener
 
 log = logging.getLogger("interlock.subserver")
@@ -97,7 +97,7 @@ class Subserver:
         self._max_bytes = max_message_bytes
         self._tools: dict[str, Tool] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._uplink: Uplink | None = None
+        self._uplink: LeafUplink | None = None
         self._stopping: asyncio.Event | None = None
         self.registered = threading.Event()  # set once, with the first registration
 
@@ -163,7 +163,7 @@ class Subserver:
     async def serve(self, *, stdio: bool = False) -> None:
         """`run` for a program that has a loop already. Cancelling it, or `stop`, ends it."""
         from interlock.subserver.mcp_server import Offer
-        from interlock.subserver.uplink import Uplink
+        from interlock.subserver.uplink import LeafUplink
 
         stdio = stdio or os.environ.get(STARTED_BY_AGGREGATOR) == "stdio"
         if not self._parents and not stdio:
@@ -179,7 +179,7 @@ class Subserver:
         )
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        uplink = Uplink(
+        uplink = LeafUplink(
             self._register(),
             self._openers(stdio),
             offer,
@@ -214,7 +214,7 @@ class Subserver:
         except RegistrationRefused:  # the log has said why
             sys.exit(1)
 
-    async def _stop(self, uplink: "Uplink", offer: "Offer") -> None:
+    async def _stop(self, uplink: "LeafUplink", offer: "Offer") -> None:
         if self._stopping is None:
             return
         await self._stopping.wait()

@@ -14,7 +14,7 @@ from interlock.uplink import Opener
 log = logging.getLogger("interlock.subserver")
 
 
-class Uplink(uplink.Uplink):
+class LeafUplink(uplink.Uplink):
     def __init__(
         self,
         register: Register,

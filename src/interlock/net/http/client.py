@@ -16,7 +16,7 @@ from collections import OrderedDict
 from urllib.parse import urlsplit
 
 from interlock.net.http.answer import Failure, FailureKind, Headers, ResponseSink, header, tls_detail
-from interlock.net.http.connection import HEAD_BYTES_MAX, IDLE_S, Connection, Handle
+from interlock.net.http.connection import HEAD_BYTES_MAX, IDLE_S, Handle, HttpConnection
 
 __all__ = ["HEAD_BYTES_MAX", "Failure", "FailureKind", "Handle", "Headers", "HttpClient", "ResponseSink", "header"]
 
@@ -84,8 +84,8 @@ class HttpClient:
         self._connect_timeout_s = connect_timeout_s
         self._idle_s = idle_s
         self._waiting_max = max_waiting
-        self._connections: set[Connection] = set()
-        self._idle: list[Connection] = []  # the last one used is used first, so that the others can expire
+        self._connections: set[HttpConnection] = set()
+        self._idle: list[HttpConnection] = []  # the last one used is used first, so that the others can expire
         self._waiting: OrderedDict[Handle, bytes] = OrderedDict()
         self._openers: set[asyncio.Task[Failure | None]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
@@ -148,7 +148,7 @@ class HttpClient:
             await self._drained.wait()
         await asyncio.sleep(0)
 
-    def ready(self, connection: Connection) -> None:
+    def ready(self, connection: HttpConnection) -> None:
         if self._waiting:
             call, data = self._waiting.popitem(last=False)
             call.queue = None
@@ -163,7 +163,7 @@ class HttpClient:
     def has_plenty(self) -> bool:
         return len(self._idle) >= IDLE_AFTER_STREAMS_MAX
 
-    def gone(self, connection: Connection) -> None:
+    def gone(self, connection: HttpConnection) -> None:
         self._connections.discard(connection)
         if not self._closed:
             self._open_more()
@@ -214,8 +214,8 @@ class HttpClient:
         self.ready(connection)
         return None
 
-    def _new_connection(self) -> Connection:
-        return Connection(self, self._max_body_bytes, self._idle_s)
+    def _new_connection(self) -> HttpConnection:
+        return HttpConnection(self, self._max_body_bytes, self._idle_s)
 
     def _on_opened(self, opener: asyncio.Task[Failure | None]) -> None:
         self._openers.discard(opener)

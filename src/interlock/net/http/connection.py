@@ -3,7 +3,7 @@
 In: bytes that a server sends, which may be anything. Out: for each request exactly one terminal event: `on_answer`,
 `on_stream_end` or `on_fail`. One request is in flight at a time. The parser's callbacks only collect; the sink is
 called after the parser has returned, so a sink may send, abort or raise. Which connection carries which request, and
-when one is opened or closed for idleness, is the business of the `Owner` (`transport.http`).
+when one is opened or closed for idleness, is the business of the `ConnectionOwner` (`transport.http`).
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class Handle(msgspec.Struct, eq=False):
 
     sink: ResponseSink | None
     head_only: bool = False
-    connection: "Connection | None" = None
+    connection: "HttpConnection | None" = None
     queue: "OrderedDict[Handle, bytes] | None" = None
 
     def abort(self) -> None:
@@ -65,7 +65,7 @@ class Handle(msgspec.Struct, eq=False):
             sink.on_fail(failure)
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     # Head bytes -> status, headers and length of the body behind them, or None: seen once, and perhaps never again.
     known_heads: dict[bytes, tuple[int, Headers, int] | None]
 
@@ -73,10 +73,10 @@ class Owner(Protocol):
     def has_plenty(self) -> bool:
         """Whether enough connections are idle: one more need not be kept."""
 
-    def ready(self, connection: "Connection") -> None:
+    def ready(self, connection: "HttpConnection") -> None:
         """The connection can carry a request now."""
 
-    def gone(self, connection: "Connection") -> None:
+    def gone(self, connection: "HttpConnection") -> None:
         """The connection is closed; its request, if it had one, has ended."""
 
 
@@ -89,7 +89,7 @@ class _Stop(Exception):
     """Ends the parser's work from inside a callback."""
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     __slots__ = (
         "_announced",
         "_body",
@@ -113,7 +113,7 @@ class Connection(asyncio.Protocol):
         "idle_s",
     )
 
-    def __init__(self, owner: Owner, max_body_bytes: int, idle_s: float) -> None:
+    def __init__(self, owner: ConnectionOwner, max_body_bytes: int, idle_s: float) -> None:
         self._owner = owner
         self._max_body_bytes = max_body_bytes
         self.idle_s = idle_s  # how long an idle connection stays good; a server's Keep-Alive header shortens it

@@ -1,8 +1,8 @@
 """Budgets (MCP-AX 11.4): what a session may use, what it has used, and the refusal when that is too much.
 
-Time comes in as monotonic seconds. `Limits` are what was declared; `Usage` counts, and knows no limits; `Price` is what
-a call counts for. Who is charged, and when, is the caller's matter: between `exceeded` and `charge` nothing else may be
-charged, or both together overshoot.
+Time comes in as monotonic seconds. `Limits` are what was declared; `BudgetUsage` counts, and knows no limits; `Price`
+is what a call counts for. Who is charged, and when, is the caller's matter: between `exceeded` and `charge` nothing
+else may be charged, or both together overshoot.
 """
 
 from collections import deque
@@ -60,7 +60,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         """What these leave open is as usual."""
         return Limits(**{**usual.as_object(), **self.as_object()})
 
-    def exceeded(self, usage: "Usage", price: Price, now: float) -> Over | None:
+    def exceeded(self, usage: "BudgetUsage", price: Price, now: float) -> Over | None:
         """By one more call of this price. Of several limits one that waiting does not mend is named."""
         most = self.max_mutable_calls_per_session
         if most is not None and price.mutable and usage.mutable_calls >= most:
@@ -74,7 +74,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             return Over(budget="max_calls_per_minute", limit=most, used=used, retry_after_ms=wait_ms)
         return None
 
-    def shown(self, usage: "Usage", now: float) -> dict[str, dict[str, int]]:
+    def shown(self, usage: "BudgetUsage", now: float) -> dict[str, dict[str, int]]:
         """Each limit there is, and what of it is used."""
         used = {
             "max_calls_per_minute": usage.calls(now),
@@ -99,7 +99,7 @@ class Slice:
         self.ended = False  # it has left the window
 
 
-class Usage:
+class BudgetUsage:
     """Of one session: it begins at zero and never forgets, apart from the minute."""
 
     __slots__ = ("_calls", "_slices", "cost_units", "mutable_calls")

@@ -12,7 +12,7 @@ from interlock.protocol.ax import messages
 from interlock.protocol.ax.transport_classes import TRANSPORT_CLASSES
 
 
-class Key(msgspec.Struct, frozen=True, kw_only=True):
+class WireKey(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     place: str
     writer: str
@@ -49,112 +49,112 @@ _NOTICE: Final = "params._meta of a notification"
 _AGGREGATOR: Final = "every aggregator"
 
 KEYS: Final = (
-    Key(
+    WireKey(
         name="x-mcpax-capability",
         place=_TOOL,
         writer="the tool's server; its aggregator where it is silent",
         meaning="The capability annotation (9.1): ten keys from latency_class to schema_version.",
         source="ours",
     ),
-    Key(
+    WireKey(
         name="x-mcpax-causal-parent",
         place=_NOTICE,
         writer="the sender of the event",
         meaning="The event that caused this one, or null. Opaque: passed as it is, never kept.",
         source="12",
     ),
-    Key(
+    WireKey(
         name="x-mcpax-confirmation",
         place=_RESULT,
         writer="the aggregator whose gate holds the call",
         meaning="What is to be confirmed: status, tool, arguments, capability, route, confirmation_id, expiry, digest.",
         source="ours",
     ),
-    Key(
+    WireKey(
         name="x-mcpax-cursor",
         place=_REQUEST,
         writer=_AGGREGATOR,
         meaning="The position of the receiver's segment in the route.",
         source="7.2",
     ),
-    Key(
+    WireKey(
         name="x-mcpax-declared",
         place=_TOOL,
         writer="the first aggregator that changes a value",
         meaning="latency_class and availability as the owner declared them, where a hop changed them.",
         source="ours",
     ),
-    Key(
+    WireKey(
         name="x-mcpax-device",
         place=_RESULT,
         writer="a gateway",
         meaning="What a device said of a call beside its result: status, fault.",
         source="ours",
     ),
-    Key(
+    WireKey(
         name="x-mcpax-event-id",
         place=_NOTICE,
         writer="the sender of the event",
         meaning="The identity of the event. Opaque: passed as it is, never kept.",
         source="12",
     ),
-    Key(
+    WireKey(
         name="x-mcpax-events",
         place="params._meta of subscriptions/listen",
         writer="a client",
         meaning="true: vendor notifications of the tree are wanted on this stream.",
         source="ours",
     ),
-    Key(
+    WireKey(
         name="x-mcpax-gated",
         place=_TOOL,
         writer="an aggregator that gates the tool",
         meaning="true: calls are held for confirmation at some hop. No hop above takes it away.",
         source="ours",
     ),
-    Key(
+    WireKey(
         name="x-mcpax-hops",
         place=_TOOL,
         writer=_AGGREGATOR,
         meaning="How many aggregators lie between the caller and the tool's server, the answering one included.",
         source="9.2",
     ),
-    Key(
+    WireKey(
         name="x-mcpax-latency-ms",
         place=_RESULT,
         writer="every aggregator that has mcp.latency_meta on",
         meaning="Milliseconds from forwarding the call to its answer, at this hop.",
         source="7.2",
     ),
-    Key(
+    WireKey(
         name="x-mcpax-name",
         place="_meta of a listed tool or prompt",
         writer="the aggregator a client talks to",
         meaning="The qualified name, where the listed one is an alias.",
         source="ours",
     ),
-    Key(
+    WireKey(
         name="x-mcpax-origin",
         place=_NOTICE,
         writer=_AGGREGATOR,
         meaning="The segments of the way the notification came, joined by dots.",
         source="ours",
     ),
-    Key(
+    WireKey(
         name="x-mcpax-route",
         place=_REQUEST,
         writer="the aggregator at which the request enters the tree",
         meaning="All segments from the root to the server, then the local name of the tool or prompt.",
         source="7.2",
     ),
-    Key(
+    WireKey(
         name="x-mcpax-safety",
         place=_TOOL,
         writer=_AGGREGATOR,
         meaning='"irreversible_mutable" for a tool that changes something for good. No hop above takes it away.',
         source="11.2",
     ),
-    Key(
+    WireKey(
         name="x-mcpax-subtree-ids",
         place="params of mcpax/register and mcpax/heartbeat",
         writer="an aggregator that registers",

@@ -231,7 +231,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     ref_kind_id: str | None = None
 
 
-class Connection(msgspec.Struct, frozen=True, kw_only=True):
+class ServerConnection(msgspec.Struct, frozen=True, kw_only=True):
     timeout_ms: int = 30_000
     max_retries: int = 3
     keepalive: bool = False
@@ -303,7 +303,7 @@ class Refresh(msgspec.Struct, frozen=True, kw_only=True):
     every_s: float | None = None  # written `every`, an ISO 8601 duration
 
 
-class Expiry(msgspec.Struct, frozen=True, kw_only=True):
+class SecretExpiry(msgspec.Struct, frozen=True, kw_only=True):
     detect: str
 
 
@@ -312,7 +312,7 @@ class Auth(msgspec.Struct, frozen=True, kw_only=True):
     state: AuthState = AuthState()
     login: Login | None = None
     refresh: Refresh | None = None
-    expiry: Expiry | None = None
+    expiry: SecretExpiry | None = None
 
 
 class Install(msgspec.Struct, frozen=True, kw_only=True):
@@ -377,7 +377,7 @@ class Driver(msgspec.Struct, frozen=True, kw_only=True):
     protocol_version: str | None = None  # a known version; None: the latest
     prompts: tuple[Prompt, ...] = ()
     resources: tuple[Resource, ...] = ()
-    connection: Connection = Connection()
+    connection: ServerConnection = ServerConnection()
     network: Network | None = None  # None: not written, which is no network for a program we start
     sandbox: Sandbox | None = None
     auth: Auth | None = None
@@ -450,15 +450,15 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
     places: Places
 
 
-class Grant(msgspec.Struct, frozen=True, kw_only=True):
+class SecretGrant(msgspec.Struct, frozen=True, kw_only=True):
     kind: str  # role, userId, cap, tool, workflow; others grant nothing
     value: str
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    reveal: tuple[Grant, ...] = ()
-    bind: tuple[Grant, ...] = ()
-    rotate: tuple[Grant, ...] = ()
+    reveal: tuple[SecretGrant, ...] = ()
+    bind: tuple[SecretGrant, ...] = ()
+    rotate: tuple[SecretGrant, ...] = ()
 
 
 class Secret(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,7 +63,7 @@ class Where(msgspec.Struct, frozen=True):
 Step = Name | Index | Each | Where
 
 
-class Wrong(msgspec.Struct, frozen=True, kw_only=True):
+class PathFault(msgspec.Struct, frozen=True, kw_only=True):
     """A text outside the grammar: at which character (from 1), and why."""
 
     position: int
@@ -102,21 +102,23 @@ class Path(msgspec.Struct, frozen=True, kw_only=True):
         return _select(value, self.steps, 0)
 
 
-def read_path(text: str) -> Path | Wrong:
+def read_path(text: str) -> Path | PathFault:
     if len(text) > PATH_CHARS_MAX:
-        return Wrong(position=PATH_CHARS_MAX + 1, reason=f"a path has at most {PATH_CHARS_MAX} characters")
+        return PathFault(position=PATH_CHARS_MAX + 1, reason=f"a path has at most {PATH_CHARS_MAX} characters")
     if not text.startswith("$"):
-        return Wrong(position=1, reason="a path begins with $")
+        return PathFault(position=1, reason="a path begins with $")
     steps: list[Step] = []
     at = 1
     while at < len(text):
         found = _STEP.match(text, at)
         if found is None:
-            return Wrong(position=at + 1, reason="here stands none of .name, ['key'], [N], [*], [?(@.name=='text')]")
+            return PathFault(
+                position=at + 1, reason="here stands none of .name, ['key'], [N], [*], [?(@.name=='text')]"
+            )
         steps.append(_step(found))
         at = found.end()
     if len(steps) > STEPS_MAX:
-        return Wrong(position=at, reason=f"a path has at most {STEPS_MAX} steps")
+        return PathFault(position=at, reason=f"a path has at most {STEPS_MAX} steps")
     return Path(steps=tuple(steps))
 
 

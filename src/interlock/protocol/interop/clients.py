@@ -26,7 +26,7 @@ Shape = Literal["common", "vscode", "gemini", "codex", "opencode", "goose", "con
 EVERYWHERE: Final[tuple[System, ...]] = ("linux", "darwin", "win32")
 
 
-class Place(msgspec.Struct, frozen=True):
+class ConfigPlace(msgspec.Struct, frozen=True):
     base: Base
     path: str
     systems: tuple[System, ...] = EVERYWHERE
@@ -39,7 +39,7 @@ class Place(msgspec.Struct, frozen=True):
 class Client(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # as --for and --as take it
     title: str
-    places: tuple[Place, ...]
+    places: tuple[ConfigPlace, ...]
     form: Format = "json"
     root: tuple[str, ...] = ("mcpServers",)
     shape: Shape = "common"
@@ -50,28 +50,28 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     expands: str | None = None  # how it writes a variable of the environment: ${VAR}; None: it expands none
 
 
-def _linux(base: Base, path: str) -> Place:
-    return Place(base, path, ("linux",))
+def _linux(base: Base, path: str) -> ConfigPlace:
+    return ConfigPlace(base, path, ("linux",))
 
 
-def _mac(path: str) -> Place:
-    return Place("support", path, ("darwin",))
+def _mac(path: str) -> ConfigPlace:
+    return ConfigPlace("support", path, ("darwin",))
 
 
-def _windows(path: str) -> Place:
-    return Place("appdata", path, ("win32",))
+def _windows(path: str) -> ConfigPlace:
+    return ConfigPlace("appdata", path, ("win32",))
 
 
-def _application(folder: str, file: str) -> tuple[Place, ...]:
+def _application(folder: str, file: str) -> tuple[ConfigPlace, ...]:
     """Below the folder a desktop application keeps its settings in."""
     return _linux("xdg", f"{folder}/{file}"), _mac(f"{folder}/{file}"), _windows(f"{folder}/{file}")
 
 
-def _home_and_project(path: str, project: str | None = None) -> tuple[Place, ...]:
-    return Place("home", path), Place("project", project or path)
+def _home_and_project(path: str, project: str | None = None) -> tuple[ConfigPlace, ...]:
+    return ConfigPlace("home", path), ConfigPlace("project", project or path)
 
 
-def _extension(path: str) -> tuple[Place, ...]:
+def _extension(path: str) -> tuple[ConfigPlace, ...]:
     """An extension of VS Code or of Cursor."""
     return tuple(place for editor in ("Code", "Cursor") for place in _application(f"{editor}/User/globalStorage", path))
 
@@ -89,7 +89,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
     Client(
         name="claude-code",
         title="Claude Code",
-        places=(Place("claude", ".claude.json"), Place("project", ".mcp.json")),
+        places=(ConfigPlace("claude", ".claude.json"), ConfigPlace("project", ".mcp.json")),
         http_type="http",
         stdio_type="stdio",
         expands="${VAR}",
@@ -103,7 +103,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
     Client(
         name="vscode",
         title="VS Code",
-        places=(*_application("Code/User", "mcp.json"), Place("project", ".vscode/mcp.json")),
+        places=(*_application("Code/User", "mcp.json"), ConfigPlace("project", ".vscode/mcp.json")),
         root=("servers",),
         shape="vscode",
         http_type="http",
@@ -113,7 +113,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
     Client(
         name="copilot-cli",
         title="Copilot CLI",
-        places=(Place("copilot", "mcp-config.json"),),
+        places=(ConfigPlace("copilot", "mcp-config.json"),),
         http_type="http",
         stdio_type="local",
         expands="${VAR}",
@@ -121,14 +121,14 @@ CLIENTS: Final[tuple[Client, ...]] = (
     Client(
         name="windsurf",
         title="Windsurf",
-        places=(Place("home", ".codeium/windsurf/mcp_config.json"),),
+        places=(ConfigPlace("home", ".codeium/windsurf/mcp_config.json"),),
         url_key="serverUrl",
         expands="${env:VAR}",
     ),
     Client(
         name="antigravity",
         title="Antigravity",
-        places=(Place("home", ".gemini/antigravity/mcp_config.json"),),
+        places=(ConfigPlace("home", ".gemini/antigravity/mcp_config.json"),),
         url_key="serverUrl",
     ),
     Client(
@@ -142,7 +142,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
     Client(
         name="codex",
         title="Codex",
-        places=(Place("codex", "config.toml"), Place("project", ".codex/config.toml")),
+        places=(ConfigPlace("codex", "config.toml"), ConfigPlace("project", ".codex/config.toml")),
         form="toml",
         root=("mcp_servers",),
         shape="codex",
@@ -164,9 +164,9 @@ CLIENTS: Final[tuple[Client, ...]] = (
         name="zed",
         title="Zed",
         places=(
-            Place("xdg", "zed/settings.json"),
+            ConfigPlace("xdg", "zed/settings.json"),
             _windows("Zed/settings.json"),
-            Place("project", ".zed/settings.json"),
+            ConfigPlace("project", ".zed/settings.json"),
         ),
         root=("context_servers",),
     ),
@@ -174,9 +174,9 @@ CLIENTS: Final[tuple[Client, ...]] = (
         name="opencode",
         title="opencode",
         places=(
-            Place("xdg", "opencode/opencode.json"),
-            Place("xdg", "opencode/opencode.jsonc"),
-            Place("project", "opencode.json"),
+            ConfigPlace("xdg", "opencode/opencode.json"),
+            ConfigPlace("xdg", "opencode/opencode.jsonc"),
+            ConfigPlace("project", "opencode.json"),
         ),
         root=("mcp",),
         shape="opencode",
@@ -188,7 +188,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
         name="goose",
         title="Goose",
         places=(
-            Place("xdg", "goose/config.yaml", ("linux", "darwin")),
+            ConfigPlace("xdg", "goose/config.yaml", ("linux", "darwin")),
             _windows("Block/goose/config/config.yaml"),
         ),
         form="yaml",
@@ -201,7 +201,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
     Client(
         name="continue",
         title="Continue",
-        places=(Place("home", ".continue/config.yaml"),),
+        places=(ConfigPlace("home", ".continue/config.yaml"),),
         form="yaml",
         shape="continue",
         http_type="streamable-http",
@@ -210,7 +210,7 @@ CLIENTS: Final[tuple[Client, ...]] = (
     Client(
         name="lm-studio",
         title="LM Studio",
-        places=(Place("home", ".lmstudio/mcp.json"), Place("home", ".cache/lm-studio/mcp.json")),
+        places=(ConfigPlace("home", ".lmstudio/mcp.json"), ConfigPlace("home", ".cache/lm-studio/mcp.json")),
     ),
     Client(
         name="kiro",
@@ -218,14 +218,14 @@ CLIENTS: Final[tuple[Client, ...]] = (
         places=_home_and_project(".kiro/settings/mcp.json"),
         expands="${VAR}",
     ),
-    Client(name="amazon-q", title="Amazon Q", places=(Place("home", ".aws/amazonq/mcp.json"),)),
+    Client(name="amazon-q", title="Amazon Q", places=(ConfigPlace("home", ".aws/amazonq/mcp.json"),)),
     Client(
         name="crush",
         title="Crush",
         places=(
-            Place("xdg", "crush/crush.json", ("linux", "darwin")),
-            Place("localappdata", "crush/crush.json", ("win32",)),
-            Place("project", ".crush.json"),
+            ConfigPlace("xdg", "crush/crush.json", ("linux", "darwin")),
+            ConfigPlace("localappdata", "crush/crush.json", ("win32",)),
+            ConfigPlace("project", ".crush.json"),
         ),
         root=("mcp",),
         http_type="http",
@@ -236,9 +236,9 @@ CLIENTS: Final[tuple[Client, ...]] = (
         name="mcporter",
         title="MCPorter",
         places=(
-            Place("home", ".mcporter/mcporter.json"),
-            Place("home", ".mcporter/mcporter.jsonc"),
-            Place("project", "config/mcporter.json"),
+            ConfigPlace("home", ".mcporter/mcporter.json"),
+            ConfigPlace("home", ".mcporter/mcporter.jsonc"),
+            ConfigPlace("project", "config/mcporter.json"),
         ),
         expands="${VAR}",
     ),

@@ -1,4 +1,4 @@
-"""One server as a foreign file describes it (`Entry`), and the driver it becomes (`Draft`).
+"""One server as a foreign file describes it (`Entry`), and the driver it becomes (`DriverDraft`).
 
 Places and notes name keys, never values: any value of such a file may be a secret.
 """
@@ -24,7 +24,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     server: str = ""
 
 
-class Input(msgspec.Struct, frozen=True, kw_only=True):
+class PersonInput(msgspec.Struct, frozen=True, kw_only=True):
     """What the person is asked for: VS Code's inputs, a registry's variables, an MCPB's user_config."""
 
     description: str = ""
@@ -53,7 +53,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = {}
     auth: Mapping[str, Any] | None = None  # server.auth, without its secret
     client_secret: str | None = None
-    inputs: Mapping[str, Input] = {}
+    inputs: Mapping[str, PersonInput] = {}
     secrets: frozenset[str] = frozenset()  # names in env or headers that the source itself declares secret
     disabled: str | None = None  # why it is skipped unless all are wanted
     connect_timeout_ms: int | None = None
@@ -90,7 +90,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return f"Finding({self.place} -> {self.slug})"
 
 
-class Draft(msgspec.Struct, frozen=True, kw_only=True):
+class DriverDraft(msgspec.Struct, frozen=True, kw_only=True):
     """A driver to be written. `data` is its frontmatter without contracts, as the source has it; it holds no secret."""
 
     id: str

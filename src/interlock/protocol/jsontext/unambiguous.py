@@ -1,7 +1,7 @@
 """JSON that means one thing to every reader: what a person approves must be what the tool's server reads.
 
 Most readers take the last of two equal keys, some the first; a number beyond a double's reach is one value here and
-another there. `read_untrusted` takes bytes and refuses whatever is not the same everywhere, with `Ambiguous`. It is
+another there. `read_untrusted` takes bytes and refuses whatever is not the same everywhere, with `AmbiguousJson`. It is
 for the calls that are held and for the proofs that release them, not for plain traffic.
 """
 
@@ -19,7 +19,7 @@ NUMBER_CHARS_MAX: Final = 400  # the longest double in full, 5e-324, has 326
 _INTEGER_DIGITS: Final = len(str(INTEGER_MAX))
 
 
-class Ambiguous(ValueError):
+class AmbiguousJson(ValueError):
     """Not JSON, or JSON that two readers may take differently. `reason` is a word, the message a sentence's end."""
 
     def __init__(self, reason: str, why: str) -> None:
@@ -39,9 +39,9 @@ def read_untrusted(data: bytes, *, exact: bool = True) -> Any:
             parse_constant=reading.constant,
         )
     except UnicodeDecodeError:
-        raise Ambiguous("malformed", "it is not valid UTF-8") from None
+        raise AmbiguousJson("malformed", "it is not valid UTF-8") from None
     except json.JSONDecodeError:
-        raise Ambiguous("malformed", "it is not valid JSON") from None
+        raise AmbiguousJson("malformed", "it is not valid JSON") from None
     except RecursionError:
         raise _too_deep() from None
     _look_over(value)
@@ -59,13 +59,13 @@ class _Reading:
         self._count()
         members = dict(pairs)
         if len(members) != len(pairs):
-            raise Ambiguous("duplicate_key", "an object has the same key twice")
+            raise AmbiguousJson("duplicate_key", "an object has the same key twice")
         return members
 
     def integer(self, text: str) -> int:
         self._count()
         if len(text.lstrip("-")) > _INTEGER_DIGITS or not -INTEGER_MAX <= (value := int(text)) <= INTEGER_MAX:
-            raise Ambiguous("number", f"an integer lies outside +-{INTEGER_MAX}, where readers round differently")
+            raise AmbiguousJson("number", f"an integer lies outside +-{INTEGER_MAX}, where readers round differently")
         if value == 0 and text[0] == "-":
             raise _negative_zero()
         return value
@@ -73,16 +73,16 @@ class _Reading:
     def real(self, text: str) -> float:
         self._count()
         if len(text) > NUMBER_CHARS_MAX:
-            raise Ambiguous("number", f"a number is longer than {NUMBER_CHARS_MAX} characters")
+            raise AmbiguousJson("number", f"a number is longer than {NUMBER_CHARS_MAX} characters")
         value = float(text)
         if not math.isfinite(value):
-            raise Ambiguous("number", "a number is too large for a double")
+            raise AmbiguousJson("number", "a number is too large for a double")
         if self._exact:
             _check_spelling(text, value)
         return value
 
     def constant(self, text: str) -> NoReturn:
-        raise Ambiguous("malformed", f"{text} is not JSON")
+        raise AmbiguousJson("malformed", f"{text} is not JSON")
 
     def _count(self) -> None:
         self._left -= 1
@@ -97,11 +97,11 @@ def _check_spelling(text: str, value: float) -> None:
     """
     if value == 0:
         if not set(text.lower().partition("e")[0]) <= set("-0."):
-            raise Ambiguous("number", "a number is too small for a double")
+            raise AmbiguousJson("number", "a number is too small for a double")
         if text[0] == "-":
             raise _negative_zero()
     elif Decimal(text) != Decimal(canonical(value).decode()):
-        raise Ambiguous("number", "a number has more digits than a double keeps")
+        raise AmbiguousJson("number", "a number has more digits than a double keeps")
 
 
 def _look_over(value: Any) -> None:
@@ -132,16 +132,16 @@ def _check_texts(texts: Iterable[str]) -> None:
             try:
                 text.encode()
             except UnicodeEncodeError:
-                raise Ambiguous("surrogate", "a string holds half of a surrogate pair") from None
+                raise AmbiguousJson("surrogate", "a string holds half of a surrogate pair") from None
 
 
-def _negative_zero() -> Ambiguous:
-    return Ambiguous("number", "canonical JSON does not tell -0 from 0")
+def _negative_zero() -> AmbiguousJson:
+    return AmbiguousJson("number", "canonical JSON does not tell -0 from 0")
 
 
-def _too_deep() -> Ambiguous:
-    return Ambiguous("nesting", f"it is nested deeper than {NESTING_MAX} levels")
+def _too_deep() -> AmbiguousJson:
+    return AmbiguousJson("nesting", f"it is nested deeper than {NESTING_MAX} levels")
 
 
-def _too_many() -> Ambiguous:
-    return Ambiguous("size", f"it holds more than {VALUES_MAX} values")
+def _too_many() -> AmbiguousJson:
+    return AmbiguousJson("size", f"it holds more than {VALUES_MAX} values")

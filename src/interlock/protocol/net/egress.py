@@ -33,7 +33,7 @@ class Permit(enum.Enum):
     WILD = "wild"  # by a wildcard: only a public address
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class ProxyRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the client wants: a tunnel, or one request sent on."""
 
     host: str
@@ -72,7 +72,7 @@ def is_address(host: str) -> bool:
     return True
 
 
-def read_head_untrusted(data: bytes) -> Asked | Malformed:
+def read_head_untrusted(data: bytes) -> ProxyRequest | Malformed:
     """`data` ends with the empty line that ends the head."""
     line, *fields = data.removesuffix(b"\r\n\r\n").split(b"\r\n")
     found = _REQUEST_LINE.fullmatch(line)
@@ -81,7 +81,7 @@ def read_head_untrusted(data: bytes) -> Asked | Malformed:
     method, target = found[1], found[2].decode("ascii")
     if method == b"CONNECT":
         place = _place(target, None)
-        return place if isinstance(place, Malformed) else Asked(host=place[0], port=place[1])
+        return place if isinstance(place, Malformed) else ProxyRequest(host=place[0], port=place[1])
     scheme, separator, rest = target.partition("://")
     if not separator or scheme.lower() != "http":
         return Malformed("only http:// is asked for so; use CONNECT for everything else")
@@ -99,7 +99,7 @@ def read_head_untrusted(data: bytes) -> Asked | Malformed:
         if named[1].lower() not in _DROPPED:
             head.append(field)
     head.append(b"Connection: close")  # one request each: the next may be for another host
-    return Asked(host=place[0], port=place[1], head=b"\r\n".join(head) + b"\r\n\r\n")
+    return ProxyRequest(host=place[0], port=place[1], head=b"\r\n".join(head) + b"\r\n\r\n")
 
 
 def _place(authority: str, default_port: int | None) -> tuple[str, int] | Malformed:

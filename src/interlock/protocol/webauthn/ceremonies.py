@@ -15,7 +15,7 @@ import msgspec
 from interlock.protocol.jose.base64url import encode, maybe_decode
 from interlock.protocol.jose.jwks import Jwk
 from interlock.protocol.jose.public_key import BadKey
-from interlock.protocol.jsontext.unambiguous import Ambiguous, read_untrusted
+from interlock.protocol.jsontext.unambiguous import AmbiguousJson, read_untrusted
 from interlock.protocol.webauthn import cbor
 from interlock.protocol.webauthn.party import Party
 from interlock.protocol.webauthn.passkeys import CREDENTIAL_BYTES_MAX, EXPONENT, passkey
@@ -49,7 +49,7 @@ class Assertion(msgspec.Struct, frozen=True, kw_only=True):
         return self.authenticator_data + hashlib.sha256(self.client_data).digest()
 
 
-class Registration(msgspec.Struct, frozen=True, kw_only=True):
+class PasskeyRegistration(msgspec.Struct, frozen=True, kw_only=True):
     key: Jwk
     counter: int
 
@@ -111,7 +111,7 @@ def check_assertion(assertion: Assertion, *, challenge: bytes, party: Party) -> 
 
 def read_registration_untrusted(
     client_data: bytes, attestation: bytes, *, challenge: bytes, party: Party
-) -> Registration | Wrong:
+) -> PasskeyRegistration | Wrong:
     if (wrong := _check_client_data(client_data, CREATE, challenge, party)) is not None:
         return wrong
     try:
@@ -127,7 +127,7 @@ def read_registration_untrusted(
     if not read.flags & _CREDENTIAL:
         return Wrong("authenticator_data", "no passkey was made")
     key = _read_credential(read.attested)
-    return key if isinstance(key, Wrong) else Registration(key=key, counter=read.counter)
+    return key if isinstance(key, Wrong) else PasskeyRegistration(key=key, counter=read.counter)
 
 
 _UNREADABLE: Final = Wrong("authenticator_data", "what the authenticator wrote cannot be read")
@@ -138,7 +138,7 @@ def _maybe_said(client_data: bytes) -> dict[str, Any] | None:
         return None
     try:
         said = read_untrusted(client_data, exact=False)
-    except Ambiguous:
+    except AmbiguousJson:
         return None
     return said if isinstance(said, dict) else None
 

@@ -11,7 +11,7 @@ import msgspec
 
 from interlock.config.plan import Plan
 from interlock.operator_api.budgets import Budget, Spent
-from interlock.protocol.ax.budget import Limits, Over, Price, Scope, Slice, Usage, budget_exceeded
+from interlock.protocol.ax.budget import BudgetUsage, Limits, Over, Price, Scope, Slice, budget_exceeded
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.base.clock import Clock
 
@@ -33,7 +33,7 @@ class Account:
     def __init__(self, scope: Scope, limits: Limits, now: float) -> None:
         self.scope: Scope = scope
         self.limits = limits
-        self.usage = Usage()
+        self.usage = BudgetUsage()
         self.asked_at = now
 
     def shown(self, now: float) -> dict[str, Spent]:
@@ -45,7 +45,7 @@ class Charge(msgspec.Struct, frozen=True):
     """What a call was charged, and where."""
 
     price: Price
-    parts: list[tuple[Usage, Slice]]
+    parts: list[tuple[BudgetUsage, Slice]]
 
     def refund(self) -> None:
         for usage, charged in self.parts:

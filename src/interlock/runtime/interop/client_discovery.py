@@ -12,7 +12,7 @@ from typing import Final, Literal, cast
 import msgspec
 
 from interlock.config.folders import home_folder
-from interlock.protocol.interop.clients import CLIENTS, Base, Client, Place, System
+from interlock.protocol.interop.clients import CLIENTS, Base, Client, ConfigPlace, System
 from interlock.protocol.interop.formats import BYTES_MAX
 from interlock.protocol.interop.model import Entry, FileReading
 from interlock.protocol.interop.read.client_files import read_client_file
@@ -47,7 +47,7 @@ class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
     bundle: Bundle | None = None
 
 
-def places(machine: Machine, clients: Sequence[Client] = CLIENTS) -> Iterator[tuple[Client, Place, Path]]:
+def places(machine: Machine, clients: Sequence[Client] = CLIENTS) -> Iterator[tuple[Client, ConfigPlace, Path]]:
     for client in clients:
         for place in client.places:
             if machine.system in place.systems and (base := _base(machine, place.base)) is not None:

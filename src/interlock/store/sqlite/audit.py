@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import msgspec
 
-from interlock.store.audit_chain import HASH_BYTES, ORIGIN, Break, ChainedRecord, Check, Flaw, Mark, Verdict, chain
+from interlock.store.audit_chain import HASH_BYTES, ORIGIN, Break, ChainCheck, ChainedRecord, Flaw, Mark, Verdict, chain
 from interlock.store.ports import StoreError, Unavailable
 from interlock.store.sqlite.file import (
     BUSY_TIMEOUT_S,
@@ -81,7 +81,7 @@ class SqliteAuditReader:
     async def verify(self, progress: Callable[[int], None] | None = None) -> Verdict:
         # The head is read before the records: what others append meanwhile can only lie beyond it.
         start, head = await self._thread.run(self._log.marks)
-        check = Check(start, head)
+        check = ChainCheck(start, head)
         # Before a start that was moved there may be leftovers of a retention that was interrupted: given up, not read.
         after = INTEGER_MIN if start == ORIGIN else start.sequence
         while page := await self._thread.run(self._log.read, after, VERIFY_PAGE):
@@ -109,7 +109,7 @@ class SqliteAudit(SqliteAuditReader):
         return await self._thread.run(self._log.give_up, int64(sequence))
 
 
-def _add_all(check: Check, page: list[ChainedRecord]) -> bool:
+def _add_all(check: ChainCheck, page: list[ChainedRecord]) -> bool:
     return all(check.add(record) for record in page)
 
 

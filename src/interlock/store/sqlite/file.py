@@ -1,8 +1,8 @@
 """Opening a SQLite file of ours, and the one thread that works on it.
 
 In: a path, a schema (an application id and the migrations that lead to the newest version). Out: a connection in WAL
-mode with the schema up to date, or a `Refused` that says what the operator does next. Jobs run one after another on a
-thread of their own, never on the event loop; errors of SQLite leave only as members of the `StoreError` tree.
+mode with the schema up to date, or a `StoreRefused` that says what the operator does next. Jobs run one after another
+on a thread of their own, never on the event loop; errors of SQLite leave only as members of the `StoreError` tree.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Literal, ParamSpec, TypeVar
 
 import msgspec
 
-from interlock.store.ports import Damaged, FolderUnusable, NewerSchema, Refused, StoreError, Unavailable
+from interlock.store.ports import Damaged, FolderUnusable, NewerSchema, StoreError, StoreRefused, Unavailable
 
 BUSY_TIMEOUT_S = 5.0  # another process may hold the write lock for the time of an fsync; minutes mean it hangs
 _WAL_SWITCH_TRIES = 5
@@ -155,7 +155,7 @@ def open_database(
 def open_for_reading(path: Path, schema: Schema, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
     """The file as it is: nothing is made, migrated or tidied up. Blocks: call it on a SqliteThread."""
     if not path.exists():
-        raise Refused(f"{path} is not there; a node makes it when it first runs.")
+        raise StoreRefused(f"{path} is not there; a node makes it when it first runs.")
     with errors_of(path):
         db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=busy_timeout_s)
         try:
@@ -166,7 +166,9 @@ def open_for_reading(path: Path, schema: Schema, busy_timeout_s: float = BUSY_TI
             raise
     if version < schema.version:
         db.close()
-        raise Refused(f"{path} was written by an older Interlock; run `interlock serve` once to bring it up to date.")
+        raise StoreRefused(
+            f"{path} was written by an older Interlock; run `interlock serve` once to bring it up to date."
+        )
     return db
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import msgspec
 
-from interlock.store.ports import Damaged, FolderUnusable, Refused
+from interlock.store.ports import Damaged, FolderUnusable, StoreRefused
 from interlock.store.sqlite.store import STORE_SCHEMA, SqliteStore
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Secrets:
 
     async def put(self, kind: Kind, name: str, value: bytes, now: float) -> None:
         if len(value) > VALUE_BYTES_MAX:
-            raise Refused(f"a secret has at most {VALUE_BYTES_MAX} bytes")
+            raise StoreRefused(f"a secret has at most {VALUE_BYTES_MAX} bytes")
         store = await self._open_store()
         nonce = os.urandom(NONCE_BYTES)
         sealer = self._cipher or self._sealer(make=await self._is_empty(now))

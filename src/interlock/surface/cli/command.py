@@ -25,7 +25,7 @@ from interlock.surface.cli.terminal.output import Output
 
 if TYPE_CHECKING:
     from interlock.config.load import Loaded
-    from interlock.surface.cli.client.operator import Node
+    from interlock.surface.cli.client.operator import OperatorClient
 
 Body = TypeVar("Body", bound=Callable[..., None])
 
@@ -107,13 +107,13 @@ class Invocation:
         return load_configuration(self, starting=False)
 
     @cached_property
-    def node(self) -> "Node":
+    def node(self) -> "OperatorClient":
         """The operator endpoint of the node this command is about."""
-        from interlock.surface.cli.client.operator import Node
+        from interlock.surface.cli.client.operator import OperatorClient
 
         if self.remote_url is not None:
-            return Node.at_url(self.remote_url, os.environ.get("INTERLOCK_TOKEN"))
-        return Node.of_data(self.data_folder)
+            return OperatorClient.at_url(self.remote_url, os.environ.get("INTERLOCK_TOKEN"))
+        return OperatorClient.of_data(self.data_folder)
 
 
 def verb_app(help_text: str, *, examples: str = "") -> typer.Typer:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from interlock.surface.cli.client.operator import Node
+    from interlock.surface.cli.client.operator import OperatorClient
 
 PATIENCE_S = 1.0  # longer than this and the person has typed the name
 
@@ -49,7 +49,7 @@ def codes(incomplete: str) -> list[str]:
     return [key for key in every_key() if key.startswith(incomplete)]
 
 
-def _maybe_node(ctx: typer.Context) -> "Node | None":
+def _maybe_node(ctx: typer.Context) -> "OperatorClient | None":
     from interlock.surface.cli.command import Invocation
 
     given = ctx.params

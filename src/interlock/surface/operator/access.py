@@ -3,27 +3,27 @@
 from interlock.operator_api.access import IssuedToken, RevokedKeys, RevokedTokens, Tokens
 from interlock.operator_api.requests import IssueToken
 from interlock.store.tokens import token_name_fault
-from interlock.surface.operator.endpoint import Endpoint, Exchange
+from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
 from interlock.surface.operator.error_cases import BAD_TOKEN_NAME, NOT_FOUND
-from interlock.surface.operator.requests import Rejected
+from interlock.surface.operator.requests import RejectedRequest
 
 
-async def list_tokens(exchange: Exchange[None]) -> Tokens:
+async def list_tokens(exchange: OperatorExchange[None]) -> Tokens:
     return await exchange.operations.tokens.list_all()
 
 
-async def issue_token(exchange: Exchange[IssueToken]) -> IssuedToken:
+async def issue_token(exchange: OperatorExchange[IssueToken]) -> IssuedToken:
     wanted = exchange.body
     if (fault := token_name_fault(wanted.name)) is not None:
-        raise Rejected(400, "invalid_body", fault, {"member": "name"})
+        raise RejectedRequest(400, "invalid_body", fault, {"member": "name"})
     return await exchange.operations.tokens.issue(wanted.name, wanted.audience, wanted.scope, wanted.days)
 
 
-async def revoke_token(exchange: Exchange[None]) -> RevokedTokens:
+async def revoke_token(exchange: OperatorExchange[None]) -> RevokedTokens:
     return await exchange.operations.tokens.revoke(exchange.path("ref"))
 
 
-async def revoke_key(exchange: Exchange[None]) -> RevokedKeys:
+async def revoke_key(exchange: OperatorExchange[None]) -> RevokedKeys:
     return await exchange.operations.keys.revoke(exchange.path("ref"), exchange.principal)
 
 

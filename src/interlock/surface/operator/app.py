@@ -27,7 +27,7 @@ from interlock.surface.operator.endpoint import SOCKET_ROLES, starlette_routes
 from interlock.surface.operator.endpoints import ENDPOINTS
 from interlock.surface.operator.passkeys import is_invitation
 from interlock.surface.operator.requests import (
-    Rejected,
+    RejectedRequest,
     error_answer,
     quoted_text,
     wants_page,
@@ -86,17 +86,19 @@ def _check_role(scope: Scope) -> None:
     if scope["method"] in ("GET", "HEAD") or scope["path"].startswith(PATH):
         return
     if ADMIN not in scope.get("state", {}).get("roles", SOCKET_ROLES):
-        raise Rejected(403, "role_required", "this credential may look and change nothing; use one of an admin's")
+        raise RejectedRequest(
+            403, "role_required", "this credential may look and change nothing; use one of an admin's"
+        )
 
 
-def _unauthorised_error(request: Request) -> Rejected:
+def _unauthorised_error(request: Request) -> RejectedRequest:
     is_page = request.url.path.startswith(PATH)
     audience = maybe_audience(credential_of(request.headers.get("authorization", ""), basic=True))
     if is_page and audience not in (None, "operator"):
-        return Rejected(
+        return RejectedRequest(
             401, "self_approval", "who may ask does not decide: the operator endpoint takes an operator's token"
         )
-    return Rejected(
+    return RejectedRequest(
         401,
         "unauthorised",
         "the operator endpoint needs an operator's token: Authorization: Bearer ilo_...; "
@@ -112,10 +114,10 @@ async def _on_http_exception(_: Request, error: Exception) -> Response:
 
 def _refusal(error: Exception) -> Response:
     match error:
-        case Rejected(status=401):
+        case RejectedRequest(status=401):
             challenge = _BASIC if error.basic else 'Bearer realm="operator"'
             return error_answer(401, error.error, error.message, headers={"WWW-Authenticate": challenge})
-        case Rejected():
+        case RejectedRequest():
             return error_answer(error.status, error.error, error.message, error.details)
         case NotFound():
             details = {error.what: error.name, "nearest": error.nearest}

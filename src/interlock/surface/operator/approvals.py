@@ -25,9 +25,9 @@ from interlock.runtime.approvals.views import Ambiguous, ApprovalViews
 from interlock.runtime.base.operator_errors import NotFound
 from interlock.surface.operator import error_cases
 from interlock.surface.operator.approvals_page import approval_page, approvals_page, missing_page
-from interlock.surface.operator.endpoint import Endpoint, Exchange
+from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
 from interlock.surface.operator.parameters import ChoiceParameter, TextParameter
-from interlock.surface.operator.requests import FORM, Rejected, form_body, json_body, media_type, wants_page
+from interlock.surface.operator.requests import FORM, RejectedRequest, form_body, json_body, media_type, wants_page
 
 PATH: Final = "/approvals"
 OPERATOR: Final = "operator"
@@ -53,20 +53,20 @@ _STATUSES: Final = {
 }
 
 
-async def list_approvals(exchange: Exchange[None]) -> Approvals | Response:
+async def list_approvals(exchange: OperatorExchange[None]) -> Approvals | Response:
     kind, status = KIND.read(exchange.request), STATUS.read(exchange.request)
     statuses = frozenset(Status) if status == "all" else frozenset((Status(status),))
     found = exchange.operations.approvals.list_all(None if kind is None else Kind(kind), statuses)
     return approvals_page(found) if wants_page(exchange.request) else found
 
 
-async def follow_approvals(exchange: Exchange[None]) -> Response:
+async def follow_approvals(exchange: OperatorExchange[None]) -> Response:
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     stream = _events(exchange.operations.approvals)
     return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
 
-async def get_approval(exchange: Exchange[None]) -> Approval | Response:
+async def get_approval(exchange: OperatorExchange[None]) -> Approval | Response:
     if not wants_page(exchange.request):
         return _find(exchange.operations.approvals, exchange.path("id"))
     try:
@@ -76,7 +76,7 @@ async def get_approval(exchange: Exchange[None]) -> Approval | Response:
     return approval_page(found, may_decide=not exchange.roles.isdisjoint((OPERATOR, ADMIN)))
 
 
-async def ask_passkey(exchange: Exchange[None]) -> PasskeyRequest:
+async def ask_passkey(exchange: OperatorExchange[None]) -> PasskeyRequest:
     id = exchange.path("id")
     _find(exchange.operations.approvals, id)
     asked = exchange.operations.approvals.passkey_request(id, CLASS.read(exchange.request))
@@ -85,12 +85,12 @@ async def ask_passkey(exchange: Exchange[None]) -> PasskeyRequest:
     return asked
 
 
-async def decide_approval(exchange: Exchange[None]) -> Approval | Response:
+async def decide_approval(exchange: OperatorExchange[None]) -> Approval | Response:
     if not wants_page(exchange.request):
         return await _decide(exchange)
     try:
         return await _decide(exchange)
-    except Rejected as error:  # a person who sent a form reads why it was refused on the page they sent it from
+    except RejectedRequest as error:  # a person who sent a form reads why it was refused on the page they sent it from
         found = exchange.operations.approvals.maybe_one(exchange.path("id"))
         if found is None:
             raise
@@ -98,7 +98,7 @@ async def decide_approval(exchange: Exchange[None]) -> Approval | Response:
         return approval_page(found, error=error.message, status=error.status, may_decide=may_decide)
 
 
-async def _decide(exchange: Exchange[None]) -> Approval | Response:
+async def _decide(exchange: OperatorExchange[None]) -> Approval | Response:
     request, approvals = exchange.request, exchange.operations.approvals
     by_form = media_type(request) == FORM
     wanted = (
@@ -107,10 +107,10 @@ async def _decide(exchange: Exchange[None]) -> Approval | Response:
         else await json_body(request, DecideApproval)
     )
     if exchange.roles.isdisjoint((OPERATOR, ADMIN)):
-        raise Rejected(403, "role_required", "this credential may look and not decide; use one of an operator's")
+        raise RejectedRequest(403, "role_required", "this credential may look and not decide; use one of an operator's")
     found = _find(approvals, exchange.path("id"))
     if wanted.decision == "approve" and found.requires == Requires.ROLE.value and OPERATOR not in exchange.roles:
-        raise Rejected(403, "role_required", "to approve this takes an operator's token")
+        raise RejectedRequest(403, "role_required", "to approve this takes an operator's token")
     decided = await _record_decision(approvals, found.id, wanted, exchange.principal)
     if isinstance(decided, Fault):
         raise _rejection(decided, exchange.path("id"))
@@ -199,19 +199,19 @@ def _find(approvals: ApprovalViews, id: str) -> Approval:
     try:
         found = approvals.maybe_one(id)
     except Ambiguous as error:
-        raise Rejected(409, "ambiguous_id", f"{error}; give more of it", {"ids": error.ids}) from None
+        raise RejectedRequest(409, "ambiguous_id", f"{error}; give more of it", {"ids": error.ids}) from None
     if found is None:
         raise NotFound("approval", id)
     return found
 
 
-def _rejection(fault: Fault, id: str) -> Rejected:
+def _rejection(fault: Fault, id: str) -> RejectedRequest:
     data = fault.data or {}
     error = "proof_required" if data.get("reason") == "proof_required" else fault.message
     if fault.code == INVALID_PARAMS and error != "answer_needed":
         error = "invalid_body"
     message = data.get("detail") or fault.message
-    return Rejected(_STATUSES.get(fault.code, 409), error, message, {"approval": id, "code": fault.code, **data})
+    return RejectedRequest(_STATUSES.get(fault.code, 409), error, message, {"approval": id, "code": fault.code, **data})
 
 
 async def _events(approvals: ApprovalViews) -> AsyncIterator[bytes]:

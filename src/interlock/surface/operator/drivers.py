@@ -12,7 +12,7 @@ from interlock.operator_api.drivers import (
     SwitchedDriver,
 )
 from interlock.operator_api.requests import AllowHost, RunExamples, TrustDriver, UpdateDriver
-from interlock.surface.operator.endpoint import Endpoint, Exchange
+from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
 from interlock.surface.operator.error_cases import (
     AMBIGUOUS,
     BAD_HOST,
@@ -35,36 +35,36 @@ FORGET = ChoiceParameter(
 )
 
 
-async def list_drivers(exchange: Exchange[None]) -> Drivers:
+async def list_drivers(exchange: OperatorExchange[None]) -> Drivers:
     return await (await exchange.operations.drivers.open()).list_all()
 
 
-async def get_driver(exchange: Exchange[None]) -> DriverDetail | ServedContract:
+async def get_driver(exchange: OperatorExchange[None]) -> DriverDetail | ServedContract:
     return await (await exchange.operations.drivers.open()).get(exchange.path("name"))
 
 
-async def trust_driver(exchange: Exchange[TrustDriver]) -> DriverSummary:
+async def trust_driver(exchange: OperatorExchange[TrustDriver]) -> DriverSummary:
     drivers = await exchange.operations.drivers.open()
     return await drivers.trust(exchange.path("name"), exchange.body.digest, exchange.principal)
 
 
-async def allow_host(exchange: Exchange[AllowHost]) -> AllowedHosts:
+async def allow_host(exchange: OperatorExchange[AllowHost]) -> AllowedHosts:
     wanted, drivers = exchange.body, await exchange.operations.drivers.open()
     return await drivers.allow(exchange.path("name"), wanted.host, exchange.principal, revoke=wanted.revoke)
 
 
-async def run_examples(exchange: Exchange[RunExamples]) -> DriverExamples:
+async def run_examples(exchange: OperatorExchange[RunExamples]) -> DriverExamples:
     drivers = await exchange.operations.drivers.open()
     allow_mutation = exchange.body.allow_mutation
     return await drivers.test(exchange.path("name"), exchange.principal, allow_mutation=allow_mutation)
 
 
-async def update_driver(exchange: Exchange[UpdateDriver]) -> DriverUpdate | SwitchedDriver:
+async def update_driver(exchange: OperatorExchange[UpdateDriver]) -> DriverUpdate | SwitchedDriver:
     drivers = await exchange.operations.drivers.open()
     return await drivers.update(exchange.path("name"), exchange.principal, exchange.body.candidate)
 
 
-async def remove_driver(exchange: Exchange[None]) -> RemovedDriver:
+async def remove_driver(exchange: OperatorExchange[None]) -> RemovedDriver:
     forget = FORGET.read(exchange.request) == "true"
     drivers = await exchange.operations.drivers.open()
     return await drivers.remove(exchange.path("name"), exchange.principal, forget=forget)

@@ -1,8 +1,8 @@
 """An endpoint of the operator API: one row of the table from which the application and its OpenAPI document are made.
 
-A handler takes an `Exchange` and returns a value of the operator API, which is sent as JSON, or a response of its own
-for pages and streams. The types of its body and of its answer are read off its signature, so that the document cannot
-say anything else than the type checker has checked.
+A handler takes an `OperatorExchange` and returns a value of the operator API, which is sent as JSON, or a response of
+its own for pages and streams. The types of its body and of its answer are read off its signature, so that the document
+cannot say anything else than the type checker has checked.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -17,7 +17,7 @@ from starlette.routing import Route
 from interlock.runtime.operations.operations import Operations
 from interlock.surface.operator.error_cases import ROLE_REQUIRED, ErrorCase
 from interlock.surface.operator.parameters import Parameter
-from interlock.surface.operator.requests import Rejected, json_answer, json_body, refuse_unknown_parameters
+from interlock.surface.operator.requests import RejectedRequest, json_answer, json_body, refuse_unknown_parameters
 
 Body = TypeVar("Body")
 Role = Literal["anyone", "viewer", "operator", "admin"]
@@ -26,7 +26,7 @@ Method = Literal["GET", "POST", "DELETE"]
 SOCKET_ROLES: Final = frozenset(("viewer", "admin"))  # being on the machine is no proof of being an operator
 
 
-class Exchange(Generic[Body]):
+class OperatorExchange(Generic[Body]):
     """A request, its decoded body, and the operations that it is answered with."""
 
     __slots__ = ("body", "operations", "request")
@@ -52,7 +52,7 @@ class Exchange(Generic[Body]):
         return roles_of(self.request)
 
 
-Handler = Callable[[Exchange[Any]], Awaitable[object]]
+Handler = Callable[[OperatorExchange[Any]], Awaitable[object]]
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,11 +111,11 @@ def _serve(endpoints: dict[str, Endpoint], operations: Operations) -> Callable[[
         method = "GET" if request.method == "HEAD" else request.method
         endpoint, body = endpoints[method], bodies[method]
         if endpoint.role == "admin" and "admin" not in roles_of(request):
-            raise Rejected(403, ROLE_REQUIRED.name, "this takes the role of an admin")
+            raise RejectedRequest(403, ROLE_REQUIRED.name, "this takes the role of an admin")
         if endpoint.is_strict:
             refuse_unknown_parameters(request, tuple(one.name for one in endpoint.query))
         decoded = None if body is None else await json_body(request, body)
-        answer = await endpoint.handler(Exchange(operations, request, decoded))
+        answer = await endpoint.handler(OperatorExchange(operations, request, decoded))
         return answer if isinstance(answer, Response) else json_answer(answer, endpoint.status)
 
     return serve

@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from interlock.operator_api.links import Consent, Link, LinkLog, Links, ReleasedSegment, RestartedLink
 from interlock.protocol.oauth.client import CALLBACK_PATH
-from interlock.surface.operator.endpoint import Endpoint, Exchange
+from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
 from interlock.surface.operator.error_cases import AUTH_FAILED, NO_OAUTH, NOT_FOUND
 from interlock.surface.operator.oauth_callback import FOREIGN, callback_page, is_foreign
 from interlock.surface.operator.parameters import IntegerParameter
@@ -15,31 +15,31 @@ LINES = IntegerParameter(
 )
 
 
-async def list_links(exchange: Exchange[None]) -> Links:
+async def list_links(exchange: OperatorExchange[None]) -> Links:
     return exchange.operations.links.list_all()
 
 
-async def get_link(exchange: Exchange[None]) -> Link:
+async def get_link(exchange: OperatorExchange[None]) -> Link:
     return exchange.operations.links.get(exchange.path("segment"))
 
 
-async def get_link_log(exchange: Exchange[None]) -> LinkLog:
+async def get_link_log(exchange: OperatorExchange[None]) -> LinkLog:
     return exchange.operations.links.logs(exchange.path("segment"), LINES.read(exchange.request))
 
 
-async def restart_link(exchange: Exchange[None]) -> RestartedLink:
+async def restart_link(exchange: OperatorExchange[None]) -> RestartedLink:
     return await exchange.operations.links.restart(exchange.path("segment"))
 
 
-async def release_link(exchange: Exchange[None]) -> ReleasedSegment:
+async def release_link(exchange: OperatorExchange[None]) -> ReleasedSegment:
     return await exchange.operations.links.release(exchange.path("segment"))
 
 
-async def authorize_link(exchange: Exchange[None]) -> Consent:
+async def authorize_link(exchange: OperatorExchange[None]) -> Consent:
     return await exchange.operations.consents.authorize(exchange.path("segment"))
 
 
-async def take_oauth_return(exchange: Exchange[None]) -> Response:
+async def take_oauth_return(exchange: OperatorExchange[None]) -> Response:
     request = exchange.request
     if request.method == "HEAD":  # a look must not use the state up
         raise HTTPException(405, headers={"Allow": "GET"})

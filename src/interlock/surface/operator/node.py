@@ -8,7 +8,7 @@ from starlette.responses import Response
 from interlock.operator_api.audit import AuditPage, AuditRecord
 from interlock.operator_api.configuration import EffectiveConfiguration
 from interlock.operator_api.status import Status
-from interlock.surface.operator.endpoint import Endpoint, Exchange
+from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
 from interlock.surface.operator.parameters import IntegerParameter
 
 SEQUENCE_MAX = 2**63 - 1  # what a store can count to
@@ -25,19 +25,19 @@ LIMIT = IntegerParameter(
 )
 
 
-async def get_status(exchange: Exchange[None]) -> Status:
+async def get_status(exchange: OperatorExchange[None]) -> Status:
     return exchange.operations.node.status()
 
 
-async def get_configuration(exchange: Exchange[None]) -> EffectiveConfiguration:
+async def get_configuration(exchange: OperatorExchange[None]) -> EffectiveConfiguration:
     return exchange.operations.node.configuration()
 
 
-async def read_audit(exchange: Exchange[None]) -> AuditPage[Raw]:
+async def read_audit(exchange: OperatorExchange[None]) -> AuditPage[Raw]:
     return await exchange.operations.audit.page(AFTER.read(exchange.request), LIMIT.read(exchange.request))
 
 
-async def get_openapi(_: Exchange[None]) -> Response:
+async def get_openapi(_: OperatorExchange[None]) -> Response:
     from interlock.surface.operator.openapi import encoded_document
 
     return Response(encoded_document(), media_type="application/json")

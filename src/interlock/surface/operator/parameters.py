@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 
-from interlock.surface.operator.requests import Rejected, quoted_text
+from interlock.surface.operator.requests import RejectedRequest, quoted_text
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class IntegerParameter(Parameter, frozen=True, kw_only=True):
         if is_number and self.minimum <= int(text) <= self.maximum:
             return int(text)
         message = f"{self.name} must be one whole number from {self.minimum} to {self.maximum}"
-        raise Rejected(400, "invalid_parameter", message, {"parameter": self.name})
+        raise RejectedRequest(400, "invalid_parameter", message, {"parameter": self.name})
 
 
 class ChoiceParameter(Parameter, frozen=True, kw_only=True):
@@ -67,4 +67,4 @@ class ChoiceParameter(Parameter, frozen=True, kw_only=True):
         if given is None or given in self.choices:
             return given
         message = f"{self.name} must be one of {', '.join(self.choices)}, not {quoted_text(given)}"
-        raise Rejected(400, "invalid_parameter", message, {"parameter": self.name})
+        raise RejectedRequest(400, "invalid_parameter", message, {"parameter": self.name})

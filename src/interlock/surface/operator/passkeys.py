@@ -16,7 +16,7 @@ from interlock.protocol.jose.base64url import maybe_decode
 from interlock.protocol.webauthn.ceremonies import Wrong
 from interlock.runtime.base.operator_errors import NotFound
 from interlock.runtime.trust.passkeys import GONE, NO_PARTY, PATH, Invitation, invitation_view
-from interlock.surface.operator.endpoint import Endpoint, Exchange
+from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
 from interlock.surface.operator.error_cases import (
     NO_PASSKEYS,
     NOT_FOUND,
@@ -24,7 +24,7 @@ from interlock.surface.operator.error_cases import (
     PASSKEY_INVITATION_OVER,
 )
 from interlock.surface.operator.pages import page, text
-from interlock.surface.operator.requests import Rejected, refuse_unknown_parameters
+from interlock.surface.operator.requests import RejectedRequest, refuse_unknown_parameters
 
 ADMIN: Final = "/admin/passkeys"
 
@@ -33,21 +33,21 @@ def is_invitation(path: str) -> bool:
     return path.startswith(f"{PATH}/")
 
 
-async def invite_passkey(exchange: Exchange[InvitePasskey]) -> InvitationView:
+async def invite_passkey(exchange: OperatorExchange[InvitePasskey]) -> InvitationView:
     invitation = exchange.operations.passkeys.invite(exchange.body.name, exchange.principal)
     if invitation is None:
-        raise Rejected(409, "no_passkeys_here", NO_PARTY)
+        raise RejectedRequest(409, "no_passkeys_here", NO_PARTY)
     return invitation_view(invitation)
 
 
-async def get_invitation(exchange: Exchange[None]) -> InvitationView:
+async def get_invitation(exchange: OperatorExchange[None]) -> InvitationView:
     invitation = exchange.operations.passkeys.maybe_invitation(exchange.path("ticket"))
     if invitation is None:
         raise NotFound("invitation", "")
     return invitation_view(invitation)
 
 
-async def visit_invitation(exchange: Exchange[None]) -> Response:
+async def visit_invitation(exchange: OperatorExchange[None]) -> Response:
     invitation = exchange.operations.passkeys.maybe_invitation(exchange.path("ticket"))
     if invitation is None:
         return page("No invitation", f"<h1>This invitation is over</h1><p>{text(GONE.why)}.</p>", status=404)
@@ -56,15 +56,15 @@ async def visit_invitation(exchange: Exchange[None]) -> Response:
     return _page(invitation, exchange.operations.passkeys.creation(invitation))
 
 
-async def enrol_passkey(exchange: Exchange[EnrolPasskey]) -> InvitationView:
+async def enrol_passkey(exchange: OperatorExchange[EnrolPasskey]) -> InvitationView:
     refuse_unknown_parameters(exchange.request, ())
     made = exchange.body
     client_data, attestation = maybe_decode(made.client_data), maybe_decode(made.attestation)
     if client_data is None or attestation is None:
-        raise Rejected(400, "invalid_body", "client_data and attestation are base64url")
+        raise RejectedRequest(400, "invalid_body", "client_data and attestation are base64url")
     done = await exchange.operations.passkeys.enrol(exchange.path("ticket"), client_data, attestation)
     if isinstance(done, Wrong):
-        raise Rejected(404 if done is GONE else 403, "passkey_invalid", done.why, {"reason": done.reason})
+        raise RejectedRequest(404 if done is GONE else 403, "passkey_invalid", done.why, {"reason": done.reason})
     return invitation_view(done)
 
 

@@ -16,7 +16,7 @@ FORM = "application/x-www-form-urlencoded"
 BODY_BYTES_MAX = 64 * 1024  # a secret may be a key; a token's request stays below 1 KiB
 
 
-class Rejected(Exception):
+class RejectedRequest(Exception):
     """A request that no operation sees."""
 
     def __init__(
@@ -49,18 +49,18 @@ def refuse_unknown_parameters(request: Request, known: tuple[str, ...]) -> None:
         if name not in known:
             hint = f"it takes {', '.join(known)}" if known else "it takes none"
             message = f"unknown query parameter {quoted_text(name)}; {hint}"
-            raise Rejected(400, "invalid_parameter", message, {"parameter": name})
+            raise RejectedRequest(400, "invalid_parameter", message, {"parameter": name})
 
 
 async def json_body(request: Request, shape: type[Shape]) -> Shape:
     if media_type(request) != "application/json":
-        raise Rejected(415, "unsupported_media_type", "send JSON with Content-Type: application/json")
+        raise RejectedRequest(415, "unsupported_media_type", "send JSON with Content-Type: application/json")
     try:
         return msgspec.json.decode(await _read_bounded(request), type=shape)
     except msgspec.ValidationError as error:
-        raise Rejected(400, "invalid_body", str(error)) from None
+        raise RejectedRequest(400, "invalid_body", str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise Rejected(400, "invalid_json", "the body is not JSON") from None
+        raise RejectedRequest(400, "invalid_json", "the body is not JSON") from None
 
 
 async def form_body(request: Request, shape: type[Shape]) -> Shape:
@@ -69,14 +69,14 @@ async def form_body(request: Request, shape: type[Shape]) -> Shape:
     A browser attaches credentials to the forms of other pages too, so it is checked where the form comes from.
     """
     if not _is_own_page(request):
-        raise Rejected(403, "bad_origin", "a form is taken only from the operator endpoint's own page")
+        raise RejectedRequest(403, "bad_origin", "a form is taken only from the operator endpoint's own page")
     try:
         fields = parse_qsl((await _read_bounded(request)).decode(), strict_parsing=True, max_num_fields=20)
         return msgspec.convert({name: text for name, text in fields if text.strip()}, shape)
     except msgspec.ValidationError as error:
-        raise Rejected(400, "invalid_body", str(error)) from None
+        raise RejectedRequest(400, "invalid_body", str(error)) from None
     except ValueError:
-        raise Rejected(400, "invalid_body", "the form cannot be read") from None
+        raise RejectedRequest(400, "invalid_body", "the form cannot be read") from None
 
 
 def media_type(request: Request) -> str:
@@ -102,7 +102,7 @@ async def _read_bounded(request: Request) -> bytes:
     async for chunk in request.stream():
         body += chunk
         if len(body) > BODY_BYTES_MAX:
-            raise Rejected(
+            raise RejectedRequest(
                 413, "body_too_large", f"the body is larger than {BODY_BYTES_MAX} bytes", {"limit": BODY_BYTES_MAX}
             )
     return bytes(body)

@@ -6,20 +6,20 @@ from starlette.exceptions import HTTPException
 
 from interlock.operator_api.requests import SetSecret
 from interlock.operator_api.secrets import RemovedSecret, SecretKind, Secrets, StoredSecret
-from interlock.surface.operator.endpoint import Endpoint, Exchange
+from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
 from interlock.surface.operator.error_cases import BAD_SECRET_NAME, NOT_FOUND
 
 
-async def list_secrets(exchange: Exchange[None]) -> Secrets:
+async def list_secrets(exchange: OperatorExchange[None]) -> Secrets:
     return await exchange.operations.secrets.list_all()
 
 
-async def set_secret(exchange: Exchange[SetSecret]) -> StoredSecret:
+async def set_secret(exchange: OperatorExchange[SetSecret]) -> StoredSecret:
     wanted, secrets = exchange.body, exchange.operations.secrets
     return await (secrets.keep if wanted.unless_kept else secrets.set)(wanted.name, wanted.value)
 
 
-async def remove_secret(exchange: Exchange[None]) -> RemovedSecret:
+async def remove_secret(exchange: OperatorExchange[None]) -> RemovedSecret:
     kind = next((known for known in get_args(SecretKind) if known == exchange.path("kind")), None)
     if kind is None:
         raise HTTPException(404)

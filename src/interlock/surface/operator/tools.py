@@ -2,30 +2,30 @@
 
 from interlock.operator_api.approvals import Approval
 from interlock.operator_api.tools import Skills, ToolDetail, ToolRoutes, Tools
-from interlock.surface.operator.endpoint import Endpoint, Exchange
+from interlock.surface.operator.endpoint import Endpoint, OperatorExchange
 from interlock.surface.operator.error_cases import CLASSIFIED, NOT_FOUND, WITHHELD
 from interlock.surface.operator.parameters import TextParameter
 
 CALLER = TextParameter(name="as", description="The principal whose call the checks are told for.", default="local")
 
 
-async def list_tools(exchange: Exchange[None]) -> Tools:
+async def list_tools(exchange: OperatorExchange[None]) -> Tools:
     return exchange.operations.tools.list_all()
 
 
-async def list_routes(exchange: Exchange[None]) -> ToolRoutes:
+async def list_routes(exchange: OperatorExchange[None]) -> ToolRoutes:
     return exchange.operations.tools.routes()
 
 
-async def list_skills(exchange: Exchange[None]) -> Skills:
+async def list_skills(exchange: OperatorExchange[None]) -> Skills:
     return exchange.operations.tools.skills()
 
 
-async def get_tool(exchange: Exchange[None]) -> ToolDetail:
+async def get_tool(exchange: OperatorExchange[None]) -> ToolDetail:
     return exchange.operations.tools.get(exchange.path("name"), CALLER.read(exchange.request) or "")
 
 
-async def classify_tool(exchange: Exchange[None]) -> Approval:
+async def classify_tool(exchange: OperatorExchange[None]) -> Approval:
     return await exchange.operations.tools.classify(exchange.path("name"))
 
 

@@ -16,7 +16,7 @@ from msgspec import Raw
 from interlock.protocol.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, CodecError, Fault
 from interlock.protocol.jsontext.canonical import NotCanonical, canonical
-from interlock.protocol.jsontext.unambiguous import Ambiguous, read_untrusted
+from interlock.protocol.jsontext.unambiguous import AmbiguousJson, read_untrusted
 
 CONFIRMATION: Final = "x-mcpax-confirmation"
 REQUIRED: Final = "confirmation_required"
@@ -78,7 +78,7 @@ def call_digest(
                 "tool_digest": tool_digest,
             }
         )
-    except Ambiguous as error:
+    except AmbiguousJson as error:
         return _not_nameable(error.reason, str(error))
     except NotCanonical as error:
         return _not_nameable("malformed", str(error))

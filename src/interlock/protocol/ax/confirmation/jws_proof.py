@@ -24,7 +24,7 @@ from interlock.protocol.jose.errors import Invalid, Reason
 from interlock.protocol.jose.jwks import Jwk, select, thumbprint
 from interlock.protocol.jose.jwt import Jwt, read_jwt_untrusted
 from interlock.protocol.jsonrpc.errors import Fault
-from interlock.protocol.jsontext.unambiguous import Ambiguous, read_untrusted
+from interlock.protocol.jsontext.unambiguous import AmbiguousJson, read_untrusted
 
 TYP: Final = "mcpax-confirm+jwt"
 PROOF_S_MAX: Final = 300.0  # how long after it was made a proof may say it is good
@@ -140,7 +140,7 @@ def _read_bound(token: str) -> _Bound | Fault:
     try:
         for part in (header, payload):
             said = read_untrusted(maybe_decode(part) or b"", exact=False)
-    except Ambiguous as error:
+    except AmbiguousJson as error:
         return invalid("malformed", f"the proof cannot be taken at its word: {error}")
     return msgspec.convert(said, _Bound)
 

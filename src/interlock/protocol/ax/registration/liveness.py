@@ -18,14 +18,14 @@ from interlock.protocol.ax.messages import HEARTBEAT_MS, HEARTBEATS_MISSED_MAX
 SUSPECT_AFTER: Final = 2  # misses. With the third the three intervals of 13.3 would be used up already
 
 
-class State(enum.Enum):
+class LivenessState(enum.Enum):
     LIVE = "live"
     SUSPECT = "suspect"
     LOST = "lost"
     ENDED = "ended"
 
 
-class Input(enum.Enum):
+class LivenessInput(enum.Enum):
     BEAT = "beat"
     SECOND_MISS = "second miss"
     THIRD_MISS = "third miss"
@@ -34,20 +34,24 @@ class Input(enum.Enum):
     END = "end"  # deregistered, superseded, refused later, released
 
 
-TABLE: Final[Mapping[tuple[State, Input], State]] = {
-    (State.LIVE, Input.BEAT): State.LIVE,
-    (State.LIVE, Input.SECOND_MISS): State.SUSPECT,
-    (State.LIVE, Input.LINK_CLOSED): State.LOST,
-    (State.LIVE, Input.END): State.ENDED,
-    (State.SUSPECT, Input.BEAT): State.LIVE,
-    (State.SUSPECT, Input.THIRD_MISS): State.LOST,
-    (State.SUSPECT, Input.LINK_CLOSED): State.LOST,
-    (State.SUSPECT, Input.END): State.ENDED,
-    (State.LOST, Input.GRACE_OVER): State.ENDED,
-    (State.LOST, Input.END): State.ENDED,
+TABLE: Final[Mapping[tuple[LivenessState, LivenessInput], LivenessState]] = {
+    (LivenessState.LIVE, LivenessInput.BEAT): LivenessState.LIVE,
+    (LivenessState.LIVE, LivenessInput.SECOND_MISS): LivenessState.SUSPECT,
+    (LivenessState.LIVE, LivenessInput.LINK_CLOSED): LivenessState.LOST,
+    (LivenessState.LIVE, LivenessInput.END): LivenessState.ENDED,
+    (LivenessState.SUSPECT, LivenessInput.BEAT): LivenessState.LIVE,
+    (LivenessState.SUSPECT, LivenessInput.THIRD_MISS): LivenessState.LOST,
+    (LivenessState.SUSPECT, LivenessInput.LINK_CLOSED): LivenessState.LOST,
+    (LivenessState.SUSPECT, LivenessInput.END): LivenessState.ENDED,
+    (LivenessState.LOST, LivenessInput.GRACE_OVER): LivenessState.ENDED,
+    (LivenessState.LOST, LivenessInput.END): LivenessState.ENDED,
 }
 
-_DUE: Final = {State.LIVE: Input.SECOND_MISS, State.SUSPECT: Input.THIRD_MISS, State.LOST: Input.GRACE_OVER}
+_DUE: Final = {
+    LivenessState.LIVE: LivenessInput.SECOND_MISS,
+    LivenessState.SUSPECT: LivenessInput.THIRD_MISS,
+    LivenessState.LOST: LivenessInput.GRACE_OVER,
+}
 
 
 class Violation(Exception):
@@ -59,14 +63,14 @@ class Liveness:
 
     def __init__(self, interval_ms: int, now: float) -> None:
         self.interval_ms = interval_ms
-        self.state = State.LIVE
+        self.state = LivenessState.LIVE
         self.since = now  # when this state began
         self._heard_at = now
         self.due = self._when_due(0.0)
 
     @property
     def has_session(self) -> bool:
-        return self.state in (State.LIVE, State.SUSPECT)
+        return self.state in (LivenessState.LIVE, LivenessState.SUSPECT)
 
     @property
     def deadline_ms(self) -> int:
@@ -76,7 +80,7 @@ class Liveness:
     def retry_after_ms(self) -> int:
         return self.interval_ms or HEARTBEAT_MS  # 13.2
 
-    def step(self, what: Input, now: float, grace_s: float = 0.0) -> State:
+    def step(self, what: LivenessInput, now: float, grace_s: float = 0.0) -> LivenessState:
         """`grace_s` counts where the step is a loss. Returns the state there was."""
         before = self.state
         try:
@@ -85,12 +89,12 @@ class Liveness:
             raise Violation(f"{what.value} does not happen to a registration that is {before.value}") from None
         if self.state is not before:
             self.since = now
-        if what is Input.BEAT:
+        if what is LivenessInput.BEAT:
             self._heard_at = now
         self.due = self._when_due(grace_s)
         return before
 
-    def step_due(self, grace_s: float = 0.0) -> State:
+    def step_due(self, grace_s: float = 0.0) -> LivenessState:
         """What was due happens, at the time it was due."""
         if self.due is None:
             raise Violation(f"nothing is due for a registration that is {self.state.value}")
@@ -98,10 +102,10 @@ class Liveness:
 
     def _when_due(self, grace_s: float) -> float | None:
         match self.state:
-            case State.LOST:
+            case LivenessState.LOST:
                 return self.since + grace_s
-            case State.LIVE | State.SUSPECT if self.interval_ms:
-                misses = SUSPECT_AFTER if self.state is State.LIVE else HEARTBEATS_MISSED_MAX
+            case LivenessState.LIVE | LivenessState.SUSPECT if self.interval_ms:
+                misses = SUSPECT_AFTER if self.state is LivenessState.LIVE else HEARTBEATS_MISSED_MAX
                 return self._heard_at + misses * self.interval_ms / 1000
             case _:
                 return None

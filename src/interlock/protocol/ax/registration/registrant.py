@@ -50,7 +50,7 @@ UNMENDABLE: Final = frozenset(
 )
 
 
-class State(enum.Enum):
+class RegistrantState(enum.Enum):
     IDLE = "idle"  # before the start, or until a parent may be dialled again
     CONNECTING = "connecting"
     REGISTERING = "registering"
@@ -59,7 +59,7 @@ class State(enum.Enum):
     CLOSED = "closed"
 
 
-class Input(enum.Enum):
+class RegistrantInput(enum.Enum):
     DIAL = "dial"
     OPENED = "opened"
     GRANTED = "granted"
@@ -69,26 +69,26 @@ class Input(enum.Enum):
     STOP = "stop"
 
 
-TABLE: Final[dict[tuple[State, Input], State]] = {
-    (State.IDLE, Input.DIAL): State.CONNECTING,
-    (State.IDLE, Input.STOP): State.CLOSED,
-    (State.CONNECTING, Input.OPENED): State.REGISTERING,
-    (State.CONNECTING, Input.TURN): State.CONNECTING,
-    (State.CONNECTING, Input.WAIT): State.IDLE,
-    (State.CONNECTING, Input.STOP): State.CLOSED,
-    (State.REGISTERING, Input.GRANTED): State.REGISTERED,
-    (State.REGISTERING, Input.TURN): State.CONNECTING,
-    (State.REGISTERING, Input.WAIT): State.IDLE,
-    (State.REGISTERING, Input.STOP): State.CLOSED,
-    (State.REGISTERED, Input.FORGOTTEN): State.REGISTERING,
-    (State.REGISTERED, Input.TURN): State.MOVING,
-    (State.REGISTERED, Input.WAIT): State.IDLE,
-    (State.REGISTERED, Input.STOP): State.CLOSED,
-    (State.MOVING, Input.OPENED): State.REGISTERING,
-    (State.MOVING, Input.TURN): State.MOVING,
-    (State.MOVING, Input.WAIT): State.IDLE,
-    (State.MOVING, Input.STOP): State.CLOSED,
-    (State.CLOSED, Input.STOP): State.CLOSED,
+TABLE: Final[dict[tuple[RegistrantState, RegistrantInput], RegistrantState]] = {
+    (RegistrantState.IDLE, RegistrantInput.DIAL): RegistrantState.CONNECTING,
+    (RegistrantState.IDLE, RegistrantInput.STOP): RegistrantState.CLOSED,
+    (RegistrantState.CONNECTING, RegistrantInput.OPENED): RegistrantState.REGISTERING,
+    (RegistrantState.CONNECTING, RegistrantInput.TURN): RegistrantState.CONNECTING,
+    (RegistrantState.CONNECTING, RegistrantInput.WAIT): RegistrantState.IDLE,
+    (RegistrantState.CONNECTING, RegistrantInput.STOP): RegistrantState.CLOSED,
+    (RegistrantState.REGISTERING, RegistrantInput.GRANTED): RegistrantState.REGISTERED,
+    (RegistrantState.REGISTERING, RegistrantInput.TURN): RegistrantState.CONNECTING,
+    (RegistrantState.REGISTERING, RegistrantInput.WAIT): RegistrantState.IDLE,
+    (RegistrantState.REGISTERING, RegistrantInput.STOP): RegistrantState.CLOSED,
+    (RegistrantState.REGISTERED, RegistrantInput.FORGOTTEN): RegistrantState.REGISTERING,
+    (RegistrantState.REGISTERED, RegistrantInput.TURN): RegistrantState.MOVING,
+    (RegistrantState.REGISTERED, RegistrantInput.WAIT): RegistrantState.IDLE,
+    (RegistrantState.REGISTERED, RegistrantInput.STOP): RegistrantState.CLOSED,
+    (RegistrantState.MOVING, RegistrantInput.OPENED): RegistrantState.REGISTERING,
+    (RegistrantState.MOVING, RegistrantInput.TURN): RegistrantState.MOVING,
+    (RegistrantState.MOVING, RegistrantInput.WAIT): RegistrantState.IDLE,
+    (RegistrantState.MOVING, RegistrantInput.STOP): RegistrantState.CLOSED,
+    (RegistrantState.CLOSED, RegistrantInput.STOP): RegistrantState.CLOSED,
 }
 
 
@@ -156,7 +156,7 @@ class Registrant:
         """`register` is what is asked of every parent; parent_id and released_session are filled in here."""
         if parents < 1:
             raise ValueError("a registrant needs at least one parent")
-        self.state = State.IDLE
+        self.state = RegistrantState.IDLE
         self.parent: int | None = None  # whom the link leads to
         self.registered: Registered | None = None
         self._register = register
@@ -187,21 +187,21 @@ class Registrant:
         return Parent(subserver_id=self._register.subserver_id, parent_id=self.parent_id)
 
     def start(self, now: float) -> Steps:
-        return self._dial(0, Input.DIAL, now)
+        return self._dial(0, RegistrantInput.DIAL, now)
 
     def opened(self, now: float) -> Steps:
         """The link to `parent` stands."""
-        if self.state is State.CLOSED:
+        if self.state is RegistrantState.CLOSED:
             return (Hangup(reason="shutting down"),)
-        self._move(Input.OPENED)
+        self._move(RegistrantInput.OPENED)
         return self._ask_to_register(now)
 
     def lost(self, reason: str, now: float, jitter: float, *, mendable: bool = True) -> Steps:
         """The link could not be opened or was closed. Not mendable: the parent refuses our credential."""
-        if self.state is State.CLOSED:
+        if self.state is RegistrantState.CLOSED:
             self._forget_link()
             return ()
-        if self.state is State.IDLE:
+        if self.state is RegistrantState.IDLE:
             raise OutOfOrder("a link was lost that was never asked for")
         return self._fail(reason, now, jitter, fault=None, mendable=mendable)
 
@@ -210,7 +210,7 @@ class Registrant:
         if self._asked.get(id) != "register":
             return (Ignored(reason="a registration that was not asked for"),)
         del self._asked[id]
-        self._move(Input.GRANTED)
+        self._move(RegistrantInput.GRANTED)
         self.registered = registered
         self._held_session = registered.session_id
         self._interval_s = _interval_s(self._register.heartbeat_interval_ms, registered.heartbeat_deadline_ms)
@@ -265,13 +265,13 @@ class Registrant:
         """Announce the aggregators below us (5.3) with the next heartbeat, soon. A parent that does not know yet who is
         below whom would let a circle close, and cut links that were there before it."""
         self._register = msgspec.structs.replace(self._register, subtree_ids=subtree_ids)
-        return self._maybe_say_subtree(now) if self.state is State.REGISTERED else ()
+        return self._maybe_say_subtree(now) if self.state is RegistrantState.REGISTERED else ()
 
     def stop(self, now: float) -> Steps:
         """Orderly: tells the parent, and hangs up when it has answered or FAREWELL_S have passed (AX-6.3-4)."""
         was = self.state
-        self._move(Input.STOP)
-        if was is State.CLOSED:
+        self._move(RegistrantInput.STOP)
+        if was is RegistrantState.CLOSED:
             return ()
         if self.registered is not None:
             farewell = Deregister(session_id=self.registered.session_id)
@@ -286,7 +286,7 @@ class Registrant:
     @property
     def done(self) -> bool:
         """Closed, and nothing is waited for any more."""
-        return self.state is State.CLOSED and not self._farewell
+        return self.state is RegistrantState.CLOSED and not self._farewell
 
     def next_deadline(self) -> float | None:
         lost_at = self._lost_at()
@@ -310,23 +310,23 @@ class Registrant:
     def _overdue(self, now: float, jitter: float) -> Steps:
         self._deadline = None
         match self.state:
-            case State.IDLE:
+            case RegistrantState.IDLE:
                 ready = self._ready(now)
-                return self._dial(ready, Input.DIAL, now) if ready is not None else ()
-            case State.CONNECTING | State.MOVING:
+                return self._dial(ready, RegistrantInput.DIAL, now) if ready is not None else ()
+            case RegistrantState.CONNECTING | RegistrantState.MOVING:
                 return self._fail(f"no connection within {DIAL_S:g} s", now, jitter, hang_up=True)
-            case State.REGISTERING:
+            case RegistrantState.REGISTERING:
                 said = f"no answer to mcpax/register within {ANSWER_S:g} s"
                 return self._fail(said, now, jitter, hang_up=True)
-            case State.REGISTERED:
+            case RegistrantState.REGISTERED:
                 self._settle()
                 return ()
-            case State.CLOSED:
+            case RegistrantState.CLOSED:
                 return self._end(f"no answer to mcpax/deregister within {FAREWELL_S:g} s")
             case _:
                 assert_never(self.state)
 
-    def _dial(self, parent: int, input: Input, now: float) -> Steps:
+    def _dial(self, parent: int, input: RegistrantInput, now: float) -> Steps:
         self._move(input)
         self.parent = parent
         self._deadline = now + DIAL_S
@@ -393,7 +393,7 @@ class Registrant:
 
     def _forgotten(self, now: float) -> Steps:
         parent = self._parent()
-        self._move(Input.FORGOTTEN)
+        self._move(RegistrantInput.FORGOTTEN)
         self._forget_session()
         self._held_session = None
         left = Left(parent=parent, reason="it does not know our session any more")
@@ -419,7 +419,7 @@ class Registrant:
         wait = retry_in_s(prospect.failures, jitter, mendable=mendable)
         prospect.retry_at = now + wait
         steps: list[Step] = []
-        if self.state is State.REGISTERED:
+        if self.state is RegistrantState.REGISTERED:
             steps.append(Left(parent=parent, reason=reason))
         if hang_up:
             steps.append(Hangup(reason=reason))
@@ -427,8 +427,8 @@ class Registrant:
         self._forget_link()
         ready = self._ready(now, after=parent)
         if ready is not None:
-            return (*steps, *self._dial(ready, Input.TURN, now))
-        self._move(Input.WAIT)
+            return (*steps, *self._dial(ready, RegistrantInput.TURN, now))
+        self._move(RegistrantInput.WAIT)
         self._deadline = min(one.retry_at for one in self._prospects)
         return tuple(steps)
 
@@ -464,7 +464,7 @@ class Registrant:
             raise OutOfOrder("there is no link")
         return self.parent
 
-    def _move(self, input: Input) -> None:
+    def _move(self, input: RegistrantInput) -> None:
         following = TABLE.get((self.state, input))
         if following is None:
             raise OutOfOrder(f"{input.value} while {self.state.value}")

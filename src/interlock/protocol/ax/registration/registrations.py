@@ -26,7 +26,7 @@ from interlock.protocol.ax.errors import (
 from interlock.protocol.ax.messages import Deregister, Heartbeat, Register, Registered
 from interlock.protocol.ax.names import check_segment, is_segment
 from interlock.protocol.ax.registration.codec import SUBTREE_IDS, SUBTREE_IDS_MAX
-from interlock.protocol.ax.registration.liveness import Input, Liveness, State
+from interlock.protocol.ax.registration.liveness import Liveness, LivenessInput, LivenessState
 from interlock.protocol.ax.registration.sessions import (
     Ended,
     EndReason,
@@ -38,8 +38,8 @@ from interlock.protocol.ax.registration.sessions import (
     Peer,
     Policy,
     Recovered,
+    RegistrationState,
     Session,
-    Standing,
     Step,
     SubtreeChanged,
     Suspected,
@@ -86,11 +86,11 @@ class Registrations:
         """Our own id first, then those of all aggregators below."""
         return (self.aggregator_id, *self._below)
 
-    def maybe_standing(self, segment: str) -> Standing | None:
+    def maybe_standing(self, segment: str) -> RegistrationState | None:
         seat = self._by_segment.get(segment)
         return None if seat is None else _standing(seat)
 
-    def standings(self) -> tuple[Standing, ...]:
+    def standings(self) -> tuple[RegistrationState, ...]:
         return tuple(map(_standing, self._by_segment.values()))
 
     def has_session(self, session_id: str) -> bool:
@@ -157,7 +157,7 @@ class Registrations:
             self._drop_below(seat)
             seat.subtree_ids = beat.subtree_ids
             self._add_below(seat)
-        if seat.liveness.step(Input.BEAT, now) is State.SUSPECT:
+        if seat.liveness.step(LivenessInput.BEAT, now) is LivenessState.SUSPECT:
             events.append(Recovered(session=seat.session))
         return Step(seat.liveness.deadline_ms, (*events, *self._subtree_change()))
 
@@ -171,7 +171,7 @@ class Registrations:
         """Also: what stands for the link was found dead. Nothing happens where the session is over already."""
         events = [*self.on_deadline(now)]
         if seat := self._by_session.get(session_id):
-            seat.liveness.step(Input.LINK_CLOSED, now, self._grace_s())
+            seat.liveness.step(LivenessInput.LINK_CLOSED, now, self._grace_s())
             events.append(self._lose(seat, "connection_lost"))
         return (*events, *self._subtree_change(), *self.on_deadline(now))
 
@@ -206,10 +206,10 @@ class Registrations:
             seat = heapq.heappop(self._deadlines)[2]
             seat.liveness.step_due(self._grace_s())
             match seat.liveness.state:
-                case State.SUSPECT:
+                case LivenessState.SUSPECT:
                     events.append(Suspected(session=seat.session, since=seat.liveness.since))
                     self._schedule(seat)
-                case State.LOST:
+                case LivenessState.LOST:
                     events.append(self._lose(seat, "heartbeat_timeout"))
                 case _:
                     self._forget(seat)
@@ -295,7 +295,7 @@ class Registrations:
             self._drop_below(seat)
             del self._by_session[seat.session.session_id]
             events.insert(0, Ended(session=seat.session, reason=reason))
-        seat.liveness.step(Input.END, now)
+        seat.liveness.step(LivenessInput.END, now)
         self._forget(seat)
         return events
 
@@ -344,8 +344,8 @@ class Registrations:
         return refusal(REGISTRATION_CYCLE, "this aggregator is below the one that registers", id=self.aggregator_id)
 
 
-def _standing(seat: _Seat) -> Standing:
-    return Standing(
+def _standing(seat: _Seat) -> RegistrationState:
+    return RegistrationState(
         session=seat.session,
         state=seat.liveness.state,
         since=seat.liveness.since,

@@ -7,7 +7,7 @@ import msgspec
 
 from interlock.protocol.ax.capability import AuthScope
 from interlock.protocol.ax.messages import Register
-from interlock.protocol.ax.registration.liveness import State
+from interlock.protocol.ax.registration.liveness import LivenessState
 from interlock.protocol.jsonrpc.errors import Fault
 
 EndReason = Literal["deregistered", "superseded", "registration_cycle", "link_insecure", "split_brain", "removed"]
@@ -57,11 +57,11 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         return self.register.segment
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class RegistrationState(msgspec.Struct, frozen=True, kw_only=True):
     """How a registration is doing. Calls are answered tool_degraded unless it is LIVE."""
 
     session: Session
-    state: State
+    state: LivenessState
     since: float
     retry_after_ms: int
     subtree_ids: tuple[str, ...] | None  # as last said

@@ -20,7 +20,7 @@ from interlock.protocol.drivers.binding.results import Mode, Reader
 from interlock.protocol.drivers.errors import DriverError
 from interlock.protocol.drivers.model import Binding, Contract, Driver, Problem, Severity
 from interlock.protocol.drivers.result_path import Path, read_path
-from interlock.protocol.drivers.schema.inclusion import Outcome, Verdict, differs, includes, together
+from interlock.protocol.drivers.schema.inclusion import InclusionOutcome, InclusionVerdict, differs, includes, together
 from interlock.protocol.drivers.schema.shapes import Shape, Side
 from interlock.protocol.drivers.schema.validators import Compiled, compile_schema
 from interlock.protocol.jsontext.pointer import pointer_step, quoted
@@ -168,27 +168,31 @@ class _Matching:
             found.append(_constant(name, value, theirs, accepted))
         found += [_place(name, "a context argument", accepted) for name in fed.context]
         if "object" not in accepted.types:
-            found.append(differs(Verdict.NO, "", "an object", "no object"))
+            found.append(differs(InclusionVerdict.NO, "", "an object", "no object"))
         for key in _ROOT_DOUBTS:
             if accepted.all_of(key) or (inputs.all_of(key) and key in _ALTERNATIVES):
-                found.append(differs(Verdict.UNKNOWN, "", "the input as a whole", key))
+                found.append(differs(InclusionVerdict.UNKNOWN, "", "the input as a whole", key))
         if not (inputs.is_followed and accepted.is_followed):
-            found.append(differs(Verdict.UNKNOWN, "", "the input as a whole", "a reference that is not followed"))
+            found.append(
+                differs(InclusionVerdict.UNKNOWN, "", "the input as a whole", "a reference that is not followed")
+            )
         self._tell("input", together(found))
         return fed
 
     @staticmethod
-    def _check_supply(name: str, fed: Feeding, always: set[str]) -> Outcome:
+    def _check_supply(name: str, fed: Feeding, always: set[str]) -> InclusionOutcome:
         """A required argument is fed by something that is always there."""
         if name in fed.defaults or name in fed.context:
-            return Outcome()
+            return InclusionOutcome()
         place = f"/{pointer_step(name)}"
         feeds = next((each for each in fed.inputs.values() if each.argument == name), None)
         if feeds is None:
-            return differs(Verdict.NO, place, "no input for it", "required")
+            return differs(InclusionVerdict.NO, place, "no input for it", "required")
         if feeds.input in always or feeds.default is not msgspec.UNSET:
-            return Outcome()
-        return differs(Verdict.NO, place, f"the optional input {quoted(feeds.input)} without default", "required")
+            return InclusionOutcome()
+        return differs(
+            InclusionVerdict.NO, place, f"the optional input {quoted(feeds.input)} without default", "required"
+        )
 
     def _effect(self) -> None:
         """AIP-tools-7: hints count only where they restrict, and only where they are written."""
@@ -243,9 +247,9 @@ class _Matching:
             self._note_unverified(side, "", "its schema", "a reference to another place, which is not fetched")
         return made
 
-    def _tell(self, side: str, outcome: Outcome) -> None:
+    def _tell(self, side: str, outcome: InclusionOutcome) -> None:
         for each in outcome.differences:
-            if outcome.verdict is Verdict.NO and not self._entry.builds:
+            if outcome.verdict is InclusionVerdict.NO and not self._entry.builds:
                 self._mismatch(side, each.path, each.narrow, each.wide)
             else:
                 self._note_unverified(side, each.path, each.narrow, each.wide)
@@ -270,37 +274,41 @@ class _Matching:
         self._found.append(self._driver.places.problem(pointer, code, message, hint, severity=severity))
 
 
-def _goes(each: Fed, schemas: tuple[Any, ...], ours: Side, theirs: Side, accepted: Shape) -> Outcome:
+def _goes(each: Fed, schemas: tuple[Any, ...], ours: Side, theirs: Side, accepted: Shape) -> InclusionOutcome:
     """An input has an argument to go to, and its values are taken there."""
     wide = accepted.names().get(each.argument)
     place = _place(each.argument, f"the input {quoted(each.input)}", accepted)
-    if place.verdict is not Verdict.YES:
+    if place.verdict is not InclusionVerdict.YES:
         return place
     if wide is None:
         wide = tuple(schema for schema in accepted.all_of("additionalProperties") if isinstance(schema, Mapping))
     path = f"/{pointer_step(each.argument)}"
     if each.transform is not None or not schemas:
-        return differs(Verdict.UNKNOWN, path, "a value made at the call", "its own schema") if wide else Outcome()
+        return (
+            differs(InclusionVerdict.UNKNOWN, path, "a value made at the call", "its own schema")
+            if wide
+            else InclusionOutcome()
+        )
     return includes(theirs, {"allOf": list(wide)}, ours, *schemas, path=path)
 
 
-def _constant(name: str, value: Any, theirs: Side, accepted: Shape) -> Outcome:
+def _constant(name: str, value: Any, theirs: Side, accepted: Shape) -> InclusionOutcome:
     place = _place(name, "a constant", accepted)
     schemas = accepted.names().get(name, ())
-    if place.verdict is Verdict.YES and theirs.accepts(value, *schemas) is False:
-        return differs(Verdict.NO, f"/{pointer_step(name)}", "a constant", "another kind of value")
+    if place.verdict is InclusionVerdict.YES and theirs.accepts(value, *schemas) is False:
+        return differs(InclusionVerdict.NO, f"/{pointer_step(name)}", "a constant", "another kind of value")
     return place
 
 
-def _place(name: str, told: str, accepted: Shape) -> Outcome:
+def _place(name: str, told: str, accepted: Shape) -> InclusionOutcome:
     """There is an argument of this name. A missing additionalProperties counts as closed: most servers leave it out and
     ignore what they do not know, so that an input would be lost without notice (AIP-tools-4)."""
     if name in accepted.names():
-        return Outcome()
+        return InclusionOutcome()
     path = f"/{pointer_step(name)}"
     if accepted.all_of("patternProperties"):
-        return differs(Verdict.UNKNOWN, path, told, "patternProperties")
+        return differs(InclusionVerdict.UNKNOWN, path, told, "patternProperties")
     more = accepted.all_of("additionalProperties")
     if more and all(each is True or isinstance(each, Mapping) for each in more):
-        return Outcome()
-    return differs(Verdict.NO, path, told, "no argument of this name")
+        return InclusionOutcome()
+    return differs(InclusionVerdict.NO, path, told, "no argument of this name")

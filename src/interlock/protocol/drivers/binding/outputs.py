@@ -10,7 +10,7 @@ from interlock.protocol.drivers.binding.results import Mode
 from interlock.protocol.drivers.model import Binding, Contract, ResultParse
 from interlock.protocol.drivers.result_path import Name, Path
 from interlock.protocol.drivers.result_pattern import Pattern
-from interlock.protocol.drivers.schema.inclusion import Difference, Verdict, includes
+from interlock.protocol.drivers.schema.inclusion import InclusionVerdict, SchemaDifference, includes
 from interlock.protocol.drivers.schema.overlap import exclusions
 from interlock.protocol.drivers.schema.path_types import Nowhere, Unknown, path_type
 from interlock.protocol.drivers.schema.shapes import Side, types_shown
@@ -26,8 +26,8 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
 
     mode: Mode
     falls_back: bool = False
-    refusals: tuple[Difference, ...] = ()
-    doubts: tuple[Difference, ...] = ()
+    refusals: tuple[SchemaDifference, ...] = ()
+    doubts: tuple[SchemaDifference, ...] = ()
     hint: str = ""
 
 
@@ -52,7 +52,7 @@ def settle(
 
 def _settle_unlisted(binding: Binding, path: Path, outputs: Side, strict: bool) -> Settled:
     """A tool without outputSchema. Its text is read as JSON only where a text could not satisfy the contract."""
-    doubt = Difference(path="", narrow=UNLISTED, wide="outputs")
+    doubt = SchemaDifference(path="", narrow=UNLISTED, wide="outputs")
     first = path.steps[0] if path.steps else None
     textual = _object_of(CONTENT, TEXT) if first is None else TEXT
     name = path.only_name
@@ -68,7 +68,7 @@ def _settle_unlisted(binding: Binding, path: Path, outputs: Side, strict: bool) 
 def _fallback(mode: Mode, name: str, side: Side, binding: Binding, outputs: Side, strict: bool) -> Settled:
     """AIP-extract-7: a single name that a text-shaped result does not have means the text."""
     if strict or not binding.text_fallback:
-        missing = Difference(path=f"/{name}", narrow="nothing of this name", wide="outputs")
+        missing = SchemaDifference(path=f"/{name}", narrow="nothing of this name", wide="outputs")
         return Settled(mode=mode, refusals=(missing,))
     return msgspec.structs.replace(_settle_comparison(mode, side, TEXT, binding, outputs), falls_back=True)
 
@@ -76,10 +76,10 @@ def _fallback(mode: Mode, name: str, side: Side, binding: Binding, outputs: Side
 def _settle_path(mode: Mode, side: Side, base: Any, binding: Binding, path: Path, outputs: Side) -> Settled:
     end = path_type(side, base, path)
     if isinstance(end, Nowhere):
-        missing = Difference(path=str(path), narrow=f"nothing at {end.step}", wide="outputs")
+        missing = SchemaDifference(path=str(path), narrow=f"nothing at {end.step}", wide="outputs")
         return Settled(mode=mode, refusals=(missing,))
     if isinstance(end, Unknown):
-        unknown = Difference(path=str(path), narrow=f"no schema at {end.step}", wide="outputs")
+        unknown = SchemaDifference(path=str(path), narrow=f"no schema at {end.step}", wide="outputs")
         return Settled(mode=mode, doubts=(unknown,))
     return _settle_comparison(mode, side, {"allOf": list(end)}, binding, outputs)
 
@@ -90,8 +90,8 @@ def _settle_comparison(mode: Mode, side: Side, found: Any, binding: Binding, out
     if apart:
         text = side.shape(found).types == {"string"} and binding.result_parse is None
         return Settled(mode=mode, refusals=apart, hint=PARSE_HINT if text else "")
-    outcome = includes(outputs, outputs.root, side, given, unnamed=Verdict.YES)
-    if outcome.verdict is Verdict.YES:
+    outcome = includes(outputs, outputs.root, side, given, unnamed=InclusionVerdict.YES)
+    if outcome.verdict is InclusionVerdict.YES:
         return Settled(mode=mode)
     return Settled(mode=mode, doubts=outcome.differences)
 

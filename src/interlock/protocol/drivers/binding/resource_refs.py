@@ -27,13 +27,13 @@ _CHECK = re.compile(r"#sha256=([0-9a-fA-F]{64})\Z")
 _LAST_SIMPLE = re.compile(r"\{(?=[A-Za-z0-9_])([^{}]*)\}\Z")
 
 
-class Ref(msgspec.Struct, frozen=True, kw_only=True):
+class ResourceRef(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     uri: str
     sha256: str | None = None  # lower case
 
 
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
+class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
     """A registered kind: whose it is, and which URIs it names."""
 
     name: str
@@ -42,7 +42,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kinds(msgspec.Struct, frozen=True, kw_only=True):
-    kinds: Mapping[str, Kind] = {}
+    kinds: Mapping[str, ResourceKind] = {}
     problems: tuple[Problem, ...] = ()
 
 
@@ -52,7 +52,7 @@ def kind_name(ref_kind_id: str) -> str:
 
 def register(drivers: Iterable[Driver]) -> Kinds:
     """The kinds of these drivers; where two want one, the driver that comes first has it."""
-    kinds: dict[str, Kind] = {}
+    kinds: dict[str, ResourceKind] = {}
     problems: list[Problem] = []
     for driver in drivers:
         wanted: dict[str, list[str]] = {}
@@ -75,11 +75,11 @@ def register(drivers: Iterable[Driver]) -> Kinds:
                 continue
             wanted.setdefault(name, []).append(resource.uri_template)
         for name, found in wanted.items():
-            kinds[name] = Kind(name=name, driver=driver.key, templates=tuple(found))
+            kinds[name] = ResourceKind(name=name, driver=driver.key, templates=tuple(found))
     return Kinds(kinds=kinds, problems=tuple(problems))
 
 
-def parse(text_untrusted: str, kinds: Mapping[str, Kind]) -> Ref | DriverError:
+def parse(text_untrusted: str, kinds: Mapping[str, ResourceKind]) -> ResourceRef | DriverError:
     if len(text_untrusted) > REF_CHARS_MAX:
         return _invalid(f"the reference has more than {REF_CHARS_MAX} characters")
     found = _REF.fullmatch(text_untrusted)
@@ -96,10 +96,10 @@ def parse(text_untrusted: str, kinds: Mapping[str, Kind]) -> Ref | DriverError:
         body = _RESERVED.sub(lambda escape: chr(int(escape[0][1:], 16)), body)
     if not any(matches(each, body) for each in kind.templates):
         return _invalid("the URI is none of those that this kind names")
-    return Ref(kind=name, uri=body, sha256=sha256)
+    return ResourceRef(kind=name, uri=body, sha256=sha256)
 
 
-def uri_text(ref: Ref) -> str:
+def uri_text(ref: ResourceRef) -> str:
     """The URI as it stands, unless its end would be read as a check."""
     body = ref.uri
     if _CHECK.search(body):

@@ -8,7 +8,7 @@ import msgspec
 from interlock.protocol.ax.names import is_qualified
 from interlock.protocol.drivers.files import schema_problems
 from interlock.protocol.drivers.files.frontmatter import Frontmatter, read_frontmatter
-from interlock.protocol.drivers.files.server_block import Found
+from interlock.protocol.drivers.files.server_block import FileFindings
 from interlock.protocol.drivers.model import (
     Contract,
     ContractExample,
@@ -55,7 +55,7 @@ def read_contract(data_untrusted: bytes, file: str) -> Reading[Contract]:
     refused = tuple(_with_better_hint(each, front.data) for each in schema_problems.check(front, "AIP-14"))
     if refused:
         return Reading(problems=refused)
-    found = Found(front.places)
+    found = FileFindings(front.places)
     _check(front, found)
     if found.refused:
         return Reading(problems=tuple(found.problems))
@@ -84,7 +84,7 @@ def _with_better_hint(problem: Problem, data: Mapping[str, Any]) -> Problem:
     return problem
 
 
-def _check(front: Frontmatter, found: Found) -> None:
+def _check(front: Frontmatter, found: FileFindings) -> None:
     data = front.data
     if data.get("mutates") and data.get("approval", "auto") == "auto":
         found.say(
@@ -109,7 +109,7 @@ def _check(front: Frontmatter, found: Found) -> None:
         )
 
 
-def _json_schema(pointer: str, schema: Any, found: Found) -> None:
+def _json_schema(pointer: str, schema: Any, found: FileFindings) -> None:
     fault = schema_problems.fault_in_json_schema(schema)
     if fault is not None:
         place = pointer + fault.pointer

@@ -18,13 +18,12 @@ from interlock.protocol.drivers.files.frontmatter import Frontmatter, read_front
 from interlock.protocol.drivers.files.schemas.mcp import EXTENSION_KEYS, SCHEMA, SERVER_KEYS
 from interlock.protocol.drivers.files.schemas.universal import KINDS
 from interlock.protocol.drivers.files.schemas.universal import SCHEMA as UNIVERSAL
-from interlock.protocol.drivers.files.server_block import Found, read_server, secrets_taken
+from interlock.protocol.drivers.files.server_block import FileFindings, read_server, secrets_taken
 from interlock.protocol.drivers.files.server_json import server_from_json
 from interlock.protocol.drivers.files.versions import protocol_version
 from interlock.protocol.drivers.model import (
     Auth,
     Binding,
-    Connection,
     Cost,
     Driver,
     DriverExample,
@@ -43,6 +42,7 @@ from interlock.protocol.drivers.model import (
     Retry,
     Sandbox,
     Server,
+    ServerConnection,
     VersionCheck,
 )
 from interlock.protocol.jsontext.pointer import pointer_step, quoted
@@ -69,7 +69,7 @@ def read_driver(
     if reading.value is None:
         return Reading(problems=reading.problems)
     front = reading.value
-    found = Found(front.places)
+    found = FileFindings(front.places)
     front = _with_server_json(front, server_json, found)
     refused = _schema_problems(front)
     if found.refused or refused:
@@ -102,7 +102,7 @@ def _reading(driver: Driver | None, problems: Collection[Problem]) -> Reading[Dr
     return Reading(value=driver, problems=tuple(sorted(problems, key=lambda each: _ORDER[each.severity])))
 
 
-def _with_server_json(front: Frontmatter, server_json: bytes | None, found: Found) -> Frontmatter:
+def _with_server_json(front: Frontmatter, server_json: bytes | None, found: FileFindings) -> Frontmatter:
     if server_json is None:
         return front
     if "server" in front.data:
@@ -166,7 +166,7 @@ def _with_better_hint(problem: Problem, data: Mapping[str, Any]) -> Problem:
     return msgspec.structs.replace(problem, message=message or problem.message, hint=hint or problem.hint)
 
 
-def _around(front: Frontmatter, folder: str | None, beside: Collection[str], found: Found) -> None:
+def _around(front: Frontmatter, folder: str | None, beside: Collection[str], found: FileFindings) -> None:
     """AIP-file-2 to -4, and keys without a reader."""
     identifier = front.data["id"]
     if folder is not None and folder != identifier:
@@ -193,7 +193,7 @@ def _around(front: Frontmatter, folder: str | None, beside: Collection[str], fou
             )
 
 
-def _driver(front: Frontmatter, found: Found, insecure_hosts: Collection[str]) -> Driver | None:
+def _driver(front: Frontmatter, found: FileFindings, insecure_hosts: Collection[str]) -> Driver | None:
     data = front.data
     metadata = data.get("metadata", {})
     try:
@@ -208,7 +208,7 @@ def _driver(front: Frontmatter, found: Found, insecure_hosts: Collection[str]) -
         return None
 
 
-def _make_driver(front: Frontmatter, server: Server, extensions: Extensions, found: Found) -> Driver:
+def _make_driver(front: Frontmatter, server: Server, extensions: Extensions, found: FileFindings) -> Driver:
     data = front.data
     return Driver(
         name=data["name"],
@@ -221,7 +221,7 @@ def _make_driver(front: Frontmatter, server: Server, extensions: Extensions, fou
         protocol_version=_target_version(data.get("protocol_version"), found),
         prompts=msgspec.convert(data.get("prompts", []), tuple[Prompt, ...]),
         resources=msgspec.convert(data.get("resources", []), tuple[Resource, ...]),
-        connection=msgspec.convert(data.get("connection_options", {}), Connection),
+        connection=msgspec.convert(data.get("connection_options", {}), ServerConnection),
         network=msgspec.convert(data.get("network"), Network | None),
         sandbox=msgspec.convert(data.get("sandbox"), Sandbox | None),
         auth=_auth(data.get("auth"), found),
@@ -270,7 +270,7 @@ def _binding(index: int, entry: Mapping[str, Any]) -> Binding:
     )
 
 
-def _transport(written: Any, found: Found) -> Any:
+def _transport(written: Any, found: FileFindings) -> Any:
     if written == "sse":  # AIP-transport-9
         found.say(
             "/transport",
@@ -282,7 +282,7 @@ def _transport(written: Any, found: Found) -> Any:
     return written
 
 
-def _target_version(written: str | None, found: Found) -> str | None:
+def _target_version(written: str | None, found: FileFindings) -> str | None:
     if written is None:
         return None
     meant = protocol_version(written)
@@ -309,7 +309,7 @@ def _install(entry: Mapping[str, Any]) -> Install:
     return Install(method=entry["method"], options={key: value for key, value in entry.items() if key != "method"})
 
 
-def _auth(block: Mapping[str, Any] | None, found: Found) -> Auth | None:
+def _auth(block: Mapping[str, Any] | None, found: FileFindings) -> Auth | None:
     if block is None:
         return None
     if "expiry" in block and "detect" not in block["expiry"]:
@@ -317,13 +317,13 @@ def _auth(block: Mapping[str, Any] | None, found: Found) -> Auth | None:
     return msgspec.convert(_with_seconds(block, "refresh", "/auth/refresh", found), Auth)
 
 
-def _health_check(block: Mapping[str, Any] | None, found: Found) -> HealthCheck | None:
+def _health_check(block: Mapping[str, Any] | None, found: FileFindings) -> HealthCheck | None:
     if block is None:
         return None
     return msgspec.convert(_with_seconds({"it": block}, "it", "/health_check", found)["it"], HealthCheck)
 
 
-def _with_seconds(around: Mapping[str, Any], key: str, pointer: str, found: Found) -> dict[str, Any]:
+def _with_seconds(around: Mapping[str, Any], key: str, pointer: str, found: FileFindings) -> dict[str, Any]:
     """The block under `key` with `every` counted in seconds."""
     block = around.get(key)
     if not isinstance(block, Mapping) or "every" not in block:

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from interlock.protocol.drivers.files.reading_checks import check_reading
 from interlock.protocol.drivers.files.runner_block import runner_faults
-from interlock.protocol.drivers.files.server_block import Found
+from interlock.protocol.drivers.files.server_block import FileFindings
 from interlock.protocol.drivers.files.versions import PROTOCOL_VERSIONS, is_range
 from interlock.protocol.drivers.model import Driver, Install, Remote
 from interlock.protocol.drivers.result_pattern import PATTERN_CHARS_MAX
@@ -25,7 +25,7 @@ DETECTS: Final = ("http_status:", "exit_code:", "exception:", "header:")
 _SHELL = re.compile(r"[;&|<>`$\n\r(){}*?!#~\\]")
 
 
-def check_driver(driver: Driver, found: Found) -> None:
+def check_driver(driver: Driver, found: FileFindings) -> None:
     _bindings(driver, found)
     _integration(driver, found)
     _extensions(driver, found)
@@ -37,7 +37,7 @@ def check_driver(driver: Driver, found: Found) -> None:
     _egress(driver, found)
 
 
-def _bindings(driver: Driver, found: Found) -> None:
+def _bindings(driver: Driver, found: FileFindings) -> None:
     """AIP-30.implements-2 and -3, and how results are read, as far as the file itself shows them."""
     seen: dict[str, int] = {}
     for binding in driver.implements:
@@ -77,7 +77,7 @@ def escapes(path: str) -> bool:
     return path.startswith(("/", "~")) or "\\" in path or re.match(r"[A-Za-z]:", path) is not None
 
 
-def _integration(driver: Driver, found: Found) -> None:
+def _integration(driver: Driver, found: FileFindings) -> None:
     for index, prompt in enumerate(driver.prompts):
         if prompt.integrate_as == "skill_block" and (not prompt.skill_ref or escapes(prompt.skill_ref)):
             found.say(
@@ -96,7 +96,7 @@ def _integration(driver: Driver, found: Found) -> None:
             )
 
 
-def _extensions(driver: Driver, found: Found) -> None:
+def _extensions(driver: Driver, found: FileFindings) -> None:
     for index, version in enumerate(driver.interlock.protocol_versions):
         if version not in PROTOCOL_VERSIONS:
             found.say(
@@ -114,7 +114,7 @@ def _extensions(driver: Driver, found: Found) -> None:
         )
 
 
-def _check_installation(driver: Driver, found: Found) -> None:
+def _check_installation(driver: Driver, found: FileFindings) -> None:
     if driver.install and isinstance(driver.server, Remote):
         found.say("/install", "install_ignored", "a remote server is not installed", "remove install", "warning")
         return
@@ -122,7 +122,7 @@ def _check_installation(driver: Driver, found: Found) -> None:
         _install(f"/install/{index}", entry, found)
 
 
-def _install(pointer: str, entry: Install, found: Found) -> None:
+def _install(pointer: str, entry: Install, found: FileFindings) -> None:
     needed = INSTALL_NEEDS.get(entry.method)
     if needed is None:
         skipped = entry.options.get("experimental") is True
@@ -139,7 +139,7 @@ def _install(pointer: str, entry: Install, found: Found) -> None:
             found.say(f"{pointer}/{key}", "schema_invalid", f"{key} is missing", f"add {key}")
 
 
-def _version_check(driver: Driver, found: Found) -> None:
+def _version_check(driver: Driver, found: FileFindings) -> None:
     """AIP-30.version-1."""
     check = driver.version_check
     if check is None:
@@ -167,7 +167,7 @@ def has_group(pattern: str) -> bool:
         return False
 
 
-def _command(pointer: str, command: str, found: Found) -> None:
+def _command(pointer: str, command: str, found: FileFindings) -> None:
     if not command.strip() or _SHELL.search(command):
         found.say(
             pointer,
@@ -177,7 +177,7 @@ def _command(pointer: str, command: str, found: Found) -> None:
         )
 
 
-def _health_check(driver: Driver, found: Found) -> None:
+def _health_check(driver: Driver, found: FileFindings) -> None:
     check = driver.health_check
     if check is None:
         return
@@ -189,7 +189,7 @@ def _health_check(driver: Driver, found: Found) -> None:
         found.say("/health_check/http", "schema_invalid", "http is missing", "add http: {method: GET, url: …}")
 
 
-def _auth(driver: Driver, found: Found) -> None:
+def _auth(driver: Driver, found: FileFindings) -> None:
     auth = driver.auth
     if auth is None:
         return
@@ -205,7 +205,7 @@ def _auth(driver: Driver, found: Found) -> None:
         )
 
 
-def _runner(driver: Driver, found: Found) -> None:
+def _runner(driver: Driver, found: FileFindings) -> None:
     runner = driver.runner
     if isinstance(runner, str):
         if escapes(runner):
@@ -215,7 +215,7 @@ def _runner(driver: Driver, found: Found) -> None:
             found.say(f"/runner{pointer}", "schema_invalid", message, hint)
 
 
-def _egress(driver: Driver, found: Found) -> None:
+def _egress(driver: Driver, found: FileFindings) -> None:
     """AIP-security-3 and -4, as far as the file shows them."""
     listed = driver.network.egress if driver.network is not None else ()
     for index, host in enumerate(listed):

@@ -11,8 +11,8 @@ import msgspec
 from interlock.protocol.drivers.files import schema_problems
 from interlock.protocol.drivers.files.credential_scan import holds_token
 from interlock.protocol.drivers.files.frontmatter import Frontmatter, read_frontmatter
-from interlock.protocol.drivers.files.server_block import Found
-from interlock.protocol.drivers.model import Access, Grant, Places, Problem, Reading, Secret, Secrets
+from interlock.protocol.drivers.files.server_block import FileFindings
+from interlock.protocol.drivers.model import Access, Places, Problem, Reading, Secret, SecretGrant, Secrets
 from interlock.protocol.jsontext.pointer import quoted
 
 SECRETS_FILE: Final = "SECRETS.md"
@@ -25,7 +25,7 @@ def read_secrets(data_untrusted: bytes, file: str) -> Reading[Secrets]:
     if reading.value is None:
         return Reading(problems=reading.problems)
     front = reading.value
-    found = Found(front.places)
+    found = FileFindings(front.places)
     _no_values(front, found)
     if found.refused:
         return Reading(problems=tuple(found.problems))
@@ -84,7 +84,7 @@ def secret_for(name: str, driver_id: str, own: Secrets | None, workspace: tuple[
     return None
 
 
-def _no_values(front: Frontmatter, found: Found) -> None:
+def _no_values(front: Frontmatter, found: FileFindings) -> None:
     entries = front.data.get("secrets")
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
         if not isinstance(entry, Mapping):
@@ -96,7 +96,7 @@ def _no_values(front: Frontmatter, found: Found) -> None:
             _refuse(found, f"/secrets/{index}", "a text of this entry looks like a secret's value")
 
 
-def _refuse(found: Found, pointer: str, message: str) -> None:
+def _refuse(found: FileFindings, pointer: str, message: str) -> None:
     found.say(
         pointer,
         IN_MANIFEST,
@@ -134,7 +134,7 @@ def _secret(entry: Mapping[str, Any]) -> Secret:
 
 def _access(block: Mapping[str, Any]) -> Access:
     grants = {
-        use: tuple(Grant(kind=kind, value=value) for entry in entries for kind, value in entry.items())
+        use: tuple(SecretGrant(kind=kind, value=value) for entry in entries for kind, value in entry.items())
         for use, entries in block.items()
     }
     return msgspec.structs.replace(Access(), **grants)

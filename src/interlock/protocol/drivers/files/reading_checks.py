@@ -1,7 +1,7 @@
 """Checks of result_extract and result_parse in themselves (AIP-extract-3 and -8), which need no contract."""
 
 from interlock.protocol.drivers.model import Binding, Places, Problem
-from interlock.protocol.drivers.result_path import Wrong, read_path
+from interlock.protocol.drivers.result_path import PathFault, read_path
 from interlock.protocol.drivers.result_pattern import read_pattern
 
 
@@ -9,7 +9,7 @@ def check_reading(places: Places, binding: Binding) -> tuple[Problem, ...]:
     """How results are read, which no contract is needed for."""
     found = []
     path = read_path(binding.result_extract)
-    if isinstance(path, Wrong):
+    if isinstance(path, PathFault):
         found.append(
             places.problem(
                 f"{binding.pointer}/metadata/mcp/result_extract",

@@ -1,7 +1,7 @@
 """The `server` block of a driver: which program or address, and whether it may be written so.
 
 The block has passed its schema. Comes out as one of the five kinds, pins taken out of the package's name; what is
-found wrong goes to `Found`, with the name of a field and never its value.
+found wrong goes to `FileFindings`, with the name of a field and never its value.
 """
 
 import re
@@ -58,7 +58,7 @@ _URL = re.compile(r"[!-~]+")
 _FIXED: Final = ("path", "package", "image", "url", "version", "entry", "cwd")  # no secret decides what is started
 
 
-class Found:
+class FileFindings:
     """Collects what is wrong in one file."""
 
     def __init__(self, places: Places) -> None:
@@ -77,7 +77,7 @@ def read_server(
     block: Mapping[str, Any],
     transport: str,
     extensions: Extensions,
-    found: Found,
+    found: FileFindings,
     insecure_hosts: Collection[str] = (),
 ) -> Server | None:
     kind: str = block["kind"]
@@ -128,7 +128,7 @@ def _texts(block: Mapping[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def _unknown_keys(kind: str, block: Mapping[str, Any], found: Found) -> None:
+def _unknown_keys(kind: str, block: Mapping[str, Any], found: FileFindings) -> None:
     for key in block:
         if key != "kind" and key not in SERVER_KEYS[kind]:
             found.say(
@@ -140,7 +140,7 @@ def _unknown_keys(kind: str, block: Mapping[str, Any], found: Found) -> None:
             )
 
 
-def _placeholders(block: Mapping[str, Any], extensions: Extensions, found: Found) -> None:
+def _placeholders(block: Mapping[str, Any], extensions: Extensions, found: FileFindings) -> None:
     for pointer, text in _texts(block):
         code = fault(text)
         fixed = pointer.removeprefix("/server/").partition("/")[0] in {*_FIXED, "volumes"}
@@ -173,7 +173,7 @@ def _placeholders(block: Mapping[str, Any], extensions: Extensions, found: Found
         )
 
 
-def _plaintext(block: Mapping[str, Any], not_secret: Collection[str], found: Found) -> None:
+def _plaintext(block: Mapping[str, Any], not_secret: Collection[str], found: FileFindings) -> None:
     """AIP-19.plain-2: the key is named, the value is not."""
     for key in ("env", "headers", "query"):
         for name, text in block.get(key, {}).items():
@@ -187,7 +187,7 @@ def _plaintext(block: Mapping[str, Any], not_secret: Collection[str], found: Fou
             _refuse_plaintext(found, f"/server/{key}", key)
 
 
-def _refuse_plaintext(found: Found, pointer: str, name: str) -> None:
+def _refuse_plaintext(found: FileFindings, pointer: str, name: str) -> None:
     found.say(
         pointer,
         "plaintext_secret",
@@ -196,7 +196,7 @@ def _refuse_plaintext(found: Found, pointer: str, name: str) -> None:
     )
 
 
-def _environment(block: Mapping[str, Any], found: Found) -> None:
+def _environment(block: Mapping[str, Any], found: FileFindings) -> None:
     for name in block.get("env", {}):
         if not _ENVIRONMENT_NAME.fullmatch(name):
             found.say(
@@ -215,7 +215,7 @@ def _environment(block: Mapping[str, Any], found: Found) -> None:
             )
 
 
-def _npm(block: Mapping[str, Any], found: Found) -> Npm | None:
+def _npm(block: Mapping[str, Any], found: FileFindings) -> Npm | None:
     named = _NPM.fullmatch(block["package"])
     if named is None:
         _no_package(found, "an npm package", "write @scope/name or name@1.2.3")
@@ -224,7 +224,7 @@ def _npm(block: Mapping[str, Any], found: Found) -> Npm | None:
     return msgspec.convert({**block, "package": named["name"], "version": version}, Npm)
 
 
-def _pypi(block: Mapping[str, Any], found: Found) -> Pypi | None:
+def _pypi(block: Mapping[str, Any], found: FileFindings) -> Pypi | None:
     named = _PYPI.fullmatch(block["package"])
     if named is None:
         _no_package(found, "a PyPI package", "write name or name==1.2.3")
@@ -237,11 +237,11 @@ def _pypi(block: Mapping[str, Any], found: Found) -> Pypi | None:
     return msgspec.convert({**block, "package": package, "version": version, "entry": entry}, Pypi)
 
 
-def _no_package(found: Found, what: str, hint: str) -> None:
+def _no_package(found: FileFindings, what: str, hint: str) -> None:
     found.say("/server/package", "schema_invalid", f"this is not the name of {what}", hint)
 
 
-def _pin(suffix: str | None, version: str | None, found: Found) -> str | None:
+def _pin(suffix: str | None, version: str | None, found: FileFindings) -> str | None:
     if version is not None and not re.fullmatch(r"[A-Za-z0-9^~][A-Za-z0-9.!+_-]*", version, re.ASCII):
         found.say("/server/version", "schema_invalid", "this is not a version", "write one like 1.2.3")
     elif suffix is not None and version is not None and suffix != version:
@@ -254,7 +254,7 @@ def _pin(suffix: str | None, version: str | None, found: Found) -> str | None:
     return version if suffix is None else suffix
 
 
-def _docker(block: Mapping[str, Any], transport: str, found: Found) -> Docker | None:
+def _docker(block: Mapping[str, Any], transport: str, found: FileFindings) -> Docker | None:
     image = _IMAGE.fullmatch(block["image"])
     if image is None:
         found.say("/server/image", "schema_invalid", "this is not the name of an image", "write registry/name:tag")
@@ -274,7 +274,7 @@ def _docker(block: Mapping[str, Any], transport: str, found: Found) -> Docker | 
     return msgspec.convert(block, Docker)
 
 
-def _remote(block: Mapping[str, Any], found: Found, insecure_hosts: Collection[str]) -> Remote | None:
+def _remote(block: Mapping[str, Any], found: FileFindings, insecure_hosts: Collection[str]) -> Remote | None:
     url: str = block["url"]
     try:
         parts = urlsplit(url)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.protocol.drivers.files.server_block import TRANSPORTS, Found
+from interlock.protocol.drivers.files.server_block import TRANSPORTS, FileFindings
 
 SERVER_JSON: Final = "server.json"
 BYTES_MAX: Final = 256 * 1024
@@ -19,7 +19,7 @@ _REGISTRIES: Final = {"npm": "npm", "pypi": "pypi", "oci": "docker"}
 _REMOTES: Final = {"streamable-http": "http", "sse": "sse"}
 
 
-def server_from_json(data_untrusted: bytes, transport: Any, found: Found) -> dict[str, Any] | None:
+def server_from_json(data_untrusted: bytes, transport: Any, found: FileFindings) -> dict[str, Any] | None:
     """None: refused, and said so."""
     try:
         data = msgspec.json.decode(data_untrusted) if len(data_untrusted) <= BYTES_MAX else None
@@ -44,7 +44,7 @@ def server_from_json(data_untrusted: bytes, transport: Any, found: Found) -> dic
     return None
 
 
-def _refuse(found: Found, message: str, hint: str) -> None:
+def _refuse(found: FileFindings, message: str, hint: str) -> None:
     found.say("/server", _CODE, message, hint)
 
 

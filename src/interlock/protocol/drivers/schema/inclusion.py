@@ -48,7 +48,7 @@ _OF_TYPE: Final = {
 _LIMITS: Final = ("pattern", "format", "multipleOf", *_LOWER, *_UPPER)
 
 
-class Verdict(IntEnum):
+class InclusionVerdict(IntEnum):
     """In the order in which one outweighs another where all have to hold."""
 
     YES = 0
@@ -56,7 +56,7 @@ class Verdict(IntEnum):
     NO = 2
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class SchemaDifference(msgspec.Struct, frozen=True, kw_only=True):
     """What the narrow side has at a place and what the wide one has. Items of an array stand under `*`."""
 
     path: str  # a JSON pointer; empty: the whole value
@@ -64,28 +64,28 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     wide: str
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    verdict: Verdict = Verdict.YES
-    differences: tuple[Difference, ...] = ()  # why it is not yes: those of the worst verdict
+class InclusionOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    verdict: InclusionVerdict = InclusionVerdict.YES
+    differences: tuple[SchemaDifference, ...] = ()  # why it is not yes: those of the worst verdict
 
 
-YES: Final = Outcome()
+YES: Final = InclusionOutcome()
 
 
-def together(outcomes: Iterable[Outcome]) -> Outcome:
+def together(outcomes: Iterable[InclusionOutcome]) -> InclusionOutcome:
     """Of things that all have to hold."""
-    worst = Verdict.YES
-    kept: list[Difference] = []
+    worst = InclusionVerdict.YES
+    kept: list[SchemaDifference] = []
     for each in outcomes:
         if each.verdict > worst:
             worst, kept = each.verdict, []
         if each.verdict is worst:
             kept.extend(each.differences)
-    return Outcome(verdict=worst, differences=tuple(dict.fromkeys(kept))[:DIFFERENCES_MAX])
+    return InclusionOutcome(verdict=worst, differences=tuple(dict.fromkeys(kept))[:DIFFERENCES_MAX])
 
 
-def differs(verdict: Verdict, path: str, narrow: str, wide: str) -> Outcome:
-    return Outcome(verdict=verdict, differences=(Difference(path=path, narrow=narrow, wide=wide),))
+def differs(verdict: InclusionVerdict, path: str, narrow: str, wide: str) -> InclusionOutcome:
+    return InclusionOutcome(verdict=verdict, differences=(SchemaDifference(path=path, narrow=narrow, wide=wide),))
 
 
 def includes(
@@ -94,45 +94,47 @@ def includes(
     narrow_side: Side,
     *narrow: Any,
     path: str = "",
-    unnamed: Verdict = Verdict.UNKNOWN,
-) -> Outcome:
+    unnamed: InclusionVerdict = InclusionVerdict.UNKNOWN,
+) -> InclusionOutcome:
     """Is every value for which all of `narrow` hold one that `wide` allows? `unnamed`: what a property is that the wide
     side neither names nor excludes; one that is sent may be lost, one that is received does no harm."""
     return _Comparison(narrow_side, wide_side, unnamed).compare(narrow, wide, path, 0)
 
 
 class _Comparison:
-    def __init__(self, narrow: Side, wide: Side, unnamed: Verdict) -> None:
+    def __init__(self, narrow: Side, wide: Side, unnamed: InclusionVerdict) -> None:
         self._narrow, self._wide, self._unnamed = narrow, wide, unnamed
         self._left = COMPARISONS_MAX
 
-    def compare(self, narrow: tuple[Any, ...], wide: Any, path: str, depth: int) -> Outcome:
+    def compare(self, narrow: tuple[Any, ...], wide: Any, path: str, depth: int) -> InclusionOutcome:
         self._left -= 1
         if depth > DEPTH_MAX or self._left < 0:
-            return differs(Verdict.UNKNOWN, path, "too much to compare", "too much to compare")
+            return differs(InclusionVerdict.UNKNOWN, path, "too much to compare", "too much to compare")
         if any(_is_same(each, wide) for each in narrow):
             return YES
         ours, theirs = self._narrow.shape(*narrow), self._wide.shape(wide)
         if not ours.types:
             return YES
         if not theirs.types:
-            return differs(Verdict.NO, path, types_shown(ours.types), "nothing")
+            return differs(InclusionVerdict.NO, path, types_shown(ours.types), "nothing")
         if ours.values is not None:
             return self._values(ours.values, narrow, wide, path)
         outside = ours.types - theirs.types
         if outside:
             sure = ours.is_clear or not ours.types & theirs.types
-            verdict = Verdict.NO if sure else Verdict.UNKNOWN
+            verdict = InclusionVerdict.NO if sure else InclusionVerdict.UNKNOWN
             return differs(verdict, path, types_shown(ours.types), types_shown(theirs.types))
         split = self._alternatives(ours, wide, path, depth)
         if split is not None:
             return split
         found = [self._part(ours, narrow, part, path, depth) for part in theirs.parts]
         if not theirs.is_followed:
-            found.append(differs(Verdict.UNKNOWN, path, types_shown(ours.types), "a reference that is not followed"))
+            found.append(
+                differs(InclusionVerdict.UNKNOWN, path, types_shown(ours.types), "a reference that is not followed")
+            )
         return together(found)
 
-    def _values(self, values: tuple[Any, ...], narrow: tuple[Any, ...], wide: Any, path: str) -> Outcome:
+    def _values(self, values: tuple[Any, ...], narrow: tuple[Any, ...], wide: Any, path: str) -> InclusionOutcome:
         refused, unsure = [], len(values) > VALUES_MAX
         for value in values[:VALUES_MAX]:
             given, accepted = self._narrow.accepts(value, *narrow), self._wide.accepts(value, wide)
@@ -143,26 +145,28 @@ class _Comparison:
             else:
                 refused.append(value)
         if refused:
-            return differs(Verdict.NO, path, _join_names(refused), "not accepted there")
-        return differs(Verdict.UNKNOWN, path, "its values", "a schema not applied alone") if unsure else YES
+            return differs(InclusionVerdict.NO, path, _join_names(refused), "not accepted there")
+        return differs(InclusionVerdict.UNKNOWN, path, "its values", "a schema not applied alone") if unsure else YES
 
-    def _alternatives(self, ours: Shape, wide: Any, path: str, depth: int) -> Outcome | None:
+    def _alternatives(self, ours: Shape, wide: Any, path: str, depth: int) -> InclusionOutcome | None:
         """A value of the narrow side satisfies one of these, so each is compared; None: there are none."""
         for branches in alternatives(ours):
             outcome = together(self.compare(branch, wide, path, depth + 1) for branch in branches)
-            if outcome.verdict is Verdict.NO and not ours.is_clear:
-                return Outcome(verdict=Verdict.UNKNOWN, differences=outcome.differences)
+            if outcome.verdict is InclusionVerdict.NO and not ours.is_clear:
+                return InclusionOutcome(verdict=InclusionVerdict.UNKNOWN, differences=outcome.differences)
             return outcome
         return None
 
-    def _part(self, ours: Shape, narrow: tuple[Any, ...], part: Mapping[str, Any], path: str, depth: int) -> Outcome:
+    def _part(
+        self, ours: Shape, narrow: tuple[Any, ...], part: Mapping[str, Any], path: str, depth: int
+    ) -> InclusionOutcome:
         if any(_is_same(each, part) for each in ours.parts):
             return YES
         found = [self._keywords(ours, part, path)]
         if "const" in part or isinstance(part.get("enum"), list):
             listed = [part["const"]] if "const" in part else part["enum"]
             few = not ours.is_clear or any(ours.all_of(limit) for limit in _LIMITS)
-            verdict = Verdict.UNKNOWN if few else Verdict.NO
+            verdict = InclusionVerdict.UNKNOWN if few else InclusionVerdict.NO
             found.append(differs(verdict, path, types_shown(ours.types), f"only {_join_names(listed)}"))
         for key in ("anyOf", "oneOf"):
             if isinstance(part.get(key), list):
@@ -174,7 +178,7 @@ class _Comparison:
             found.append(self.compare(items, part["items"], f"{path}/*", depth + 1))
         return together(found)
 
-    def _keywords(self, ours: Shape, part: Mapping[str, Any], path: str) -> Outcome:
+    def _keywords(self, ours: Shape, part: Mapping[str, Any], path: str) -> InclusionOutcome:
         found = []
         for key in (*_LOWER, *_UPPER, *_SAME):
             if key not in part or not ours.types & _OF_TYPE.get(key, ours.types):
@@ -186,14 +190,14 @@ class _Comparison:
                 holds = any(_is_same(each, part[key]) for each in mine)
             if not holds and not _is_nothing(key, part[key]):
                 told = f"{key} {_join_names(mine)}" if mine else f"no {key}"
-                found.append(differs(Verdict.UNKNOWN, path, told, f"{key} {_join_names([part[key]])}"))
+                found.append(differs(InclusionVerdict.UNKNOWN, path, told, f"{key} {_join_names([part[key]])}"))
         if isinstance(part.get("items"), list) and "array" in ours.types and part["items"] not in ours.all_of("items"):
-            found.append(differs(Verdict.UNKNOWN, path, "an array", "items one by one"))
+            found.append(differs(InclusionVerdict.UNKNOWN, path, "an array", "items one by one"))
         return together(found)
 
     def _choice(
         self, ours: Shape, narrow: tuple[Any, ...], branches: list[Any], key: str, path: str, depth: int
-    ) -> Outcome:
+    ) -> InclusionOutcome:
         """Each type of the narrow side has to find a branch of its own."""
         found = []
         for types in _group_types(ours.types):
@@ -202,19 +206,19 @@ class _Comparison:
             outcomes = [self.compare((*narrow, *one), branch, path, depth + 1) for branch in fitting]
             best = min(outcomes, key=lambda each: each.verdict, default=None)
             if best is None:
-                found.append(differs(Verdict.NO, path, types_shown(types), "none of the alternatives"))
+                found.append(differs(InclusionVerdict.NO, path, types_shown(types), "none of the alternatives"))
             elif len(outcomes) == 1:
                 found.append(best)
-            elif best.verdict is not Verdict.YES or key == "oneOf":
-                found.append(differs(Verdict.UNKNOWN, path, types_shown(types), f"{key} of {len(branches)}"))
+            elif best.verdict is not InclusionVerdict.YES or key == "oneOf":
+                found.append(differs(InclusionVerdict.UNKNOWN, path, types_shown(types), f"{key} of {len(branches)}"))
         return together(found)
 
-    def _object(self, ours: Shape, part: Mapping[str, Any], path: str, depth: int) -> Iterable[Outcome]:
+    def _object(self, ours: Shape, part: Mapping[str, Any], path: str, depth: int) -> Iterable[InclusionOutcome]:
         mine, always = ours.names(), ours.required()
         wanted = part.get("required")
         for name in wanted if isinstance(wanted, list) else ():
             if name not in always:
-                verdict = Verdict.NO if ours.is_clear else Verdict.UNKNOWN
+                verdict = InclusionVerdict.NO if ours.is_clear else InclusionVerdict.UNKNOWN
                 yield differs(verdict, f"{path}/{pointer_step(str(name))}", "not always there", "required")
         known = part.get("properties")
         known = known if isinstance(known, Mapping) else {}
@@ -226,21 +230,25 @@ class _Comparison:
                 yield self._compare_unlisted(schemas, part, place, depth)
         yield self._more(ours, part, known, path, depth)
 
-    def _compare_unlisted(self, schemas: tuple[Any, ...], part: Mapping[str, Any], place: str, depth: int) -> Outcome:
+    def _compare_unlisted(
+        self, schemas: tuple[Any, ...], part: Mapping[str, Any], place: str, depth: int
+    ) -> InclusionOutcome:
         """A property of the narrow side that the wide one does not name."""
         if part.get("patternProperties"):
             return YES  # told once, as a keyword
         rest = part.get("additionalProperties")
         if rest is False:
             never = not self._narrow.shape(*schemas).types
-            return YES if never else differs(Verdict.NO, place, "a property", "not accepted")
+            return YES if never else differs(InclusionVerdict.NO, place, "a property", "not accepted")
         if isinstance(rest, Mapping):
             return self.compare(schemas, rest, place, depth + 1)
-        if rest is None and "properties" in part and self._unnamed is not Verdict.YES:
+        if rest is None and "properties" in part and self._unnamed is not InclusionVerdict.YES:
             return differs(self._unnamed, place, "a property", "not named")
         return YES
 
-    def _more(self, ours: Shape, part: Mapping[str, Any], known: Mapping[str, Any], path: str, depth: int) -> Outcome:
+    def _more(
+        self, ours: Shape, part: Mapping[str, Any], known: Mapping[str, Any], path: str, depth: int
+    ) -> InclusionOutcome:
         """Properties that the narrow side allows without naming them."""
         mine, theirs = ours.all_of("additionalProperties"), part.get("additionalProperties")
         if False in mine or (not mine and ours.all_of("properties")):
@@ -248,11 +256,11 @@ class _Comparison:
         if theirs in (None, True) and not known:
             return YES
         if mine and theirs is False:
-            verdict = Verdict.NO if ours.is_clear else Verdict.UNKNOWN
+            verdict = InclusionVerdict.NO if ours.is_clear else InclusionVerdict.UNKNOWN
             return differs(verdict, path, "further properties", "no further properties")
         if mine and isinstance(theirs, Mapping) and not known:
             return self.compare(mine, theirs, f"{path}/*", depth + 1)
-        return differs(Verdict.UNKNOWN, path, "further properties", "properties of its own")
+        return differs(InclusionVerdict.UNKNOWN, path, "further properties", "properties of its own")
 
 
 def _group_types(types: frozenset[str]) -> list[frozenset[str]]:

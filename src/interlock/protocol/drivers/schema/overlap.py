@@ -7,12 +7,12 @@ the member would pass: a binding that only ever works for nothing is a mistake.
 
 from typing import Any
 
-from interlock.protocol.drivers.schema.inclusion import COMPARISONS_MAX, VALUES_MAX, Difference
+from interlock.protocol.drivers.schema.inclusion import COMPARISONS_MAX, VALUES_MAX, SchemaDifference
 from interlock.protocol.drivers.schema.shapes import DEPTH_MAX, Shape, Side, alternatives, types_shown
 from interlock.protocol.jsontext.pointer import pointer_step
 
 
-def exclusions(ours: Side, our_schema: Any, theirs: Side, their_schema: Any) -> tuple[Difference, ...]:
+def exclusions(ours: Side, our_schema: Any, theirs: Side, their_schema: Any) -> tuple[SchemaDifference, ...]:
     """`narrow` of a Difference is our side, `wide` theirs."""
     return tuple(_Meeting(ours, theirs).apart((our_schema,), (their_schema,), "", 0))
 
@@ -22,16 +22,16 @@ class _Meeting:
         self._ours, self._theirs = ours, theirs
         self._left = COMPARISONS_MAX
 
-    def apart(self, our: tuple[Any, ...], their: tuple[Any, ...], path: str, depth: int) -> list[Difference]:
+    def apart(self, our: tuple[Any, ...], their: tuple[Any, ...], path: str, depth: int) -> list[SchemaDifference]:
         self._left -= 1
         if depth > DEPTH_MAX or self._left < 0:
             return []
         ours, theirs = self._ours.shape(*our), self._theirs.shape(*their)
         common = ours.types & theirs.types
         if not common:
-            return [Difference(path=path, narrow=types_shown(ours.types), wide=types_shown(theirs.types))]
+            return [SchemaDifference(path=path, narrow=types_shown(ours.types), wide=types_shown(theirs.types))]
         if self._values_apart(ours, our, self._theirs, their) or self._values_apart(theirs, their, self._ours, our):
-            return [Difference(path=path, narrow="its values", wide="none of them")]
+            return [SchemaDifference(path=path, narrow="its values", wide="none of them")]
         for branches in alternatives(ours):
             found = [self.apart(branch, their, path, depth + 1) for branch in branches]
             if found and all(found):
@@ -56,15 +56,19 @@ class _Meeting:
             return False
         return all(other.accepts(value, *their) is False for value in values)
 
-    def _objects(self, ours: Shape, theirs: Shape, path: str, depth: int) -> list[Difference]:
+    def _objects(self, ours: Shape, theirs: Shape, path: str, depth: int) -> list[SchemaDifference]:
         found = []
         mine, wanted = ours.names(), theirs.names()
         for name in theirs.required():
             if ours.shuts_out(name):
-                found.append(Difference(path=f"{path}/{pointer_step(name)}", narrow="never there", wide="required"))
+                found.append(
+                    SchemaDifference(path=f"{path}/{pointer_step(name)}", narrow="never there", wide="required")
+                )
         for name in ours.required():
             if theirs.shuts_out(name):
-                found.append(Difference(path=f"{path}/{pointer_step(name)}", narrow="always there", wide="not allowed"))
+                found.append(
+                    SchemaDifference(path=f"{path}/{pointer_step(name)}", narrow="always there", wide="not allowed")
+                )
         for name, schemas in mine.items():
             if name in wanted:
                 found += self.apart(schemas, wanted[name], f"{path}/{pointer_step(name)}", depth + 1)

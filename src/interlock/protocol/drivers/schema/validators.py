@@ -27,7 +27,7 @@ _OF_NAMED: Final = frozenset(
 )
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
+class SchemaFault(msgspec.Struct, frozen=True, kw_only=True):
     pointer: str  # of the first place that fails; empty: the whole value
     reason: str
 
@@ -45,7 +45,7 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
         except ValueError:  # deeper than the validator goes, or a text that is no Unicode
             return False
 
-    def maybe_fault(self, value: Any) -> Fault | None:
+    def maybe_fault(self, value: Any) -> SchemaFault | None:
         """The first thing wrong with the value; None when it is as the schema has it."""
         import jsonschema_rs
 
@@ -57,7 +57,7 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
             pointer = "".join(f"/{pointer_step(str(step))}" for step in error.instance_path)
             return _fault(pointer, error.kind)
         except ValueError:
-            return Fault(pointer="", reason="it is nested too deeply, or holds text that is no Unicode")
+            return SchemaFault(pointer="", reason="it is nested too deeply, or holds text that is no Unicode")
         return None
 
 
@@ -106,15 +106,15 @@ def _without_elsewhere(schema: Any) -> Any:
     return made
 
 
-def _fault(pointer: str, kind: Any) -> Fault:
+def _fault(pointer: str, kind: Any) -> SchemaFault:
     match kind.name:
         case "required":
-            return Fault(pointer=f"{pointer}/{pointer_step(str(kind.value))}", reason="it is missing")
+            return SchemaFault(pointer=f"{pointer}/{pointer_step(str(kind.value))}", reason="it is missing")
         case "additionalProperties" | "unevaluatedProperties":
             names = ", ".join(quoted(str(each)) for each in sorted(kind.value)[:NAMES_MAX])
-            return Fault(pointer=pointer, reason=f"nothing is known of {names}")
+            return SchemaFault(pointer=pointer, reason=f"nothing is known of {names}")
         case "type":
-            return Fault(pointer=pointer, reason=f"it is not of type {' or '.join(kind.types)}")
+            return SchemaFault(pointer=pointer, reason=f"it is not of type {' or '.join(kind.types)}")
         case "enum":
-            return Fault(pointer=pointer, reason="it is none of the values allowed")
-    return Fault(pointer=pointer, reason=f"it is not as {kind.name} has it")
+            return SchemaFault(pointer=pointer, reason="it is none of the values allowed")
+    return SchemaFault(pointer=pointer, reason=f"it is not as {kind.name} has it")

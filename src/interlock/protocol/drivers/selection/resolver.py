@@ -33,7 +33,7 @@ _MESSAGES: Final = {
 }
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
+class DriverFault(msgspec.Struct, frozen=True, kw_only=True):
     """Why a driver cannot be used: install_failed, version_mismatch, requirement_unmet, contract_mismatch, …"""
 
     code: str
@@ -46,7 +46,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     driver: Driver
     binding: Binding
     kind: str = "mcp"
-    fault: Fault | None = None
+    fault: DriverFault | None = None
     auth: Literal["unknown", "unauthed", "authed"] = "unknown"
     login: str | None = None  # what an unauthed driver waits for, in words the client may read: slugs, a login URL
     passed_at: float | None = None  # the last health check that passed, and the last that failed, in the time of
@@ -66,7 +66,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         return self.failed_at is not None and (self.passed_at is None or self.failed_at > self.passed_at)
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class SelectionRequest(msgspec.Struct, frozen=True, kw_only=True):
     contract: Contract
     inputs: Collection[str]  # the names of the inputs this call uses
     now: float
@@ -75,7 +75,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     login_only: bool = False
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class SelectionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Tags compare exactly. `region` is the host's own."""
 
     allow: tuple[str, ...] = ()  # empty: any
@@ -83,22 +83,22 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     region: str | None = None
 
 
-class Rejected(NamedTuple):
+class RejectedDriver(NamedTuple):
     driver: str  # id@major
     phase: int
     code: str
     reason: str
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class SelectionChoice(msgspec.Struct, frozen=True, kw_only=True):
     candidate: Candidate
     cost_units: float
     check_first: bool  # its failed health check no longer counts: it is checked anew before it is used
 
 
-class Resolution(msgspec.Struct, frozen=True, kw_only=True):
-    ranked: tuple[Choice, ...] = ()  # a pinned call has one: it never falls back
-    rejected: tuple[Rejected, ...] = ()
+class DriverResolution(msgspec.Struct, frozen=True, kw_only=True):
+    ranked: tuple[SelectionChoice, ...] = ()  # a pinned call has one: it never falls back
+    rejected: tuple[RejectedDriver, ...] = ()
     error: DriverError | None = None
     total: int = 0
     passed_capability: int = 0
@@ -110,8 +110,8 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
         return self.ranked[0].candidate if self.ranked else None
 
 
-def resolve(request: Request, candidates: Sequence[Candidate], policy: Policy) -> Resolution:
-    rejected: list[Rejected] = []
+def resolve(request: SelectionRequest, candidates: Sequence[Candidate], policy: SelectionPolicy) -> DriverResolution:
+    rejected: list[RejectedDriver] = []
     fitting = _keep(candidates, rejected, 1, lambda each: _check_fit(request, each))
     able = _keep(fitting, rejected, 2, lambda each: _unable(request, each))
     allowed = _keep(able, rejected, 3, lambda each: _check_policy(request, each, policy))
@@ -124,7 +124,7 @@ def resolve(request: Request, candidates: Sequence[Candidate], policy: Policy) -
             error = _pin_lost(request.pinned, candidates, rejected)
     elif not ranked:
         error = _no_candidate_error(request, candidates, rejected)
-    return Resolution(
+    return DriverResolution(
         ranked=tuple(ranked),
         rejected=tuple(rejected),
         error=error,
@@ -135,7 +135,7 @@ def resolve(request: Request, candidates: Sequence[Candidate], policy: Policy) -
     )
 
 
-def resolved_row(request: Request, resolution: Resolution) -> dict[str, Any]:
+def resolved_row(request: SelectionRequest, resolution: DriverResolution) -> dict[str, Any]:
     """What the audit row driver.resolved holds besides user, workspace and time: names and reasons, never a value."""
     chosen = resolution.ranked[0] if resolution.ranked else None
     return {
@@ -165,7 +165,10 @@ def cost_units(contract: Contract, candidate: Candidate) -> float:
 
 
 def _keep(
-    candidates: Sequence[Candidate], rejected: list[Rejected], phase: int, fault: Callable[[Candidate], Fault | None]
+    candidates: Sequence[Candidate],
+    rejected: list[RejectedDriver],
+    phase: int,
+    fault: Callable[[Candidate], DriverFault | None],
 ) -> list[Candidate]:
     kept, dropped = [], []
     for each in candidates:
@@ -173,63 +176,63 @@ def _keep(
         if found is None:
             kept.append(each)
         else:
-            dropped.append(Rejected(each.key, phase, found.code, found.reason))
+            dropped.append(RejectedDriver(each.key, phase, found.code, found.reason))
     rejected += sorted(dropped)
     return kept
 
 
-def _check_fit(request: Request, candidate: Candidate) -> Fault | None:
+def _check_fit(request: SelectionRequest, candidate: Candidate) -> DriverFault | None:
     """Phase 1."""
     contract, binding = request.contract, candidate.binding
     if not satisfies(contract.version, binding.version):
-        return Fault(
+        return DriverFault(
             code="version_unsupported", reason=f"it implements {binding.version}, the contract is {contract.version}"
         )
     constraints = contract.driver_constraints
     if candidate.kind in constraints.forbid:
-        return Fault(code="kind_forbidden", reason=f"driver_constraints.forbid has {candidate.kind}")
+        return DriverFault(code="kind_forbidden", reason=f"driver_constraints.forbid has {candidate.kind}")
     if constraints.require_kind and candidate.kind not in constraints.require_kind:
-        return Fault(code="kind_forbidden", reason=f"driver_constraints.require_kind has no {candidate.kind}")
+        return DriverFault(code="kind_forbidden", reason=f"driver_constraints.require_kind has no {candidate.kind}")
     dropped = sorted(set(binding.schema_narrowing.drop_inputs).intersection(request.inputs))
     if dropped:
-        return Fault(code="input_unsupported", reason=f"it does not take {', '.join(dropped)}")
+        return DriverFault(code="input_unsupported", reason=f"it does not take {', '.join(dropped)}")
     return None
 
 
-def _unable(request: Request, candidate: Candidate) -> Fault | None:
+def _unable(request: SelectionRequest, candidate: Candidate) -> DriverFault | None:
     """Phase 2."""
     if candidate.fault is not None:
         return candidate.fault
     if candidate.auth == "unauthed" and not request.login_only:
-        return Fault(code="auth_required", reason=candidate.login or "it is not logged in")
+        return DriverFault(code="auth_required", reason=candidate.login or "it is not logged in")
     if candidate.is_failing and not _is_to_be_checked(request, candidate):
-        return Fault(code="health_check_failed", reason="its last health check failed")
+        return DriverFault(code="health_check_failed", reason="its last health check failed")
     return None
 
 
-def _is_to_be_checked(request: Request, candidate: Candidate) -> bool:
+def _is_to_be_checked(request: SelectionRequest, candidate: Candidate) -> bool:
     failed_at = candidate.failed_at
     return (
         candidate.is_failing and failed_at is not None and request.now - failed_at > HEALTH_COUNTS * candidate.every_s
     )
 
 
-def _check_policy(request: Request, candidate: Candidate, policy: Policy) -> Fault | None:
+def _check_policy(request: SelectionRequest, candidate: Candidate, policy: SelectionPolicy) -> DriverFault | None:
     """Phase 3."""
     tags = candidate.driver.policy_tags
     denied = [each for each in tags if each in policy.deny]
     if denied:
-        return Fault(code="policy_violation", reason=f"policy.deny has {', '.join(denied)}")
+        return DriverFault(code="policy_violation", reason=f"policy.deny has {', '.join(denied)}")
     if policy.allow and not set(tags).intersection(policy.allow):
-        return Fault(code="policy_violation", reason="it has no tag of policy.allow")
+        return DriverFault(code="policy_violation", reason="it has no tag of policy.allow")
     if request.region is not None and not _serves(candidate.driver.region, request.region, policy):
-        return Fault(
+        return DriverFault(
             code="region_mismatch", reason=f"it serves {', '.join(candidate.driver.region)}, not {request.region}"
         )
     return None
 
 
-def _serves(regions: tuple[str, ...], wanted: str, policy: Policy) -> bool:
+def _serves(regions: tuple[str, ...], wanted: str, policy: SelectionPolicy) -> bool:
     return (
         GLOBAL in regions
         or wanted in regions
@@ -238,11 +241,11 @@ def _serves(regions: tuple[str, ...], wanted: str, policy: Policy) -> bool:
     )
 
 
-def _rank_candidates(request: Request, candidates: Sequence[Candidate]) -> tuple[list[Choice], str]:
+def _rank_candidates(request: SelectionRequest, candidates: Sequence[Candidate]) -> tuple[list[SelectionChoice], str]:
     """Phase 5. `decided_by` is the first rule in which the best and the second differ."""
     keyed = sorted(((_rank(request.contract, each), each) for each in candidates), key=lambda pair: pair[0])
     ranked = [
-        Choice(candidate=each, cost_units=rank.cost, check_first=_is_to_be_checked(request, each))
+        SelectionChoice(candidate=each, cost_units=rank.cost, check_first=_is_to_be_checked(request, each))
         for rank, each in keyed
     ]
     if len(keyed) < 2:
@@ -279,12 +282,12 @@ def _is_named(candidate: Candidate, name: str) -> bool:
     return name in (candidate.driver.id, candidate.key)
 
 
-def _pin_lost(pinned: str, candidates: Sequence[Candidate], rejected: Sequence[Rejected]) -> DriverError:
+def _pin_lost(pinned: str, candidates: Sequence[Candidate], rejected: Sequence[RejectedDriver]) -> DriverError:
     """Phase 4: the cause says what removed the pinned driver."""
     keys = {each.key for each in candidates if _is_named(each, pinned)}
     removed = [each for each in rejected if each.driver in keys]
     if not removed:
-        removed = [Rejected(pinned, 1, "not_a_candidate", "it does not implement this contract here")]
+        removed = [RejectedDriver(pinned, 1, "not_a_candidate", "it does not implement this contract here")]
     why = max(removed, key=lambda each: each.phase)
     return _error(
         "pinned_provider_unavailable",
@@ -293,7 +296,9 @@ def _pin_lost(pinned: str, candidates: Sequence[Candidate], rejected: Sequence[R
     )
 
 
-def _no_candidate_error(request: Request, candidates: Sequence[Candidate], rejected: Sequence[Rejected]) -> DriverError:
+def _no_candidate_error(
+    request: SelectionRequest, candidates: Sequence[Candidate], rejected: Sequence[RejectedDriver]
+) -> DriverError:
     """The error of phase 6 where no candidate is left."""
     cause = {"candidates": _rows(rejected)}
     codes = {each.code for each in rejected}
@@ -313,7 +318,7 @@ def _error(code: str, cause: dict[str, Any]) -> DriverError:
     return DriverError(code=code, message=_MESSAGES[code], cause=cause)
 
 
-def _rows(rejected: Sequence[Rejected]) -> list[dict[str, Any]]:
+def _rows(rejected: Sequence[RejectedDriver]) -> list[dict[str, Any]]:
     return [
         {"provider_id": each.driver, "phase": each.phase, "code": each.code, "reason": each.reason} for each in rejected
     ]

@@ -7,7 +7,7 @@ import msgspec
 
 from interlock.protocol.interop.convert.draft import Wishes, draft_entry, refusal
 from interlock.protocol.interop.convert.entry import Surroundings
-from interlock.protocol.interop.model import Draft, Entry, Note
+from interlock.protocol.interop.model import DriverDraft, Entry, Note
 from interlock.protocol.interop.read.self_reference import is_own
 
 _SUFFIX = "-mcp"
@@ -22,7 +22,7 @@ class Sourced(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...] = ()  # the files it was read from
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class ExistingDriver(msgspec.Struct, frozen=True, kw_only=True):
     """A driver folder that is there already."""
 
     id: str
@@ -31,11 +31,11 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    draft: Draft
+    draft: DriverDraft
     sources: tuple[str, ...]
     told: tuple[str, ...]
     paths: tuple[str, ...] = ()
-    standing: Standing | None = None  # came from the same entry
+    standing: ExistingDriver | None = None  # came from the same entry
     alike: bool = False  # `standing` is somebody else's, and the same server: nothing to write
 
 
@@ -52,7 +52,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 def batch(
     entries: Sequence[Sourced],
-    standing: Sequence[Standing],
+    standing: Sequence[ExistingDriver],
     around: Surroundings,
     wishes: Wishes,
     *,
@@ -124,7 +124,7 @@ def with_hosts(planned: Planned, hosts: Sequence[str]) -> Planned | Note:
 
 def _judge(
     sourced: Sourced, around: Surroundings, wishes: Wishes, *, everything: bool, own_addresses: Collection[str]
-) -> Draft | Note:
+) -> DriverDraft | Note:
     entry = sourced.entry
     if entry.disabled is not None and not everything:
         return Note(code="disabled", text=f"{entry.disabled}; --all takes it too")
@@ -133,11 +133,11 @@ def _judge(
     return draft_entry(entry, around, wishes)
 
 
-def _shape(draft: Draft) -> object:
+def _shape(draft: DriverDraft) -> object:
     """What makes two entries one server: what is started or dialled, and with which secrets."""
     secrets = sorted((each.name, each.value or "", each.backend or "") for each in draft.secrets)
     return draft.data["server"], draft.data["transport"], secrets
 
 
-def _alike(standing: Standing, draft: Draft) -> bool:
+def _alike(standing: ExistingDriver, draft: DriverDraft) -> bool:
     return not standing.sources and all(standing.data.get(key) == draft.data[key] for key in ("server", "transport"))

@@ -17,8 +17,8 @@ from interlock.protocol.drivers.files.frontmatter_writer import frontmatter_text
 from interlock.protocol.interop.convert.entry import Cannot, Surroundings, Translator
 from interlock.protocol.interop.convert.file_access import Sandboxing
 from interlock.protocol.interop.convert.inventory_text import PENDING
-from interlock.protocol.interop.convert.secret_names import Secrets
-from interlock.protocol.interop.model import Draft, Entry, Note
+from interlock.protocol.interop.convert.secret_names import SecretNames
+from interlock.protocol.interop.model import DriverDraft, Entry, Note
 from interlock.protocol.interop.read.launchers import Classified, classify_command, is_interpreter
 from interlock.protocol.interop.read.remote_bridges import Unwrapped, unwrap_bridge
 
@@ -41,11 +41,13 @@ def driver_id(name: str) -> str:
     return f"{slug if slug[0].isalpha() else f'server-{slug}'}-mcp"
 
 
-def draft_entry(entry: Entry, around: Surroundings, wishes: Wishes, *, identifier: str | None = None) -> Draft | Note:
+def draft_entry(
+    entry: Entry, around: Surroundings, wishes: Wishes, *, identifier: str | None = None
+) -> DriverDraft | Note:
     if entry.refused is not None:
         return msgspec.structs.replace(entry.refused, server=entry.name)
     identifier = identifier or driver_id(entry.name)
-    work = Translator(entry, around, Secrets(identifier), wishes.not_secret)
+    work = Translator(entry, around, SecretNames(identifier), wishes.not_secret)
     sandboxing = Sandboxing(around.home, around.folder, around.fresh)
     for path in around.writes:
         sandboxing.write(path)
@@ -61,7 +63,7 @@ def draft_entry(entry: Entry, around: Surroundings, wishes: Wishes, *, identifie
     if sandboxing.withheld:
         said = f"not opened to it: {', '.join(sandboxing.withheld)}; name what it needs in sandbox.fs"
         notes.append(Note(code="path_withheld", text=said))
-    return Draft(
+    return DriverDraft(
         id=identifier,
         source=entry.name,
         data=data,

@@ -22,8 +22,8 @@ from interlock.protocol.drivers.files.credential_scan import (
     names_secret,
     short_flag_may_be_secret,
 )
-from interlock.protocol.interop.convert.placeholders import Part, Ref, split_parts
-from interlock.protocol.interop.convert.secret_names import Secrets, place_name
+from interlock.protocol.interop.convert.placeholders import Part, Placeholder, split_parts
+from interlock.protocol.interop.convert.secret_names import SecretNames, place_name
 from interlock.protocol.interop.model import Entry, Note
 
 _SCHEME: Final = re.compile(r"(?P<scheme>(?:Bearer|Basic|Token|ApiKey|Digest)\s+)(?P<value>\S.*)", re.I | re.DOTALL)
@@ -55,7 +55,7 @@ class Cannot(Exception):
 
 
 class Translator:
-    def __init__(self, entry: Entry, around: Surroundings, secrets: Secrets, not_secret: frozenset[str]) -> None:
+    def __init__(self, entry: Entry, around: Surroundings, secrets: SecretNames, not_secret: frozenset[str]) -> None:
         self._entry = entry
         self._around = around
         self._not_secret = not_secret
@@ -89,7 +89,7 @@ class Translator:
             raise Cannot("secret_in_place", f"{place} holds a secret; it can stand in env, headers and args")
         return whole
 
-    def _value_now(self, ref: Ref) -> str | None:
+    def _value_now(self, ref: Placeholder) -> str | None:
         if ref.kind == "env":
             return self._around.env.get(ref.name, ref.default)
         if ref.kind == "input" and (asked := self._entry.inputs.get(ref.name)) is not None:
@@ -107,7 +107,7 @@ class Translator:
                 parts.append(known)
         return parts
 
-    def _known_part(self, ref: Ref) -> Part:
+    def _known_part(self, ref: Placeholder) -> Part:
         match ref.kind:
             case "input" if self._entry.style == "registry" and ref.name not in self._entry.inputs:
                 return f"{{{ref.name}}}"  # a registry's unknown {curly} part is text
@@ -130,7 +130,7 @@ class Translator:
                 self.say("name_invalid", "a variable with an odd name is left out")
                 continue
             parts = self._parts(text)
-            if len(parts) == 1 and isinstance(ref := parts[0], Ref) and ref.kind == "env":
+            if len(parts) == 1 and isinstance(ref := parts[0], Placeholder) and ref.kind == "env":
                 placeholder = self._variable(name, ref)
                 if placeholder is not None:
                     found[name] = placeholder
@@ -138,7 +138,7 @@ class Translator:
             found[name] = self._text(place_name("env", name), name, parts)
         return found
 
-    def _variable(self, name: str, ref: Ref) -> str | None:
+    def _variable(self, name: str, ref: Placeholder) -> str | None:
         """env NAME=${VAR}: handed on as it is, or a secret that the environment keeps."""
         secret = self._is_declared(name) or names_secret(name) or names_secret(ref.name)
         if secret and not {name, ref.name} & self._not_secret:
@@ -158,7 +158,7 @@ class Translator:
 
     def passed(self, name: str) -> str | None:
         """A variable taken from the environment under its own name."""
-        return self._variable(name, Ref(kind="env", name=name)) if _ENVIRONMENT_NAME.fullmatch(name) else None
+        return self._variable(name, Placeholder(kind="env", name=name)) if _ENVIRONMENT_NAME.fullmatch(name) else None
 
     def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         return {name: self._header_value(place_name("headers", name), name, text) for name, text in headers.items()}
@@ -249,7 +249,7 @@ class Translator:
         auth = dict(self._entry.auth or {})
         if auth and self._entry.client_secret is not None:
             parts = self._parts(self._entry.client_secret)
-            if len(parts) == 1 and isinstance(parts[0], Ref):
+            if len(parts) == 1 and isinstance(parts[0], Placeholder):
                 placeholder = self._reference("auth", "CLIENT_SECRET", parts[0])
             else:
                 text = "".join(part for part in parts if isinstance(part, str))
@@ -293,7 +293,7 @@ class Translator:
             raise Cannot("secret_in_place", f"{place} mixes a secret with a placeholder; write the one or the other")
         return "".join(filled)
 
-    def _reference(self, place: str, name: str, ref: Ref) -> str:
+    def _reference(self, place: str, name: str, ref: Placeholder) -> str:
         if ref.kind == "input":
             asked = self._entry.inputs.get(ref.name)
             described = asked.description if asked is not None and not holds_token(asked.description) else ""

@@ -1,6 +1,7 @@
 """Placeholders of other programs inside a text: what each asks for (AIP-import-7).
 
-`split_parts` cuts a text into literals and `Ref`s. What becomes of a Ref depends on where the text stands: see `draft`.
+`split_parts` cuts a text into literals and `Placeholder`s. What becomes of one depends on where the text stands: see
+`draft`.
 """
 
 import re
@@ -28,13 +29,13 @@ _VARIABLE: Final = re.compile(rf"(?:env:)?(?P<name>{_NAME})(?::-(?P<default>.*))
 _BUNDLE_FOLDERS: Final = {"DESKTOP": "Desktop", "DOCUMENTS": "Documents", "DOWNLOADS": "Downloads"}
 
 
-class Ref(msgspec.Struct, frozen=True, kw_only=True):
+class Placeholder(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     name: str = ""
     default: str | None = None
 
 
-Part = str | Ref
+Part = str | Placeholder
 
 
 def split_parts(text: str, style: Style) -> list[Part]:
@@ -53,44 +54,50 @@ def _ref(found: re.Match[str], style: Style) -> Part:
     if groups.get("double") is not None:
         body = body.strip()
     if groups.get("bare") is not None:
-        return Ref(kind="env", name=body)
+        return Placeholder(kind="env", name=body)
     if style == "bundle":
         return _of_bundle(body)
     if style in {"registry", "driver"}:
-        return Ref(kind="input", name=body)
+        return Placeholder(kind="input", name=body)
     if style == "docker":  # {{server.parameter|volume|into}}
-        return Ref(kind="input", name=body.partition("|")[0].strip())
+        return Placeholder(kind="input", name=body.partition("|")[0].strip())
     if groups.get("double") is not None:  # ${{ secrets.NAME }}, ${{ inputs.NAME }}
         place, dot, name = body.partition(".")
         return (
-            Ref(kind="input", name=name) if dot and place in {"secrets", "inputs"} else Ref(kind="unknown", name=body)
+            Placeholder(kind="input", name=name)
+            if dot and place in {"secrets", "inputs"}
+            else Placeholder(kind="unknown", name=body)
         )
     if body.startswith("input:"):
-        return Ref(kind="input", name=body.removeprefix("input:"))
+        return Placeholder(kind="input", name=body.removeprefix("input:"))
     if body in {"workspaceFolder", "workspaceRoot"}:
-        return Ref(kind="workspace")
+        return Placeholder(kind="workspace")
     if body == "userHome":
-        return Ref(kind="home")
+        return Placeholder(kind="home")
     if body in {"pathSeparator", "/"}:
         return "/"
     variable = _VARIABLE.fullmatch(body)
     if variable is None:
-        return Ref(kind="unknown", name=body)
+        return Placeholder(kind="unknown", name=body)
     if variable["name"] in {"HOME", "USERPROFILE"}:
-        return Ref(kind="home")  # a server's own HOME is a private folder, and this means the person's
-    return Ref(kind="env", name=variable["name"], default=variable["default"])
+        return Placeholder(kind="home")  # a server's own HOME is a private folder, and this means the person's
+    return Placeholder(kind="env", name=variable["name"], default=variable["default"])
 
 
 def _of_bundle(body: str) -> Part:
     if body == "__dirname":
-        return Ref(kind="folder")
+        return Placeholder(kind="folder")
     if body in {"/", "pathSeparator"}:
         return "/"
     if body == "HOME":
-        return Ref(kind="home")
+        return Placeholder(kind="home")
     if body in _BUNDLE_FOLDERS:
-        return Ref(kind="home", name=_BUNDLE_FOLDERS[body])
+        return Placeholder(kind="home", name=_BUNDLE_FOLDERS[body])
     if body.startswith("user_config."):
-        return Ref(kind="input", name=body.removeprefix("user_config."))
+        return Placeholder(kind="input", name=body.removeprefix("user_config."))
     variable = _VARIABLE.fullmatch(body)
-    return Ref(kind="env", name=variable["name"]) if variable is not None else Ref(kind="unknown", name=body)
+    return (
+        Placeholder(kind="env", name=variable["name"])
+        if variable is not None
+        else Placeholder(kind="unknown", name=body)
+    )

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.protocol.drivers.files.credential_scan import is_plaintext, plaintext_arguments
-from interlock.protocol.interop.convert.secret_names import Secrets, place_name
+from interlock.protocol.interop.convert.secret_names import SecretNames, place_name
 from interlock.protocol.interop.model import Finding
 
 REF: Final = "./SECRETS.md"
@@ -61,7 +61,7 @@ def extract_secrets(data: Mapping[str, Any], driver_id: str, taken: Collection[s
 
 class _Work:
     def __init__(self, driver_id: str, taken: Collection[str]) -> None:
-        self.secrets = Secrets(driver_id)
+        self.secrets = SecretNames(driver_id)
         self.secrets.found += [Finding(place="", name=name, slug="", description="") for name in taken]
         self.before = len(taken)
         self.changed: dict[str, None] = {}

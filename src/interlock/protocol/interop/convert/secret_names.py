@@ -11,7 +11,7 @@ NAME_CHARS_MAX: Final = 30
 DESCRIPTION_CHARS_MAX: Final = 300
 
 
-class Secrets:
+class SecretNames:
     def __init__(self, driver_id: str) -> None:
         self._namespace = driver_id.replace(".", "-")
         self.found: list[Finding] = []

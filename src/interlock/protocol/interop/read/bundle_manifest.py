@@ -8,7 +8,7 @@ import msgspec
 
 from interlock.protocol.interop.clients import System
 from interlock.protocol.interop.formats import Unreadable, read_data
-from interlock.protocol.interop.model import Entry, FileReading, Input, Note
+from interlock.protocol.interop.model import Entry, FileReading, Note, PersonInput
 from interlock.protocol.interop.read.fields import names, text, texts
 
 MANIFEST: Final = "manifest.json"
@@ -65,14 +65,14 @@ def _refused_entry(entry: Entry, said: str) -> Entry:
     return msgspec.structs.replace(entry, refused=Note(code="unsupported", text=said))
 
 
-def _input(setting: Mapping[str, Any]) -> Input:
+def _input(setting: Mapping[str, Any]) -> PersonInput:
     default = setting.get("default")
     if isinstance(default, bool):
         default = "true" if default else "false"
     elif isinstance(default, int | float):
         default = str(default)
     described = text(setting.get("description")) or text(setting.get("title")) or ""
-    return Input(description=described, secret=setting.get("sensitive") is True, default=text(default))
+    return PersonInput(description=described, secret=setting.get("sensitive") is True, default=text(default))
 
 
 def _expand(args: tuple[str, ...], settings: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ import msgspec
 
 from interlock.protocol.interop.clients import Client
 from interlock.protocol.interop.formats import Unreadable, read_data
-from interlock.protocol.interop.model import ENTRIES_MAX, Entry, FileReading, Input, Note, Style, Transport
+from interlock.protocol.interop.model import ENTRIES_MAX, Entry, FileReading, Note, PersonInput, Style, Transport
 from interlock.protocol.interop.read.fields import (
     Fields,
     milliseconds,
@@ -97,12 +97,12 @@ def _is_group(value: Any) -> bool:
     return isinstance(value, Mapping) and "type" not in value and "command" not in value
 
 
-def _inputs(data: Mapping[str, Any]) -> dict[str, Input]:
+def _inputs(data: Mapping[str, Any]) -> dict[str, PersonInput]:
     written = data.get("inputs")
     found = {}
     for each in written if isinstance(written, list) else ():
         if isinstance(each, Mapping) and (name := text(each.get("id"))) is not None:
-            found[name] = Input(
+            found[name] = PersonInput(
                 description=text(each.get("description")) or "",
                 secret=each.get("password") is True,
                 default=text(each.get("default")),
@@ -110,7 +110,7 @@ def _inputs(data: Mapping[str, Any]) -> dict[str, Input]:
     return found
 
 
-def _entry(name: str, raw: Any, project: str | None, client: Client, inputs: Mapping[str, Input]) -> Entry:
+def _entry(name: str, raw: Any, project: str | None, client: Client, inputs: Mapping[str, PersonInput]) -> Entry:
     if not isinstance(raw, Mapping):
         return Entry(name=name, refused=Note(code="malformed", text="it is not written as keys and values"))
     fields = Fields(raw)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from interlock.protocol.interop.formats import Unreadable, read_data
-from interlock.protocol.interop.model import ENTRIES_MAX, Entry, FileReading, Input, Note
+from interlock.protocol.interop.model import ENTRIES_MAX, Entry, FileReading, Note, PersonInput
 from interlock.protocol.interop.read.client_files import HELPERS, host_names
 from interlock.protocol.interop.read.fields import names, text, texts
 
@@ -51,7 +51,7 @@ def _smithery(data: Mapping[str, Any]) -> Entry:
 
 def _entry(name: str, described: Mapping[str, Any]) -> Entry:
     about, run, config = (_object(described.get(key)) for key in ("about", "run", "config"))
-    inputs: dict[str, Input] = {}
+    inputs: dict[str, PersonInput] = {}
     env = texts(run.get("env"))
     for source in (described, config):
         for each in _objects(source.get("env")):
@@ -62,7 +62,7 @@ def _entry(name: str, described: Mapping[str, Any]) -> Entry:
             variable, slug = text(each.get("env")), text(each.get("name"))
             if variable is not None and slug is not None:
                 env[variable] = f"{{{{{slug}}}}}"
-                inputs[slug] = Input(description=text(each.get("description")) or "", secret=True)
+                inputs[slug] = PersonInput(description=text(each.get("description")) or "", secret=True)
     entry = Entry(
         name=name,
         style="docker",

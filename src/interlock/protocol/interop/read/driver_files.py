@@ -5,7 +5,7 @@ from typing import Any
 
 from interlock.protocol.drivers.files.frontmatter import read_frontmatter
 from interlock.protocol.drivers.files.placeholders import SECRET
-from interlock.protocol.interop.model import Entry, FileReading, Input, Note
+from interlock.protocol.interop.model import Entry, FileReading, Note, PersonInput
 from interlock.protocol.interop.read.fields import names, text, texts
 
 
@@ -53,7 +53,7 @@ def _entry(identifier: str, data: Mapping[str, Any], server: Mapping[str, Any]) 
         cwd=text(server.get("cwd")),
         url=url,
         headers=headers,
-        inputs={name: Input(secret=True) for name in asked},
+        inputs={name: PersonInput(secret=True) for name in asked},
         egress=names(network.get("egress")) if isinstance(network, Mapping) else None,
         connect_timeout_ms=options.get("timeout_ms") if isinstance(options, Mapping) else None,
         call_timeout_ms=data.get("timeout_override_ms"),

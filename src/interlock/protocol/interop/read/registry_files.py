@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from interlock.protocol.interop.formats import Unreadable, read_data
-from interlock.protocol.interop.model import ENTRIES_MAX, Entry, FileReading, Input, Note, Transport
+from interlock.protocol.interop.model import ENTRIES_MAX, Entry, FileReading, Note, PersonInput, Transport
 from interlock.protocol.interop.read.fields import text
 
 _REMOTES: Final[dict[str, Transport]] = {"streamable-http": "http", "streamable": "http", "http": "http", "sse": "sse"}
@@ -95,7 +95,7 @@ def _package(base: Entry, package: Mapping[str, Any]) -> Entry | str:
     host = text(package.get("registryBaseUrl"))
     if kind in _USUAL_HOSTS and host and _registry_name(host) != _USUAL_HOSTS[kind]:
         return f"its {kind} package is in another registry"
-    inputs: dict[str, Input] = {}
+    inputs: dict[str, PersonInput] = {}
     env = _settings(package.get("environmentVariables"), inputs)
     runtime = _arguments(package.get("runtimeArguments"), inputs)
     args = _arguments(package.get("packageArguments"), inputs)
@@ -145,7 +145,7 @@ def _remote(base: Entry, remote: Mapping[str, Any]) -> Entry | str:
     return msgspec.structs.replace(base, transport=_REMOTES[kind], url=url, headers=headers, inputs=inputs)
 
 
-def _settings(value: Any, inputs: dict[str, Input]) -> dict[str, str]:
+def _settings(value: Any, inputs: dict[str, PersonInput]) -> dict[str, str]:
     found = {}
     for each in _objects(value):
         name = text(each.get("name"))
@@ -154,7 +154,7 @@ def _settings(value: Any, inputs: dict[str, Input]) -> dict[str, str]:
     return found
 
 
-def _arguments(value: Any, inputs: dict[str, Input]) -> list[str]:
+def _arguments(value: Any, inputs: dict[str, PersonInput]) -> list[str]:
     found: list[str] = []
     for each in _objects(value):
         name = text(each.get("name"))
@@ -167,7 +167,7 @@ def _arguments(value: Any, inputs: dict[str, Input]) -> list[str]:
     return found
 
 
-def _value_text(name: str, setting: Mapping[str, Any], inputs: dict[str, Input]) -> str | None:
+def _value_text(name: str, setting: Mapping[str, Any], inputs: dict[str, PersonInput]) -> str | None:
     """The text with its {curly} parts, which are inputs; None where nothing is given and nothing is needed."""
     inputs |= _variables(setting)
     secret = setting.get("isSecret") is True
@@ -178,17 +178,17 @@ def _value_text(name: str, setting: Mapping[str, Any], inputs: dict[str, Input])
     if default is None and not secret and setting.get("isRequired") is not True:
         return None
     key = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
-    inputs[key] = Input(description=text(setting.get("description")) or "", secret=secret, default=default)
+    inputs[key] = PersonInput(description=text(setting.get("description")) or "", secret=secret, default=default)
     return f"{{{key}}}"
 
 
-def _variables(setting: Mapping[str, Any]) -> dict[str, Input]:
+def _variables(setting: Mapping[str, Any]) -> dict[str, PersonInput]:
     variables = setting.get("variables")
     found = {}
     for name, each in variables.items() if isinstance(variables, Mapping) else ():
         each = _camel(each)
         if isinstance(each, Mapping):
-            found[str(name)] = Input(
+            found[str(name)] = PersonInput(
                 description=text(each.get("description")) or "",
                 secret=each.get("isSecret") is True,
                 default=_plain(each.get("value", each.get("default"))),

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from interlock.protocol.drivers.model import Driver
-from interlock.protocol.drivers.selection.resolver import Choice
+from interlock.protocol.drivers.selection.resolver import SelectionChoice
 from interlock.runtime.base.clock import rfc3339
 
 RESOLVED: Final = "driver.resolved"
@@ -76,7 +76,7 @@ def invoked(
     return b'%b,"duration_ms":%.3f}' % (frame, seconds * 1000)
 
 
-def facts_of(tool_id: str, choice: Choice) -> bytes:
+def facts_of(tool_id: str, choice: SelectionChoice) -> bytes:
     """What is the same for every call that this driver serves."""
     candidate = choice.candidate
     driver = candidate.driver

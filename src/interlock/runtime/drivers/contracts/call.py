@@ -16,7 +16,7 @@ from msgspec import Raw
 from interlock.protocol.drivers.binding import request_state as round_state
 from interlock.protocol.drivers.binding.call_result import error_result, value_result, with_structured
 from interlock.protocol.drivers.errors import DriverError
-from interlock.protocol.drivers.selection.resolver import Choice
+from interlock.protocol.drivers.selection.resolver import SelectionChoice
 from interlock.protocol.jsonrpc.codec import decode_array, decode_object, decode_value, encode_value, maybe_string
 from interlock.protocol.jsonrpc.errors import (
     INTERNAL_ERROR,
@@ -60,7 +60,7 @@ class ContractCall(LentCall, eq=False, kw_only=True):
     given: dict[str, Any] = msgspec.field(default_factory=dict)  # the arguments, decoded and as the contract has them
     pinned: str | None = None  # the driver that asked for the round this call answers
     state: Raw | None = None  # ... and what that server wants back
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[SelectionChoice, ...] = ()
     providers: tuple[Provider, ...] = ()
     facts: tuple[bytes, ...] = ()
     at: int = 0

@@ -19,10 +19,10 @@ from interlock.protocol.drivers.model import Binding, Contract, Retry
 from interlock.protocol.drivers.schema.validators import Compiled, compile_schema
 from interlock.protocol.drivers.selection.resolver import (
     Candidate,
-    Fault,
-    Policy,
-    Request,
-    Resolution,
+    DriverFault,
+    DriverResolution,
+    SelectionPolicy,
+    SelectionRequest,
     resolve,
     resolved_row,
 )
@@ -47,7 +47,7 @@ _UNUSABLE: Final = frozenset(
 
 
 class Decision(msgspec.Struct, frozen=True):
-    resolution: Resolution
+    resolution: DriverResolution
     providers: tuple[Provider, ...]  # of those that are ranked
     row: bytes  # of the audit log, without who and when
     facts: tuple[bytes, ...]  # of those that are ranked: what each record of a call by them says
@@ -98,7 +98,7 @@ class Served:
         offered: Offered,
         providers: tuple[Provider, ...],
         *,
-        policy: Policy,
+        policy: SelectionPolicy,
         pinned: str | None,
         workspace: str,
     ) -> None:
@@ -173,7 +173,7 @@ class Served:
         """And whether it is good until somebody stands otherwise: how old a failed check is changes by itself."""
         found = [self._candidate(provider) for provider in self._all]
         candidates = [each for each in found if each is not None]
-        request = Request(
+        request = SelectionRequest(
             contract=self.contract,
             inputs=frozenset(given),
             now=now,
@@ -210,9 +210,11 @@ class Served:
             return None
         fault = None
         if provider.state in _UNUSABLE and provider.code != UNHEALTHY:  # how long that counts is the resolver's
-            fault = Fault(code=provider.code or provider.state.value, reason=provider.reason or provider.state.value)
+            fault = DriverFault(
+                code=provider.code or provider.state.value, reason=provider.reason or provider.state.value
+            )
         elif provider.state is DriverState.PARTIAL and self.contract.id not in provider.contract_ids:
-            fault = Fault(code="contract_mismatch", reason="its server does not fit this contract")
+            fault = DriverFault(code="contract_mismatch", reason="its server does not fit this contract")
         unauthed = provider.state is DriverState.UNAUTHED
         return Candidate(
             driver=provider.driver,

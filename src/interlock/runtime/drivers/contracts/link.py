@@ -50,7 +50,7 @@ class ContractLink(Link):
         self.recorder = recorder
         self.contracts: Mapping[str, Served] = {}  # by their local names
         self.shown = Shown()  # what drivers offer here besides
-        self.kinds: Mapping[str, refs.Kind] = {}  # of references to resources, of all drivers
+        self.kinds: Mapping[str, refs.ResourceKind] = {}  # of references to resources, of all drivers
         self.providers: Mapping[str, Provider] = {}  # by the drivers' keys
         self._work = BackgroundTasks()
         self.greeted(ServerFacts(era=Era.MODERN, version=LATEST_MODERN))

@@ -17,7 +17,7 @@ from interlock.operator_api.drivers import ServedContract
 from interlock.operator_api.tools import SkillBlock
 from interlock.protocol.drivers.binding.listed_tool import Offered, offer
 from interlock.protocol.drivers.model import Driver, Problem
-from interlock.protocol.drivers.selection.resolver import Policy, Resolution
+from interlock.protocol.drivers.selection.resolver import DriverResolution, SelectionPolicy
 from interlock.protocol.jsonrpc.codec import decode_value, encode_value
 from interlock.protocol.mcp.items import Item
 from interlock.runtime.base.clock import Clock
@@ -95,7 +95,7 @@ class Contracts:
         async with self._taking:
             await self._take(self._table)
 
-    def maybe_resolution(self, contract: str) -> Resolution | None:
+    def maybe_resolution(self, contract: str) -> DriverResolution | None:
         """Who would serve a call of this contract, by its id, and why; None: it is not offered."""
         known = self._serving.get(contract)
         return None if known is None else known[1].decide({}, None, self._clock).resolution
@@ -181,7 +181,7 @@ class Contracts:
     def _served(self, offered: Offered, table: ContractTable) -> Served:
         """The same again where nothing it is made of has changed: compiling schemas takes its time."""
         drivers, contract = self._plan.drivers, offered.contract
-        policy = Policy(allow=drivers.policy.allow, deny=drivers.policy.deny, region=drivers.region)
+        policy = SelectionPolicy(allow=drivers.policy.allow, deny=drivers.policy.deny, region=drivers.region)
         made_of = (contract, table.providers[contract.id], policy, drivers.pins.get(contract.id), self._plan.workspace)
         known = self._serving.get(contract.id)
         if known is None or known[0] != made_of:

@@ -45,7 +45,7 @@ class Shown(msgspec.Struct, kw_only=True):
 
 class Exposure(msgspec.Struct, frozen=True, kw_only=True):
     segments: Mapping[str, Shown]
-    kinds: Mapping[str, refs.Kind]
+    kinds: Mapping[str, refs.ResourceKind]
     problems: tuple[Problem, ...]
 
 
@@ -67,7 +67,7 @@ def expose(providers: Iterable[Provider], contracts: Mapping[str, frozenset[str]
 
 
 class _Exposing:
-    def __init__(self, provider: Provider, kinds: Mapping[str, refs.Kind], taken: frozenset[str]) -> None:
+    def __init__(self, provider: Provider, kinds: Mapping[str, refs.ResourceKind], taken: frozenset[str]) -> None:
         self._provider = provider
         self._driver: Driver = provider.driver
         self._listing = provider.listing

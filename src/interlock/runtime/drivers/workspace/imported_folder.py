@@ -16,7 +16,7 @@ import msgspec
 from interlock.protocol.drivers.files.driver import DRIVER_FILE
 from interlock.protocol.drivers.files.frontmatter import FILE_BYTES_MAX, read_frontmatter
 from interlock.protocol.drivers.files.inventory import SECRETS_FILE
-from interlock.protocol.interop.convert.batch import Standing
+from interlock.protocol.interop.convert.batch import ExistingDriver
 from interlock.runtime.base.bounded_file import read_bounded
 from interlock.runtime.drivers.workspace.scan import DRAFT_FILE, DRIVERS
 
@@ -45,9 +45,9 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
     slugs: frozenset[str] = frozenset()
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> ExistingDriver:
         sources = self.record.sources if self.record is not None else ()
-        return Standing(id=self.path.name, sources=sources, data=self.data)
+        return ExistingDriver(id=self.path.name, sources=sources, data=self.data)
 
 
 def read_folders(workspace: Path) -> dict[str, Folder]:

@@ -62,7 +62,7 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-class Node:
+class OperatorClient:
     """`url` is None for the node of this machine's data folder."""
 
     def __init__(
@@ -79,11 +79,11 @@ class Node:
         self._token = token
 
     @classmethod
-    def of_data(cls, folder: Path) -> "Node":
+    def of_data(cls, folder: Path) -> "OperatorClient":
         return cls(lambda timeout: _UnixConnection(folder / "run" / "admin.sock", timeout), data=folder)
 
     @classmethod
-    def at_url(cls, url: str, token: str | None) -> "Node":
+    def at_url(cls, url: str, token: str | None) -> "OperatorClient":
         checked = check_url(url)
         return cls(lambda timeout: http_connection(checked, timeout), url=checked, token=token)
 

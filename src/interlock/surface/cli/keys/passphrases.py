@@ -52,7 +52,7 @@ def read_passphrase(name: str, descriptor: int | None) -> bytes:
     return _check(_prompt(f"passphrase of the key {name}: "))
 
 
-def new(name: str, descriptor: int | None) -> bytes:
+def choose_passphrase(name: str, descriptor: int | None) -> bytes:
     given = maybe_given(descriptor)
     if given is not None:
         return given

@@ -9,7 +9,7 @@ from interlock.protocol.ax.confirmation.held_call import CONFIRMATION, REQUIRED
 from interlock.surface.cli.terminal.text import one_line, printable
 
 
-class ToolResult(
+class ShownResult(
     msgspec.Struct,
     frozen=True,
     rename={"structured": "structuredContent", "is_error": "isError", "result_type": "resultType", "meta": "_meta"},
@@ -27,7 +27,7 @@ class ToolResult(
         return isinstance(held, dict) and held.get("status") == REQUIRED
 
 
-def result_blocks(result: ToolResult) -> list[str]:
+def result_blocks(result: ShownResult) -> list[str]:
     blocks = [_block(block) for block in result.content]
     if bytes(result.structured) and not _repeats(result.content, result.structured):
         blocks.append(printable(msgspec.json.format(bytes(result.structured), indent=2).decode()))

@@ -47,7 +47,7 @@ def key(
     The node believes the key once these lines are in its interlock.toml. The private half stays here.
     """
     from interlock.surface.cli.keys.operator_keys import OperatorKeys
-    from interlock.surface.cli.keys.passphrases import new
+    from interlock.surface.cli.keys.passphrases import choose_passphrase
 
     if show and revoke:
         raise BadUsage("usage", "--show and --revoke do not go together", hint="interlock access key --help")
@@ -58,7 +58,7 @@ def key(
     if show:
         public = keys.maybe_public(name)
     else:
-        public = keys.make(name, kind, None if no_passphrase else lambda: new(name, passphrase_fd))
+        public = keys.make(name, kind, None if no_passphrase else lambda: choose_passphrase(name, passphrase_fd))
     if public is None:
         raise keys.unknown(name)
     _print(invocation, keys, name, public, approves or ["*"], made=not show)

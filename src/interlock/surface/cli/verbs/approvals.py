@@ -13,7 +13,7 @@ from interlock.surface.cli.terminal.live import redraw
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from interlock.surface.cli.client.operator import Answer, Node
+    from interlock.surface.cli.client.operator import Answer, OperatorClient
 
 WATCH_S = 1.0
 
@@ -73,7 +73,7 @@ def _reference(words: list[str]) -> str | None:
             raise AssertionError(words)
 
 
-def _ask(node: "Node", kind: str | None, state: str) -> "Answer":
+def _ask(node: "OperatorClient", kind: str | None, state: str) -> "Answer":
     query: dict[str, Any] = {"status": state} | ({"kind": kind} if kind is not None else {})
     return node.get("approvals", under="", **query)
 

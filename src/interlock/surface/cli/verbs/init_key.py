@@ -9,7 +9,7 @@ import msgspec
 
 from interlock.surface.cli.command import Invocation
 from interlock.surface.cli.keys.operator_keys import OperatorKeys, anchor_lines, own_name
-from interlock.surface.cli.keys.passphrases import can_ask, maybe_given, new
+from interlock.surface.cli.keys.passphrases import can_ask, choose_passphrase, maybe_given
 from interlock.surface.cli.terminal.errors import Refused
 
 ABOUT = "# Whose signature releases calls that cannot be undone (interlock approve)."
@@ -44,7 +44,7 @@ def maybe_own_key(
         return None
     if can_ask() and not no_passphrase:
         invocation.out.remark("your key approves what agents may not do alone; its passphrase is asked each time")
-    made = keys.make(chosen, "ed25519", None if no_passphrase else lambda: new(chosen, descriptor))
+    made = keys.make(chosen, "ed25519", None if no_passphrase else lambda: choose_passphrase(chosen, descriptor))
     return OwnKey(name=chosen, public=made, file=keys.file(chosen), is_new=True)
 
 

@@ -11,7 +11,7 @@ from interlock.surface.cli.terminal.errors import EXIT_DONE, EXIT_REFUSED, EXIT_
 
 if TYPE_CHECKING:
     from interlock.surface.cli.client.mcp import ListedTool, McpClient
-    from interlock.surface.cli.render.tool_result import ToolResult
+    from interlock.surface.cli.render.tool_result import ShownResult
 
 CALL_TIMEOUT_S = 300.0  # longer than the node's own, so that its named error arrives
 
@@ -183,11 +183,11 @@ def _show(invocation: Invocation, raw: bytes) -> int:
     """Prints a result and gives the exit code that says the same."""
     import msgspec
 
-    from interlock.surface.cli.render.tool_result import ToolResult, result_blocks
+    from interlock.surface.cli.render.tool_result import ShownResult, result_blocks
 
     out = invocation.out
     try:
-        result = msgspec.json.decode(raw, type=ToolResult)
+        result = msgspec.json.decode(raw, type=ShownResult)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise Refused("unexpected_answer", "the result is not a tool's result") from None
     if out.as_json:
@@ -202,7 +202,7 @@ def _show(invocation: Invocation, raw: bytes) -> int:
     return _code(result)
 
 
-def _code(result: "ToolResult") -> int:
+def _code(result: "ShownResult") -> int:
     if result.waits:
         return EXIT_WAITS
     return EXIT_REFUSED if result.is_error else EXIT_DONE
