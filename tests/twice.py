@@ -17,12 +17,15 @@ LAST_FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
 COUNTED = ROOT / ".cache" / "flaky.json"
 TESTS_FAILED = 1
 MANY = 50  # so many failures are no matter of chance
+AGAIN = ("--lf", "--last-failed", "--ff", "--failed-first")
 PARALLEL = ("-n", "--numprocesses", "--maxprocesses", "--dist", "--no-loadscope-reorder")
 
 
 def main(arguments: list[str]) -> int:
     strict = "--flaky=fail" in arguments
     arguments = [argument for argument in arguments if argument != "--flaky=fail"]
+    if not any(argument in AGAIN for argument in arguments):
+        LAST_FAILED.unlink(missing_ok=True)  # what failed in an earlier run is no matter of this one
     code = _pytest(arguments)
     failed = _last_failed()
     if code != TESTS_FAILED or not failed or len(failed) > MANY:

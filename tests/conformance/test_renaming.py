@@ -72,7 +72,7 @@ async def test_all_else_passes_the_proxy_as_it_came() -> None:
 
     async with await asyncio.start_server(node, "127.0.0.1", 0) as server:
         base = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        with shim.rename_task(base) as url:
+        with shim.renamed(base) as url:
             reader, writer = await asyncio.open_connection("127.0.0.1", int(url.split(":")[2].split("/")[0]))
             request = b"POST /mcp HTTP/1.1\r\nX-B:  two blanks \r\nx-a: 1\r\nContent-Length: 8\r\n\r\n{no json"
             writer.write(request)
