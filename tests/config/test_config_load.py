@@ -242,7 +242,7 @@ def test_a_flag_is_true_or_false_and_nothing_like_it(project: Project, flag: str
 def test_no_more_problems_are_told_than_a_person_can_mend(project: Project) -> None:
     problems = project.problems("[node]\n" + "".join(f"k{index} = 1\n" for index in range(PROBLEMS_MAX + 50)))
     assert len(problems) == PROBLEMS_MAX + 1
-    assert str(problems[-1]) == "50 more problems are not shown; mend these first"
+    assert str(problems[-1]) == "50 more problems are not shown; fix these first"
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ async def test_nobody_at_the_address_is_said() -> None:
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1/ax", "ws:///ax", "127.0.0.1:7411", "", "ws://127.0.0.1/ax#part"])
 async def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(DialFailed, match="no address of a WebSocket"):
+    with pytest.raises(DialFailed, match="not a WebSocket address"):
         await dial(url, Heard(), subprotocol=SUBPROTOCOL, max_bytes=1000)
 
 

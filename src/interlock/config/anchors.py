@@ -33,7 +33,7 @@ class PublicKey(ValueType, frozen=True, kw_only=True):
             elif "PRIVATE" in label:
                 raise BadKey(PRIVATE)
         except BadKey as bad:
-            return at.wrong(f"{at.name} is no public key: {bad}", _FORMS)
+            return at.wrong(f"{at.name} is not a public key: {bad}", _FORMS)
         return text
 
     def schema(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class Passkey(ValueType, frozen=True, kw_only=True):
         try:
             read_passkey_untrusted(text)
         except BadKey as bad:
-            return at.wrong(f"{at.name} is no passkey: {bad}", "interlock access passkey NAME prints the line")
+            return at.wrong(f"{at.name} is not a passkey: {bad}", "interlock access passkey NAME prints the line")
         return text
 
     def schema(self) -> dict[str, Any]:

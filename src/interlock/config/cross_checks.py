@@ -63,7 +63,7 @@ def _client_certificates(settings: Settings) -> None:
     node = settings.tables.get("node", {})
     if ca is not None and node.get("tls_cert") is None and not node.get("trusted_proxies"):
         hint = "give tls_cert and tls_key, or name the proxy that takes certificates in trusted_proxies"
-        ca.wrong("'client_ca' in [node] is of no use without TLS", hint)
+        ca.wrong("'client_ca' in [node] has no effect without TLS", hint)
 
 
 def _root_or_child(settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, said so that a person can mend it: where, what, and what to write instead.
+"""What is wrong with a configuration, said so that a person can fix it: where, what, and what to write instead.
 
     ConfigInvalid   the person's fault; holds every Problem found, in the order of the files and lines
 
@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-PROBLEMS_MAX: Final = 100  # more than anybody mends at once; bounds the work a hostile file can cause
+PROBLEMS_MAX: Final = 100  # more than a person fixes at once; bounds the work a hostile file can cause
 SHOWN_MAX: Final = 60  # characters of a person's own word repeated in a message
 
 
@@ -64,7 +64,7 @@ class Findings:
     def problems(self) -> tuple[Problem, ...]:
         found = _in_reading_order(self._problems)
         if self._left_out:
-            found += (Problem(message=f"{self._left_out} more problems are not shown; mend these first"),)
+            found += (Problem(message=f"{self._left_out} more problems are not shown; fix these first"),)
         return found
 
     def warnings(self) -> tuple[Problem, ...]:

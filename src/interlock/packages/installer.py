@@ -390,7 +390,7 @@ async def _find_pypi(folder: Path, requirements: Sequence[str], name: str, comma
     try:
         found = msgspec.json.decode(_read_bounded(report, text), type=_PipReport).install
     except msgspec.DecodeError as error:
-        raise PackageUnavailable(f"pip said nothing of use about {text}; update pip to 23 or newer") from error
+        raise PackageUnavailable(f"pip gave no usable answer about {text}; update pip to 23 or newer") from error
     lines, version, integrity = [], "", None
     for each in found:
         digest = each.download_info.archive_info.hashes.get("sha256")

@@ -58,7 +58,7 @@ async def dial(
         for name, value in (headers or {}).items():
             _refuse_odd_header(name, value)
     except InvalidURI as error:
-        raise DialFailed(f"this is no address of a WebSocket: {error.msg}") from None
+        raise DialFailed(f"this is not a WebSocket address: {error.msg}") from None
     except ValueError as error:
         raise DialFailed(str(error)) from None
     context = (tls or ssl.create_default_context()) if uri.secure else None

@@ -61,7 +61,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return Limits(**{**usual.as_object(), **self.as_object()})
 
     def exceeded(self, usage: "BudgetUsage", price: Price, now: float) -> Over | None:
-        """By one more call of this price. Of several limits one that waiting does not mend is named."""
+        """The limit that one more call of this price exceeds, or None. Of several, one that waiting does not lift."""
         most = self.max_mutable_calls_per_session
         if most is not None and price.mutable and usage.mutable_calls >= most:
             return Over(budget="max_mutable_calls_per_session", limit=most, used=usage.mutable_calls)

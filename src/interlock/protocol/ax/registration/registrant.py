@@ -24,7 +24,9 @@ from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, INVALID_REQUEST, M
 
 RETRY_MIN_S: Final = 0.2  # AX-13.3-2
 RETRY_MAX_S: Final = 10.0  # AX-13.3-2
-SLOW_RETRY_S: Final = 60.0  # after a refusal that only a person can mend: often enough to notice that one did
+SLOW_RETRY_S: Final = (
+    60.0  # after a refusal that only a person can resolve: often enough to notice that it was resolved
+)
 DIAL_S: Final = 10.0  # for the link to open
 ANSWER_S: Final = 10.0  # for the answer to mcpax/register; the parent may first ask us, for 2 s
 FAREWELL_S: Final = 2.0  # for the answer to mcpax/deregister

@@ -43,7 +43,7 @@ _ROOT_DOUBTS: Final = (
 )
 _HINTS: Final = {
     "input": "map the input with argument_mapping, add argument_defaults, or bind another tool",
-    "output": "mend result_extract, or bind another tool",
+    "output": "fix result_extract, or bind another tool",
     "effect": "say in the contract what it mutates, or bind a tool that only reads",
 }
 

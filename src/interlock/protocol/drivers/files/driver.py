@@ -188,7 +188,7 @@ def _around(front: Frontmatter, folder: str | None, beside: Collection[str], fou
                 f"/{pointer_step(key)}",
                 "unknown_key",
                 f"the key {quoted(key)} is not read here",
-                "mend it if it is one of ours",
+                "fix it if it is one of ours",
                 "note",
             )
 

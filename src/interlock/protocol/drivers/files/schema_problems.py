@@ -15,11 +15,11 @@ from interlock.protocol.drivers.schema.bounds import is_bounded
 from interlock.protocol.jsontext.pointer import pointer_step, quoted
 
 INVALID: Final = "schema_invalid"
-PROBLEMS_MAX: Final = 50  # of one schema in one file; more than anybody mends at once
+PROBLEMS_MAX: Final = 50  # of one schema in one file; more than a person fixes at once
 
 _A_OR_AN: Final = {"integer": "an integer", "object": "a mapping of keys to values", "array": "a list", "null": "null"}
 _TYPES: Final = "string, integer, number, boolean, object, array, null"
-_NOT_FETCHED: Final = "mend it; nothing is fetched from elsewhere"
+_NOT_FETCHED: Final = "fix it; nothing is fetched from elsewhere"
 
 
 def check(front: Frontmatter, schema: str, *, published: bool = False) -> tuple[Problem, ...]:
@@ -88,7 +88,7 @@ def _findings(base: str, kind: Any) -> list[tuple[str, str, str]]:
                 (
                     f"{base}/{pointer_step(key)}",
                     f"the key {quoted(key)} is not known here",
-                    "remove it, or mend its spelling",
+                    "remove it, or correct its spelling",
                 )
                 for key in value
             ]
