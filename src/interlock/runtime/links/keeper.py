@@ -163,6 +163,7 @@ class Keeper(PassedOnEvents):
         """Now, whatever the backoff says."""
         self._attempts = 0
         if self.link.standing.state in (LinkState.READY, LinkState.SLOW):
+            self._usable.clear()  # a call that comes now waits for the new connection
             self.lose("restarted by the operator")
         self._wake.set()
 
