@@ -16,9 +16,9 @@ from msgspec import Raw
 
 from interlock.protocol.approvals.approval import Approval, Decision, Kind, Proof, Source, What
 from interlock.protocol.approvals.state import Move
-from interlock.runtime.approvals.audit import Record
+from interlock.runtime.approvals.audit import ApprovalAudit
 from interlock.runtime.approvals.inbox import Inbox, Rules
-from interlock.runtime.approvals.storage import Drawer
+from interlock.runtime.approvals.storage import ApprovalStore
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.base.recorder import Recorder
 from interlock.store.backends import build_audit, build_store
@@ -36,7 +36,9 @@ async def opened(folder: Path, most: int) -> AsyncIterator[tuple[Inbox, Recorder
     await store.open()
     await audit.open()
     recorder = Recorder(audit)
-    inbox = Inbox(Drawer(store.kv, clock), Record(recorder), clock, Rules(expiry_s=86_400, max_pending=most))
+    inbox = Inbox(
+        ApprovalStore(store.kv, clock), ApprovalAudit(recorder), clock, Rules(expiry_s=86_400, max_pending=most)
+    )
     await inbox.open()
     try:
         yield inbox, recorder

@@ -33,6 +33,8 @@ VALUE = re.compile(r"([\"'])\w+\1")  # one quoted word: a name on the wire or in
 CLEAN_PACKAGES: tuple[str, ...] = (  # of src/interlock, in which no such word is left, as "runtime/links"
     *("protocol", "hooks", "config", "store", "net", "process", "keys", "packages", "uplink.py", "operator_api"),
     *("subserver", "surface"),
+    *(f"runtime/{name}" for name in ("base", "trust", "credentials", "sandbox", "catalog", "access", "approvals")),
+    *("runtime/audience.py", "runtime/fronts"),
 )
 
 PAGES = [

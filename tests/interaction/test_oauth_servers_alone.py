@@ -49,7 +49,7 @@ def test_a_node_with_a_secret_needs_nobody_to_agree(
             (asked,) = corp.do("seen", of="token")
             assert (asked["grant_type"], asked["resource"], asked["scope"]) == ("client_credentials", url, "a b")
             assert ("client_secret" in asked) == (method == "client_secret_post")
-            assert "nobody has to agree" in node.admin("/admin/links/crm/authorize", "POST")["message"]
+            assert "no consent is needed" in node.admin("/admin/links/crm/authorize", "POST")["message"]
         assert leaked(tmp_path) == []
 
 

@@ -16,13 +16,13 @@ from tests.runtime.parked import META, SECONDS, AheadClock, Asked
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.protocol.mcp.ladder import climb
-from interlock.runtime.ax.connection import Visitor
+from interlock.runtime.ax.connection import SubserverConnection
 from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.calls.caller import principal_for
 from interlock.runtime.calls.incoming_route import Hop
 from interlock.runtime.fronts.sessions import Session
 from interlock.runtime.node.node import Node
-from interlock.runtime.trust.registrant import guest
+from interlock.runtime.trust.registrant import registrant_identity
 
 LEGACY_HELLO = {"protocolVersion": "2025-11-25", "clientInfo": {"name": "c", "version": "1"}}
 Call = Callable[[Mapping[str, Any]], Any]
@@ -54,8 +54,12 @@ class Leaf:
         self._call = call or (lambda params: {"content": [], "structuredContent": {"ran": params["name"]}})
         self._ids = itertools.count(1)
         self._waiting: dict[str, asyncio.Future[Any]] = {}
-        who = guest("subserver:" + segment, house.node.stores.current.plan.access, on_this_machine=True, tls=None)
-        self._visitor = Visitor(house.node.links.registrar, who, transport="websocket", heartbeat_min_ms=100)
+        who = registrant_identity(
+            "subserver:" + segment, house.node.stores.current.plan.access, on_this_machine=True, tls=None
+        )
+        self._visitor = SubserverConnection(
+            house.node.links.registrar, who, transport="websocket", heartbeat_min_ms=100
+        )
         self._visitor.begin(self)
         self.registered: dict[str, Any] = {}
 

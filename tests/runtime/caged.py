@@ -59,7 +59,7 @@ class House:
         gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         sink, stderr = _Sink(gone), StderrRing(now=time.time)
         command = Command(argv=argv, env=env or {}, cwd=cwd or self.workspace)
-        cell = await self.sandboxes.cell("one", plan, command, stderr)
+        cell = await self.sandboxes.make("one", plan, command, stderr)
         child = Child(
             cell.argv,
             cell.env,

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Raw
 
 from interlock.protocol.approvals.approval import Approval, Decision, Kind, Proof, Source, What
-from interlock.runtime.approvals.audit import Record
+from interlock.runtime.approvals.audit import ApprovalAudit
 from interlock.runtime.approvals.inbox import Inbox, Rules
-from interlock.runtime.approvals.storage import Drawer
+from interlock.runtime.approvals.storage import ApprovalStore
 from interlock.runtime.base.recorder import Recorder
 from interlock.store.backends import build_audit, build_store
 from interlock.store.ports import AuditLog, Store
@@ -44,7 +44,7 @@ class Desk:
     def __init__(self, store: Store, audit: AuditLog, clock: Hands, rules: Rules) -> None:
         self.store, self.audit, self.clock = store, audit, clock
         self.recorder = Recorder(audit)
-        self.inbox = Inbox(Drawer(store.kv, clock), Record(self.recorder), clock, rules)
+        self.inbox = Inbox(ApprovalStore(store.kv, clock), ApprovalAudit(self.recorder), clock, rules)
 
     async def records(self) -> list[dict[str, Any]]:
         await self.recorder.flush()

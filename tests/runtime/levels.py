@@ -47,7 +47,9 @@ class Level:
 
     def tools(self) -> dict[str, Any]:
         """Route by qualified name, as it stands."""
-        return {route.qualified: route for shelf in self.node.calls.catalog.namespace.shelves for route in shelf.tools}
+        return {
+            route.qualified: route for items in self.node.calls.catalog.namespace.link_items for route in items.tools
+        }
 
     async def until_listed(self, name: str) -> Any:
         async with asyncio.timeout(SECONDS):

@@ -1,8 +1,9 @@
 """A whole node in a loop whose time stands still until a test moves it, with subservers and clients in memory.
 
-The node is the one `interlock serve` runs, without its doors. A subserver stands at the other end of a `Visitor`, as
-behind /ax; a client at the other end of a `LineFront`, as behind stdio; a parent behind an `UpwardFront`. `Wires` is
-the network where nodes are below one another: all that is replaced is the dialling of a WebSocket.
+The node is the one `interlock serve` runs, without its doors. A subserver stands at the other end of a
+`SubserverConnection`, as behind /ax; a client at the other end of a `LineFront`, as behind stdio; a parent behind an
+`UpwardFront`. `Wires` is the network where nodes are below one another: all that is replaced is the dialling of a
+WebSocket.
 """
 
 import asyncio
@@ -24,12 +25,12 @@ from interlock.net.websocket.dial import DialFailed
 from interlock.protocol.ax.capability import AuthScope
 from interlock.protocol.jsonrpc.codec import decode_untrusted
 from interlock.protocol.jsonrpc.messages import Notification, Request
-from interlock.runtime.ax.connection import Visitor
+from interlock.runtime.ax.connection import SubserverConnection
 from interlock.runtime.calls.caller import principal_for
 from interlock.runtime.node.node import Node
 from interlock.runtime.parents import parents
 from interlock.runtime.parents.front import UpwardFront
-from interlock.runtime.trust.registrant import Guest
+from interlock.runtime.trust.registrant import RegistrantIdentity
 
 __all__ = ["Client", "House", "Leaf", "Wires", "chain", "house", "move", "real_patience", "still", "tool", "turns"]
 
@@ -227,8 +228,10 @@ class Wires:
             raise DialFailed(f"{url} cannot be reached")
         near, far = End(), End()
         near.other, far.other = far, near
-        guest = Guest(principal="subserver:below", scope=AuthScope.ADMIN, vouched=True)
-        visitor = Visitor(self.houses[name].node.links.registrar, guest, transport="websocket", heartbeat_min_ms=100)
+        guest = RegistrantIdentity(principal="subserver:below", scope=AuthScope.ADMIN, vouched=True)
+        visitor = SubserverConnection(
+            self.houses[name].node.links.registrar, guest, transport="websocket", heartbeat_min_ms=100
+        )
         near.sink, far.sink = sink, visitor
         visitor.begin(cast(Any, far))
         self.ends.setdefault(name, []).append(near)

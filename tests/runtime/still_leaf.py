@@ -1,4 +1,4 @@
-"""A subserver in memory, at the other end of a `Visitor`."""
+"""A subserver in memory, at the other end of a `SubserverConnection`."""
 
 import asyncio
 import json
@@ -10,9 +10,9 @@ from tests.runtime.still_time import real_patience, turns
 
 from interlock.config.plan import AccessRule
 from interlock.protocol.ax.capability import AuthScope
-from interlock.runtime.ax.connection import Visitor
+from interlock.runtime.ax.connection import SubserverConnection
 from interlock.runtime.ax.registrar import Registrar
-from interlock.runtime.trust.registrant import Guest
+from interlock.runtime.trust.registrant import RegistrantIdentity
 
 MODERN = "2026-07-28"
 META = "io.modelcontextprotocol/"
@@ -58,10 +58,10 @@ class Leaf:
         self._ttl_ms = ttl_ms
         self._waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        guest = Guest(
+        guest = RegistrantIdentity(
             principal=f"subserver:{segment}", scope=AuthScope(scope), rule=rule, vouched=proved, secure=secure
         )
-        self._visitor = Visitor(registrar, guest, transport="websocket", heartbeat_min_ms=100)
+        self._visitor = SubserverConnection(registrar, guest, transport="websocket", heartbeat_min_ms=100)
         self._visitor.begin(cast(Any, self))
 
     # What a test lets it do

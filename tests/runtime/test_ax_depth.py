@@ -96,4 +96,4 @@ async def test_a_tool_beyond_the_hops_a_node_allows_is_withheld_there_and_listed
 
 def withheld(place: Level) -> dict[str, str | None]:
     """Of what stands below this node."""
-    return {one.name: one.code for shelf in place.node.calls.catalog.namespace.shelves for one in shelf.withheld}
+    return {one.name: one.code for items in place.node.calls.catalog.namespace.link_items for one in items.withheld}

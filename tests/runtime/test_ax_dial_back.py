@@ -14,9 +14,9 @@ from interlock.runtime.ax import dial_back
 from interlock.runtime.ax.dial_back import check_endpoint, judge
 from interlock.runtime.links.connector import ConnectFailed, Loss
 from interlock.runtime.links.pipes import HttpPipe
-from interlock.runtime.trust.registrant import Guest
+from interlock.runtime.trust.registrant import RegistrantIdentity
 
-GUEST = Guest(principal="local")
+GUEST = RegistrantIdentity(principal="local")
 NAMED = "http://sub.example.invalid:8080/mcp"
 
 
@@ -75,7 +75,7 @@ async def test_a_name_under_a_star_never_leads_into_a_private_network(monkeypatc
     for private in ("10.0.0.1", "127.0.0.1", "169.254.169.254", "::1", "::ffff:10.0.0.1"):
         _leads_to(monkeypatch, "1.1.1.1", private)
         assert isinstance(await judge(asked, star, GUEST), Fault), private
-    tunnelled = Guest(principal="local", rule=AccessRule(who=("*",), secure_by="a tunnel"))
+    tunnelled = RegistrantIdentity(principal="local", rule=AccessRule(who=("*",), secure_by="a tunnel"))
     assert await judge(NAMED, (NAMED,), tunnelled) == (), "what the operator names may move"
 
 

@@ -19,7 +19,7 @@ from interlock.protocol.ax.confirmation.held_call import Presented
 from interlock.protocol.ax.confirmation.jws_proof import PROOF_S_MAX, Asked, Verified
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.trust.anchors import Anchors
-from interlock.runtime.trust.approval_proofs import Judge
+from interlock.runtime.trust.approval_proofs import ProofVerifier
 from interlock.store.backends import build_store
 
 OWN_ID = "550e8400-e29b-41d4-a716-446655440000"
@@ -59,13 +59,13 @@ PLANS = (plan("ada", ADA, "*"), plan("bob", BOB, "office.*"), AnchorPlan(name="d
 @contextlib.asynccontextmanager
 async def court(
     folder: Path, clock: Hands, plans: tuple[AnchorPlan, ...] = PLANS, service: Service | None = None
-) -> AsyncIterator[Judge]:
+) -> AsyncIterator[ProofVerifier]:
     store = build_store("sqlite", folder)
     await store.open()
     anchors = Anchors(plans, clock, (service or Service()).get)
     anchors.load()
     try:
-        judge = Judge(store.kv, clock, anchors)
+        judge = ProofVerifier(store.kv, clock, anchors)
         await judge.open()
         yield judge
     finally:

@@ -16,7 +16,7 @@ from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.webauthn.party import maybe_party
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.trust.anchors import Anchors
-from interlock.runtime.trust.approval_proofs import Judge
+from interlock.runtime.trust.approval_proofs import ProofVerifier
 from interlock.runtime.trust.passkeys import PasskeyService
 from interlock.store.backends import build_audit, build_store
 from interlock.store.ports import StoreError
@@ -32,7 +32,7 @@ ASKED = Asked(
 
 
 class Court:
-    def __init__(self, judge: Judge, desk: PasskeyService, store: Any) -> None:
+    def __init__(self, judge: ProofVerifier, desk: PasskeyService, store: Any) -> None:
         self.judge, self.desk, self.store = judge, desk, store
 
     def asked(self) -> str:
@@ -58,7 +58,7 @@ async def court(folder: Path, clock: Hands, *people: Authenticator, url: str = U
     ]
     anchors = Anchors(plans, clock)
     anchors.load()
-    judge = Judge(store.kv, clock, anchors, lambda: maybe_party(url))
+    judge = ProofVerifier(store.kv, clock, anchors, lambda: maybe_party(url))
     await judge.open()
     desk = PasskeyService(anchors, Recorder(build_audit("sqlite", folder)), clock, lambda: url)
     try:

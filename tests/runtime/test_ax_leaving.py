@@ -16,8 +16,8 @@ from tests.runtime.desks import running
 
 from interlock.net.message_pipe import CUT, NORMAL
 from interlock.protocol.ax.capability import AuthScope
-from interlock.runtime.ax.connection import Visitor
-from interlock.runtime.trust.registrant import Guest
+from interlock.runtime.ax.connection import SubserverConnection
+from interlock.runtime.trust.registrant import RegistrantIdentity
 
 PATIENCE_S = 10.0
 ANSWERS = {
@@ -29,7 +29,7 @@ ANSWERS = {
 class Leaf:
     """A subserver and the pipe to it in one."""
 
-    def __init__(self, visitor: Visitor) -> None:
+    def __init__(self, visitor: SubserverConnection) -> None:
         self.visitor = visitor
         self.session = ""
         self.listened = asyncio.Event()
@@ -66,13 +66,13 @@ async def test_a_subserver_that_left_is_not_kept_in_memory(tmp_path: Path, how: 
         gc.collect()
         gc.disable()
         try:
-            guest = Guest(principal="subserver:leaf", scope=AuthScope.ADMIN)
-            leaf = Leaf(Visitor(node.links.registrar, guest, transport="websocket", heartbeat_min_ms=100))
+            guest = RegistrantIdentity(principal="subserver:leaf", scope=AuthScope.ADMIN)
+            leaf = Leaf(SubserverConnection(node.links.registrar, guest, transport="websocket", heartbeat_min_ms=100))
             leaf.visitor.begin(leaf)
             params = {"subserver_id": str(uuid.uuid4()), "segment": "leaf", "parent_id": None}
             leaf.say(id="register", method="mcpax/register", params=params)
             await asyncio.wait_for(leaf.listened.wait(), PATIENCE_S)
-            assert "leaf" in [shelf.link.segment for shelf in node.calls.catalog.namespace.shelves if shelf.tools]
+            assert "leaf" in [items.link.segment for items in node.calls.catalog.namespace.link_items if items.tools]
             keeper = node.calls.keepers["leaf"]
             left = {"leaf": leaf, "visitor": leaf.visitor, "keeper": keeper, "link": keeper.link}
             left = {name: weakref.ref(one) for name, one in left.items()}

@@ -14,7 +14,7 @@ from tests.runtime.still import House, Leaf, house, move, real_patience, still, 
 from interlock.protocol.ax.messages import Register, Registered
 from interlock.protocol.ax.registration.sessions import Owner
 from interlock.runtime.ax.dial_back import DialBack
-from interlock.runtime.trust.registrant import Guest
+from interlock.runtime.trust.registrant import RegistrantIdentity
 
 CLASSES = ["native", "uart_cbor", "ble_cbor", "spi_cbor", "can_cbor", "mqtt_json"]
 HOUR_S = 3600.0
@@ -236,7 +236,7 @@ async def test_one_that_is_dialled_back_without_heartbeats_goes_when_two_probes_
     async with house(tmp_path) as node:
         registrar = node.node.links.registrar
         request = Register(subserver_id=OTHER, segment="far", parent_id=None, heartbeat_interval_ms=0, endpoint=url)
-        way = DialBack(Guest(principal="subserver:far", vouched=True), (url,))
+        way = DialBack(RegistrantIdentity(principal="subserver:far", vouched=True), (url,))
         answer = await registrar.register(request, "", way)
         assert isinstance(answer, Registered)
         registrar.welcome(answer.session_id)

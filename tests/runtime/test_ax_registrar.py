@@ -14,7 +14,7 @@ from interlock.protocol.ax.messages import Register, Registered
 from interlock.protocol.ax.registration.authority import Proved
 from interlock.protocol.ax.registration.codec import MESSAGE_BYTES_MAX
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
-from interlock.runtime.ax.connection import Visitor
+from interlock.runtime.ax.connection import SubserverConnection
 from interlock.runtime.ax.dial_back import DialBack
 from interlock.runtime.ax.membership_parts import Fittings
 from interlock.runtime.ax.ownership import Leases, Owners
@@ -25,7 +25,7 @@ from interlock.runtime.calls.budgets import Budgets
 from interlock.runtime.links.connector import Workshop
 from interlock.runtime.trust.anchors import Anchors
 from interlock.runtime.trust.authority_proofs import Proofs
-from interlock.runtime.trust.registrant import Guest
+from interlock.runtime.trust.registrant import RegistrantIdentity
 from interlock.store.backends import build_store
 from interlock.store.ports import Store, Unavailable
 
@@ -104,9 +104,9 @@ class _Pipe:
         self.happened.append("closed")
 
 
-def _visitor(registrar: Registrar) -> tuple[Visitor, _Pipe]:
-    guest = Guest(principal="local", rule=RULE)
-    visitor, pipe = Visitor(registrar, guest, transport="websocket", heartbeat_min_ms=100), _Pipe()
+def _visitor(registrar: Registrar) -> tuple[SubserverConnection, _Pipe]:
+    guest = RegistrantIdentity(principal="local", rule=RULE)
+    visitor, pipe = SubserverConnection(registrar, guest, transport="websocket", heartbeat_min_ms=100), _Pipe()
     visitor.begin(cast(Any, pipe))
     return visitor, pipe
 
@@ -176,7 +176,9 @@ class _SlowPipe:
 
 async def test_a_connection_that_the_node_opened_is_closed_when_the_registrar_has_stopped(store: Store) -> None:
     registrar = _registrar(store)
-    answer = await registrar.register(_register("plant"), "", DialBack(Guest(principal="local", rule=RULE), ()))
+    answer = await registrar.register(
+        _register("plant"), "", DialBack(RegistrantIdentity(principal="local", rule=RULE), ())
+    )
     assert isinstance(answer, Registered)
     pipe = _SlowPipe()
     registrar._keepers["plant"].link.pipe = cast(Any, pipe)

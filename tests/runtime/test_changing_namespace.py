@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.runtime.test_shelves import AGGREGATOR, LEAF, House, Tool, listing, tool
+from tests.runtime.test_link_items import AGGREGATOR, LEAF, House, Tool, listing, tool
 from tests.scale import many
 
 from interlock.protocol.ax.names import alias, is_qualified, may_collide, withhold_colliding_aliases
@@ -40,12 +40,12 @@ class Told(House):
         self.catalog._on_metadata = self.marked.append
 
     def anew(self) -> Namespace:
-        """The same shelves, with nothing taken from before."""
+        """The same link_items, with nothing taken from before."""
         now = self.catalog.namespace
-        shelves = tuple(sorted(now.shelves, key=lambda shelf: shelf.link.segment + "."))
-        names = [route.qualified for shelf in shelves for route in (*shelf.tools, *shelf.prompts)]
+        link_items = tuple(sorted(now.link_items, key=lambda items: items.link.segment + "."))
+        names = [route.qualified for items in link_items for route in (*items.tools, *items.prompts)]
         clashing = {one.name: one for one in withhold_colliding_aliases(names).withheld}
-        return Namespace(now.version, shelves, None, clashing, ShownTools())
+        return Namespace(now.version, link_items, None, clashing, ShownTools())
 
 
 def seen(view: View) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def test_every_view_is_what_it_would_be_if_it_were_made_at_once(steps: list[Step
             else:
                 house.catalog.drop(links.pop(segment))
             now, anew = house.catalog.namespace, house.anew()
-            assert now.shelves == anew.shelves
+            assert now.link_items == anew.link_items
             assert now.clashing == anew.clashing
             for key in KEYS if look else ():
                 assert seen(now.view(key)) == seen(anew.view(key)), key

@@ -15,12 +15,12 @@ from tests.runtime.desks import running
 
 from interlock.net.message_pipe import NORMAL
 from interlock.protocol.ax.capability import AuthScope
-from interlock.runtime.ax.connection import Visitor
+from interlock.runtime.ax.connection import SubserverConnection
 from interlock.runtime.links import keeper as keepers
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.listing import Items
 from interlock.runtime.node.node import Node
-from interlock.runtime.trust.registrant import Guest
+from interlock.runtime.trust.registrant import RegistrantIdentity
 
 PATIENCE_S = 10.0
 PAGE = 50
@@ -30,8 +30,8 @@ class Leaf:
     """It lists its tools in pages; a subserver and the pipe to it in one."""
 
     def __init__(self, node: Node, segment: str, **register: Any) -> None:
-        guest = Guest(principal="subserver:leaf", scope=AuthScope.ADMIN, vouched=True)
-        self.visitor = Visitor(node.links.registrar, guest, transport="websocket", heartbeat_min_ms=100)
+        guest = RegistrantIdentity(principal="subserver:leaf", scope=AuthScope.ADMIN, vouched=True)
+        self.visitor = SubserverConnection(node.links.registrar, guest, transport="websocket", heartbeat_min_ms=100)
         self.visitor.begin(self)
         self.tools: list[dict[str, Any]] = []
         self.asked = 0  # how often for the first page

@@ -15,8 +15,8 @@ from interlock.protocol.oauth.client import Client
 from interlock.protocol.oauth.discovery import AuthorizationServer
 from interlock.runtime.credentials.client_registration import Clients
 from interlock.runtime.credentials.errors import TokenRefused, Unobtainable
-from interlock.runtime.credentials.secret_references import Revealer
-from interlock.runtime.credentials.token_store import Grant, Records
+from interlock.runtime.credentials.secret_references import SecretResolver
+from interlock.runtime.credentials.token_store import Grant, TokenStore
 from interlock.store.sqlite.secrets import Secrets
 
 ISSUER = "https://login.example.com"
@@ -52,9 +52,9 @@ class Room:
     def __init__(self, folder: Path) -> None:
         self.clock = SetClock()
         self.secrets = Secrets(folder)
-        self.records = Records(self.secrets, self.clock)
+        self.records = TokenStore(self.secrets, self.clock)
         self.identity: Any = SimpleNamespace(name="Interlock x", callback=CALLBACK, document=None)
-        self.clients = Clients(self.records, self.identity, Revealer(self.secrets, self.clock))
+        self.clients = Clients(self.records, self.identity, SecretResolver(self.secrets, self.clock))
         self.registrar: Any = Registrar()
 
     async def find(self, plan: OAuthPlan | None = None, **server: Any) -> Client:
@@ -72,7 +72,7 @@ async def room(tmp_path: Path) -> AsyncIterator[Room]:
 
 @pytest.mark.parametrize(
     ("callback", "words"),
-    [(None, "no operator door"), ("http://10.0.0.1:7412/oauth/callback", "plain http"), (CALLBACK, "")],
+    [(None, "no operator endpoint"), ("http://10.0.0.1:7412/oauth/callback", "plain http"), (CALLBACK, "")],
 )
 def test_where_people_come_back_to_has_to_be_there_and_safe(tmp_path: Path, callback: str | None, words: str) -> None:
     room = Room(tmp_path)
@@ -152,5 +152,5 @@ def test_a_node_without_tokens_does_not_load_what_they_need() -> None:
 async def test_a_secret_that_looks_like_a_placeholder_is_not_filled_again(room: Room) -> None:
     await room.secrets.put("secret", "a", b"${secrets.B}", room.clock.wall())
     await room.secrets.put("secret", "b", b"b", room.clock.wall())
-    filled = await Revealer(room.secrets, room.clock).text("x ${secrets.A} ${secrets.B} ${other}")
+    filled = await SecretResolver(room.secrets, room.clock).text("x ${secrets.A} ${secrets.B} ${other}")
     assert filled == "x ${secrets.B} b ${other}"

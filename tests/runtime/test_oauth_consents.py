@@ -9,8 +9,8 @@ from interlock.protocol.oauth.client import Client
 from interlock.protocol.oauth.discovery import AuthorizationServer
 from interlock.protocol.oauth.token_request import Token
 from interlock.runtime.credentials import consents as room
-from interlock.runtime.credentials.authorization_server import Found
-from interlock.runtime.credentials.consents import CONSENT_S, Consent, Consents, Page, Pending
+from interlock.runtime.credentials.authorization_server import TokenSource
+from interlock.runtime.credentials.consents import CONSENT_S, Consent, Consents, Page, PendingConsent
 from interlock.runtime.credentials.errors import Unobtainable
 from interlock.store.ports import Unavailable
 
@@ -37,11 +37,11 @@ class Asker:
         self.accepted: list[Token] = []
         self.trouble: Exception | None = None
 
-    async def redeem(self, pending: Pending, form: dict[str, str]) -> Token:
+    async def redeem(self, pending: PendingConsent, form: dict[str, str]) -> Token:
         self.forms.append(form)
         return Token(access_token="t")
 
-    async def accept(self, pending: Pending, token: Token) -> None:
+    async def accept(self, pending: PendingConsent, token: Token) -> None:
         if self.trouble is not None:
             raise self.trouble
         self.accepted.append(token)
@@ -57,14 +57,14 @@ def desk(clock: SetClock) -> Consents:
     return Consents(clock)
 
 
-def found(**changes: Any) -> Found:
+def found(**changes: Any) -> TokenSource:
     usual: dict[str, Any] = {
         "issuer": ISSUER,
         "token_endpoint": f"{ISSUER}/token",
         "authorization_endpoint": f"{ISSUER}/authorize",
         "code_challenge_methods_supported": ("S256",),
     }
-    return Found(resource="https://mcp.example.com/mcp", server=AuthorizationServer(**(usual | changes)))
+    return TokenSource(resource="https://mcp.example.com/mcp", server=AuthorizationServer(**(usual | changes)))
 
 
 def ask(desk: Consents, asker: Asker, *scopes: str, **changes: Any) -> Consent:

@@ -13,7 +13,7 @@ from interlock.protocol.jose.errors import Invalid, Reason
 from interlock.protocol.jose.jwks import Jwk
 from interlock.protocol.jose.jwt import Jwt, read_jwt_untrusted
 from interlock.runtime.access.introspection import BELIEVED_S, REFUSED_MAX, Introspector
-from interlock.runtime.access.tokens import KNOWN_MAX, TokenBook
+from interlock.runtime.access.tokens import KNOWN_MAX, TokenRegistry
 from interlock.runtime.calls.caller import Principal
 from interlock.runtime.trust.key_sets import BACKOFF_S, FRESH_S, KEPT_S, UNKNOWN_KEY_S, KeyRing, Unavailable
 from interlock.store.backends import build_store
@@ -251,7 +251,7 @@ async def test_verified_tokens_are_remembered_until_then_and_no_more_of_them_tha
     clock: SetClock, tmp_path: Any
 ) -> None:
     store = build_store("sqlite", tmp_path)
-    book = TokenBook(TokenTable(store.kv), clock, (), 30)
+    book = TokenRegistry(TokenTable(store.kv), clock, (), 30)
     alice = Principal("client:corp/alice@app", issuer=ISSUER)
     now = clock.wall()
     book.remember(b"Bearer x", alice, until=now + 10, ends=now + 20)

@@ -13,7 +13,7 @@ from interlock.net.fetch import Fetcher, FetchFailed, scope_of_url
 from interlock.protocol.net.address_scope import Scope
 from interlock.protocol.oauth.www_authenticate import Challenge
 from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.credentials.authorization_server import Authority
+from interlock.runtime.credentials.authorization_server import AuthorizationServers
 from interlock.runtime.credentials.errors import NoOAuth, Unobtainable
 from interlock.runtime.drivers.install.outcome import Installed, Locked
 from interlock.runtime.drivers.provider.server_plan import compile_server_plan
@@ -118,7 +118,7 @@ async def test_where_a_server_stands(
 async def test_a_server_in_the_world_cannot_have_this_machine_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Knocked() as knocked:
         names_lead_to(monkeypatch, "93.184.215.14")
-        authority = Authority("https://mcp.example.com/mcp", None, SystemClock())
+        authority = AuthorizationServers("https://mcp.example.com/mcp", None, SystemClock())
         await authority._fetching("https://mcp.example.com/mcp")
         names_lead_to(monkeypatch, "127.0.0.1")  # from now on the name leads here
         for named in (f"http://127.0.0.1:{knocked.port}/", f"https://mcp.example.com:{knocked.port}/"):
@@ -131,7 +131,7 @@ async def test_a_server_in_the_world_cannot_have_this_machine_asked(monkeypatch:
 
 
 async def test_no_token_is_asked_for_where_others_could_read_it() -> None:
-    authority = Authority("http://mcp.example.com/mcp", None, SystemClock())
+    authority = AuthorizationServers("http://mcp.example.com/mcp", None, SystemClock())
     with pytest.raises(Unobtainable, match="plain http"):
         await authority.find(Challenge(resource_metadata="https://mcp.example.com/x"))
     await authority.close()
@@ -142,7 +142,7 @@ async def test_a_driver_that_lists_its_hosts_has_no_others_asked_for_tokens(monk
     async with Knocked() as knocked:
         names_lead_to(monkeypatch, "127.0.0.1")
         here = f"http://127.0.0.1:{knocked.port}/mcp"
-        authority = Authority(here, None, SystemClock(), egress=("127.0.0.1", "*.example.com"))
+        authority = AuthorizationServers(here, None, SystemClock(), egress=("127.0.0.1", "*.example.com"))
         for named in ("https://login.example.org/", "https://example.com/", f"http://localhost:{knocked.port}/"):
             with pytest.raises(Unobtainable, match="egress_denied"):
                 await authority.find(Challenge(resource_metadata=named))

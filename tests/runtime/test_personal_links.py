@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 from tests.runtime.parked import Asked, Place, filled, limit_calls, park, place, steps
 
-from interlock.runtime.credentials.token import Holder
+from interlock.runtime.credentials.token import TokenHolder
 from interlock.runtime.links import per_user as personal
 from interlock.runtime.links.per_user import UserLinks
 from interlock.runtime.links.server_link import ServerLink
@@ -15,7 +15,7 @@ from interlock.runtime.links.server_link import ServerLink
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-class Granted(Holder):
+class Granted(TokenHolder):
     """A user who has agreed, to a server that looks at no token."""
 
     granted = True

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.runtime.fronts.trusted_proxies import HOPS_MAX, Proxies, address_of
+from interlock.runtime.fronts.trusted_proxies import HOPS_MAX, TrustedProxies, address_of
 
-PROXIES = Proxies(["127.0.0.1", "10.0.0.0/8", "2001:db8:1::/48"])
+PROXIES = TrustedProxies(["127.0.0.1", "10.0.0.0/8", "2001:db8:1::/48"])
 STRANGER = "203.0.113.9"
 
 
@@ -33,7 +33,7 @@ def client(*headers: tuple[str, str]) -> str | None:
 )
 def test_a_proxy_is_trusted_by_its_address(address: str | None, trusted: bool) -> None:
     assert PROXIES.trusts(address_of(address)) is trusted
-    assert not Proxies([]).trusts(address_of(address))
+    assert not TrustedProxies([]).trusts(address_of(address))
 
 
 @pytest.mark.parametrize(

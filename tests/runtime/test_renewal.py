@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from tests.runtime.parked import SECONDS, Asked, Place, filled, park, place, steps
 
-from interlock.runtime.credentials.token import Denied, Holder
+from interlock.runtime.credentials.token import Denied, TokenHolder
 from interlock.runtime.links.pipes import Trouble, Undelivered
 from interlock.runtime.links.server_link import ServerLink
 from interlock.runtime.links.unauthorized_retry import Renewal
@@ -18,7 +18,7 @@ REFUSED = Undelivered(Trouble.UNAUTHORISED, "it answered 401", status=401)
 ALSO_REFUSED = Undelivered(Trouble.UNAUTHORISED, "it answered 403", status=403)
 
 
-class Desk(Holder):
+class Desk(TokenHolder):
     """Where another token is had, when the test says so."""
 
     principal = ""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from interlock.config.plan import AccessRule
-from interlock.runtime.access.tokens import USE_NOTED_S, TokenBook
+from interlock.runtime.access.tokens import USE_NOTED_S, TokenRegistry
 from interlock.runtime.base.clock import rfc3339
 from interlock.store.backends import build_store
 from interlock.store.ports import Store
@@ -39,13 +39,13 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     await built.close()
 
 
-async def _book(store: Store, clock: Hands, *rules: AccessRule) -> TokenBook:
-    book = TokenBook(TokenTable(store.kv), clock, rules, 30)
+async def _book(store: Store, clock: Hands, *rules: AccessRule) -> TokenRegistry:
+    book = TokenRegistry(TokenTable(store.kv), clock, rules, 30)
     await book.open()
     return book
 
 
-async def _used(book: TokenBook) -> str | None:
+async def _used(book: TokenRegistry) -> str | None:
     (record,) = await book.list()
     return book.shown(record).last_used_at
 

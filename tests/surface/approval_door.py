@@ -13,7 +13,7 @@ from interlock.protocol.ax.confirmation.held_call import Presented
 from interlock.protocol.ax.confirmation.jws_proof import Asked, Verified, invalid
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.access.tokens import credential_of
-from interlock.runtime.approvals.decisions import Deciding
+from interlock.runtime.approvals.decisions import DecisionService
 from interlock.runtime.approvals.views import ApprovalViews
 from interlock.surface.operator.app import operator_app
 
@@ -58,7 +58,7 @@ class Holder:
 
 
 class Door:
-    def __init__(self, desk: Desk, app: Any, judge: KnowsOneWord, deciding: Deciding) -> None:
+    def __init__(self, desk: Desk, app: Any, judge: KnowsOneWord, deciding: DecisionService) -> None:
         self.desk, self.app, self.judge, self.deciding = desk, app, judge, deciding
 
     async def ask(
@@ -83,7 +83,7 @@ async def authenticate(request: Request) -> str | None:
 async def door_at(folder: Path, *, guarded: bool = True, **rules: Any) -> AsyncIterator[Door]:
     async with desk_at(folder, **rules) as desk:
         judge = KnowsOneWord()
-        deciding = Deciding(desk.inbox, desk.clock, OWN_ID, judge=judge)
+        deciding = DecisionService(desk.inbox, desk.clock, OWN_ID, judge=judge)
         approvals = ApprovalViews(desk.inbox, deciding, desk.clock, aggregator_id=OWN_ID, url=lambda: URL)
         app = operator_app(Holder(approvals), authenticate=authenticate if guarded else None)  # type: ignore[arg-type]
         yield Door(desk, app, judge, deciding)

@@ -18,10 +18,10 @@ from interlock.config.plan import AnchorPlan
 from interlock.protocol.approvals.approval import Approval, Kind, Source
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.webauthn.party import maybe_party
-from interlock.runtime.approvals.decisions import Deciding
+from interlock.runtime.approvals.decisions import DecisionService
 from interlock.runtime.approvals.views import ApprovalViews
 from interlock.runtime.trust.anchors import Anchors
-from interlock.runtime.trust.approval_proofs import Judge
+from interlock.runtime.trust.approval_proofs import ProofVerifier
 from interlock.runtime.trust.passkeys import INVITATION_S, INVITATIONS_MAX, PasskeyService
 from interlock.store.ports import StoreError
 from interlock.surface.operator.app import operator_app
@@ -74,8 +74,8 @@ async def passkeyed(folder: Path, *people: Authenticator, url: str = URL) -> Asy
         anchors, clock, lines = Anchors(plans, door.desk.clock), door.desk.clock, Lines()
         anchors.load()
         desk = PasskeyService(anchors, lines, clock, lambda: url)  # type: ignore[arg-type]
-        judge = Judge(door.desk.store.kv, clock, anchors, lambda: maybe_party(url))
-        deciding = door.deciding = Deciding(door.desk.inbox, clock, OWN_ID, judge=judge)
+        judge = ProofVerifier(door.desk.store.kv, clock, anchors, lambda: maybe_party(url))
+        deciding = door.deciding = DecisionService(door.desk.inbox, clock, OWN_ID, judge=judge)
         holder = Holder(
             ApprovalViews(door.desk.inbox, deciding, clock, aggregator_id=OWN_ID, url=desk.url, passkeys=desk)
         )

@@ -1,4 +1,4 @@
-"""Everybody who is to be told something: legacy sessions with their streams, modern listeners with their filters.
+"""The receivers of notifications: legacy sessions with their streams, modern listeners with their filters.
 
 Notices of changed lists are gathered for a moment, because each one costs a client its prompt cache (MCP-AX 6.3).
 Updates of a resource reach those who asked for that resource, under the URI they asked with.
@@ -28,7 +28,7 @@ COALESCE_S: Final = 0.05  # MCP-AX 6.3, our rule
 
 
 class Member(Protocol):
-    """One of the audience."""
+    """A receiver of notifications."""
 
     caller: Caller
 
@@ -76,7 +76,7 @@ class Audience:
         keeper = self._keepers.get(link.segment)
         if keeper is None:
             return Fault(INVALID_REQUEST, "this resource cannot be subscribed to", {"reason": "not_subscribable"})
-        # Noted before the server has answered: whoever leaves meanwhile takes the wish along.
+        # Noted before the server has answered: a member that leaves meanwhile takes its wish along.
         self._watching.setdefault((link.segment, uri), {})[member] = asked
         refusal = await keeper.subscriptions.subscribe(uri)
         if refusal is not None:
@@ -155,7 +155,7 @@ class Audience:
         return [heard for keeper in self._keepers.values() if (heard := keeper.log_level.set(level)) is not None]
 
     def log(self, link: ConnectedLink, params: Raw, with_tasks: set[str]) -> None:
-        """Whoever asked for logs hears it, unless it may belong to another principal's call or task."""
+        """Tells the members that asked for logs, unless it may belong to another principal's call or task."""
         callers = link.principals() | with_tasks
         if len(callers) > 1:
             self.unplaced_logs += 1

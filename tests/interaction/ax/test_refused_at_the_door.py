@@ -11,7 +11,7 @@ from tests.interaction.rude import ask, request
 
 from interlock.config.plan import AuthPlan, AxPlan
 from interlock.protocol.ax.registration.codec import MESSAGE_BYTES_MAX
-from interlock.runtime.fronts.ax import AxDoor
+from interlock.runtime.fronts.ax import AxEndpoint
 
 BEAT = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "mcpax/heartbeat", "params": {"session_id": "x"}}).encode()
 JSON = {"content-type": "application/json"}
@@ -84,7 +84,7 @@ async def test_what_nobody_expected_is_answered_with_a_reference_that_the_log_re
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("interlock.runtime.fronts.ax.Inspector", lambda plan: _Lenient())
-    door = AxDoor(cast(Any, _Plan()), cast(Any, None), cast(Any, _Broken()), cast(Any, None))
+    door = AxEndpoint(cast(Any, _Plan()), cast(Any, None), cast(Any, _Broken()), cast(Any, None))
     said: list[Any] = []
 
     async def receive() -> Any:

@@ -17,9 +17,9 @@ def die() -> NoReturn:
 
 
 def watch_the_drawer(name: str, status: str, when: str) -> None:
-    from interlock.runtime.approvals.storage import Drawer
+    from interlock.runtime.approvals.storage import ApprovalStore
 
-    original = getattr(Drawer, name)
+    original = getattr(ApprovalStore, name)
 
     async def watched(self: Any, approval: Any, *rest: Any) -> Any:
         concerned = approval.status.value == status
@@ -30,7 +30,7 @@ def watch_the_drawer(name: str, status: str, when: str) -> None:
             die()
         return filed
 
-    setattr(Drawer, name, watched)
+    setattr(ApprovalStore, name, watched)
 
 
 def watch_the_link() -> None:

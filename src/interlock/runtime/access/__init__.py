@@ -1,1 +1,1 @@
-"""Who may come in: bearer tokens, OAuth access tokens, introspection."""
+"""Admission of clients: bearer tokens, OAuth access tokens, introspection."""

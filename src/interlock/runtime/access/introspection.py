@@ -21,7 +21,7 @@ from interlock.runtime.trust.key_sets import Unavailable
 
 log = logging.getLogger("interlock.oauth")
 
-BELIEVED_S: Final = 60.0  # how long an answer holds; a token revoked there still opens our door for so long
+BELIEVED_S: Final = 60.0  # how long an answer holds; a token revoked there is still admitted for so long
 UNSTATED_S: Final = 3600.0  # taken for the end of a token that states none (RFC 7662 2.2 lets it)
 REFUSED_MAX: Final = 4096
 COMPLAINT_S: Final = 60.0  # between two lines in the log

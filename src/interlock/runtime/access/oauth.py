@@ -1,8 +1,8 @@
-"""OAuth access tokens at the public door: this node as a resource server (MCP authorization, OAuth 2.1 5).
+"""OAuth access tokens at the public endpoint: this node as a resource server (MCP authorization, OAuth 2.1 5).
 
-In: an Authorization header that no token of ours explains. Out: its Principal, which the TokenBook then remembers, or
-the Refusal that the door answers. A token is never stored, logged or passed on; only its own authorization server is
-ever shown it.
+In: an Authorization header that no token of ours explains. Out: its Principal, which the TokenRegistry then remembers,
+or the Refusal that the endpoint answers. A token is never stored, logged or passed on; only its own authorization
+server is ever shown it.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _IN_URL: Final = "an access token belongs in the Authorization header"
 _OURS: Final = tuple(PREFIXES.values())
 
 
-class Book(Protocol):
+class KnownTokens(Protocol):
     def remember(self, authorization: bytes, principal: Principal, *, until: float, ends: float) -> None: ...
 
 
@@ -65,7 +65,7 @@ class _Issuer:
             self.keys = KeyRing(f"issuer {plan.name}", plan.url, plan.jwks_url, fetcher.get, clock)
 
 
-class Bearers:
+class AccessTokens:
     def __init__(
         self,
         issuers: tuple[IssuerPlan, ...],
@@ -73,7 +73,7 @@ class Bearers:
         *,
         resource: Callable[[], str],
         node_name: str,
-        book: Book,
+        book: KnownTokens,
         view: Callable[[ViewKey], View],
         recorder: Recorder,
         clock: Clock,
@@ -127,7 +127,7 @@ class Bearers:
         return dict.fromkeys(metadata_paths(self._resource()), self.metadata)
 
     async def admit(self, authorization: bytes) -> Principal | Refusal:
-        """Whoever holds the token; many requests with one token are one verification."""
+        """The principal of the token; many requests with one token are one verification."""
         under_way = self._under_way.get(authorization)
         if under_way is None:
             if len(self._under_way) >= UNDER_WAY_MAX:
@@ -166,7 +166,7 @@ class Bearers:
         token = maybe_bearer(authorization)
         if token is None:
             return self._invalid(Invalid(Reason.MALFORMED))
-        if token.startswith(_OURS):  # and not in our table, or nobody would ask here
+        if token.startswith(_OURS):  # and not in our table, which is asked first
             return self._invalid(Invalid(Reason.UNKNOWN))
         try:
             found = await self._read(token)

@@ -1,6 +1,6 @@
-"""Tokens in memory: which principal a bearer is, for which audience.
+"""The registry of tokens, in memory: which principal a bearer is, for which audience.
 
-The table is read once and kept in step by whoever issues or revokes through this node. A bearer seen before costs one
+The table is read once and kept in step with what this node issues and revokes. A bearer seen before costs one
 dictionary look-up, whether it is a token of ours or an access token that was verified; revoking forgets all of them.
 """
 
@@ -57,7 +57,7 @@ def credential_of(authorization: str, *, basic: bool) -> str:
         return ""
 
 
-class TokenBook:
+class TokenRegistry:
     def __init__(self, table: TokenTable, clock: Clock, rules: tuple[AccessRule, ...], days: int) -> None:
         self._table = table
         self._clock = clock
@@ -69,7 +69,7 @@ class TokenBook:
         self._vouched: dict[str, float] = {}  # principal of an authorization server -> when its last token ends
 
     def replan(self, rules: tuple[AccessRule, ...]) -> None:
-        """Other [[access]] entries: whoever comes next is looked up again."""
+        """Takes other [[access]] entries: the next request of each caller is looked up again."""
         self._rules = rules
         self._known.clear()
 

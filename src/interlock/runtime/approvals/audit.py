@@ -1,4 +1,4 @@
-"""What the audit log is told of approvals: every decision before it counts, every other move soon after."""
+"""The records of approvals in the audit log: every decision before it counts, every other move soon after."""
 
 from typing import Any, Final
 
@@ -15,12 +15,12 @@ _METHODS: Final = {What.APPROVED: "approvals/approve", What.DENIED: "approvals/d
 _encode = msgspec.json.Encoder().encode
 
 
-class Record:
+class ApprovalAudit:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
 
     async def decided(self, approval: Approval, decision: Decision, outcome: str = "decided") -> None:
-        """On disk when it returns. Raises StoreError, and then nothing was recorded."""
+        """Records a decision, which is on disk when this returns. On StoreError nothing was recorded."""
         await self._recorder.append_now(
             _line(
                 approval,
@@ -38,7 +38,7 @@ class Record:
         )
 
     def moved(self, approval: Approval, at: float, before: Approval | None) -> None:
-        """`before`, because the arguments may be gone already."""
+        """Records a move. `before` is needed because the arguments may be gone already."""
         raised = before is None
         self._recorder.add_line(
             _line(

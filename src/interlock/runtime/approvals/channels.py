@@ -1,7 +1,7 @@
-"""The ways to reach operators where they are: a notification on the desktop, a command, a webhook.
+"""The channels that notify operators: a notification on the desktop, a command, a webhook.
 
-In: a `Notice`, which says that something waits and where to look, and holds no argument, no secret and no word of
-whoever asked. Out: nothing, or ChannelFailed with what is wrong. Each takes a bounded time.
+In: a `Notice`, which says that something waits and where to look, and holds no argument, no secret and no text of the
+caller. Out: nothing, or ChannelFailed with what is wrong. Each takes a bounded time.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChannelFailed(Exception):
-    """It did not arrive; the message is for the log, and names neither a secret nor the path of a URL."""
+    """The notice did not arrive; the message is for the log, and names neither a secret nor the path of a URL."""
 
 
 class Channel(Protocol):
@@ -72,7 +72,7 @@ class CommandChannel:
 
 
 class DesktopChannel:
-    """Whatever shows a notification on this desktop. `platform` as `sys.platform` says it."""
+    """The program that shows notifications on this desktop. `platform` as `sys.platform` says it."""
 
     def __init__(self, platform: str = sys.platform) -> None:
         self._platform = platform

@@ -1,4 +1,4 @@
-"""What operators said of definitions, remembered by tool and digest: what a tool is, or that it is not to be used.
+"""The rulings of operators on definitions, remembered by tool and digest: what a tool is, or that it is not to be used.
 
 Another server that copies a definition word for word gets nothing from it, and a definition that changes is another.
 """

@@ -1,7 +1,7 @@
-"""Deciding: who may, and with which proof. The one way from an operator's or a policy engine's word into the inbox.
+"""The decision service: the one way of an operator's or a policy engine's decision into the inbox.
 
-To deny, being an operator is enough, and so it is to approve what requires the role alone; whoever calls this has made
-sure of the role. To approve anything else takes a proof, which is judged against this very approval and answer; a proof
+To deny, being an operator is enough, and so it is to approve what requires the role alone; the caller has made sure of
+the role. To approve anything else takes a proof, which is judged against this very approval and answer; a proof
 that fails leaves everything as it was. Definitions that were decided are handed on, so that they are remembered.
 """
 
@@ -21,26 +21,26 @@ from interlock.runtime.base.clock import Clock
 REDEFINED: Final = "the tool is defined otherwise than it was when the call was made"
 
 
-class Judge(Protocol):
+class Verifier(Protocol):
     async def judge(self, asked: Asked, proof: Presented) -> Verified | Fault:
-        """What it finds good is used up: the same proof is never good again."""
+        """Verifies a proof and uses it up: the same proof is never good again."""
 
 
 class Rulings(Protocol):
     async def settle(self, approval: Approval) -> Approval | Fault:
-        """Remember what was decided of a definition."""
+        """Remembers the decision on a definition."""
 
 
 class DriverRulings(Rulings, Protocol):
     async def look(self) -> None:
-        """Find out what the folders of drivers are now."""
+        """Reads the folders of drivers again."""
 
     def is_current(self, approval: Approval) -> bool:
         """Whether the folder is still what was shown."""
 
 
 class DriverDecisions:
-    """Where decisions on drivers go, once there are drivers: their modules are not imported before."""
+    """Holds the receiver of decisions on drivers, once there are drivers: their modules are not imported before."""
 
     def __init__(self) -> None:
         self.maybe: DriverRulings | None = None
@@ -49,14 +49,14 @@ class DriverDecisions:
         self.maybe = rulings
 
 
-class Deciding:
+class DecisionService:
     def __init__(
         self,
         inbox: Inbox,
         clock: Clock,
         aggregator_id: str,
         *,
-        judge: Judge | None = None,
+        judge: Verifier | None = None,
         rulings: Rulings | None = None,
         drivers: DriverDecisions | None = None,
         is_current: Callable[[Approval], bool] = lambda approval: True,
@@ -107,7 +107,7 @@ class Deciding:
         return self._is_call_current(approval)
 
     def asked(self, id: str, answer: str | None) -> Asked | Fault:
-        """What a proof must be about that approves it with this answer."""
+        """The question that a proof must answer to approve this with this answer."""
         open_ = self._open(id, answer)
         return open_ if isinstance(open_, Fault) else self._proof_request(*open_)
 

@@ -1,6 +1,6 @@
-"""Who wants to hear of approvals: what changed, in order, to those who listen now.
+"""The feed of approvals: every change, in order, to the listeners of now.
 
-A listener that reads too slowly loses the oldest changes, counted, and holds nobody up.
+A listener that reads too slowly loses the oldest changes, counted, and delays no other.
 """
 
 from interlock.protocol.approvals.approval import Approval
@@ -9,7 +9,7 @@ from interlock.store.pubsub import LocalSubscription
 Listener = LocalSubscription[Approval]  # of approvals as they now stand; ends when it or the inbox is closed
 
 
-class Circle:
+class ApprovalFeed:
     def __init__(self) -> None:
         self._listeners: set[Listener] = set()
         self._closed = False

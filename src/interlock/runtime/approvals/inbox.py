@@ -24,10 +24,10 @@ from interlock.protocol.approvals.errors import UNAVAILABLE_NOW, UNKNOWN, refusa
 from interlock.protocol.approvals.state import LIVE, Move, Status, maybe_after
 from interlock.protocol.ax.budget import Over, budget_exceeded
 from interlock.protocol.jsonrpc.errors import Fault
-from interlock.runtime.approvals.audit import Record
-from interlock.runtime.approvals.feed import Circle, Listener
+from interlock.runtime.approvals.audit import ApprovalAudit
+from interlock.runtime.approvals.feed import ApprovalFeed, Listener
 from interlock.runtime.approvals.index import DEFINITIONS, Index, Key, definition_key, key_of
-from interlock.runtime.approvals.storage import Drawer
+from interlock.runtime.approvals.storage import ApprovalStore
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.clock import Clock
 from interlock.store.ports import Conflict, StoreError
@@ -57,12 +57,12 @@ def rules_of(plan: ApprovalsPlan) -> Rules:
 
 
 class Inbox:
-    def __init__(self, drawer: Drawer, record: Record, clock: Clock, rules: Rules) -> None:
+    def __init__(self, store: ApprovalStore, record: ApprovalAudit, clock: Clock, rules: Rules) -> None:
         self.rules = rules
-        self._drawer = drawer
+        self._store = store
         self._record = record
         self._clock = clock
-        self._circle = Circle()
+        self._circle = ApprovalFeed()
         self._index = Index(clock)
         self._raising: dict[Key, asyncio.Task[Approval | Fault]] = {}
         self._work = BackgroundTasks()
@@ -70,18 +70,18 @@ class Inbox:
     # Life
 
     async def open(self) -> None:
-        """What was left behind is taken up. Raises StoreError."""
-        for filed in sorted(await self._drawer.all(), key=lambda one: one.approval.created_at):
+        """Loads the stored approvals and ends those that were left behind. Raises StoreError."""
+        for filed in sorted(await self._store.all(), key=lambda one: one.approval.created_at):
             self._index.keep(filed)  # the newest last: it is the one that stands for its digest
         for approval in self.listed((Status.USED,)):
             await self.finish(approval.id, Move.LOSE, _LOST)
 
     def replan(self, rules: Rules) -> None:
-        """For what is raised from now on; what waits keeps its time."""
+        """Takes rules for what is raised from now on; what waits keeps its time."""
         self.rules = rules
 
     def end_listening(self) -> None:
-        """Nobody hears of anything further; what is still done is done all the same."""
+        """Closes the feed; moves that come later are still made."""
         self._circle.close()
 
     async def close(self) -> None:
@@ -94,11 +94,11 @@ class Inbox:
         return self._index.get(id)
 
     def matching(self, prefix: str) -> list[Approval]:
-        """Those whose id begins like this; ids are random, so a few characters name one."""
+        """Approvals whose id begins like this; ids are random, so a few characters name one."""
         return [one for one in self._index.all() if one.id.startswith(prefix)]
 
     def waiting(self, kind: Kind | None = None) -> list[Approval]:
-        """What nobody has decided, the oldest first."""
+        """The undecided approvals, the oldest first."""
         return self.listed((Status.PENDING,), kind)
 
     @property
@@ -115,15 +115,15 @@ class Inbox:
         return sorted(found, key=lambda one: (one.created_at, one.id))
 
     def find(self, requested_by: str, digest: str) -> Approval | None:
-        """What stands for this call: pending, approved and not used, or denied and still to be told so."""
+        """The approval of this call: pending, approved and not used, or denied and still to be told so."""
         return self._index.find((requested_by, digest))
 
     def find_definition(self, tool: str, digest: str) -> Approval | None:
-        """As `find`, whoever asked: a definition is asked for once."""
+        """As `find`, for any caller: a definition is asked for once."""
         return self._index.find(definition_key(tool, digest))
 
     def listen(self) -> Listener:
-        """Every change from now on; close it when done."""
+        """A listener for every change from now on; close it when done."""
         return self._circle.listen()
 
     # Moving
@@ -167,7 +167,7 @@ class Inbox:
         return await asyncio.shield(self._begin(self._decide(id, decision, redeem_until)))
 
     async def use(self, id: str) -> Approval | Fault:
-        """Once; gives the arguments for the last time. To be followed by `finish`, whatever happens."""
+        """Uses an approval, once; gives its arguments for the last time. `finish` must follow, whatever happens."""
         standing = self.get(id)
         using = self._begin(self._move(id, Move.USE))
         try:
@@ -185,13 +185,13 @@ class Inbox:
         return await asyncio.shield(self._begin(self._move(id, Move.VOID, outcome=why)))
 
     async def void_where(self, why: str, test: Callable[[Approval], bool]) -> list[Approval]:
-        """All that are live and of which `test` is true: their anchor is gone, their tool has changed."""
+        """Voids all live ones of which `test` is true: their anchor is gone, their tool has changed."""
         found = [one for one in self._index.all() if one.is_live and test(one)]
         voided = [await self.void(approval.id, why) for approval in found]
         return [one for one in voided if isinstance(one, Approval)]
 
     async def withdraw(self, id: str) -> Approval | Fault:
-        """By whoever raised it, which the caller has made sure of."""
+        """Withdraws it for the principal that raised it, which the caller has made sure of."""
         return await asyncio.shield(self._begin(self._move(id, Move.WITHDRAW)))
 
     async def sweep(self) -> None:
@@ -209,12 +209,12 @@ class Inbox:
             await asyncio.sleep(SWEEP_EVERY_S)
 
     def _begin(self, work: Coroutine[Any, Any, Approval | Fault]) -> asyncio.Task[Approval | Fault]:
-        """A task of its own: whoever waits for it may be cancelled, and the memory still follows the disk."""
+        """Begins a task of its own: its waiter may be cancelled, and the memory still follows the disk."""
         return self._work.begin_awaited(work)
 
     async def _raise(self, key: Key, approval: Approval) -> Approval | Fault:
         try:
-            filed = await self._drawer.create(approval)
+            filed = await self._store.create(approval)
         except StoreError as refused:
             self._index.release(approval)
             return _unavailable(refused)
@@ -261,7 +261,7 @@ class Inbox:
                     return refusal_of(approval)
                 params = approval.params if after in LIVE else None
                 try:
-                    moved = await self._drawer.update(
+                    moved = await self._store.update(
                         replace(approval, status=after, params=params, **changes), filed.revision
                     )
                 except Conflict:
@@ -275,7 +275,7 @@ class Inbox:
         return _unavailable("others keep changing it")
 
     async def _read_again(self, id: str) -> None:
-        filed = await self._drawer.maybe_read(id)
+        filed = await self._store.maybe_read(id)
         if filed is None:
             self._index.forget(id)
         else:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from interlock.protocol.approvals.approval import Approval, Kind
 from interlock.protocol.approvals.state import ENDS, LIVE, Status
-from interlock.runtime.approvals.storage import Filed
+from interlock.runtime.approvals.storage import ApprovalEntry
 from interlock.runtime.base.clock import Clock
 
 ENDED_MAX: Final = 10_000  # remembered, to answer late questions
@@ -39,7 +39,7 @@ class Index:
         self.lapsing = asyncio.Event()  # there is one that lapses by itself
         self.held_bytes = 0  # of all that is pending, but for definitions
         self._clock = clock
-        self._filed: dict[str, Filed] = {}
+        self._filed: dict[str, ApprovalEntry] = {}
         self._dues: dict[str, float] = {}  # live ones that lapse, by the monotonic clock
         self._by_key: dict[Key, str] = {}
         self._pending: dict[str, dict[str, int]] = {}  # principal -> ids and the bytes they hold
@@ -48,7 +48,7 @@ class Index:
 
     # Looking
 
-    def maybe_filed(self, id: str) -> Filed | None:
+    def maybe_filed(self, id: str) -> ApprovalEntry | None:
         return self._filed.get(id)
 
     def all(self) -> Iterator[Approval]:
@@ -67,7 +67,7 @@ class Index:
         is_told = approval.expires_at is None or self._clock.wall() < approval.expires_at
         return approval if approval.status is Status.DENIED and is_told else None
 
-    def seen(self, filed: Filed) -> Approval:
+    def seen(self, filed: ApprovalEntry) -> Approval:
         if self._has_lapsed(filed):
             return replace(filed.approval, status=Status.EXPIRED, params=None)
         return filed.approval
@@ -98,7 +98,7 @@ class Index:
         dues = [*others, *(due for id in ids if (due := self._dues.get(id)) is not None)]
         return max(0, round((min(dues) - self._clock.now()) * 1000)) if dues else None
 
-    def _has_lapsed(self, filed: Filed) -> bool:
+    def _has_lapsed(self, filed: ApprovalEntry) -> bool:
         deadline = filed.approval.deadline
         if deadline is None:
             return False
@@ -107,7 +107,7 @@ class Index:
 
     # Following
 
-    def keep(self, filed: Filed) -> None:
+    def keep(self, filed: ApprovalEntry) -> None:
         approval = filed.approval
         before = self._filed.get(approval.id)
         self._filed[approval.id] = filed

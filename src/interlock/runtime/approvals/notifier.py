@@ -1,4 +1,4 @@
-"""Telling operators that something waits. Never in anybody's way: what cannot be told is counted and logged.
+"""The notifier tells operators that something waits; a notice that cannot be sent is counted and logged.
 
 One task per channel takes notices from a bounded line, so that a slow channel holds up no other, and no call ever. The
 inbox is the truth; a notice is only the wish that somebody looks.

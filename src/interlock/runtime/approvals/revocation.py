@@ -1,14 +1,14 @@
-"""Revocation of a person's key: it proves nothing from now on, and what it approved and nobody used is void."""
+"""Revocation of a person's key: it proves nothing from now on, and unused approvals with it are void."""
 
 from interlock.protocol.approvals.approval import Approval
 from interlock.runtime.approvals.inbox import Inbox
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.recorder import Recorder
-from interlock.runtime.trust.approval_proofs import ANCHOR_GONE, Judge, revoked_line
+from interlock.runtime.trust.approval_proofs import ANCHOR_GONE, ProofVerifier, revoked_line
 
 
 class KeyRevocation:
-    def __init__(self, inbox: Inbox, judge: Judge, recorder: Recorder, clock: Clock) -> None:
+    def __init__(self, inbox: Inbox, judge: ProofVerifier, recorder: Recorder, clock: Clock) -> None:
         self._inbox = inbox
         self._judge = judge
         self._recorder = recorder
@@ -22,12 +22,12 @@ class KeyRevocation:
         """Holds nothing open."""
 
     async def revoke(self, ref: str, by: str) -> tuple[str, ...]:
-        """By the name of an anchor or a thumbprint; gives the thumbprints, none where nobody has such a key."""
+        """Revokes by the name of an anchor or a thumbprint; gives the thumbprints, none where there is no such key."""
         prints = await self._judge.revoke(ref)
         if prints:
             await self._recorder.append_now(revoked_line(prints, ref, by, self._clock.wall()))
         return prints
 
     async def void_unfounded(self) -> list[Approval]:
-        """What somebody approved who may no longer do so, and nobody has used (MCP-AX 11.3)."""
+        """Voids unused approvals of anchors that may no longer approve (MCP-AX 11.3)."""
         return await self._inbox.void_where(ANCHOR_GONE, lambda approval: not self._judge.stands(approval))

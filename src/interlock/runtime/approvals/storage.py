@@ -25,7 +25,7 @@ KEPT_S: Final = 86_400.0  # an ended one
 _NULL: Final = Raw(b"null")
 
 
-class Sheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StoredApproval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An approval as it is written. `params` stands apart, because raw JSON has no other type beside it."""
 
     approval: Approval
@@ -33,57 +33,57 @@ class Sheet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Sheet).decode
+_decode = msgspec.json.Decoder(StoredApproval).decode
 
 
-class Filed(msgspec.Struct, frozen=True):
+class ApprovalEntry(msgspec.Struct, frozen=True):
     approval: Approval
     revision: int
     kept_until: float | None = None  # by the wall clock, once it has ended
 
 
-class Drawer:
-    """Raises StoreError; Conflict where another writer was first."""
+class ApprovalStore:
+    """Reads and writes approvals. Raises StoreError; Conflict where another writer was first."""
 
     def __init__(self, kv: KeyValue, clock: Clock) -> None:
         self._kv = kv
         self._clock = clock
 
-    async def all(self) -> Iterator[Filed]:
+    async def all(self) -> Iterator[ApprovalEntry]:
         entries = await self._kv.entries(BUCKET, self._clock.wall())
         return (
-            Filed(approval, entry.revision, entry.expires_at)
+            ApprovalEntry(approval, entry.revision, entry.expires_at)
             for entry in entries
             if (approval := _maybe_read(entry.key, entry.value)) is not None
         )
 
-    async def maybe_read(self, id: str) -> Filed | None:
+    async def maybe_read(self, id: str) -> ApprovalEntry | None:
         entry = await self._kv.get(BUCKET, id, self._clock.wall())
         if entry is None or (approval := _maybe_read(id, entry.value)) is None:
             return None
-        return Filed(approval, entry.revision, entry.expires_at)
+        return ApprovalEntry(approval, entry.revision, entry.expires_at)
 
-    async def create(self, approval: Approval) -> Filed:
-        return Filed(
+    async def create(self, approval: Approval) -> ApprovalEntry:
+        return ApprovalEntry(
             approval, await self._kv.create(BUCKET, approval.id, _encode_approval(approval), self._clock.wall())
         )
 
-    async def update(self, approval: Approval, revision: int) -> Filed:
+    async def update(self, approval: Approval, revision: int) -> ApprovalEntry:
         now = self._clock.wall()
         ttl_s = KEPT_S if approval.status in ENDS else None
         revision = await self._kv.update(BUCKET, approval.id, _encode_approval(approval), revision, now, ttl_s=ttl_s)
-        return Filed(approval, revision, None if ttl_s is None else now + ttl_s)
+        return ApprovalEntry(approval, revision, None if ttl_s is None else now + ttl_s)
 
 
 def _encode_approval(approval: Approval) -> bytes:
-    return _encode(Sheet(approval=replace(approval, params=None), params=approval.params or _NULL))
+    return _encode(StoredApproval(approval=replace(approval, params=None), params=approval.params or _NULL))
 
 
 def _maybe_read(id: str, value: bytes) -> Approval | None:
     try:
-        sheet = _decode(value)
+        stored = _decode(value)
     except msgspec.DecodeError as error:
-        # Nobody can decide on what cannot be read; the call it was for is made again.
+        # What cannot be read cannot be decided; the call it was for is made again.
         log.error("approval %s cannot be read and is left out: %s", id, error)
         return None
-    return sheet.approval if sheet.params == _NULL else replace(sheet.approval, params=sheet.params.copy())
+    return stored.approval if stored.params == _NULL else replace(stored.approval, params=stored.params.copy())

@@ -1,9 +1,9 @@
-"""What tools were when they were last accepted, and what becomes of a change.
+"""The definitions of tools as they were last accepted, and what becomes of a change.
 
 The first definition of a tool is taken on trust and remembered, on disk. A later one that differs goes into the inbox
 as a diff, into the log and into the audit record, once. Where the operator pins the tool ([[tool]] pin), it is withheld
-until the change is accepted; otherwise it stays in use, and is withheld if the change is denied. Whoever goes back to
-what was accepted is back in use.
+until the change is accepted; otherwise it stays in use, and is withheld if the change is denied. A tool that
+goes back to what was accepted is back in use.
 
 `look` is asked while a list is prepared, and touches no disk; `took` is told afterwards what was seen.
 """
@@ -27,7 +27,7 @@ from interlock.runtime.approvals.classifications import Ruling, Rulings, Says
 from interlock.runtime.approvals.inbox import Inbox
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.feed import AsyncFeed
-from interlock.runtime.catalog.definition import Look, Sight
+from interlock.runtime.catalog.definition import DefinitionSnapshot, DefinitionState
 from interlock.store.ports import Entry, KeyValue, StoreError
 
 log = logging.getLogger("interlock.approvals")
@@ -39,30 +39,30 @@ KNOWN_MAX: Final = 20_000  # tools per segment, unless more are listed at once; 
 WAITING_MAX: Final = 200  # changes of one segment that wait at once; more are asked about when some are decided
 PAUSE_S: Final = 10.0  # after asking, before more is asked for the same segment
 SLICE: Final = 20  # definitions worked on before others get a turn
-NODE: Final = "node"  # who asks, where nobody called
+NODE: Final = "node"  # the principal of a question that no call raised
 
 _CHANGED_REASON: Final = "its server changed the definition since it was last accepted"
 _OPEN_REASON: Final = "an operator asked what the tool is"
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+class KnownDefinition(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     fingerprint: str
     digest: str
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+class StoredDefinition(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What is on disk of a tool: what it is known by, and the definition to compare with, as JSON."""
 
-    known: Known
+    known: KnownDefinition
     definition: str | None  # None: it was too long to keep
 
 
-class _Seen:
+class _SeenDefinitions:
     """What was seen of a segment since it was last worked on."""
 
     def __init__(self) -> None:
-        self.looks: dict[str, tuple[Sight, Look]] = {}  # the latest of each tool
-        self.coming: dict[str, Sight] = {}  # to be remembered
+        self.looks: dict[str, tuple[DefinitionSnapshot, DefinitionState]] = {}  # the latest of each tool
+        self.coming: dict[str, DefinitionSnapshot] = {}  # to be remembered
         self.listed: Mapping[str, object] = {}
 
 
@@ -74,10 +74,10 @@ class Definitions:
         self._kv = kv
         self._inbox = inbox
         self._clock = clock
-        self._known: dict[str, dict[str, Known]] = {}  # by segment, then by tool
-        self._coming: dict[str, dict[str, Sight]] = {}  # the same, of what is about to be known
+        self._known: dict[str, dict[str, KnownDefinition]] = {}  # by segment, then by tool
+        self._coming: dict[str, dict[str, DefinitionSnapshot]] = {}  # the same, of what is about to be known
         self._again: dict[tuple[str, str], asyncio.Future[Approval | Fault]] = {}
-        self._latest: dict[str, _Seen] = {}
+        self._latest: dict[str, _SeenDefinitions] = {}
         self._workers: dict[str, asyncio.Task[None]] = {}  # by segment, so that lists are taken in the order they came
         self._hurry = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -113,32 +113,38 @@ class Definitions:
     def knows(self, tool: str) -> bool:
         return self.rulings.knows(tool)
 
-    def look(self, segment: str, sight: Sight) -> Look:
+    def look(self, segment: str, sight: DefinitionSnapshot) -> DefinitionState:
         if self.rulings.knows(sight.tool):
             ruling = self.rulings.maybe(sight.tool, sight.digest)
             if ruling is not None and ruling.says == "denied":
-                return Look.DENIED
+                return DefinitionState.DENIED
         known = self._coming.get(segment, {}).get(sight.tool) or self._known.get(segment, {}).get(sight.tool)
         if known is None:
-            return Look.NEW
+            return DefinitionState.NEW
         if known.fingerprint == sight.fingerprint:
-            return Look.SAME
+            return DefinitionState.SAME
         if known.digest == sight.digest:
-            return Look.REWORDED
-        return Look.CHANGED if self.rulings.maybe(sight.tool, sight.digest) is None else Look.ACCEPTED
+            return DefinitionState.REWORDED
+        return (
+            DefinitionState.CHANGED
+            if self.rulings.maybe(sight.tool, sight.digest) is None
+            else DefinitionState.ACCEPTED
+        )
 
     # Afterwards
 
-    def took(self, segment: str, seen: Iterable[tuple[Sight, Look]], listed: Mapping[str, object]) -> None:
+    def took(
+        self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], listed: Mapping[str, object]
+    ) -> None:
         """`seen`: what is not the same as before, and what is the same again while a change of it waits.
 
         Lists that come faster than they can be worked on become one.
         """
-        latest = self._latest.setdefault(segment, _Seen())
+        latest = self._latest.setdefault(segment, _SeenDefinitions())
         coming = self._coming.setdefault(segment, {})
         for sight, look in seen:
             latest.looks[sight.tool] = (sight, look)
-            if look not in (Look.CHANGED, Look.DENIED):
+            if look not in (DefinitionState.CHANGED, DefinitionState.DENIED):
                 latest.coming[sight.tool] = coming[sight.tool] = sight
         latest.listed = listed
         if segment not in self._workers:
@@ -161,7 +167,7 @@ class Definitions:
         finally:
             del self._workers[segment]
 
-    async def _take(self, segment: str, latest: "_Seen") -> int:
+    async def _take(self, segment: str, latest: "_SeenDefinitions") -> int:
         """How many questions came of it."""
         await self._remember(segment, list(latest.coming.values()), latest.listed)
         await self._void_outdated(segment, {tool: sight for tool, (sight, _) in latest.looks.items()})
@@ -170,7 +176,7 @@ class Definitions:
             sight
             for sight, look in latest.looks.values()
             if sight.tool in wanted
-            or (look is Look.CHANGED and self._inbox.find_definition(sight.tool, sight.digest) is None)
+            or (look is DefinitionState.CHANGED and self._inbox.find_definition(sight.tool, sight.digest) is None)
         ]
         if not asking:
             return 0
@@ -183,24 +189,24 @@ class Definitions:
             log.warning("link %s: %d more definitions changed; they are asked about later", segment, len(asking) - room)
         return len(asking)
 
-    def _no_longer_coming(self, segment: str, coming: dict[str, Sight]) -> None:
+    def _no_longer_coming(self, segment: str, coming: dict[str, DefinitionSnapshot]) -> None:
         left = {t: s for t, s in self._coming.get(segment, {}).items() if coming.get(t) is not s}
         if left:
             self._coming[segment] = left
         else:
             self._coming.pop(segment, None)
 
-    async def _remember(self, segment: str, sights: list[Sight], listed: Mapping[str, object]) -> None:
+    async def _remember(self, segment: str, sights: list[DefinitionSnapshot], listed: Mapping[str, object]) -> None:
         if not sights:
             return
-        made: dict[str, Kept] = {}
+        made: dict[str, StoredDefinition] = {}
         for done, sight in enumerate(sights):
             if done % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
             made[sight.tool] = _decode_kept(sight.fingerprint, sight.digest, sight.definition())
         await self._write(segment, made, listed)
 
-    async def _write(self, segment: str, made: dict[str, Kept], listed: Mapping[str, object] = {}) -> None:
+    async def _write(self, segment: str, made: dict[str, StoredDefinition], listed: Mapping[str, object] = {}) -> None:
         async with self._writing:
             known = await self._on_disk(segment)
             # What was accepted is never forgotten: a server would only have to list enough else in between.
@@ -215,11 +221,11 @@ class Definitions:
             await self._kv.put(BUCKET, segment, encoded, self._clock.wall())
             self._known[segment] = {tool: one.known for tool, one in kept.items()}
 
-    async def _on_disk(self, segment: str) -> dict[str, Kept]:
+    async def _on_disk(self, segment: str) -> dict[str, StoredDefinition]:
         entry = await self._kv.get(BUCKET, segment, self._clock.wall())
         return {} if entry is None else await asyncio.to_thread(_read, entry)
 
-    async def _ask(self, segment: str, sight: Sight, before: Kept | None) -> None:
+    async def _ask(self, segment: str, sight: DefinitionSnapshot, before: StoredDefinition | None) -> None:
         wanted = self._again.pop((segment, sight.tool), None)
         raised = await self._raise(segment, sight, before, anew=wanted is not None)
         if wanted is not None:
@@ -236,7 +242,9 @@ class Definitions:
                 raised.id,
             )
 
-    async def _raise(self, segment: str, sight: Sight, before: Kept | None, *, anew: bool = False) -> Approval | Fault:
+    async def _raise(
+        self, segment: str, sight: DefinitionSnapshot, before: StoredDefinition | None, *, anew: bool = False
+    ) -> Approval | Fault:
         changed = before is not None and before.known.digest != sight.digest
         shown = {"definition": Raw(sight.definition())}
         if before is not None and changed:
@@ -255,7 +263,7 @@ class Definitions:
         )
         return await self._inbox.raise_(draft, anew=anew)
 
-    async def _void_outdated(self, segment: str, seen: Mapping[str, Sight]) -> None:
+    async def _void_outdated(self, segment: str, seen: Mapping[str, DefinitionSnapshot]) -> None:
         def outdated(approval: Approval) -> bool:
             sight = seen.get(approval.tool)
             return (
@@ -314,24 +322,24 @@ class Definitions:
             await self._write(segment, {approval.tool: _decode_kept("", approval.digest, bytes(definition))})
 
 
-def _decode_kept(fingerprint: str, digest: str, definition: bytes) -> Kept:
+def _decode_kept(fingerprint: str, digest: str, definition: bytes) -> StoredDefinition:
     text = definition.decode("utf-8", "replace") if len(definition) <= DEFINITION_BYTES_MAX else None
-    return Kept(known=Known(fingerprint=fingerprint, digest=digest), definition=text)
+    return StoredDefinition(known=KnownDefinition(fingerprint=fingerprint, digest=digest), definition=text)
 
 
-def _encode_kept(kept: Mapping[str, Kept]) -> bytes:
+def _encode_kept(kept: Mapping[str, StoredDefinition]) -> bytes:
     """Of a segment with very much to keep, the definitions that come last are known by their digests alone."""
     room = SEGMENT_BYTES_MAX
-    fitting: dict[str, Kept] = {}
+    fitting: dict[str, StoredDefinition] = {}
     for tool, one in kept.items():
         room -= len(one.definition or "")
         fitting[tool] = one if room >= 0 else msgspec.structs.replace(one, definition=None)
     return zlib.compress(msgspec.json.encode(fitting), 1)
 
 
-def _read(entry: Entry) -> dict[str, Kept]:
+def _read(entry: Entry) -> dict[str, StoredDefinition]:
     try:
-        return msgspec.json.decode(zlib.decompress(entry.value), type=dict[str, Kept])
+        return msgspec.json.decode(zlib.decompress(entry.value), type=dict[str, StoredDefinition])
     except (msgspec.DecodeError, zlib.error):
         # Taken on trust once more, which is said: what cannot be compared may have changed.
         log.error("what the tools of %s were cannot be read; they are taken as they now are", entry.key)

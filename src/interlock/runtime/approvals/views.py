@@ -1,7 +1,7 @@
 """The inbox as the operator endpoint shows it, with everything a person or a signer needs to decide.
 
 No credential is among them: what an approval holds of a proof is its name, not the token. The arguments of a held call
-are shown in full to whoever looks at that one approval, and to nobody in lists, events or notifications.
+are shown in full in the view of that one approval, and never in lists, events or notifications.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -19,7 +19,7 @@ from interlock.protocol.approvals.errors import UNKNOWN
 from interlock.protocol.approvals.state import Status
 from interlock.protocol.ax.confirmation.held_call import Presented
 from interlock.protocol.jsonrpc.errors import Fault
-from interlock.runtime.approvals.decisions import Deciding
+from interlock.runtime.approvals.decisions import DecisionService
 from interlock.runtime.approvals.inbox import Inbox
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.trust.passkeys import PasskeyService
@@ -40,7 +40,7 @@ class ApprovalViews:
     def __init__(
         self,
         inbox: Inbox,
-        deciding: Deciding,
+        deciding: DecisionService,
         clock: Clock,
         *,
         aggregator_id: str,
@@ -63,7 +63,7 @@ class ApprovalViews:
         return Approvals(approvals=tuple(self._summary(one) for one in found[-LISTED_MAX:]), total=len(found))
 
     def maybe_one(self, reference: str) -> ApprovalView | None:
-        """By its id, or the beginning of it. Raises Ambiguous."""
+        """The approval of this id, or of an id that begins so. Raises Ambiguous."""
         approval = self._maybe_find(reference)
         return None if approval is None else self._whole(approval)
 

@@ -20,13 +20,13 @@ from interlock.process.child import Child
 from interlock.process.launch import ChildStartFailed, child_environment
 from interlock.process.stderr import StderrRing
 from interlock.protocol.ax.capability import AuthScope
-from interlock.runtime.ax.connection import Visitor
+from interlock.runtime.ax.connection import SubserverConnection
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.credentials.errors import Unobtainable
 from interlock.runtime.links.connector import LAUNCH_S, Workshop
 from interlock.runtime.links.keeper import STEADY_S, STOP_S, backoff_s
 from interlock.runtime.links.registered import RegisteredKeeper, RegistrationParts
-from interlock.runtime.trust.registrant import Guest
+from interlock.runtime.trust.registrant import RegistrantIdentity
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.ax")
@@ -35,13 +35,13 @@ UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}  # a line that waits in a buffer i
 STARTED_BY_US: Final = "INTERLOCK_AX"  # how a subserver knows that its aggregator is at its standard input
 
 
-class _Life(Visitor):
+class _Life(SubserverConnection):
     """One process, from its start to its end. A ChildSink, and the MessagePipe of its visit."""
 
     def __init__(
         self,
         registrar: Registrar,
-        guest: Guest,
+        guest: RegistrantIdentity,
         heartbeat_min_ms: int,
         stderr: StderrRing,
         on_registered: Callable[[], object] = lambda: None,
@@ -143,7 +143,7 @@ class Nursery:
         principal = f"child:{child.segment}"
         rule = next((one for one in self._plan.access if any(fnmatchcase(principal, who) for who in one.who)), None)
         scope = AuthScope.ADMIN if rule is None else AuthScope(rule.scope)
-        guest = Guest(principal=principal, scope=scope, rule=rule, vouched=True, segment=child.segment)
+        guest = RegistrantIdentity(principal=principal, scope=scope, rule=rule, vouched=True, segment=child.segment)
         stderr = StderrRing(now=self._workshop.clock.wall)
         attempts = 0
         while True:

@@ -34,7 +34,7 @@ from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.calls.call import internal
 from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts, SocketPipe
-from interlock.runtime.trust.registrant import Guest
+from interlock.runtime.trust.registrant import RegistrantIdentity
 
 log = logging.getLogger("interlock.ax")
 
@@ -56,13 +56,13 @@ _PARENT_ID: Final = b'"parent"'
 _FIRST: Final = "the first message on this link must be the request mcpax/register"
 
 
-class Visitor:
+class SubserverConnection:
     """A MessageSink, and the Way of its registration."""
 
     def __init__(
         self,
         registrar: Registrar,
-        guest: Guest,
+        guest: RegistrantIdentity,
         *,
         transport: str,
         heartbeat_min_ms: int,

@@ -28,7 +28,7 @@ from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.lost_fault import LostFault
 from interlock.runtime.links.pipes import Pipe
 from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts
-from interlock.runtime.trust.registrant import Guest
+from interlock.runtime.trust.registrant import RegistrantIdentity
 
 PROBE_EVERY_S: Final = 30.0  # MCP-AX 6.3, ours: where no heartbeats are promised
 PROBE_S: Final = 10.0
@@ -38,7 +38,7 @@ _LEADS_AWAY: Final = re.compile(r"\.\.|//|\\|%(?:2e|2f|5c|25)", re.IGNORECASE)  
 _PORTS: Final = {"http": 80, "https": 443}
 
 
-async def check_endpoint(register: Register, allowed: Iterable[str], guest: Guest) -> Fault | None:
+async def check_endpoint(register: Register, allowed: Iterable[str], guest: RegistrantIdentity) -> Fault | None:
     """Why the node does not connect there, or None."""
     if register.endpoint is None:
         return _refuse("named when registering by POST; without one, open a WebSocket at /ax")
@@ -46,7 +46,7 @@ async def check_endpoint(register: Register, allowed: Iterable[str], guest: Gues
     return verdict if isinstance(verdict, Fault) else None
 
 
-async def judge(endpoint: str, allowed: Iterable[str], guest: Guest) -> tuple[str, ...] | Fault:
+async def judge(endpoint: str, allowed: Iterable[str], guest: RegistrantIdentity) -> tuple[str, ...] | Fault:
     """The addresses to connect to, or why there are none. Empty: wherever the name leads, as the operator named it."""
     asked = urlsplit(endpoint)
     if _LEADS_AWAY.search(asked.path):
@@ -95,7 +95,7 @@ class DialBack:
 
     transport = "http"
 
-    def __init__(self, guest: Guest, allowed: Iterable[str]) -> None:
+    def __init__(self, guest: RegistrantIdentity, allowed: Iterable[str]) -> None:
         self.guest = guest
         self._allowed = tuple(allowed)
 
@@ -119,7 +119,7 @@ class _Judging(Connector):
         stderr: StderrRing,
         loss: Loss,
         allowed: tuple[str, ...],
-        guest: Guest,
+        guest: RegistrantIdentity,
     ) -> None:
         super().__init__(link, workshop, stderr, loss)
         self._endpoint = link.registration.register.endpoint or ""
@@ -142,7 +142,7 @@ class _Judging(Connector):
 
 
 class DialledBackKeeper(RegisteredKeeper):
-    def __init__(self, parts: RegistrationParts, allowed: tuple[str, ...], guest: Guest) -> None:
+    def __init__(self, parts: RegistrationParts, allowed: tuple[str, ...], guest: RegistrantIdentity) -> None:
         super().__init__(parts)
         self._connector = _Judging(self.link, parts.workshop, self.stderr, self._loss, allowed, guest)
         self._watching: asyncio.Task[None] | None = None

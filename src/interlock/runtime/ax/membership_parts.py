@@ -18,14 +18,14 @@ from interlock.runtime.links.connector import Workshop
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.registered import RegisteredKeeper, RegistrationParts
-from interlock.runtime.trust.registrant import Guest
+from interlock.runtime.trust.registrant import RegistrantIdentity
 
 
 class Way(Protocol):
     """The connection a registrant came by."""
 
     transport: str
-    guest: Guest
+    guest: RegistrantIdentity
 
     async def ask_parent(self) -> Parent | Fault | None:
         """None: it has none, or knows no such question."""

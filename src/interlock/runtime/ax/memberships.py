@@ -50,7 +50,7 @@ from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.keeper import STOP_S
 from interlock.runtime.links.listing import Listing
 from interlock.runtime.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts
-from interlock.runtime.trust.registrant import Guest
+from interlock.runtime.trust.registrant import RegistrantIdentity
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.ax")
@@ -277,8 +277,8 @@ class Members(ABC):
             self._say_refused(link, tuple(Withheld(name=name, reason=_BAD_NAMES, code=_INVALID) for name in names))
             self._record(member.keeper.link.registration.peer.principal, REGISTER, link.segment, stocked.refused, 0.0)
             self.happened(self.engine.end(session_id, "removed", now=self._clock.now()))
-        elif stocked.shelf is not None:
-            withheld = tuple(one for one in stocked.shelf.withheld if one.code is not None)
+        elif stocked.items is not None:
+            withheld = tuple(one for one in stocked.items.withheld if one.code is not None)
             if withheld != member.told_refused:
                 member.told_refused = withheld
                 self._say_refused(link, withheld)
@@ -318,7 +318,7 @@ class Members(ABC):
         member = self._members.get(session_id)
         return None if member is None else member.way.guest.rule
 
-    def dismiss_unwelcome(self, stands: Callable[[Guest], bool]) -> None:
+    def dismiss_unwelcome(self, stands: Callable[[RegistrantIdentity], bool]) -> None:
         """Whose credential no longer opens the door may not stay either (MCP-AX 1.1)."""
         for session_id, member in list(self._members.items()):
             if not stands(member.way.guest):

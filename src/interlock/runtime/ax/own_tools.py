@@ -15,7 +15,7 @@ from interlock.protocol.jsonrpc.codec import encode_value
 from interlock.protocol.mcp.methods import TOOLS_CALL
 from interlock.runtime.ax.own_link import OwnLink
 from interlock.runtime.base.clock import Clock
-from interlock.runtime.catalog.routes import Route, Shelf
+from interlock.runtime.catalog.routes import LinkItems, Route
 from interlock.runtime.links.handshake import modern_head
 from interlock.runtime.links.link_events import LinkEvents
 
@@ -43,7 +43,7 @@ _ITEM: Final = {
 }
 
 
-def own_shelf(drops: Drops, root_segment: str | None, events: LinkEvents, clock: Clock) -> Shelf:
+def own_shelf(drops: Drops, root_segment: str | None, events: LinkEvents, clock: Clock) -> LinkItems:
     link = OwnLink(NAME, events, clock, lambda: _result(drops))
     root = () if root_segment is None else (root_segment,)
     qualified = ".".join((*root, NAME))
@@ -64,7 +64,9 @@ def own_shelf(drops: Drops, root_segment: str | None, events: LinkEvents, clock:
         hops=1,
         timeout_s=0.5,
     )
-    return Shelf(link=link, tools=(route,), digests=dict.fromkeys(("tools", "prompts", "resources", "templates"), b""))
+    return LinkItems(
+        link=link, tools=(route,), digests=dict.fromkeys(("tools", "prompts", "resources", "templates"), b"")
+    )
 
 
 def _result(drops: Drops) -> bytes:

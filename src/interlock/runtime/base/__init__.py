@@ -1,1 +1,1 @@
-"""What the runtime stands on: clock, audit recorder, node identity, link states, start errors."""
+"""Values and services that all of the runtime uses: clock, audit recorder, node identity, link states, start errors."""

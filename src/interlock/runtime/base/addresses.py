@@ -8,12 +8,12 @@ class Addresses:
 
     def __init__(self, node: NodePlan) -> None:
         self._node = node
-        self.is_bound = False  # until the sockets are, nobody can come back to this node
+        self.is_bound = False  # before that no browser can come back to this node
         self.public = node.public_url or f"http://{node.listen}"
         self.operator = node.operator_url or f"http://{node.operator_listen}"
 
     def take_bound(self, *, public: str, operator: str) -> None:
-        """Of the bound sockets; where the configuration names a URL, that one stays."""
+        """Takes the URLs of the bound sockets; a URL that the configuration names stays."""
         self.is_bound = True
         self.public = self._node.public_url or public
         self.operator = self._node.operator_url or operator

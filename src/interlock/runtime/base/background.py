@@ -1,7 +1,7 @@
 """Background tasks of one part: held while they run, since the event loop alone does not keep them alive.
 
-In: coroutines. Out: nothing, or the task for whoever wants its result. A task that fails is logged, unless somebody
-awaits it. The owner closes: with `finish` everything is done to its end, with `close` it is cancelled.
+In: coroutines. Out: nothing, or the task for a caller that wants its result. A task that fails is logged, unless a
+caller awaits it. The owner closes: with `finish` everything is done to its end, with `close` it is cancelled.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class BackgroundTasks:
         return task
 
     def hold(self, task: asyncio.Task[Any]) -> None:
-        """Keeps a task that somebody else began and answers for."""
+        """Keeps a task that another part began and answers for."""
         self._tasks.add(task)
         task.add_done_callback(self._drop)
 
@@ -57,7 +57,7 @@ class BackgroundTasks:
     def _drop(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever began it may be gone
+            task.exception()  # the caller that began it may be gone
 
     def _log_failure(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

@@ -19,7 +19,7 @@ class Feed(Generic[Event]):
 
 
 class AsyncFeed(Generic[Event]):
-    """Each listener is waited for, in the order in which they subscribed."""
+    """A feed that waits for each listener, in the order in which they subscribed."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[Event], Awaitable[None]]] = []

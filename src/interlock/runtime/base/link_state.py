@@ -1,4 +1,4 @@
-"""How a link stands, and why: the one health model shown to people and used by the guard."""
+"""The state of a link, and why: the one health model shown to people and used by the guard."""
 
 from enum import Enum
 from typing import Final
@@ -16,7 +16,7 @@ class LinkState(Enum):
     DEGRADED = "degraded"  # was ready, is gone, may come back: tools stay listed (MCP-AX 13.2)
     FAILED = "failed"
     STOPPED = "stopped"
-    ASLEEP = "asleep"  # it was idle: there is no process, and whoever wants it wakes it
+    ASLEEP = "asleep"  # it was idle: there is no process, and the next request starts one
 
 
 class Standing(msgspec.Struct, frozen=True):

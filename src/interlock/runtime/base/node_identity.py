@@ -1,4 +1,4 @@
-"""Who this aggregator is (MCP-AX 13.4): one UUID in the data folder, made at the first start and never changed.
+"""The identity of this aggregator (MCP-AX 13.4): one UUID in the data folder, made at the first start, never changed.
 
 Others know the node by it, so a file that cannot be read stops the start: a new id would be another aggregator.
 """
@@ -22,7 +22,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def own_identity(data: Path) -> Identity:
-    """Raises a StoreError that says what the operator does next."""
+    """The identity on disk, made at the first start. Raises a StoreError that says what the operator does next."""
     path = data / FILE
     try:
         written = path.read_bytes()
@@ -41,7 +41,7 @@ def own_identity(data: Path) -> Identity:
 
 
 def _make(data: Path) -> Identity:
-    """Written whole or not at all, and never over one that another process made first."""
+    """Writes the file whole or not at all, and never over one that another process made first."""
     path, draft = data / FILE, data / f".{FILE}.{os.getpid()}"
     made = Identity(aggregator_id=str(uuid.uuid4()))
     try:

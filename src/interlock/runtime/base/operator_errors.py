@@ -1,4 +1,4 @@
-"""The two ways in which an operation for an operator says no."""
+"""The two errors of an operation for an operator: not found, refused."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

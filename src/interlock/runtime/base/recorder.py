@@ -1,4 +1,4 @@
-"""The one record: what was called, by whom, and how it ended. Appended in batches, off the call path.
+"""The recorder of the audit log: what was called, by whom, and how it ended. Appended in batches, off the call path.
 
 A call leaves a tuple here and goes on; encoding, hashing and the disk come up to a second later, on another thread.
 When the disk refuses, records wait (bounded) and the node says so; nothing is dropped silently.
@@ -23,7 +23,7 @@ WAITING_MAX: Final = 200_000  # records kept in memory while the disk refuses
 
 
 class Digest(str):
-    """The SHA-256 of arguments that nobody keeps any more."""
+    """The SHA-256 of arguments that are no longer kept."""
 
     __slots__ = ()
 
@@ -48,15 +48,15 @@ class Recorder:
         self._waiting.append(entry)
 
     def add_line(self, line: bytes) -> None:
-        """A record that is encoded already, in its turn."""
+        """Adds a record that is encoded already, in its turn."""
         self._waiting.append(line)
 
     def add_made(self, made: Made) -> None:
-        """A record that is encoded later, on another thread, by the first of these from the rest."""
+        """Adds a record that its first item encodes from the rest later, on another thread."""
         self._waiting.append(made)
 
     async def append_now(self, line: bytes) -> None:
-        """On disk when it returns, after everything added before. Raises StoreError; then nothing was recorded."""
+        """Writes a record; it is on disk when this returns, after those before. On StoreError nothing was recorded."""
         async with self._flushing:
             await self._flush()
             try:
@@ -74,7 +74,7 @@ class Recorder:
         await self.flush()
 
     async def flush(self) -> None:
-        """Everything added before this call is on disk when it returns, unless `trouble` says why not."""
+        """Writes everything added before; it is on disk when this returns, unless `trouble` says why not."""
         async with self._flushing:
             await self._flush()
 

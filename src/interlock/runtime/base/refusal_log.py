@@ -1,9 +1,9 @@
-"""Who was turned away, for the record: one entry per caller, reason and what it wanted, however often it comes.
+"""Refused requests in the audit log: one entry per caller, reason and target, however often the request is repeated.
 
-A decision at the door is a decision like any other and belongs into the audit log, but those who are turned away are
-also those who could fill the disk with it. So the first refusal of a caller for a reason is written, the others of the
-same minute are counted and written as one; and no more than a few entries are written per second altogether, with the
-number of refusals behind which no entry stands. Nothing here is on the way of a call that comes in.
+A refusal at an endpoint is a decision like any other and belongs into the audit log, but refused callers could fill the
+disk with it. So the first refusal of a caller for a reason is written, the others of the same minute are counted and
+written as one; and no more than a few entries are written per second altogether, with the number of refusals that have
+no entry. An admitted call touches nothing of this.
 """
 
 from typing import Final, Protocol
@@ -14,7 +14,7 @@ from interlock.runtime.base.recorder import Entry
 ENTRIES_PER_S: Final = 5  # a flood costs 100 MB a day at most
 REPEATS_S: Final = 60.0  # how long refusals of one caller for one reason are one matter
 CALLERS_MAX: Final = 1024  # callers and reasons kept apart at a time
-NOBODY: Final = "peer:*"  # behind what is not written one by one
+ANY_PEER: Final = "peer:*"  # of refusals that are not written one by one
 
 
 class Log(Protocol):
@@ -67,7 +67,7 @@ class Refusals:
         now = self._clock.now()
         if self._unwritten and (closing or self._may_write(now)):
             count, self._unwritten = self._unwritten, 0
-            self._write(NOBODY, "http", "-", f"{count} refusals at the door that are not written one by one")
+            self._write(ANY_PEER, "http", "-", f"{count} refusals that are not written one by one")
         for (who, reason, target), repeats in list(self._repeats.items()):
             if not closing and now - repeats.since < REPEATS_S:
                 break

@@ -3,7 +3,7 @@
 CannotStart
   AnchorInvalid        an anchor's key
   CertificatesInvalid  node.client_ca or node.crl
-  TlsInvalid           a certificate and its key: of a door, or of a link to a parent
+  TlsInvalid           a certificate and its key: of an endpoint, or of a link to a parent
 """
 
 

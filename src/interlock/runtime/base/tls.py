@@ -10,13 +10,12 @@ from interlock.runtime.base.start_errors import TlsInvalid
 
 
 def listener_options(node: NodePlan, *, public: bool) -> dict[str, Any]:
-    """What uvicorn needs for one door. At the public one a client may show a certificate; nobody must. Raises
-    TlsInvalid."""
+    """The TLS options of uvicorn for one endpoint; the public one takes client certificates. Raises TlsInvalid."""
     if node.tls_cert is None or node.tls_key is None:
         return {}
     _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), node.tls_cert, node.tls_key, "node")
     options: dict[str, Any] = {"ssl_certfile": node.tls_cert, "ssl_keyfile": node.tls_key}
-    if public and node.client_ca is not None:
+    if public and node.client_ca is not None:  # a client may show a certificate and need not
         options |= {"ssl_ca_certs": node.client_ca, "ssl_cert_reqs": ssl.CERT_OPTIONAL}
     return options
 

@@ -29,25 +29,32 @@ from interlock.protocol.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TOOLS_L
 from interlock.protocol.mcp.uri_templates import Matcher
 from interlock.runtime.base.feed import Feed
 from interlock.runtime.calls.caller import ViewKey
-from interlock.runtime.catalog.incremental import Clashes, Part, Routes, ShownTools, difference, route_difference
+from interlock.runtime.catalog.incremental import (
+    AliasCollisions,
+    Routes,
+    ShownTools,
+    VisiblePart,
+    difference,
+    route_difference,
+)
 from interlock.runtime.catalog.routes import (
     NO_RULINGS,
     RESOURCE_SCHEME,
-    Changed,
+    ChangedDefinition,
     ChecksFor,
+    LinkItems,
     Place,
     Route,
     Rulings,
-    Shelf,
     changes,
     era_of,
-    make_shelf,
+    make_link_items,
 )
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Listing
 
 PAGE_ITEMS: Final = 1000
-VIEWS_KEPT_FOR: Final = 64  # snapshots in which nobody asked for it
+VIEWS_KEPT_FOR: Final = 64  # snapshots in which no request asked for it
 PAGES_KEPT_MAX: Final = 128
 SCOPES: Final = ("read", "write", "admin")
 EVERYTHING: Final = ViewKey(dotted=True, scope="admin")
@@ -65,20 +72,20 @@ class View:
         self._namespace = namespace
         self._key = key
         self._pages: dict[tuple[str, Era, str], Page] = {}
-        self._shelves = namespace.shelves if key.only is None else _only(namespace.shelves, key.only)
+        self._link_items = namespace.link_items if key.only is None else _only(namespace.link_items, key.only)
         if former is not None and (key.only is not None or former._namespace.clashing != namespace.clashing):
             former = None
-        known: dict[str, Part] = former._parts if former is not None else {}
-        self._parts: dict[str, Part] = {
-            shelf.link.segment: self._part(shelf, known.get(shelf.link.segment)) for shelf in self._shelves
+        known: dict[str, VisiblePart] = former._parts if former is not None else {}
+        self._parts: dict[str, VisiblePart] = {
+            items.link.segment: self._part(items, known.get(items.link.segment)) for items in self._link_items
         }
         self.tools, self.prompts = self._spell_all(former)
 
-    def _part(self, shelf: Shelf, former: Part | None) -> Part:
-        if former is not None and former.shown.is_of(shelf):
+    def _part(self, items: LinkItems, former: VisiblePart | None) -> VisiblePart:
+        if former is not None and former.shown.is_of(items):
             return former
-        shown = self._namespace.shown.of(shelf, self._form)
-        return Part(self._visible_routes(shelf.tools), self._visible_routes(shelf.prompts), shown)
+        shown = self._namespace.shown.of(items, self._form)
+        return VisiblePart(self._visible_routes(items.tools), self._visible_routes(items.prompts), shown)
 
     @property
     def _form(self) -> str:
@@ -131,16 +138,16 @@ class View:
         return [route for part in self._parts.values() for route in part.prompts]
 
     @cached_property
-    def _open(self) -> dict[str, Shelf]:
-        return {shelf.link.segment: shelf for shelf in self._shelves if self._covers(shelf.link.segment)}
+    def _open(self) -> dict[str, LinkItems]:
+        return {items.link.segment: items for items in self._link_items if self._covers(items.link.segment)}
 
     @cached_property
     def _resources(self) -> list[Place]:
-        return [place for shelf in self._open.values() for place in shelf.resources]
+        return [place for items in self._open.values() for place in items.resources]
 
     @cached_property
     def _templates(self) -> list[Place]:
-        return [place for shelf in self._open.values() for place in shelf.templates]
+        return [place for items in self._open.values() for place in items.templates]
 
     # Finding
 
@@ -153,13 +160,13 @@ class View:
     def find_resource(self, uri: str) -> tuple[Link, str] | list[str]:
         """The server and the URI as it knows it, or the candidates when the URI alone does not say (MCP-AX 3.1)."""
         if self._key.only is not None:
-            shelf = self._open.get(self._key.only)
-            return (shelf.link, _bare(uri, shelf.link.segment)) if shelf is not None else []
+            items = self._open.get(self._key.only)
+            return (items.link, _bare(uri, items.link.segment)) if items is not None else []
         if uri.startswith(RESOURCE_SCHEME):
-            for shelf in self._open.values():
-                own = self._namespace.maybe_own_uri(shelf, uri)
+            for items in self._open.values():
+                own = self._namespace.maybe_own_uri(items, uri)
                 if own is not None:
-                    return shelf.link, own
+                    return items.link, own
             return []
         found = {place.shown: (place.link, place.uri) for place in self._resources if place.bare == uri}
         if not found:
@@ -191,16 +198,16 @@ class View:
         """Whether a shared cache must not keep its lists: a server says so, or not everybody sees the same."""
         if self._key.dotted or self._key.tools != ("*",):
             return True
-        return any(shelf.private or any(route.scope != "read" for route in shelf.tools) for shelf in self._shelves)
+        return any(items.private or any(route.scope != "read" for route in items.tools) for items in self._link_items)
 
     @cached_property
     def ttl_s(self) -> float | None:
         """The least cache hint of the servers behind it."""
-        return min((shelf.ttl_s for shelf in self._shelves if shelf.ttl_s is not None), default=None)
+        return min((items.ttl_s for items in self._link_items if items.ttl_s is not None), default=None)
 
     @property
     def links(self) -> list[Link]:
-        return [shelf.link for shelf in self._shelves]
+        return [items.link for items in self._link_items]
 
     def _make_page(self, method: str, era: Era, after: str) -> Page:
         if method in (TOOLS_LIST, PROMPTS_LIST):
@@ -229,7 +236,7 @@ class View:
     def _show_tool(self, route: Route, era: Era) -> bytes:
         name = self.show_name(route)
         meta = route.meta if name == route.qualified else {**route.meta, "x-mcpax-name": route.qualified}
-        if route.capability is not None and self._parts[route.link.segment].shown.shelf.degraded:
+        if route.capability is not None and self._parts[route.link.segment].shown.items.degraded:
             meta = degraded_meta(meta, route.capability)
         return tool_item(
             route.item,
@@ -262,7 +269,7 @@ class View:
         return key.tools == ("*",) or any(fnmatchcase(route.qualified, pattern) for pattern in key.tools)
 
     def _covers(self, segment: str) -> bool:
-        """Resources have no scope of their own: they are seen by whoever may see all of their server."""
+        """Resources have no scope of their own: they are seen by callers that may see all of their server."""
         tools = self._key.tools
         return tools == ("*",) or any(fnmatchcase(f"{segment}.*", pattern) for pattern in tools)
 
@@ -280,8 +287,8 @@ class View:
 _qualified: Final = attrgetter("qualified")
 
 
-def _only(shelves: tuple[Shelf, ...], segment: str) -> tuple[Shelf, ...]:
-    return tuple(shelf for shelf in shelves if shelf.link.segment == segment)
+def _only(link_items: tuple[LinkItems, ...], segment: str) -> tuple[LinkItems, ...]:
+    return tuple(items for items in link_items if items.link.segment == segment)
 
 
 def _bare(uri: str, segment: str) -> str:
@@ -295,17 +302,17 @@ class Namespace:
     def __init__(
         self,
         version: int,
-        shelves: tuple[Shelf, ...],
+        link_items: tuple[LinkItems, ...],
         root_segment: str | None,
         clashing: Mapping[str, Withheld],
         shown: ShownTools,
         former: "Namespace | None" = None,
     ) -> None:
-        """`shelves` in the order of their names. `former` gives up what its views know."""
+        """`link_items` in the order of their names. `former` gives up what its views know."""
         self.shown = shown
         self.version = version
         self._root = f"{root_segment}." if root_segment else ""
-        self.shelves = shelves
+        self.link_items = link_items
         self.clashing = clashing
         self._views: dict[ViewKey, View] = {}
         self._former: dict[ViewKey, tuple[int, View]] = former.hand_over() if former is not None else {}
@@ -332,19 +339,19 @@ class Namespace:
     def show_uri(self, link: Link, uri: str) -> str:
         return show_uri(f"{self._root}{link.segment}", uri, aggregator=link.offer.is_aggregator)
 
-    def maybe_own_uri(self, shelf: Shelf, shown: str) -> str | None:
-        return maybe_own_uri(f"{self._root}{shelf.link.segment}", shown, aggregator=shelf.offer.is_aggregator)
+    def maybe_own_uri(self, items: LinkItems, shown: str) -> str | None:
+        return maybe_own_uri(f"{self._root}{items.link.segment}", shown, aggregator=items.offer.is_aggregator)
 
     def way(self, link: Link, uri: str) -> tuple[str, ...]:
-        """The segments below us to whoever has the resource that `link` calls `uri`."""
+        """The segments below us to the server of the resource that `link` calls `uri`."""
         return (link.segment, *(nested_segments(uri) if link.offer.is_aggregator else ()))
 
     def onward(self, link: Link, uri: str) -> dict[str, Raw]:
-        """The route of a request for a resource, as `link` hands it on: it ends in the segment of whoever has it."""
+        """The route of a request for a resource, as `link` hands it on: it ends in the segment of its server."""
         return ax_route.as_meta(ax_route.start(self._root.rstrip(".") or None, self.way(link, uri)))
 
     def withheld(self, link: Link) -> list[Withheld]:
-        found = [one for shelf in self.shelves if shelf.link is link for one in shelf.withheld]
+        found = [one for items in self.link_items if items.link is link for one in items.withheld]
         prefix = f"{self._root}{link.segment}."
         found.extend(one for name, one in self.clashing.items() if name.startswith(prefix))
         return found
@@ -354,12 +361,12 @@ class Namespace:
         return tuple(route for route in routes if route.qualified not in self.clashing) if self.clashing else routes
 
 
-class Stocked(msgspec.Struct, frozen=True, kw_only=True):
+class ListUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """What came of taking over a list. `refused`: the registration ends with this (MCP-AX 4.3)."""
 
-    shelf: Shelf | None = None
+    items: LinkItems | None = None
     refused: Fault | None = None
-    changed: tuple[Changed, ...] = ()
+    changed: tuple[ChangedDefinition, ...] = ()
 
 
 class Catalog:
@@ -371,104 +378,106 @@ class Catalog:
         *,
         checks_for: ChecksFor,
         rulings: Rulings = NO_RULINGS,
-        redefined: Feed[tuple[Changed, ...]] | None = None,
+        redefined: Feed[tuple[ChangedDefinition, ...]] | None = None,
     ) -> None:
         """Told are the kinds of lists; `on_metadata` where only what MCP-AX says of the tools changed."""
         self._plan = plan
         self._checks_for = checks_for
         self._rulings = rulings
-        self._redefined: Feed[tuple[Changed, ...]] = redefined or Feed()
+        self._redefined: Feed[tuple[ChangedDefinition, ...]] = redefined or Feed()
         self._on_change = on_change
         self._on_metadata = on_metadata
-        self._shelves: dict[str, Shelf] = {}
-        self._order: list[str] = []  # the segments as a dotted name sorts, and the shelves in that order
-        self._sorted: list[Shelf] = []
-        self._clashes = Clashes()
+        self._link_items: dict[str, LinkItems] = {}
+        self._order: list[str] = []  # the segments as a dotted name sorts, and the items of links in that order
+        self._sorted: list[LinkItems] = []
+        self._clashes = AliasCollisions()
         self._stocking: dict[object, Link] = {}
         self._shown = ShownTools()
         self.namespace = Namespace(0, (), plan.ax.root_segment, {}, self._shown)
         self._said = 0  # how often an operator said something else of the tools
 
     def replan(self, plan: Plan) -> None:
-        """Other rules for tools: no shelf is good any more; whoever keeps the lists stocks them again."""
+        """Other rules for tools: no link's items are good any more; the keepers of the lists stock them again."""
         self._plan = plan
         self._said += 1
-        for segment in self._shelves:
+        for segment in self._link_items:
             self.reconsider(segment)
 
     def reconsider(self, segment: str) -> None:
-        """An operator has said something new of what it offers: when it is stocked next, its shelf is made anew."""
+        """An operator has said something new of what it offers: when it is stocked next, its items are made anew."""
         self._said += 1
-        shelf = self._shelves.get(segment)
-        if shelf is not None:
-            self._shelves[segment] = msgspec.structs.replace(shelf, stale=True)
+        items = self._link_items.get(segment)
+        if items is not None:
+            self._link_items[segment] = msgspec.structs.replace(items, stale=True)
 
-    async def stock(self, link: Link, listing: Listing) -> Stocked:
+    async def stock(self, link: Link, listing: Listing) -> ListUpdate:
         """Take over what a server now offers. Where it is refused, nothing of that server is listed any more."""
-        old = self._shelves.get(link.segment)
+        old = self._link_items.get(link.segment)
         ticket = object()
         self._stocking[ticket] = link
         try:
             said = self._said
-            shelf = await make_shelf(link, listing, self._plan, old, self._rulings, checks_for=self._checks_for)
+            items = await make_link_items(link, listing, self._plan, old, self._rulings, checks_for=self._checks_for)
             while said != self._said:  # by rules that hold no more, a tool could be let through that is held by now
                 said = self._said
                 before = msgspec.structs.replace(old, stale=True) if old is not None else None
-                shelf = await make_shelf(link, listing, self._plan, before, self._rulings, checks_for=self._checks_for)
+                items = await make_link_items(
+                    link, listing, self._plan, before, self._rulings, checks_for=self._checks_for
+                )
         finally:
             left = self._stocking.pop(ticket, None) is None
         if left:
-            return Stocked()  # dropped while its list was being prepared
-        if isinstance(shelf, Fault):
+            return ListUpdate()  # dropped while its list was being prepared
+        if isinstance(items, Fault):
             self.drop(link)
-            return Stocked(refused=shelf)
-        if shelf is not old:
-            if shelf.seen:
-                self._rulings.took(link.segment, shelf.seen, {route.qualified: route for route in shelf.tools})
-            shelf = msgspec.structs.replace(shelf, seen=()) if shelf.seen else shelf
-            self.place(shelf)
-        changed = changes(old, shelf)
+            return ListUpdate(refused=items)
+        if items is not old:
+            if items.seen:
+                self._rulings.took(link.segment, items.seen, {route.qualified: route for route in items.tools})
+            items = msgspec.structs.replace(items, seen=()) if items.seen else items
+            self.place(items)
+        changed = changes(old, items)
         if changed:
             self._redefined.publish(changed)
-        return Stocked(shelf=shelf, changed=changed)
+        return ListUpdate(items=items, changed=changed)
 
     async def stock_again(self, link: Link, listing: Listing) -> None:
         """The same list by other rules. A server that is away does not come back by it."""
-        old = self._shelves.get(link.segment)
+        old = self._link_items.get(link.segment)
         await self.stock(link, listing)
         if old is not None and old.link is link and old.degraded:
             self.degrade(link)
 
-    def place(self, shelf: Shelf) -> None:
+    def place(self, items: LinkItems) -> None:
         """Instead of the one that its segment has."""
-        segment = shelf.link.segment
-        old = self._shelves.get(segment)
+        segment = items.link.segment
+        old = self._link_items.get(segment)
         place = bisect_left(self._order, f"{segment}.")
         if old is None:
             self._order.insert(place, f"{segment}.")
-            self._sorted.insert(place, shelf)
-        self._shelves[segment] = self._sorted[place] = shelf
-        self._replace(old, shelf)
+            self._sorted.insert(place, items)
+        self._link_items[segment] = self._sorted[place] = items
+        self._replace(old, items)
 
     def degrade(self, link: Link) -> None:
         """Its tools stay listed, as degraded, until it is stocked again or dropped (MCP-AX 13.2)."""
-        shelf = self._shelves.get(link.segment)
-        if shelf is not None and shelf.link is link and not shelf.degraded:
-            self.place(msgspec.structs.replace(shelf, degraded=True))
+        items = self._link_items.get(link.segment)
+        if items is not None and items.link is link and not items.degraded:
+            self.place(msgspec.structs.replace(items, degraded=True))
 
     def drop(self, link: Link) -> None:
         """A link that was superseded by another of its segment no longer has anything to drop."""
         for ticket in [one for one, whose in self._stocking.items() if whose is link]:
             del self._stocking[ticket]
-        shelf = self._shelves.get(link.segment)
-        if shelf is not None and shelf.link is link:
-            del self._shelves[link.segment]
+        items = self._link_items.get(link.segment)
+        if items is not None and items.link is link:
+            del self._link_items[link.segment]
             place = bisect_left(self._order, f"{link.segment}.")
             del self._order[place], self._sorted[place]
             self._shown.forget(link.segment)
-            self._replace(shelf, None)
+            self._replace(items, None)
 
-    def _replace(self, old: Shelf | None, new: Shelf | None) -> None:
+    def _replace(self, old: LinkItems | None, new: LinkItems | None) -> None:
         self._clashes.replace(old, new)
         former, root, clashing = self.namespace, self._plan.ax.root_segment, self._clashes.withheld
         self.namespace = Namespace(former.version + 1, tuple(self._sorted), root, clashing, self._shown, former)

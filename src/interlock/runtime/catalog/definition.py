@@ -1,4 +1,4 @@
-"""A tool as its server defines it at this moment, and what that is compared with what was accepted before."""
+"""The definition of a tool at this moment, and its state compared with what was accepted before."""
 
 import enum
 import hashlib
@@ -18,7 +18,7 @@ FINGERPRINT_BYTES: Final = 16
 SHOWN_BYTES_MAX: Final = 256 * 1024  # as much text as a book
 
 
-class Look(enum.Enum):
+class DefinitionState(enum.Enum):
     SAME = "same"
     NEW = "new"
     REWORDED = "reworded"  # other bytes, the same meaning
@@ -27,15 +27,18 @@ class Look(enum.Enum):
     DENIED = "denied"
 
 
-class Sight:
-    """The digest takes canonical JSON; the fingerprint is cheap, and enough to see that nothing changed."""
+class DefinitionSnapshot:
+    """A definition as it was listed.
+
+    The digest takes canonical JSON; the fingerprint is cheap, and enough to see that nothing changed.
+    """
 
     __slots__ = ("__dict__", "_declared", "_item", "_said", "is_open", "original", "tool")
 
     def __init__(self, tool: str, original: str, item: Item, said: Raw | None, declared: dict[str, str]) -> None:
         self.tool = tool
         self.original = original
-        self.is_open = False  # nobody has said whether it changes anything
+        self.is_open = False  # neither server nor operator says whether it changes anything
         self._item = item
         self._said = said
         self._declared = declared
@@ -56,8 +59,8 @@ class Sight:
     def definition(self) -> bytes:
         """What a person is shown of it, as JSON: all that the digest is made of (`answers.shown_digest`).
 
-        null where it is too long to be read: nobody signs what they cannot have read, and [[tool]] can still say it. A
-        member that not every reader can decode stands as its hash, as it does in the digest.
+        null where it is too long to be read: a person does not sign what they cannot have read, and [[tool]] can still
+        say it. A member that not every reader can decode stands as its hash, as it does in the digest.
         """
         shown: dict[str, Any] = {"name": self.original}
         shown |= {member: _readable(self._item[member]) for member in _MEMBERS if member in self._item}

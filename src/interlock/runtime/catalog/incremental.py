@@ -1,7 +1,7 @@
 """What the namespace keeps from one snapshot to the next, so that a change costs what changed and not all there is.
 
-A thousand servers register in a row, and of twenty thousand tools one is new: what belongs to the other shelves is
-taken as it was.
+A thousand servers register in a row, and of twenty thousand tools one is new: what belongs to the other links
+is taken as it was.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,43 +11,43 @@ import msgspec
 
 from interlock.protocol.ax.names import Withheld, may_collide, withhold_colliding_aliases
 from interlock.protocol.mcp.eras import MODERN, Era
-from interlock.runtime.catalog.routes import Place, Route, Shelf, era_of
+from interlock.runtime.catalog.routes import LinkItems, Place, Route, era_of
 from interlock.runtime.links.listing import Item
 
 Routes = Sequence[Route]
 
 
-class Part(msgspec.Struct, frozen=True, eq=False):
-    """One shelf as one kind of caller sees it."""
+class VisiblePart(msgspec.Struct, frozen=True, eq=False):
+    """The items of one link as one kind of caller sees them."""
 
     tools: tuple[Route, ...]
     prompts: tuple[Route, ...]
-    shown: "Shown"
+    shown: "ShownItems"
 
 
-class Shown:
-    """The bytes of a shelf's tools in one form of their names, as far as they were listed."""
+class ShownItems:
+    """The bytes of a link's tools in one form of their names, as far as they were listed."""
 
-    __slots__ = ("_era", "_legacy", "_modern", "_tasks", "shelf")
+    __slots__ = ("_era", "_legacy", "_modern", "_tasks", "items")
 
-    def __init__(self, shelf: Shelf, former: "Shown | None") -> None:
-        self.shelf = shelf
-        self._era = era_of(shelf.link)
-        self._tasks = shelf.link.tasks
+    def __init__(self, items: LinkItems, former: "ShownItems | None") -> None:
+        self.items = items
+        self._era = era_of(items.link)
+        self._tasks = items.link.tasks
         self._modern: dict[Route, bytes] = {}
         self._legacy: dict[Route, bytes] = {}
-        if former is not None and former.shelf.degraded is shelf.degraded and former._speaks_like(shelf):
+        if former is not None and former.items.degraded is items.degraded and former._speaks_like(items):
             self._modern, self._legacy = (
-                {route: known[route] for route in shelf.tools if route in known} if known else {}
+                {route: known[route] for route in items.tools if route in known} if known else {}
                 for known in (former._modern, former._legacy)
             )
 
-    def is_of(self, shelf: Shelf) -> bool:
-        return self.shelf is shelf and self._speaks_like(shelf)
+    def is_of(self, items: LinkItems) -> bool:
+        return self.items is items and self._speaks_like(items)
 
-    def _speaks_like(self, shelf: Shelf) -> bool:
+    def _speaks_like(self, items: LinkItems) -> bool:
         """What a tool looks like depends on how its server speaks, which may change with a new connection."""
-        return self._era is era_of(shelf.link) and self._tasks is shelf.link.tasks
+        return self._era is era_of(items.link) and self._tasks is items.link.tasks
 
     def tool(self, route: Route, era: Era, show: Callable[[Route, Era], bytes]) -> bytes:
         known = self._modern if era is MODERN else self._legacy
@@ -58,30 +58,30 @@ class Shown:
 
 
 class ShownTools:
-    """Of the whole namespace, for whoever sees names in the same form."""
+    """The listed bytes of the whole namespace, shared by callers that see names in the same form."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, dict[str, Shown]] = {}  # segment -> form -> them
+        self._kept: dict[str, dict[str, ShownItems]] = {}  # segment -> form -> them
 
-    def of(self, shelf: Shelf, form: str) -> Shown:
-        forms = self._kept.setdefault(shelf.link.segment, {})
+    def of(self, items: LinkItems, form: str) -> ShownItems:
+        forms = self._kept.setdefault(items.link.segment, {})
         shown = forms.get(form)
-        if shown is None or not shown.is_of(shelf):
-            shown = forms[form] = Shown(shelf, shown)
+        if shown is None or not shown.is_of(items):
+            shown = forms[form] = ShownItems(items, shown)
         return shown
 
     def forget(self, segment: str) -> None:
         self._kept.pop(segment, None)
 
 
-class Clashes:
+class AliasCollisions:
     """Names whose aliases collide; they are all withheld (MCP-AX 3.2, our rule)."""
 
     def __init__(self) -> None:
         self._claims: dict[str, dict[str, int]] = {}  # alias -> name -> how many have it: a tool and a prompt may
         self.withheld: Mapping[str, Withheld] = {}
 
-    def replace(self, old: Shelf | None, new: Shelf | None) -> None:
+    def replace(self, old: LinkItems | None, new: LinkItems | None) -> None:
         """`withheld` is another object where it changed."""
         gone, come = route_difference(_routes(old), _routes(new))
         aliases, names = set(), set()
@@ -105,13 +105,13 @@ class Clashes:
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """Kinds of lists that are others when one shelf takes the place of another."""
+    """Kinds of lists that are others when the items of a link are replaced."""
 
     definitions: frozenset[str]  # clients see other names, schemas or descriptions
     metadata: frozenset[str]  # only what MCP-AX says of them is another, which is for those above (6.3, ours)
 
 
-def difference(old: Shelf | None, new: Shelf | None) -> Difference:
+def difference(old: LinkItems | None, new: LinkItems | None) -> Difference:
     definitions = {kind for kind in ("tools", "prompts") if not _is_same(kind, old, new, _same_definition)}
     if not all(_is_same(kind, old, new, _same_place) for kind in ("resources", "templates")):
         definitions.add("resources")
@@ -121,7 +121,7 @@ def difference(old: Shelf | None, new: Shelf | None) -> Difference:
     return Difference(frozenset(definitions), frozenset(("tools",) if marked else ()) - definitions)
 
 
-def _is_same(kind: str, old: Shelf | None, new: Shelf | None, same: Callable[[Any, Any], bool]) -> bool:
+def _is_same(kind: str, old: LinkItems | None, new: LinkItems | None, same: Callable[[Any, Any], bool]) -> bool:
     was, now = getattr(old, kind, ()), getattr(new, kind, ())
     return was is now or (
         len(was) == len(now) and all(one is other or same(one, other) for one, other in zip(was, now, strict=True))
@@ -159,5 +159,5 @@ def route_difference(old: Routes, new: Routes) -> tuple[Routes, Routes]:
     return [route for route in old if route not in after], [route for route in new if route not in before]
 
 
-def _routes(shelf: Shelf | None) -> Routes:
-    return () if shelf is None else (*shelf.tools, *shelf.prompts)
+def _routes(items: LinkItems | None) -> Routes:
+    return () if items is None else (*items.tools, *items.prompts)

@@ -21,7 +21,7 @@ INVALID_NAMES_MAX: Final = 100  # how many of them a refusal repeats
 INVALID_NAME_CHARS_MAX: Final = 128
 
 
-class Named(msgspec.Struct, frozen=True):
+class SettledNames(msgspec.Struct, frozen=True):
     """One list with its names settled: (original, item, segments below the server, local name)."""
 
     items: list[tuple[str, Item, tuple[str, ...], str]]
@@ -29,21 +29,21 @@ class Named(msgspec.Struct, frozen=True):
     invalid: list[str]
 
 
-def settle_names(offer: Offer, items: Items) -> Named:
+def settle_names(offer: Offer, items: Items) -> SettledNames:
     named = _distinct(items)
     if offer.is_aggregator:
         return _dotted_names(named)
     invalid = [name for name, _ in named if "." in name] if offer.kind == "leaf" else []
     resolution = resolve_locals([name for name, _ in named])
     locals_ = resolution.local_names
-    return Named(
+    return SettledNames(
         [(original, item, (), locals_[original]) for original, item in named if original in locals_],
         resolution.withheld,
         invalid,
     )
 
 
-def _dotted_names(named: list[tuple[str, Item]]) -> Named:
+def _dotted_names(named: list[tuple[str, Item]]) -> SettledNames:
     times = Counter(name for name, _ in named)
     ways: dict[tuple[str, ...], tuple[str, ...]] = {}  # thousands of tools share a way
     settled, invalid = [], []
@@ -54,7 +54,9 @@ def _dotted_names(named: list[tuple[str, Item]]) -> Named:
         elif times[name] == 1:
             settled.append((name, item, ways.setdefault(parts[:-1], parts[:-1]), parts[-1]))
     twice = sorted(name for name, count in times.items() if count > 1)
-    return Named(settled, tuple(Withheld(name=name, reason="it is listed more than once") for name in twice), invalid)
+    return SettledNames(
+        settled, tuple(Withheld(name=name, reason="it is listed more than once") for name in twice), invalid
+    )
 
 
 def refuse_names(offer: Offer, names: list[str]) -> Fault:

@@ -1,8 +1,8 @@
-"""What one server offers, prepared for the namespace: names settled, capabilities read, routes made.
+"""The items of one server, prepared for the namespace: names settled, capabilities read, routes made.
 
-A shelf is made once per change of a server's list, in slices, so that ten thousand tools hold up nobody. Names depend
-only on the configuration and the server's own list. What an offer means depends on who makes it: an unmodified server
-is taken as it is, a registrant is held to MCP-AX, and only an aggregator has anything below it.
+The items of a link are made once per change of its server's list, in slices, so that ten thousand tools delay no other
+work. Names depend only on the configuration and the server's own list. What an offer means depends on who makes it: an
+unmodified server is taken as it is, a registrant is held to MCP-AX, and only an aggregator has anything below it.
 """
 
 import asyncio
@@ -60,8 +60,8 @@ from interlock.protocol.mcp.methods import PROMPTS_GET, TOOLS_CALL
 from interlock.protocol.mcp.tasks import needs_task
 from interlock.runtime.calls.check import Check
 from interlock.runtime.catalog import unlisted_tools
-from interlock.runtime.catalog.definition import Look, Sight
-from interlock.runtime.catalog.names import Named, refuse_names, settle_names
+from interlock.runtime.catalog.definition import DefinitionSnapshot, DefinitionState
+from interlock.runtime.catalog.names import SettledNames, refuse_names, settle_names
 from interlock.runtime.links.handshake import modern_head
 from interlock.runtime.links.link import Link
 from interlock.runtime.links.listing import Items, Listing
@@ -70,7 +70,7 @@ SLICE: Final = 200  # items prepared before others get a turn
 
 
 class Rulings(Protocol):
-    """What operators said of tools that do not say it themselves."""
+    """The rulings of operators on tools that do not say it themselves."""
 
     def get(self, tool: str, digest: str) -> ToolClass | None:
         """`digest` is that of the definition they were shown."""
@@ -78,13 +78,15 @@ class Rulings(Protocol):
     def knows(self, tool: str) -> bool:
         """Whether they said anything of a tool of this name."""
 
-    def look(self, segment: str, sight: Sight) -> Look:
+    def look(self, segment: str, sight: DefinitionSnapshot) -> DefinitionState:
         """What the definition is, compared with what was accepted before."""
 
     def waits(self, segment: str) -> frozenset[str]:
         """Tools of which a changed definition waits to be decided."""
 
-    def took(self, segment: str, seen: Iterable[tuple[Sight, Look]], listed: Mapping[str, object]) -> None:
+    def took(
+        self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], listed: Mapping[str, object]
+    ) -> None:
         """The list was taken over; `seen` is to be remembered or asked about."""
 
 
@@ -95,13 +97,15 @@ class _NoRulings:
     def knows(self, tool: str) -> bool:
         return False
 
-    def look(self, segment: str, sight: Sight) -> Look:
-        return Look.SAME
+    def look(self, segment: str, sight: DefinitionSnapshot) -> DefinitionState:
+        return DefinitionState.SAME
 
     def waits(self, segment: str) -> frozenset[str]:
         return frozenset()
 
-    def took(self, segment: str, seen: Iterable[tuple[Sight, Look]], listed: Mapping[str, object]) -> None:
+    def took(
+        self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], listed: Mapping[str, object]
+    ) -> None:
         """Nothing is remembered."""
 
 
@@ -131,7 +135,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     irreversible: bool = False  # flagged so here or below
     gated: bool = False  # as listed: here or by a hop below
     gate: GateRule | None = None  # what a call meets before it is sent, or instead of the tool's own answer
-    is_open: bool = False  # nobody has said whether it changes anything
+    is_open: bool = False  # neither server nor operator says whether it changes anything
     timeout_s: float | None = None
     scope: str = "read"
     price: Price = Price()  # what a call counts for in budgets
@@ -165,7 +169,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     item: Item
 
 
-class Shelf(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class LinkItems(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     link: Link
     offer: Offer = ADOPTED
     least_latency: LatencyClass = LatencyClass.REALTIME  # no tool behind this link is faster (MCP-AX 9.2)
@@ -180,10 +184,12 @@ class Shelf(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     private: bool = True
     degraded: bool = False  # the link is gone; what it offered stays listed for a while (MCP-AX 13.2)
     stale: bool = False  # an operator has said something new of its tools since it was made
-    seen: tuple[tuple[Sight, Look], ...] = ()  # definitions that are to be remembered or asked about
+    seen: tuple[
+        tuple[DefinitionSnapshot, DefinitionState], ...
+    ] = ()  # definitions that are to be remembered or asked about
 
 
-class Changed(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class ChangedDefinition(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A tool whose definition is not what it was when the server last listed it."""
 
     name: str
@@ -195,16 +201,16 @@ RESOURCE_SCHEME: Final = SCHEME
 _KINDS: Final = ("tools", "prompts", "resources", "templates")
 
 
-async def make_shelf(
+async def make_link_items(
     link: Link,
     listing: Listing,
     plan: Plan,
-    old: Shelf | None,
+    old: LinkItems | None,
     rulings: Rulings = NO_RULINGS,
     *,
     checks_for: ChecksFor,
-) -> Shelf | Fault:
-    """The shelf, `old` itself where nothing changed, or the refusal upon which the registration ends (MCP-AX 4.3)."""
+) -> LinkItems | Fault:
+    """The items of a link, `old` itself where nothing changed, or the refusal that ends its session (MCP-AX 4.3)."""
     offer = link.offer
     if old is not None and (old.link is not link or old.offer.session != offer.session):
         old = None
@@ -224,14 +230,14 @@ async def make_shelf(
     if invalid:
         return refuse_names(offer, invalid)
     tools, prompts = named
-    stock = _Stock(link, plan, offer, least, rulings, known, checks_for)
+    stock = _LinkItemsBuilder(link, plan, offer, least, rulings, known, checks_for)
     stock.tools += unchanged
     await stock.take_tools(tools)
     stock.take_prompts(prompts)
     withheld = [*tools.withheld, *prompts.withheld, *stock.withheld]
     for kind in _KINDS:
         withheld.extend(Withheld(name=name, reason=reason) for name, reason in getattr(listing, kind).refused)
-    return Shelf(
+    return LinkItems(
         link=link,
         offer=offer,
         least_latency=least,
@@ -248,7 +254,7 @@ async def make_shelf(
     )
 
 
-def _is_made_alike(old: Shelf, offer: Offer, least: LatencyClass, tasks: bytes) -> bool:
+def _is_made_alike(old: LinkItems, offer: Offer, least: LatencyClass, tasks: bytes) -> bool:
     """Whether the same item would become the same route again."""
     return not old.stale and old.offer == offer and old.least_latency is least and old.digests.get("tasks") == tasks
 
@@ -267,7 +273,7 @@ def _split_unchanged(offer: Offer, items: Items, known: dict[str, Route]) -> tup
     return routes, msgspec.structs.replace(items, items=tuple(others), raws=())
 
 
-def changes(old: Shelf | None, new: Shelf) -> tuple[Changed, ...]:
+def changes(old: LinkItems | None, new: LinkItems) -> tuple[ChangedDefinition, ...]:
     """Tools that are listed as before and defined otherwise. Only where the bytes differ is a digest made."""
     if old is None or old is new or old.tools is new.tools:
         return ()
@@ -279,11 +285,11 @@ def changes(old: Shelf | None, new: Shelf) -> tuple[Changed, ...]:
         if was is None or (was.item == after.item and was.original == after.original and was.said == after.said):
             continue
         if was.digest != after.digest:
-            found.append(Changed(name=after.qualified, before=was, after=after))
+            found.append(ChangedDefinition(name=after.qualified, before=was, after=after))
     return tuple(found)
 
 
-class _Judged(msgspec.Struct, frozen=True, kw_only=True):
+class _Assessment(msgspec.Struct, frozen=True, kw_only=True):
     """What a tool says of itself, as it holds here."""
 
     read: Capability
@@ -294,8 +300,8 @@ class _Judged(msgspec.Struct, frozen=True, kw_only=True):
     notes: dict[bool, dict[str, Any]]  # whether it is gated -> its MCP-AX keys
 
 
-class _Stock:
-    """One shelf in the making."""
+class _LinkItemsBuilder:
+    """Builds the items of one link from its listing."""
 
     def __init__(
         self,
@@ -320,14 +326,14 @@ class _Stock:
         self._root = () if self._own is None else (self._own,)
         self._path = ".".join((*self._root, link.segment))
         self._ways: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
-        self._judged: dict[tuple[object, ...], _Judged | Invalid] = {}
+        self._judged: dict[tuple[object, ...], _Assessment | Invalid] = {}
         self.tools: list[Route] = []
         self.prompts: list[Route] = []
         self.withheld: list[Withheld] = []
         self.out_of_scope: list[str] = []
-        self.seen: list[tuple[Sight, Look]] = []
+        self.seen: list[tuple[DefinitionSnapshot, DefinitionState]] = []
 
-    async def take_tools(self, named: Named) -> None:
+    async def take_tools(self, named: SettledNames) -> None:
         for done, (original, item, inner, local) in enumerate(named.items):
             if done % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
@@ -341,7 +347,7 @@ class _Stock:
             else:
                 self.tools.append(route)
 
-    def take_prompts(self, named: Named) -> None:
+    def take_prompts(self, named: SettledNames) -> None:
         for original, item, inner, local in named.items:
             segments, below = self._way(inner)
             qualified = qualify(segments, local)
@@ -391,7 +397,7 @@ class _Stock:
         if told.hops > self._plan.ax.max_hops:
             return unlisted_tools.too_many_hops(original, told.hops, self._plan.ax.max_hops)
         annotations = maybe_value(item, "annotations")
-        sight = Sight(qualified, original, item, told.capability, told.declared)
+        sight = DefinitionSnapshot(qualified, original, item, told.capability, told.declared)
         is_open = sight.is_open = self._is_open(original, told, annotations, rule)
         if (unwanted := self._maybe_unwanted(sight, rule)) is not None:
             return unwanted
@@ -448,7 +454,7 @@ class _Stock:
         )
         checks = self._checks_for(route)
         if checks:
-            msgspec.structs.force_setattr(route, "checks", checks)  # nobody has seen it yet
+            msgspec.structs.force_setattr(route, "checks", checks)  # no other part has seen it yet
         return route
 
     def _is_open(self, original: str, told: Below, annotations: object, rule: ToolRule | None) -> bool:
@@ -457,13 +463,13 @@ class _Stock:
             return False
         return not says_its_effect(as_declared(told.capability, {}), annotations)
 
-    def _maybe_unwanted(self, sight: Sight, rule: ToolRule | None) -> Withheld | None:
+    def _maybe_unwanted(self, sight: DefinitionSnapshot, rule: ToolRule | None) -> Withheld | None:
         look = self._rulings.look(self._link.segment, sight)
-        if look is not Look.SAME or sight.tool in self._waits:
+        if look is not DefinitionState.SAME or sight.tool in self._waits:
             self.seen.append((sight, look))
-        if look is Look.DENIED:
+        if look is DefinitionState.DENIED:
             return unlisted_tools.definition_denied(sight.original)
-        if look is Look.CHANGED and rule is not None and rule.pin:
+        if look is DefinitionState.CHANGED and rule is not None and rule.pin:
             return unlisted_tools.definition_pinned(sight.original)
         return None
 
@@ -487,7 +493,7 @@ class _Stock:
         annotations: object,
         rule: ToolRule | None,
         ruling: ToolClass | None,
-    ) -> _Judged | Invalid:
+    ) -> _Assessment | Invalid:
         """Most tools of a server say the same of themselves: that is judged once, and they share what came of it."""
         if rule is not None or ruling is not None or original in self._link.classes:
             return self._judge_one(original, told, annotations, rule, ruling)
@@ -505,12 +511,12 @@ class _Stock:
 
     def _judge_one(
         self, original: str, told: Below, annotations: object, rule: ToolRule | None, ruling: ToolClass | None
-    ) -> _Judged | Invalid:
+    ) -> _Assessment | Invalid:
         read = self._capability(original, told, annotations, rule, ruling)
         if isinstance(read, Invalid):
             return read
         capability = raise_to_hop(read, self._least)
-        return _Judged(
+        return _Assessment(
             read=read,
             capability=capability,
             irreversible=safety(capability) is not None
@@ -565,7 +571,7 @@ class _Stock:
             rule is not None and not rule.capability.keys().isdisjoint(("mutable", "reversible"))
         )
 
-    def _notes(self, told: Below, judged: _Judged, *, gated: bool) -> dict[str, Any]:
+    def _notes(self, told: Below, judged: _Assessment, *, gated: bool) -> dict[str, Any]:
         notes = judged.notes.get(gated)
         if notes is not None:
             return notes

@@ -46,7 +46,7 @@ WORDS_MAX: Final = 200  # characters of somebody else's words that are repeated
 _JSON: Final = b"content-type: application/json\r\naccept: application/json\r\n"
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class TokenSource(msgspec.Struct, frozen=True, kw_only=True):
     """Where tokens for a server come from."""
 
     resource: str
@@ -54,7 +54,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     scopes: tuple[str, ...] = ()  # what the server calls enough for a beginning
 
 
-class Authority:
+class AuthorizationServers:
     def __init__(self, url: str, issuer: str | None, clock: Clock, egress: tuple[str, ...] | None = None) -> None:
         """`egress`: the hosts that may be asked; None: any."""
         self._url = url
@@ -70,7 +70,7 @@ class Authority:
 
     # Finding it
 
-    async def find(self, challenge: Challenge, *, prefer: str | None = None) -> Found:
+    async def find(self, challenge: Challenge, *, prefer: str | None = None) -> TokenSource:
         """`prefer` is the issuer we already have dealings with, should the server list several."""
         if not is_protected(self._url):
             raise Unobtainable("it wants a token, and its url is plain http beyond this machine: use https")
@@ -84,7 +84,7 @@ class Authority:
         trouble: Unobtainable | None = None
         for issuer in sorted(issuers, key=lambda one: one != prefer)[:ISSUERS_MAX]:
             try:
-                return Found(resource=resource, server=await self.server(issuer), scopes=scopes)
+                return TokenSource(resource=resource, server=await self.server(issuer), scopes=scopes)
             except Unobtainable as error:
                 trouble = trouble or error
         raise trouble or NoOAuth("it names no authorization server")
@@ -123,10 +123,10 @@ class Authority:
             return said.resource, said.authorization_servers, said.scopes_supported
         return server_resource(self._url), (), ()
 
-    async def _of_old(self, resource: str) -> Found:
+    async def _of_old(self, resource: str) -> TokenSource:
         """MCP 2025-03-26 knew no resource metadata: the server's own origin was its authorization server."""
         try:
-            return Found(resource=resource, server=await self.server(origin_of(self._url)))
+            return TokenSource(resource=resource, server=await self.server(origin_of(self._url)))
         except Unobtainable:
             raise NoOAuth("it names no authorization server") from None
 

@@ -1,5 +1,5 @@
-"""As whom the node goes to an authorization server (MCP, Client Registration), in MCP's order: as the client of the
-configuration, as the document it publishes, as one it registers itself.
+"""The client that the node is to an authorization server (MCP, Client Registration), in MCP's order: the one of the
+configuration, the document it publishes, one that it registers itself.
 
 What an issuer gave is used with that issuer alone.
 """
@@ -9,14 +9,14 @@ from interlock.protocol.oauth.client import CALLBACK_PATH, DOCUMENT_PATH, Client
 from interlock.protocol.oauth.discovery import AuthorizationServer
 from interlock.protocol.oauth.resource import is_loopback_url, is_protected
 from interlock.runtime.base.addresses import Addresses
-from interlock.runtime.credentials.authorization_server import Authority, printable
+from interlock.runtime.credentials.authorization_server import AuthorizationServers, printable
 from interlock.runtime.credentials.errors import TokenRefused, Unobtainable
-from interlock.runtime.credentials.secret_references import Revealer
-from interlock.runtime.credentials.token_store import Grant, Records
+from interlock.runtime.credentials.secret_references import SecretResolver
+from interlock.runtime.credentials.token_store import Grant, TokenStore
 
 
-class Identity:
-    """Where the node is reached by those it sends away. Known once its sockets are bound."""
+class ClientIdentity:
+    """The URLs of the node that an authorization server is told. Known once its sockets are bound."""
 
     def __init__(self, name: str, addresses: Addresses) -> None:
         self.name = name
@@ -24,7 +24,7 @@ class Identity:
 
     @property
     def callback(self) -> str | None:
-        """Where a browser comes back to."""
+        """The URL that a browser comes back to."""
         return self._addresses.operator.rstrip("/") + CALLBACK_PATH if self._addresses.is_bound else None
 
     @property
@@ -33,14 +33,14 @@ class Identity:
 
     @property
     def document(self) -> str | None:
-        """Where the document about us lies, if anybody can fetch it (Client ID Metadata Document 3)."""
+        """The URL of the document about this node, if it is public (Client ID Metadata Document 3)."""
         url = self.document_url
         is_public = self._addresses.is_bound and url.startswith("https:") and not is_loopback_url(url)
         return url if is_public else None
 
 
 class Clients:
-    def __init__(self, records: Records, identity: Identity, reveal: Revealer) -> None:
+    def __init__(self, records: TokenStore, identity: ClientIdentity, reveal: SecretResolver) -> None:
         self._records = records
         self._identity = identity
         self._reveal = reveal
@@ -48,12 +48,16 @@ class Clients:
     def redirect_uri(self) -> str:
         callback = self._identity.callback
         if callback is None:
-            raise Unobtainable("this node has no operator door for the person to come back to: start interlock serve")
+            raise Unobtainable(
+                "this node has no operator endpoint for the person to come back to: start interlock serve"
+            )
         if not is_protected(callback):  # MCP, Communication Security
             raise Unobtainable(f"people would come back over plain http to {callback}: set node.operator_url to https")
         return callback
 
-    async def find(self, segment: str, plan: OAuthPlan, server: AuthorizationServer, authority: Authority) -> Client:
+    async def find(
+        self, segment: str, plan: OAuthPlan, server: AuthorizationServer, authority: AuthorizationServers
+    ) -> Client:
         """Raises Unobtainable, StoreError."""
         if plan.client_id is not None:
             return await self._configured_client(segment, plan, plan.client_id, server)
@@ -67,7 +71,7 @@ class Clients:
         return client
 
     async def of_grant(self, plan: OAuthPlan, grant: Grant, server: AuthorizationServer) -> Client:
-        """The client a token was given to: nobody else may renew it. Raises TokenRefused where it is gone."""
+        """The client a token was given to, which alone may renew it. Raises TokenRefused where it is gone."""
         if plan.client_id is not None:
             if plan.client_id != grant.client_id:
                 raise TokenRefused("the client_id in 'auth' is another one now")

@@ -1,7 +1,7 @@
-"""People who are asked to agree: the page each was sent to, and what their browser brings back (OAuth 2.1 4.1).
+"""Consents that people are asked for: the page each was sent to, and what their browser brings back (OAuth 2.1 4.1).
 
-A state is 256 random bits, known to whoever was given the URL, good once and for a while. What comes back is believed
-only from the authorization server that was asked, before anything else is looked at (RFC 9207).
+A state is 256 random bits, known to the person who was given the URL, good once and for a while. What comes back is
+believed only from the authorization server that was asked, before anything else is looked at (RFC 9207).
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from interlock.protocol.oauth.token_request import (
     scopes_to_ask,
 )
 from interlock.runtime.base.clock import Clock
-from interlock.runtime.credentials.authorization_server import Found
+from interlock.runtime.credentials.authorization_server import TokenSource
 from interlock.runtime.credentials.errors import Unobtainable
 from interlock.store.ports import StoreError
 
@@ -43,21 +43,21 @@ class Consent(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float  # of our own clock
 
 
-class Asker(Protocol):
-    """Whoever needs the token."""
+class ConsentRequester(Protocol):
+    """The part that needs the token."""
 
     segment: str
     principal: str  # whose token it will be; empty for the node's own
     title: str  # for the page
 
-    async def redeem(self, pending: "Pending", form: dict[str, str]) -> Token: ...
+    async def redeem(self, pending: "PendingConsent", form: dict[str, str]) -> Token: ...
 
-    async def accept(self, pending: "Pending", token: Token) -> None: ...
+    async def accept(self, pending: "PendingConsent", token: Token) -> None: ...
 
 
-class Pending(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    asker: Asker
-    found: Found
+class PendingConsent(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    asker: ConsentRequester
+    found: TokenSource
     client: Client
     verifier: str
     redirect_uri: str
@@ -83,11 +83,13 @@ _ELSEWHERE: Final = Page(
 class Consents:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._pending: dict[bytes, Pending] = {}  # by the state's hash, oldest first
-        self._asked: dict[Asker, bytes] = {}  # one page for each
+        self._pending: dict[bytes, PendingConsent] = {}  # by the state's hash, oldest first
+        self._asked: dict[ConsentRequester, bytes] = {}  # one page for each
 
-    def ask(self, asker: Asker, found: Found, client: Client, redirect_uri: str, wanted: Sequence[str]) -> Consent:
-        """Raises Unobtainable. One who is asked the same again is sent to the same page."""
+    def ask(
+        self, asker: ConsentRequester, found: TokenSource, client: Client, redirect_uri: str, wanted: Sequence[str]
+    ) -> Consent:
+        """The page for a consent; the same one while the same is asked. Raises Unobtainable."""
         server = found.server
         if server.authorization_endpoint is None:
             raise Unobtainable("its authorization server has no page where anybody could agree")
@@ -115,12 +117,12 @@ class Consents:
             id=secrets.token_urlsafe(16), url=url, issuer=server.issuer, scopes=scopes, expires_at=now + CONSENT_S
         )
         self._asked[asker] = _hash(state)
-        self._pending[_hash(state)] = Pending(
+        self._pending[_hash(state)] = PendingConsent(
             asker=asker, found=found, client=client, verifier=verifier, redirect_uri=redirect_uri, consent=consent
         )
         return consent
 
-    async def returned(self, parameters: Sequence[tuple[str, str]]) -> tuple[Page, Pending | None]:
+    async def returned(self, parameters: Sequence[tuple[str, str]]) -> tuple[Page, PendingConsent | None]:
         """The page to show; and whose consent it was, when there is a token now."""
         said = read_callback_untrusted(parameters)
         pending = self._pending.get(_hash(said.state)) if said is not None else None
@@ -143,7 +145,7 @@ class Consents:
             return Page(503, "There is no token", f"{asker.title}: the token cannot be stored."), None
         return Page(200, "Done", f"{asker.title} can be used now. You may close this page."), pending
 
-    def forget(self, asker: Asker) -> None:
+    def forget(self, asker: ConsentRequester) -> None:
         self._pending.pop(self._asked.pop(asker, b""), None)
 
     def _forget_old(self, now: float) -> None:

@@ -15,7 +15,7 @@ class Unobtainable(Exception):
 
 
 class NoOAuth(Unobtainable):
-    """Nothing of the server says where a token could be had."""
+    """The server names no authorization server that could give a token."""
 
 
 class TokenRefused(Unobtainable):

@@ -1,4 +1,4 @@
-"""`${secrets.NAME}` becomes the secret, at the last moment and for one use. What comes out is kept by nobody here."""
+"""The resolver of `${secrets.NAME}`: the secret is put in at the last moment, for one use, and not kept here."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from interlock.runtime.credentials.errors import Unobtainable
 from interlock.store.sqlite.secrets import Secrets
 
 
-class Revealer:
+class SecretResolver:
     def __init__(self, secrets: Secrets, clock: Clock) -> None:
         self._secrets = secrets
         self._clock = clock
@@ -18,7 +18,7 @@ class Revealer:
         """Something that needs secrets is about to be started or dialled. Raises Unobtainable, StoreError."""
 
     async def text(self, text: str) -> str:
-        """Raises Unobtainable naming a secret that is not set, StoreError. What a secret holds is not looked at."""
+        """The text with its secrets, whatever they hold. Raises Unobtainable naming a secret not set, StoreError."""
         pieces: list[str] = []
         end = 0
         for found in SECRET_REFERENCE.finditer(text):
@@ -30,7 +30,7 @@ class Revealer:
         return {name: await self.text(text) for name, text in table.items()}
 
     async def headers(self, table: Mapping[str, str]) -> dict[str, str]:
-        """Only what a header can carry: a secret is not to end one."""
+        """The table with its secrets; Unobtainable where a value could not stand in a header."""
         made = await self.table(table)
         for name, value in made.items():
             if not HEADER_VALUE.fullmatch(value):
@@ -46,5 +46,5 @@ class Revealer:
 
 
 def secrets_named(*texts: str) -> frozenset[str]:
-    """The slugs that stand in these texts."""
+    """The slugs of the secrets that these texts name."""
     return frozenset(secret_slug(found[1]) for text in texts for found in SECRET_REFERENCE.finditer(text))

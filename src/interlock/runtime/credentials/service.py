@@ -1,4 +1,4 @@
-"""Everything about credentials towards servers in one place: secrets, tokens, who the node is, who is asked to agree.
+"""The credentials towards servers in one place: secrets, tokens, the identity of the node, consents.
 
 The node makes one. Neither secrets.db nor `cryptography` is touched before there is a first secret.
 """
@@ -14,11 +14,11 @@ from interlock.protocol.oauth.client import DOCUMENT_PATH, client_document, clie
 from interlock.protocol.oauth.resource import is_loopback_url
 from interlock.runtime.base.addresses import Addresses
 from interlock.runtime.base.clock import Clock
-from interlock.runtime.credentials.client_registration import Clients, Identity
-from interlock.runtime.credentials.consents import Consents, Page, Pending
-from interlock.runtime.credentials.secret_references import Revealer, secrets_named
-from interlock.runtime.credentials.token import Holder, Office
-from interlock.runtime.credentials.token_store import Records
+from interlock.runtime.credentials.client_registration import ClientIdentity, Clients
+from interlock.runtime.credentials.consents import Consents, Page, PendingConsent
+from interlock.runtime.credentials.secret_references import SecretResolver, secrets_named
+from interlock.runtime.credentials.token import TokenHolder, TokenServices
+from interlock.runtime.credentials.token_store import TokenStore
 from interlock.store.sqlite.secrets import KINDS, Kind, Secrets
 
 
@@ -37,16 +37,16 @@ class BadSecretName(ValueError):
     """A secret's name is a slug, so that an environment variable's name can stand for it."""
 
 
-class GrantDesk:
+class CredentialService:
     def __init__(self, data: Path, clock: Clock, node_name: str, addresses: Addresses) -> None:
         self._clock = clock
         self.secrets = Secrets(data)
-        self.revealer = Revealer(self.secrets, clock)
-        self._identity = Identity(f"Interlock {node_name}", addresses)
+        self.revealer = SecretResolver(self.secrets, clock)
+        self._identity = ClientIdentity(f"Interlock {node_name}", addresses)
         self._consents = Consents(clock)
-        records = Records(self.secrets, clock)
+        records = TokenStore(self.secrets, clock)
         clients = Clients(records, self._identity, self.revealer)
-        self._office = Office(records=records, consents=self._consents, clients=clients, clock=clock)
+        self._services = TokenServices(records=records, consents=self._consents, clients=clients, clock=clock)
 
     async def open(self) -> None:
         await self.secrets.open()
@@ -61,21 +61,23 @@ class GrantDesk:
         metadata = client_metadata(callback, identity.name, "none", native=is_loopback_url(callback))
         return {DOCUMENT_PATH: client_document(identity.document_url, metadata)}
 
-    def holder(self, segment: str, dial: Dial, revealer: Revealer | None = None) -> Holder | None:
+    def holder(self, segment: str, dial: Dial, revealer: SecretResolver | None = None) -> TokenHolder | None:
         """None for a server whose credential stands in the configuration. `revealer`: where its secrets are its own."""
         if any(name.lower() == "authorization" for name in dial.headers):
             return None
-        office = self._office
+        services = self._services
         if revealer is not None:
-            clients = Clients(office.records, self._identity, revealer)
-            office = Office(records=office.records, consents=self._consents, clients=clients, clock=self._clock)
-        return Holder(office, segment, dial)
+            clients = Clients(services.records, self._identity, revealer)
+            services = TokenServices(
+                records=services.records, consents=self._consents, clients=clients, clock=self._clock
+            )
+        return TokenHolder(services, segment, dial)
 
-    def holder_for(self, node_own: Holder, dial: Dial, principal: str) -> Holder:
+    def holder_for(self, node_own: TokenHolder, dial: Dial, principal: str) -> TokenHolder:
         """A user's own token, beside the one of the node."""
-        return Holder(self._office, node_own.segment, dial, principal=principal, node_own=node_own)
+        return TokenHolder(self._services, node_own.segment, dial, principal=principal, node_own=node_own)
 
-    async def returned(self, parameters: Sequence[tuple[str, str]]) -> tuple[Page, Pending | None]:
+    async def returned(self, parameters: Sequence[tuple[str, str]]) -> tuple[Page, PendingConsent | None]:
         return await self._consents.returned(parameters)
 
     # Secrets by name

@@ -1,7 +1,7 @@
-"""One token: that of the node for a server, or that of one user for it. Had, kept, renewed before it ends.
+"""One token: that of the node for a server, or that of one user for it. Acquired, kept, renewed before it ends.
 
-`line` is the Authorization header, ready to be sent; whoever sends it is told when it is replaced. Nothing here is on
-the way of a call. When the server refuses the token, `refused` gets another or says why there is none; when only a
+`line` is the Authorization header, ready to be sent; its sender is told when it is replaced. Nothing here is on the
+path of a call. When the server refuses the token, `refused` gets another or says why there is none; when only a
 person can help, `consent` makes the page for them.
 """
 
@@ -18,11 +18,11 @@ from interlock.protocol.oauth.discovery import AuthorizationServer, server_resou
 from interlock.protocol.oauth.token_request import Token, credentials_form, refresh_form
 from interlock.protocol.oauth.www_authenticate import INSUFFICIENT_SCOPE, NO_CHALLENGE, Challenge
 from interlock.runtime.base.clock import Clock
-from interlock.runtime.credentials.authorization_server import Authority, Found, printable, union
+from interlock.runtime.credentials.authorization_server import AuthorizationServers, TokenSource, printable, union
 from interlock.runtime.credentials.client_registration import Clients
-from interlock.runtime.credentials.consents import Consent, Consents, Pending
+from interlock.runtime.credentials.consents import Consent, Consents, PendingConsent
 from interlock.runtime.credentials.errors import NoOAuth, TokenRefused, Unobtainable
-from interlock.runtime.credentials.token_store import Grant, Records
+from interlock.runtime.credentials.token_store import Grant, TokenStore
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.grants")
@@ -46,21 +46,27 @@ class Denied(msgspec.Struct, frozen=True, kw_only=True):
     standing: bool = True  # False: only what was asked for is refused, the token is still good
 
 
-class Office(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What all holders share."""
+class TokenServices(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """Services that all token holders share."""
 
-    records: Records
+    records: TokenStore
     consents: Consents
     clients: Clients
     clock: Clock
 
 
-class Holder:
-    _authority: Authority
+class TokenHolder:
+    _authority: AuthorizationServers
     _challenge: Challenge
 
     def __init__(
-        self, office: Office, segment: str, dial: Dial, *, principal: str = "", node_own: "Holder | None" = None
+        self,
+        services: TokenServices,
+        segment: str,
+        dial: Dial,
+        *,
+        principal: str = "",
+        node_own: "TokenHolder | None" = None,
     ) -> None:
         """`node_own` holds the node's own token for the server, where this is to be a user's."""
         self.segment = segment
@@ -68,18 +74,18 @@ class Holder:
         self.title = segment if not principal else f"{segment}, for {principal},"
         self.line = b""
         self._on_line: Callable[[], None] = lambda: None
-        self._office = office
+        self._services = services
         self._plan = dial.auth or OAuthPlan()
         self._server = server_resource(dial.url)
         self._node_own = node_own
         self._authority = (
-            Authority(dial.url, self._plan.issuer, office.clock, dial.egress)
+            AuthorizationServers(dial.url, self._plan.issuer, services.clock, dial.egress)
             if node_own is None
             else node_own._authority
         )
         self._challenge: Challenge = NO_CHALLENGE if node_own is None else node_own._challenge
         self._grant: Grant | None = None
-        self._found: Found | None = None
+        self._found: TokenSource | None = None
         self._wanted: tuple[str, ...] = ()  # the scopes of the next token
         self._given_at = float("-inf")
         self._replaced_at = float("-inf")
@@ -110,7 +116,7 @@ class Holder:
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)
-        self._office.consents.forget(self)
+        self._services.consents.forget(self)
         if self._node_own is None:
             await self._authority.close()
 
@@ -119,7 +125,7 @@ class Holder:
         async with self._lock:
             if not self._loaded:
                 try:
-                    grant = await self._office.records.grant(self.segment, self.principal, self._server)
+                    grant = await self._services.records.grant(self.segment, self.principal, self._server)
                 except StoreError as error:
                     log.warning("the token for %s cannot be read: %s", self.segment, error)
                     return
@@ -161,7 +167,7 @@ class Holder:
             log.info("link %s: its authorization server is now %s", self.segment, printable(found.server.issuer))
             await self._forget()
             before = None
-        now = self._office.clock.now()
+        now = self._services.clock.now()
         self._wanted = self._plan.scopes or union(before.scopes if before else (), challenge.scope) or found.scopes
         replaced = before is not None and now - self._replaced_at < JUST_GIVEN_S
         if self._plan.grant == "client_credentials":
@@ -222,44 +228,44 @@ class Holder:
         """Raises Unobtainable, StoreError. `anew`: an operator asks, so what was given up before is tried again."""
         async with self._lock:
             if self._plan.grant == "client_credentials":
-                raise Unobtainable("nobody has to agree: the node gets its token with client credentials")
+                raise Unobtainable("no consent is needed: the node gets its token with client credentials")
             if anew:
                 self._step_ups = 0
             known = self._grant or (self._node_own._grant if self._node_own is not None else None)
             if self._found is None or anew:
                 self._found = await self._find_again(known)
             wanted = self._wanted or self._plan.scopes or (known.scopes if known is not None else ())
-            redirect_uri = self._office.clients.redirect_uri()
-            client = await self._office.clients.find(self.segment, self._plan, self._found.server, self._authority)
-            return self._office.consents.ask(self, self._found, client, redirect_uri, wanted or self._found.scopes)
+            redirect_uri = self._services.clients.redirect_uri()
+            client = await self._services.clients.find(self.segment, self._plan, self._found.server, self._authority)
+            return self._services.consents.ask(self, self._found, client, redirect_uri, wanted or self._found.scopes)
 
-    async def _find_again(self, known: Grant | None) -> Found:
+    async def _find_again(self, known: Grant | None) -> TokenSource:
         """Without a refusal to go by: what the last one said, the usual places, or where a token came from before."""
         try:
             return await self._authority.find(self._challenge, prefer=known.issuer if known is not None else None)
         except NoOAuth:
             if known is None:
                 raise
-            return Found(resource=known.resource, server=await self._authority.server(known.issuer))
+            return TokenSource(resource=known.resource, server=await self._authority.server(known.issuer))
 
-    async def redeem(self, pending: Pending, form: dict[str, str]) -> Token:
+    async def redeem(self, pending: PendingConsent, form: dict[str, str]) -> Token:
         return await self._request(pending.found.server, pending.client, form)
 
-    async def accept(self, pending: Pending, token: Token) -> None:
+    async def accept(self, pending: PendingConsent, token: Token) -> None:
         async with self._lock:
             found, scopes = pending.found, pending.consent.scopes
             await self._keep(token, pending.client.client_id, found.server.issuer, found.resource, scopes)
 
     # Tokens
 
-    async def _acquire(self, found: Found) -> None:
+    async def _acquire(self, found: TokenSource) -> None:
         """OAuth 2.1 4.2: the node is its own user."""
-        client = await self._office.clients.find(self.segment, self._plan, found.server, self._authority)
+        client = await self._services.clients.find(self.segment, self._plan, found.server, self._authority)
         token = await self._request(found.server, client, credentials_form(self._wanted, found.resource))
         await self._keep(token, client.client_id, found.server.issuer, found.resource, self._wanted)
 
     async def _refresh(self, grant: Grant) -> None:
-        kept = await self._office.records.grant(self.segment, self.principal, self._server)
+        kept = await self._services.records.grant(self.segment, self.principal, self._server)
         if kept is None:
             raise TokenRefused("it was removed")
         if kept.access_token != grant.access_token:  # another process was first, and a refresh token is good once
@@ -268,7 +274,7 @@ class Holder:
                 self._adopt(kept, given=True)
                 return
         server = await self._authority.server(grant.issuer)
-        client = await self._office.clients.of_grant(self._plan, grant, server)
+        client = await self._services.clients.of_grant(self._plan, grant, server)
         form = refresh_form(grant.refresh_token or "", grant.resource)
         token = await self._request(server, client, form)
         if token.refresh_token is None:  # OAuth 2.1 4.3.2: then the old one goes on
@@ -281,17 +287,17 @@ class Holder:
             from interlock.runtime.credentials.client_assertion import client_assertion  # `cryptography`
 
             accepted = server.token_endpoint_auth_signing_alg_values_supported
-            now = self._office.clock.wall()
+            now = self._services.clock.wall()
             assertion = await asyncio.to_thread(client_assertion, self._plan.private_key, client, accepted, now)
         try:
             return await self._authority.request(server, client, form, assertion)
         except TokenRefused as error:
             if error.code == "invalid_client" and self._plan.client_id is None:
-                await self._office.records.drop_client(server.issuer)  # it was forgotten there; register anew
+                await self._services.records.drop_client(server.issuer)  # it was forgotten there; register anew
             raise
 
     async def _keep(self, token: Token, client_id: str, issuer: str, resource: str, scopes: tuple[str, ...]) -> None:
-        now = self._office.clock.wall()
+        now = self._services.clock.wall()
         grant = Grant(
             server=self._server,
             resource=resource,
@@ -302,23 +308,23 @@ class Holder:
             expires_at=None if token.lifetime_s is None else now + token.lifetime_s,
             scopes=scopes,
         )
-        await self._office.records.keep_grant(self.segment, self.principal, grant)
+        await self._services.records.keep_grant(self.segment, self.principal, grant)
         self._adopt(grant, given=True, lifetime_s=token.lifetime_s)
 
     async def _forget(self) -> None:
         self._grant, self.line, self._step_ups = None, b"", 0
         self._given_at = self._replaced_at = float("-inf")
         self._arm(None)
-        await self._office.records.drop_grant(self.segment, self.principal)
+        await self._services.records.drop_grant(self.segment, self.principal)
         self._on_line()
 
     def _adopt(self, grant: Grant, *, given: bool, lifetime_s: float | None = None) -> None:
         self._grant, self._loaded, self._failures, self.waits_for_consent = grant, True, 0, False
         self.line = b"authorization: Bearer %b\r\n" % grant.access_token.encode("ascii")
         if given:
-            self._given_at = self._office.clock.now()
+            self._given_at = self._services.clock.now()
         if grant.expires_at is not None and self._renewable(grant):
-            left = grant.expires_at - self._office.clock.wall()
+            left = grant.expires_at - self._services.clock.wall()
             self._arm(left - min(LEAD_S_MAX, (lifetime_s or left) * LEAD_SHARE))
         else:
             self._arm(None)
@@ -330,7 +336,9 @@ class Holder:
         return grant.refresh_token is not None or self._plan.grant == "client_credentials"
 
     def _has_ended(self, grant: Grant) -> bool:
-        return grant.expires_at is not None and self._office.clock.wall() >= grant.expires_at and self._renewable(grant)
+        return (
+            grant.expires_at is not None and self._services.clock.wall() >= grant.expires_at and self._renewable(grant)
+        )
 
     def _arm(self, seconds: float | None) -> None:
         if self._timer is not None:
@@ -357,7 +365,7 @@ class Holder:
                 self._wanted = self._wanted or grant.scopes
                 found = self._found
                 if found is None:
-                    found = Found(resource=grant.resource, server=await self._authority.server(grant.issuer))
+                    found = TokenSource(resource=grant.resource, server=await self._authority.server(grant.issuer))
                 await self._acquire(found)
             else:
                 await self._refresh(grant)

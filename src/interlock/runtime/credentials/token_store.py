@@ -1,4 +1,4 @@
-"""What is kept of a token between two runs, sealed in secrets.db, and what an operator may see of it."""
+"""The store of tokens between two runs, sealed in secrets.db, with what an operator may see of them."""
 
 from typing import TypeVar
 
@@ -24,14 +24,14 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     scopes: tuple[str, ...] = ()  # asked for, so that a wider one can be
 
 
-class _Bound(msgspec.Struct, frozen=True):
+class _ClientBinding(msgspec.Struct, frozen=True):
     """A client of the configuration, and the issuer it was first used with (MCP, Authorization Server Binding)."""
 
     client_id: str
     issuer: str
 
 
-class Records:
+class TokenStore:
     def __init__(self, secrets: Secrets, clock: Clock) -> None:
         self._secrets = secrets
         self._clock = clock
@@ -69,9 +69,9 @@ class Records:
     async def bound_issuer(self, segment: str, client_id: str, issuer: str) -> str:
         """The issuer that a client of the configuration belongs to: the one given, when it is first used."""
         name = f"{segment} in the configuration"  # no issuer has blanks
-        bound = _read(await self._secrets.get("client", name, self._clock.wall()), _Bound)
+        bound = _read(await self._secrets.get("client", name, self._clock.wall()), _ClientBinding)
         if bound is None or bound.client_id != client_id:
-            bound = _Bound(client_id, issuer)
+            bound = _ClientBinding(client_id, issuer)
             await self._secrets.put("client", name, msgspec.json.encode(bound), self._clock.wall())
         return bound.issuer
 

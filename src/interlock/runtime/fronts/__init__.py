@@ -1,1 +1,1 @@
-"""Where clients come in: HTTP of both eras, SSE, stdio, their sessions and subscriptions."""
+"""The fronts that receive clients: HTTP of both eras, SSE, stdio, their sessions and subscriptions."""

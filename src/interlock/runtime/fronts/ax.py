@@ -1,9 +1,9 @@
-"""The door for subservers: WS /ax, and POST /ax for those that are dialled back (MCP-AX 3.1, 10.1).
+"""The endpoint for subservers: WS /ax, and POST /ax for those that are dialled back (MCP-AX 3.1, 10.1).
 
-An ASGI application. Who comes in is asked before anything is accepted: a subserver token, a client certificate that an
-[[access]] entry names, or this machine where clients need none either. No client token opens it, and nobody from
-elsewhere comes in without a credential, whatever auth.anonymous says: `local` may be entitled to more than any client.
-Who is turned away is on record. What is said inside is the visitor's matter.
+An ASGI application. The registrant is verified before anything is accepted: by a subserver token, a client certificate
+that an [[access]] entry names, or as this machine where clients need no credential either. No client token is admitted,
+and no peer from elsewhere without a credential, whatever auth.anonymous says: `local` may be entitled to more than any
+client. Refusals are recorded. The messages of a connection are handled by `runtime.ax.connection`.
 """
 
 import asyncio
@@ -23,17 +23,23 @@ from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
 from interlock.protocol.jsonrpc.messages import Request, Response
 from interlock.protocol.net.address_scope import is_loopback
 from interlock.runtime.access.refusal import Refusal
-from interlock.runtime.access.tokens import TokenBook
-from interlock.runtime.ax.connection import Visitor
+from interlock.runtime.access.tokens import TokenRegistry
+from interlock.runtime.ax.connection import SubserverConnection
 from interlock.runtime.ax.dial_back import DialBack, check_endpoint
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.base.refusal_log import Refusals
 from interlock.runtime.calls.call import internal
 from interlock.runtime.fronts.exchange import Head
 from interlock.runtime.fronts.public import PROXY_HEADERS
-from interlock.runtime.fronts.request_head import Inspector
-from interlock.runtime.fronts.trusted_proxies import Proxies, address_of
-from interlock.runtime.trust.registrant import CERTIFICATE, Guest, Shown, guest, is_welcome
+from interlock.runtime.fronts.request_head import HeadInspector
+from interlock.runtime.fronts.trusted_proxies import TrustedProxies, address_of
+from interlock.runtime.trust.registrant import (
+    CERTIFICATE,
+    ClientCertificate,
+    RegistrantIdentity,
+    may_register,
+    registrant_identity,
+)
 
 if TYPE_CHECKING:
     from interlock.runtime.trust.client_certificates import Certificates
@@ -50,11 +56,11 @@ Receive = Callable[[], Coroutine[Any, Any, MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Coroutine[Any, Any, None]]
 
 
-class AxDoor:
+class AxEndpoint:
     def __init__(
         self,
         plan: Plan,
-        tokens: TokenBook,
+        tokens: TokenRegistry,
         registrar: Registrar,
         refusals: Refusals,
         certificates: "Certificates | None" = None,
@@ -64,9 +70,9 @@ class AxDoor:
         self._refusals = refusals
         self._tokens = tokens
         self._registrar = registrar
-        self._inspector = Inspector(plan)
-        self._proxies = Proxies(plan.node.trusted_proxies)
-        self._waiting: set[Visitor] = set()  # and some that are registered by now
+        self._inspector = HeadInspector(plan)
+        self._proxies = TrustedProxies(plan.node.trusted_proxies)
+        self._waiting: set[SubserverConnection] = set()  # and some that are registered by now
 
     def replan(self, plan: Plan) -> None:
         """Other [[access]] entries, for those who come from now on."""
@@ -79,7 +85,7 @@ class AxDoor:
         elif isinstance(who, Refusal):
             await self._turn_away(scope, send, who)
         elif scope["method"] != "POST":
-            await _answer(send, _ONLY_SOCKETS, "http.response")  # as at the public door, no refusal of access
+            await _answer(send, _ONLY_SOCKETS, "http.response")  # as at the public endpoint, no refusal of access
         else:
             body = await _read(receive)
             if body is None:
@@ -95,7 +101,7 @@ class AxDoor:
         kind = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
         await _answer(send, refusal, kind)
 
-    async def _post(self, body: bytes, who: Guest) -> bytes:
+    async def _post(self, body: bytes, who: RegistrantIdentity) -> bytes:
         """The answer to one message, empty to a notification."""
         try:
             message = decode_untrusted(body)
@@ -115,7 +121,7 @@ class AxDoor:
             answer = encode_fault(request.id, internal(ref))
         return answer if isinstance(message, Request) else b""
 
-    async def _register_back(self, request: Request, who: Guest) -> bytes:
+    async def _register_back(self, request: Request, who: RegistrantIdentity) -> bytes:
         register = read_register_untrusted(request.params, self._plan.ax.heartbeat_min_ms)
         fault = register if isinstance(register, Fault) else None
         if not isinstance(register, Fault):
@@ -129,7 +135,7 @@ class AxDoor:
         asyncio.get_running_loop().call_soon(self._registrar.welcome, answer.session_id)
         return encode_result(request.id, encode_registered(answer))
 
-    async def _socket(self, scope: Scope, receive: Receive, send: Send, who: Guest | Refusal) -> None:
+    async def _socket(self, scope: Scope, receive: Receive, send: Send, who: RegistrantIdentity | Refusal) -> None:
         await receive()  # websocket.connect
         if not isinstance(who, Refusal) and SUBPROTOCOL not in scope["subprotocols"]:
             who = _NO_SUBPROTOCOL
@@ -139,21 +145,23 @@ class AxDoor:
             await self._turn_away(scope, send, who)
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL, "headers": []})
-        visitor = Visitor(self._registrar, who, transport="websocket", heartbeat_min_ms=self._plan.ax.heartbeat_min_ms)
-        pipe = scope["extensions"][UPGRADED].pipe(visitor, self._plan.limits.message_bytes)
-        visitor.begin(pipe)
-        self._waiting.add(visitor)
+        connection = SubserverConnection(
+            self._registrar, who, transport="websocket", heartbeat_min_ms=self._plan.ax.heartbeat_min_ms
+        )
+        pipe = scope["extensions"][UPGRADED].pipe(connection, self._plan.limits.message_bytes)
+        connection.begin(pipe)
+        self._waiting.add(connection)
         try:
             await pipe.run()
         finally:
-            self._waiting.discard(visitor)
+            self._waiting.discard(connection)
 
     def _is_crowded(self) -> bool:
         if len(self._waiting) >= WAITING_MAX:
             self._waiting = {one for one in self._waiting if one.is_waiting}
         return len(self._waiting) >= WAITING_MAX
 
-    def _admit(self, scope: Scope) -> Guest | Refusal:
+    def _admit(self, scope: Scope) -> RegistrantIdentity | Refusal:
         head = _head(scope)
         stranger = self._inspector.stranger(head)
         if stranger is not None:
@@ -165,15 +173,15 @@ class AxDoor:
         rules = self._plan.access
         if head.credential is None:
             if local and self._plan.auth.anonymous != "never":
-                return guest("local", rules, on_this_machine=local, tls=tls, certificate=shown)
-            name = shown.principal if isinstance(shown, Shown) else None
-            if name is None or not is_welcome(name, rules):
+                return registrant_identity("local", rules, on_this_machine=local, tls=tls, certificate=shown)
+            name = shown.principal if isinstance(shown, ClientCertificate) else None
+            if name is None or not may_register(name, rules):
                 return _UNAUTHORISED
-            return guest(name, rules, on_this_machine=local, tls=tls, certificate=shown)
+            return registrant_identity(name, rules, on_this_machine=local, tls=tls, certificate=shown)
         record = self._tokens.subserver(head.credential)
         if record is None:
             return _UNAUTHORISED
-        return guest(
+        return registrant_identity(
             f"subserver:{record.name}",
             rules,
             token_scope=record.scope,
@@ -182,16 +190,16 @@ class AxDoor:
             certificate=shown,
         )
 
-    def stands(self, guest: Guest) -> bool:
+    def stands(self, guest: RegistrantIdentity) -> bool:
         """Whether one who came in by a certificate, or with one, still may."""
         shown = guest.certificate
-        if not isinstance(shown, Shown) or self._certificates is None:
+        if not isinstance(shown, ClientCertificate) or self._certificates is None:
             return True
-        if guest.principal.startswith(CERTIFICATE) and not is_welcome(guest.principal, self._plan.access):
+        if guest.principal.startswith(CERTIFICATE) and not may_register(guest.principal, self._plan.access):
             return False
         return self._certificates.stands(shown)
 
-    def _certificate_facts(self, scope: Scope, head: Head) -> Shown | Fault | None:
+    def _certificate_facts(self, scope: Scope, head: Head) -> ClientCertificate | Fault | None:
         """What its client certificate says. A proxy's own certificate is not that of whom it passes on, and a header
         counts only when a trusted proxy wrote it."""
         if self._certificates is None:

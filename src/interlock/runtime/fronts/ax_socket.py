@@ -29,7 +29,7 @@ class AxSocket(WebSocketsSansIOProtocol):
             return
         self._asked = True
         super().data_received(data)
-        # uvicorn does not hear of a request that websockets cannot read, and would leave the connection to nobody.
+        # uvicorn does not hear of a request that websockets cannot read, and would leave the connection open.
         if self.conn.handshake_exc is not None and not self.handshake_initiated and not self.transport.is_closing():
             self.transport.write(_BAD_REQUEST)
             self.transport.close()

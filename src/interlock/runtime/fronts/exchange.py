@@ -1,4 +1,4 @@
-"""One HTTP request at the public door and its answer: whole, or as an event stream that the answer ends.
+"""One HTTP request at the public endpoint and its answer: whole, or as an event stream that the answer ends.
 
 A Sink. It holds no task; when the client goes away before the answer, `on_gone` is called once.
 """
@@ -44,11 +44,11 @@ class Head:
         "caller",
         "chunks",
         "credential",
+        "decision",
         "doubled_routing",
         "headers",
         "keep",
         "method",
-        "passport",
         "raw_headers",
         "routing",
         "url",
@@ -64,7 +64,7 @@ class Head:
         self.keep = keep
         self.chunks = chunks  # HTTP/1.0 knows none: there a stream ends with the connection
         self.credential = self.headers.get(b"authorization")
-        self.passport: Any = None  # what the door concluded from it
+        self.decision: Any = None  # what the endpoint concluded from it
         self.caller: Any = None  # the modern caller behind it, while its credential stands for the same principal
         self.doubled_routing = self._duplicate_routing_header()
         self.routing = plain_routing(self.headers, self.doubled_routing)

@@ -1,4 +1,4 @@
-"""What the public door answers beside MCP: whether the node lives, and whether its servers had their first chance.
+"""What the public endpoint answers beside MCP: whether the node lives, and whether its servers had their first chance.
 
 Also the documents that anybody may read: where this node takes access tokens from (RFC 9728).
 """

@@ -1,8 +1,8 @@
-"""The public HTTP door's bytes: a uvicorn protocol that answers MCP's paths itself, before ASGI is entered.
+"""The HTTP protocol of the public endpoint: a uvicorn protocol that answers MCP's paths itself, before ASGI is entered.
 
 A tools/call costs no task, no scope and no receive/send pair this way; uvicorn keeps the parsing, the limits of the
 connection and the shutdown. Everything that is not an MCP path falls through to the ASGI application. Idle, slow and
-stuck connections are found by one sweep of the door, not by a timer each.
+stuck connections are found by one sweep of the endpoint, not by a timer each.
 
 A client on a keep-alive connection begins request after request with the same bytes. What httptools made of such a head
 is remembered by those bytes, and a request that comes whole behind a known head skips the parser.
@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from interlock.protocol.net.address_scope import IpAddress, is_loopback
 from interlock.runtime.fronts.exchange import Exchange, Head
-from interlock.runtime.fronts.trusted_proxies import Proxies, address_of
+from interlock.runtime.fronts.trusted_proxies import TrustedProxies, address_of
 
 HEAD_BYTES_MAX: Final = 64 * 1024
 HEADERS_MAX: Final = 200
@@ -29,13 +29,13 @@ NOW: Final = -1.0  # the next sweep says when that was: asking the clock for eve
 OWN_PATHS: Final = (b"/mcp", b"/sse", b"/messages")
 
 
-class Door(Protocol):
+class McpEndpoint(Protocol):
     max_body_bytes: int
     protocols: "set[McpProtocol]"
     # Head bytes -> what they mean and the length of the body behind them, or None: seen once, and perhaps never again.
     known_heads: dict[bytes, tuple[Head, int] | None]
 
-    proxies: Proxies
+    proxies: TrustedProxies
 
     def serve(self, exchange: Exchange) -> None: ...
 
@@ -44,7 +44,7 @@ class Door(Protocol):
 
 
 class McpProtocol(HttpToolsProtocol):
-    door: ClassVar[Door]
+    endpoint: ClassVar[McpEndpoint]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -66,22 +66,22 @@ class McpProtocol(HttpToolsProtocol):
         self._head = _NO_HEAD
         self.peer: IpAddress | None = None
         self.is_proxy = False  # one of node.trusted_proxies
-        self.is_loopback = False  # a program on this machine, which speaks for nobody else
+        self.is_loopback = False  # a program on this machine, which speaks for itself alone
         self.url = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.busy_since = self.idle_since = self.loop.time()
         self.peer = address_of(self.client[0] if self.client else None)
-        self.is_proxy = self.door.proxies.trusts(self.peer)
+        self.is_proxy = self.endpoint.proxies.trusts(self.peer)
         self.is_loopback = self.peer is not None and is_loopback(self.peer) and not self.is_proxy
         tls = transport.get_extra_info("ssl_object")
         if tls is not None:
             self.app_state = {**self.app_state, "tls": tls.version(), "certificate": tls.getpeercert(True)}
-        self.door.protocols.add(self)
+        self.endpoint.protocols.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.door.protocols.discard(self)
+        self.endpoint.protocols.discard(self)
         exchange, self.exchange = self.exchange, None
         self.waiting.clear()
         super().connection_lost(exc)
@@ -127,7 +127,7 @@ class McpProtocol(HttpToolsProtocol):
             keep = chunks and self.parser.should_keep_alive()
             self._head = Head(self.parser.get_method(), self.url, self.headers, keep, chunks)
             length = self._head.headers.get(b"content-length", b"0")
-            if not length.isdigit() or int(length) > self.door.max_body_bytes:
+            if not length.isdigit() or int(length) > self.endpoint.max_body_bytes:
                 self._refuse(413)
                 return
             if self.expect_100_continue:
@@ -150,7 +150,7 @@ class McpProtocol(HttpToolsProtocol):
             super().on_body(body)
             return
         self._body_bytes += len(body)
-        if self._body_bytes > self.door.max_body_bytes:
+        if self._body_bytes > self.endpoint.max_body_bytes:
             self._refuse(413)
             return
         self._chunks.append(body)
@@ -171,7 +171,7 @@ class McpProtocol(HttpToolsProtocol):
         exchange = Exchange(self, head, body, head.keep and not self._draining)
         if self.is_idle:
             self.exchange = exchange
-            self.door.serve(exchange)
+            self.endpoint.serve(exchange)
         elif len(self.waiting) < PIPELINED_MAX:
             self.waiting.append(exchange)
         else:
@@ -195,7 +195,7 @@ class McpProtocol(HttpToolsProtocol):
     def _serve_next(self) -> None:
         if self.waiting and self.exchange is None and not self.transport.is_closing():
             self.exchange = self.waiting.popleft()
-            self.door.serve(self.exchange)
+            self.endpoint.serve(self.exchange)
 
     def wrote(self) -> None:
         self.written_at = self.loop.time()
@@ -206,7 +206,7 @@ class McpProtocol(HttpToolsProtocol):
             return
         self._refused = True
         self.busy_since = None
-        self.door.turned_away(self, self._head, _WORDS[status])
+        self.endpoint.turned_away(self, self._head, _WORDS[status])
         if self.exchange is not None:
             self.exchange.keep = False
             return
@@ -222,13 +222,13 @@ class McpProtocol(HttpToolsProtocol):
             self._unset_keepalive_if_required()
         end = -1 if self._mid_message else data.find(b"\r\n\r\n", 0, KNOWN_HEAD_BYTES_MAX)
         if end > 0:
-            known = self.door.known_heads.get(data[:end])
+            known = self.endpoint.known_heads.get(data[:end])
             # `cycle is None` is `is_idle` where nothing else has been served here, without asking for it.
             idle = self.exchange is None if self.cycle is None else self.is_idle
             if known is not None and len(data) == end + 4 + known[1] and idle:
                 self.busy_since = None
                 self.exchange = exchange = Exchange(self, known[0], data[end + 4 :], not self._draining)
-                self.door.serve(exchange)
+                self.endpoint.serve(exchange)
                 return
         if not self._mid_message:
             self._head = _NO_HEAD
@@ -276,7 +276,7 @@ class McpProtocol(HttpToolsProtocol):
         if len(self.headers) > HEADERS_MAX or longest > LINE_BYTES_MAX:
             self._refuse(431)
             return
-        self.door.protocols.discard(self)
+        self.endpoint.protocols.discard(self)
         self.busy_since = None
         self.ws_protocol_class = AxSocket
         super().handle_websocket_upgrade()
@@ -290,7 +290,7 @@ class McpProtocol(HttpToolsProtocol):
         length = head.headers.get(b"content-length", b"")
         plain = head.method == b"POST" and head.keep and b"transfer-encoding" not in head.headers
         if plain and length.isdigit() and len(data) == end + 4 + int(length) and b"expect" not in head.headers:
-            known, written = self.door.known_heads, data[:end]
+            known, written = self.endpoint.known_heads, data[:end]
             if written in known:
                 known[written] = (head, int(length))
             else:
@@ -331,7 +331,7 @@ def _size(headers: list[tuple[bytes, bytes]]) -> int:
 
 
 REFUSALS: Final = {
-    400: b'{"error":"bad_request","message":"this is not HTTP as it is spoken here","details":{}}',
+    400: b'{"error":"bad_request","message":"malformed HTTP request","details":{}}',
     408: b'{"error":"request_timeout","message":"the request did not arrive in time","details":{}}',
     413: b'{"error":"body_too_large","message":"the body is larger than limits.message_bytes","details":{}}',
     431: b'{"error":"headers_too_large","message":"the request line or headers are too large","details":{}}',

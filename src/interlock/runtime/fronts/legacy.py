@@ -52,7 +52,7 @@ from interlock.runtime.calls.caller import Caller, Principal, Sink, view_key
 from interlock.runtime.dispatch.client_tasks import AskedTasks
 from interlock.runtime.dispatch.dispatch import Dispatch, resource_not_found
 from interlock.runtime.dispatch.task_methods import ABOUT, TaskDesk
-from interlock.runtime.fronts.lists import Stock
+from interlock.runtime.fronts.lists import ListCache
 from interlock.runtime.fronts.server_info import SERVER_INFO, capabilities, instructions
 from interlock.runtime.fronts.sessions import Session, Sessions
 from interlock.runtime.links.link import Link
@@ -61,18 +61,18 @@ from interlock.runtime.links.log_level import Heard
 EMPTY_RESULT: Final = b"{}"
 
 
-class LegacyDesk:
+class LegacyFront:
     def __init__(
         self,
         dispatch: Dispatch,
-        stock: Stock,
+        stock: ListCache,
         sessions: Sessions,
         audience: Audience,
         tasks: TaskDesk,
         asked: AskedTasks,
     ) -> None:
         self._dispatch = dispatch
-        self._task_desk = tasks
+        self._task_methods = tasks
         self._asked = asked
         self._stock = stock
         self._audience = audience
@@ -154,14 +154,14 @@ class LegacyDesk:
                 return None
             if method == TOOLS_CALL:
                 if "task" in params:
-                    return self._task_desk.call_tool(caller, message_id, params, meta, sink)
+                    return self._task_methods.call_tool(caller, message_id, params, meta, sink)
                 return self._dispatch.call_tool(caller, message_id, params, meta, sink)
             if method == RESOURCES_READ:
                 return self._dispatch.read_resource(caller, message_id, params, meta, sink)
             if method == PROMPTS_GET:
                 return self._dispatch.get_prompt(caller, message_id, params, meta, sink)
             if method in ABOUT[Era.LEGACY]:
-                return self._task_desk.ask(caller, message_id, method, params, meta, sink)
+                return self._task_methods.ask(caller, message_id, method, params, meta, sink)
             if method == CONFIRM:
                 return self._dispatch.confirm(caller, message_id, params, meta, sink)
             return self._dispatch.complete(caller, message_id, params, meta, sink)
@@ -172,7 +172,7 @@ class LegacyDesk:
         elif method == SET_LEVEL:
             self._set_level(session, message_id, params, sink)
         elif method == TASKS_LIST:
-            self._task_desk.list_tasks(caller, params, lambda outcome: self._answer(message_id, sink, outcome))
+            self._task_methods.list_tasks(caller, params, lambda outcome: self._answer(message_id, sink, outcome))
         else:
             self._answer(message_id, sink, self._local(session, method, params))
         return None

@@ -1,4 +1,4 @@
-"""Answering lists: at once from cached bytes, or after a short wait while servers arrive or are read again."""
+"""The cache of lists: answered at once from cached bytes, or after a short wait while servers arrive or are reread."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -28,7 +28,7 @@ _LISTS: Final = frozenset((LinkState.READY, LinkState.SLOW))
 _SERVER_META: Final = encode_value({META_SERVER: SERVER_INFO})
 
 
-class Stock:
+class ListCache:
     def __init__(self, catalog: Catalog, keepers: Mapping[str, Keeper], clock: Clock, list_ttl_s: float) -> None:
         self._catalog = catalog
         self._keepers = keepers
@@ -65,7 +65,7 @@ class Stock:
         )
 
     def when_fresh(self, method: str, then: Callable[[], None]) -> None:
-        """Call `then` now if nothing is to be waited for, else as soon as it is, within a bound."""
+        """Calls `then` as soon as the lists are fresh, at once or within a bound."""
         waits = self._waits(KIND.get(method, "resources"))
         if waits is None:
             then()
@@ -73,7 +73,7 @@ class Stock:
         self._tasks.begin(self._after(waits, then))
 
     async def quiet(self) -> None:
-        """Until nobody waits for a list any more, within the bound every list has."""
+        """Waits until no request waits for a list any more, within the bound every list has."""
         await self._tasks.finish(SETTLE_S)
 
     async def _after(self, waits: Coroutine[Any, Any, Any], then: Callable[[], None]) -> None:

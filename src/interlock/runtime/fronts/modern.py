@@ -46,7 +46,7 @@ from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Asked, Caller, Principal, Sink, ViewKey, view_key
 from interlock.runtime.dispatch.dispatch import Dispatch
 from interlock.runtime.dispatch.task_methods import ABOUT, TaskDesk
-from interlock.runtime.fronts.lists import Stock
+from interlock.runtime.fronts.lists import ListCache
 from interlock.runtime.fronts.server_info import SERVER_INFO, capabilities, instructions
 from interlock.runtime.fronts.sessions import CHANGED
 
@@ -125,10 +125,10 @@ class Listener:
         self._sink.answer(encode_result(self._id, b'{"resultType":"complete","_meta":%b}' % self._meta))
 
 
-class ModernDesk:
-    def __init__(self, dispatch: Dispatch, stock: Stock, audience: Audience, tasks: TaskDesk) -> None:
+class ModernFront:
+    def __init__(self, dispatch: Dispatch, stock: ListCache, audience: Audience, tasks: TaskDesk) -> None:
         self._dispatch = dispatch
-        self._task_desk = tasks
+        self._task_methods = tasks
         self._stock = stock
         self._audience = audience
         self.listeners: set[Listener] = set()
@@ -167,7 +167,7 @@ class ModernDesk:
         elif method == COMPLETE:
             return self._dispatch.complete(caller, request.id, params, meta, sink)
         elif method in ABOUT[Era.MODERN]:
-            return self._task_desk.ask(caller, request.id, method, params, meta, sink)
+            return self._task_methods.ask(caller, request.id, method, params, meta, sink)
         elif method == LISTEN:
             return self._listen(caller, request, sink)
         elif method == CONFIRM:
@@ -244,17 +244,17 @@ class ModernDesk:
         watched = [asked for asked, is_granted in zip(wanted.uris, outcomes, strict=True) if is_granted]
         if watched:
             honoured["resourceSubscriptions"] = watched
-        if wanted.tasks and (agreed := await self._task_desk.watch(listener, wanted.tasks)):
+        if wanted.tasks and (agreed := await self._task_methods.watch(listener, wanted.tasks)):
             honoured["taskIds"] = agreed
         if listener in self.listeners:
             listener.acknowledge(honoured)
         else:
-            self._task_desk.unwatch(listener)  # it went while servers were asked
+            self._task_methods.unwatch(listener)  # it went while servers were asked
 
     def stop_listening(self, listener: Listener) -> None:
         self.listeners.discard(listener)
         self._audience.leave(listener)
-        self._task_desk.unwatch(listener)
+        self._task_methods.unwatch(listener)
 
 
 def _read_filter(climbed: Climbed) -> _Filter | Fault:

@@ -1,7 +1,7 @@
-"""The public door: who may come in, and which desk serves them (rungs 1 and 2 of the guard's order).
+"""The public endpoint: which requests are admitted, and which front serves them (before the checks of the guard).
 
-Credential, Origin, Host and size first; then the envelope and the era; then the desk of that era. No credential of the
-operator door opens this one.
+Credential, Origin, Host and size first; then the envelope and the era; then the front of that era. No credential of the
+operator endpoint is admitted at this one.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ from interlock.runtime.calls.call import Call, internal
 from interlock.runtime.calls.caller import Caller, Principal, principal_for
 from interlock.runtime.fronts.exchange import Exchange, Head
 from interlock.runtime.fronts.http_protocol import NOW, McpProtocol
-from interlock.runtime.fronts.legacy import LegacyDesk
-from interlock.runtime.fronts.modern import ModernDesk
-from interlock.runtime.fronts.request_head import NOT_FOUND, Endpoint, Inspector, Passport
+from interlock.runtime.fronts.legacy import LegacyFront
+from interlock.runtime.fronts.modern import ModernFront
+from interlock.runtime.fronts.request_head import NOT_FOUND, HeadDecision, HeadInspector, UrlTarget
 from interlock.runtime.fronts.sessions import Session
 from interlock.runtime.fronts.sse import SseStream
-from interlock.runtime.fronts.trusted_proxies import Proxies
+from interlock.runtime.fronts.trusted_proxies import TrustedProxies
 
-log = logging.getLogger("interlock.door")
+log = logging.getLogger("interlock.public")
 
 REQUEST_S: Final = 30.0  # from a request's first byte to its last
 STUCK_S: Final = 30.0  # how long a client may leave our bytes unread
@@ -52,7 +52,7 @@ class Tokens(Protocol):
     def principal(self, authorization: bytes) -> Principal | None: ...
 
     def stands(self, principal: str) -> bool:
-        """Whether a principal that came in may still be here."""
+        """Whether an admitted principal may stay."""
 
     def lapsed(self, principal: str) -> bool:
         """Whether it must show a newer credential before it is told more."""
@@ -72,13 +72,13 @@ class Bearers(Protocol):
         """The refusal of a tool for which the caller needs a token with a wider scope."""
 
 
-class PublicDoor:
+class PublicEndpoint:
     def __init__(
         self,
         plan: Plan,
         tokens: Tokens,
-        legacy: LegacyDesk,
-        modern: ModernDesk,
+        legacy: LegacyFront,
+        modern: ModernFront,
         refusals: Refusals,
         bearers: Bearers | None,
         also_dismiss: Callable[[], None],
@@ -88,12 +88,12 @@ class PublicDoor:
         self._legacy = legacy
         self._modern = modern
         self._refusals = refusals
-        self.proxies = Proxies(plan.node.trusted_proxies)
+        self.proxies = TrustedProxies(plan.node.trusted_proxies)
         self.max_body_bytes = plan.limits.message_bytes
         self._who_needs_none = plan.auth.anonymous
         self._admit_by(plan)
         self.known_heads: dict[bytes, tuple[Head, int] | None] = {}
-        self._inspector = Inspector(plan)
+        self._inspector = HeadInspector(plan)
         self.protocols: set[McpProtocol] = set()
         self.sse_streams: dict[str, SseStream] = {}
         self.bearers = bearers
@@ -104,7 +104,7 @@ class PublicDoor:
     def replan(self, plan: Plan) -> None:
         """Other servers or rules: what was concluded from a request's head may no longer be so."""
         self._admit_by(plan)
-        self._inspector = Inspector(plan)
+        self._inspector = HeadInspector(plan)
         self.known_heads.clear()
         if self.bearers is not None:
             self.bearers.replan(plan.access)
@@ -113,33 +113,33 @@ class PublicDoor:
         self._local = principal_for("local", None, plan.access)
         self._stranger = msgspec.structs.replace(self._local, stranger=True)
 
-    # Rung 1: the door
+    # Admission
 
     def serve(self, exchange: Exchange) -> None:
         head = exchange.head
-        passport: Passport | None = head.passport
+        decision: HeadDecision | None = head.decision
         try:
-            if passport is None:
+            if decision is None:
                 in_url = self.bearers.in_url if self.bearers is not None else _UNAUTHORISED
-                passport = head.passport = self._inspector.inspect(head, in_url)
-            if passport.extra:
-                exchange.extra = passport.extra
-            if passport.at_once is not None:
-                self._turn_away(exchange, passport.at_once)
+                decision = head.decision = self._inspector.inspect(head, in_url)
+            if decision.extra:
+                exchange.extra = decision.extra
+            if decision.at_once is not None:
+                self._turn_away(exchange, decision.at_once)
                 return
             credential = head.credential
             principal = self._anonymous(exchange) if credential is None else self._tokens.principal(credential)
             if principal is not None:
-                self._admit(exchange, passport, principal)
+                self._admit(exchange, decision, principal)
             elif self.bearers is not None:
-                self._ask_about(exchange, passport, self.bearers)
+                self._ask_about(exchange, decision, self.bearers)
             else:
                 self._turn_away(exchange, _UNAUTHORISED)
         except Exception:
             _fail(exchange)
 
-    def _ask_about(self, exchange: Exchange, passport: Passport, bearers: Bearers) -> None:
-        """A credential that nobody here knows (yet): the request waits, with its body, until somebody has judged it."""
+    def _ask_about(self, exchange: Exchange, decision: HeadDecision, bearers: Bearers) -> None:
+        """Holds a request with an unknown credential, and its body, until the credential is verified."""
         credential = exchange.head.credential
         if credential is None:
             self._turn_away(exchange, bearers.without)
@@ -147,32 +147,34 @@ class PublicDoor:
             self._turn_away(exchange, _BUSY)
         else:
             self._waiting_bytes += len(exchange.body)
-            self._waiting.begin(self._admit_later(exchange, passport, bearers, credential))
+            self._waiting.begin(self._admit_later(exchange, decision, bearers, credential))
 
-    async def _admit_later(self, exchange: Exchange, passport: Passport, bearers: Bearers, credential: bytes) -> None:
+    async def _admit_later(
+        self, exchange: Exchange, decision: HeadDecision, bearers: Bearers, credential: bytes
+    ) -> None:
         try:
             who = await bearers.admit(credential)
             if not isinstance(who, Principal):
                 self._turn_away(exchange, who)
             elif not exchange.ended:  # the client may not have waited
-                self._admit(exchange, passport, who)
+                self._admit(exchange, decision, who)
         except Exception:
             _fail(exchange)
         finally:
             self._waiting_bytes -= len(exchange.body)
 
-    def _admit(self, exchange: Exchange, passport: Passport, principal: Principal) -> None:
-        post = passport.post
+    def _admit(self, exchange: Exchange, decision: HeadDecision, principal: Principal) -> None:
+        post = decision.post
         if post is not None:
-            exchange.streams_only = passport.streams_only
-            if passport.modern:
+            exchange.streams_only = decision.streams_only
+            if decision.modern:
                 self._modern_post(exchange, post, principal)
             else:
                 self._legacy_post(exchange, post, principal)
             return
-        endpoint = passport.endpoint
-        if passport.once_known is not None or endpoint is None:
-            _refuse(exchange, passport.once_known or NOT_FOUND)
+        endpoint = decision.endpoint
+        if decision.once_known is not None or endpoint is None:
+            _refuse(exchange, decision.once_known or NOT_FOUND)
         elif endpoint.kind == "sse":
             self._sse(exchange, endpoint, principal)
         elif endpoint.kind == "messages":
@@ -181,7 +183,7 @@ class PublicDoor:
             self._legacy_other(exchange, principal)
 
     def _anonymous(self, exchange: Exchange) -> Principal | None:
-        """Who a request without a credential is from, where that may come in."""
+        """The principal of a request without a credential; None where one is needed."""
         if self._who_needs_none == "never":
             return None
         protocol = exchange.protocol
@@ -207,7 +209,7 @@ class PublicDoor:
         client = self.proxies.client(head.raw_headers) if protocol.is_proxy else None
         self._refusals.note(f"peer:{client or protocol.peer}", "http", head.method.decode("ascii") or "-", reason)
 
-    # Rung 2: envelope and era
+    # Envelope and era
 
     def _legacy_other(self, exchange: Exchange, principal: Principal) -> None:
         session = self._session_of(exchange, principal)
@@ -221,7 +223,7 @@ class PublicDoor:
         exchange.on_gone = lambda: session.detach(exchange)
         session.attach(exchange)
 
-    def _modern_post(self, exchange: Exchange, endpoint: Endpoint, principal: Principal) -> None:
+    def _modern_post(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> None:
         head = exchange.head
         request = None if head.routing is None else climb_plain(exchange.body, head.routing)
         if request is None:
@@ -242,7 +244,7 @@ class PublicDoor:
             exchange.on_gone = lambda: self._modern.stop_listening(running)
 
     def _climb(self, exchange: Exchange) -> Climbed | None:
-        """The ladder, rung by rung. None when the answer has been given."""
+        """Checks the envelope, step by step. None when the answer has been given."""
         head = exchange.head
         try:
             message = decode_untrusted(exchange.body)
@@ -266,7 +268,7 @@ class PublicDoor:
             return None
         return climbed
 
-    def _legacy_post(self, exchange: Exchange, endpoint: Endpoint, principal: Principal) -> None:
+    def _legacy_post(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> None:
         plain = maybe_plain_request(exchange.body) if H_SESSION in exchange.head.headers else None
         if plain is not None and principal.ceiling is None:
             session = self._session_of(exchange, principal)
@@ -329,7 +331,7 @@ class PublicDoor:
 
     # HTTP+SSE (2024-11-05)
 
-    def _sse(self, exchange: Exchange, endpoint: Endpoint, principal: Principal) -> None:
+    def _sse(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> None:
         stream = SseStream(self._legacy, exchange, endpoint, principal, self._sse_gone)
         self.sse_streams[stream.id] = stream
         exchange.on_gone = stream.gone
@@ -339,7 +341,7 @@ class PublicDoor:
     def _sse_gone(self, stream: SseStream) -> None:
         self.sse_streams.pop(stream.id, None)
 
-    def _sse_post(self, exchange: Exchange, endpoint: Endpoint, principal: Principal) -> None:
+    def _sse_post(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> None:
         stream = self.sse_streams.get(endpoint.session or "")
         if stream is None or stream.principal.name != principal.name:
             _refuse(exchange, Refusal(404, "session_unknown", "this session is unknown or has ended; open /sse again"))
@@ -404,7 +406,7 @@ class PublicDoor:
             stream.gone()
 
     def dismiss_unwelcome(self) -> None:
-        """Whoever may no longer come in may not stay either: its sessions, streams and calls end."""
+        """Ends the sessions, streams and calls of principals that would no longer be admitted."""
         for name in self._present():
             if not self._tokens.stands(name):
                 self._dismiss(name, "the credential was revoked")

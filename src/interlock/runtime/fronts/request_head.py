@@ -1,4 +1,4 @@
-"""What a request's head alone decides, before anybody asks who sent it: the path, the era, Host and Origin, and whether
+"""What a request's head alone decides, before its sender is verified: the path, the era, Host and Origin, and whether
 body and answer can be of the kinds we speak. Made once per distinct head.
 """
 
@@ -15,7 +15,7 @@ from interlock.runtime.access.refusal import Refusal
 from interlock.runtime.fronts.exchange import Head
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class UrlTarget(msgspec.Struct, frozen=True):
     """What a URL asks for."""
 
     kind: str  # "mcp", "sse" or "messages"
@@ -24,56 +24,56 @@ class Endpoint(msgspec.Struct, frozen=True):
     session: str | None = None
 
 
-class Passport(msgspec.Struct, frozen=True):
+class HeadDecision(msgspec.Struct, frozen=True):
     """What a request's head alone decides; made once per distinct head. Who it is from is asked every time."""
 
-    endpoint: Endpoint | None
+    endpoint: UrlTarget | None
     modern: bool
     extra: bytes = b""  # header lines of the answer
     streams_only: bool = False
-    at_once: Refusal | None = None  # whoever it is
+    at_once: Refusal | None = None  # for every caller
     once_known: Refusal | None = None  # after the credential was looked at
-    post: Endpoint | None = None  # the endpoint, where it is an ordinary message of either era
+    post: UrlTarget | None = None  # the endpoint, where it is an ordinary message of either era
 
 
-class Inspector:
+class HeadInspector:
     def __init__(self, plan: Plan) -> None:
         self._origins = plan.node.origins
         self._names: NameForm = plan.mcp.names
         self._segments = frozenset(server.segment for server in plan.servers)
         self._own_hosts = _own_hosts(plan)
 
-    def inspect(self, head: Head, token_in_url: Refusal) -> Passport:
+    def inspect(self, head: Head, token_in_url: Refusal) -> HeadDecision:
         headers = head.headers
         version = headers.get(H_VERSION)
         modern = era_of_header(None if version is None else version.decode("latin-1")) is Era.MODERN
         endpoint = _read_url(head.url, self._names, self._segments)
         stranger = self.stranger(head)
         if stranger is not None:
-            return Passport(endpoint, modern, at_once=stranger)
+            return HeadDecision(endpoint, modern, at_once=stranger)
         extra = b""
         origin = headers.get(b"origin")
         if origin is not None:
             extra = b"access-control-allow-origin: %b\r\nvary: origin\r\n" % origin + _EXPOSE
             if head.method == b"OPTIONS":
-                return Passport(endpoint, modern, extra + _PREFLIGHT, at_once=Refusal(204, "", ""))
+                return HeadDecision(endpoint, modern, extra + _PREFLIGHT, at_once=Refusal(204, "", ""))
         if _has_token(head.url):
-            return Passport(endpoint, modern, extra, at_once=token_in_url)
+            return HeadDecision(endpoint, modern, extra, at_once=token_in_url)
         if endpoint is None:
-            return Passport(None, modern, extra, once_known=NOT_FOUND)
+            return HeadDecision(None, modern, extra, once_known=NOT_FOUND)
         allowed = _ALLOWED[endpoint.kind] if not modern else b"POST"
         if head.method not in allowed.split(b", "):
             refusal = Refusal(405, "method_not_allowed", "this path takes another method", b"allow: %b\r\n" % allowed)
-            return Passport(endpoint, modern, extra, once_known=refusal)
+            return HeadDecision(endpoint, modern, extra, once_known=refusal)
         if head.method == b"POST" and not _is_json(headers.get(b"content-type", b"")):
-            return Passport(endpoint, modern, extra, once_known=_NOT_JSON)
+            return HeadDecision(endpoint, modern, extra, once_known=_NOT_JSON)
         accept = headers.get(b"accept", b"*/*").lower()
         json = any(kind in accept for kind in (b"application/json", b"application/*", b"*/*"))
         stream = any(kind in accept for kind in (b"text/event-stream", b"text/*", b"*/*"))
         if not (json or stream) or (head.method == b"GET" and not stream):
-            return Passport(endpoint, modern, extra, once_known=_NOT_ACCEPTABLE)
+            return HeadDecision(endpoint, modern, extra, once_known=_NOT_ACCEPTABLE)
         post = endpoint if endpoint.kind == "mcp" and head.method == b"POST" else None
-        return Passport(endpoint, modern, extra, streams_only=not json, post=post)
+        return HeadDecision(endpoint, modern, extra, streams_only=not json, post=post)
 
     def stranger(self, head: Head) -> Refusal | None:
         """Why a request must not come in, wherever it is going: it is not for us, or from a page that is not ours."""
@@ -129,7 +129,7 @@ def _own_hosts(plan: Plan) -> frozenset[str] | None:
     return frozenset(hosts)
 
 
-def _read_url(url: bytes, names: NameForm, segments: frozenset[str]) -> Endpoint | None:
+def _read_url(url: bytes, names: NameForm, segments: frozenset[str]) -> UrlTarget | None:
     try:
         parts = urlsplit(url.decode("ascii"))
     except (UnicodeDecodeError, ValueError):
@@ -139,12 +139,12 @@ def _read_url(url: bytes, names: NameForm, segments: frozenset[str]) -> Endpoint
     form: NameForm = "qualified" if asked == "qualified" else "safe" if asked == "safe" else names
     head, *rest = [unquote(part) for part in parts.path.strip("/").split("/")]
     if head == "messages" and not rest:
-        return Endpoint("messages", session=query.get("session", [""])[0])
+        return UrlTarget("messages", session=query.get("session", [""])[0])
     if head in ("mcp", "sse"):
         if not rest or rest == ["flat"]:
-            return Endpoint(head, names=form)
+            return UrlTarget(head, names=form)
         if len(rest) == 2 and rest[0] == "only" and rest[1] in segments:
-            return Endpoint(head, only=rest[1], names=form)
+            return UrlTarget(head, only=rest[1], names=form)
     return None
 
 

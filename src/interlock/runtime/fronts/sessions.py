@@ -131,7 +131,7 @@ class Session:
                     stream.emit(message)
 
     def answered(self, response: Response) -> bool:
-        """A client's answer to a server's question. False when nobody asked."""
+        """Takes a client's answer to a server's question. False when no server asked."""
         asked = self._asks.pop(response.id, None)
         if asked is None:
             return False
@@ -189,7 +189,7 @@ class Sessions:
             self._on_end(session)
 
     def _evict(self) -> bool:
-        """Give up the session that was silent longest, so that those nobody uses lock nobody out."""
+        """Ends the session that was silent longest, so that unused sessions keep no client out."""
         silent = [session for session in self.by_id.values() if not session.streams and not session.caller.calls]
         if not silent:
             return False

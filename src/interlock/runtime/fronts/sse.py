@@ -9,8 +9,8 @@ from interlock.protocol.jsonrpc.messages import Notification, Request, Response
 from interlock.protocol.mcp.methods import INITIALIZE
 from interlock.runtime.calls.caller import Caller, Principal
 from interlock.runtime.fronts.exchange import Exchange
-from interlock.runtime.fronts.legacy import LegacyDesk
-from interlock.runtime.fronts.request_head import Endpoint
+from interlock.runtime.fronts.legacy import LegacyFront
+from interlock.runtime.fronts.request_head import UrlTarget
 from interlock.runtime.fronts.sessions import Session
 
 
@@ -19,16 +19,16 @@ class SseStream:
 
     def __init__(
         self,
-        desk: LegacyDesk,
+        front: LegacyFront,
         exchange: Exchange,
-        endpoint: Endpoint,
+        endpoint: UrlTarget,
         principal: Principal,
         on_gone: Callable[["SseStream"], None],
     ) -> None:
         self.id = secrets.token_urlsafe(24)
         self.exchange = exchange
         self.principal = principal
-        self._desk = desk
+        self._front = front
         self._on_gone = on_gone
         self._endpoint = endpoint
         self._session: Session | None = None
@@ -53,24 +53,24 @@ class SseStream:
         return caller
 
     def receive(self, message: Request | Notification | Response) -> None:
-        desk = self._desk
+        front = self._front
         if self._session is None:
             if not isinstance(message, Request) or message.method != INITIALIZE:
                 if isinstance(message, Request):
                     self.answer(encode_fault(message.id, Fault(INVALID_REQUEST, "send initialize first")))
                 return
-            opened = desk.initialize(message, self.principal, "sse", self._endpoint.only, self._endpoint.names)
+            opened = front.initialize(message, self.principal, "sse", self._endpoint.only, self._endpoint.names)
             if isinstance(opened, Fault):
                 self.answer(encode_fault(message.id, opened))
                 return
             self._session = opened
             opened.attach(self)
-            desk.welcome(opened, message, self)
+            front.welcome(opened, message, self)
             return
-        desk.handle(self._session, message, self)
+        front.handle(self._session, message, self)
 
     def gone(self) -> None:
         self._on_gone(self)
         if self._session is not None:
             self._session.detach(self)
-            self._desk.sessions.close(self._session, "the stream ended")
+            self._front.sessions.close(self._session, "the stream ended")

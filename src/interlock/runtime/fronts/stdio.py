@@ -1,7 +1,7 @@
 """Clients that speak a message a line: on our own stdin and stdout, or through a bridge from another process's.
 
-The first request of a connection decides its era. Whoever can reach these is `local`: stdin belongs to the process that
-started us, the bridge's socket to our own user.
+The first request of a connection decides its era. A client that can reach these is `local`: stdin belongs to the
+process that started us, the bridge's socket to our own user.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from interlock.protocol.mcp.ladder import climb
 from interlock.protocol.mcp.methods import CANCELLED, INITIALIZE, META_VERSION
 from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Caller, Principal
-from interlock.runtime.fronts.legacy import LegacyDesk
-from interlock.runtime.fronts.modern import Listener, ModernDesk
+from interlock.runtime.fronts.legacy import LegacyFront
+from interlock.runtime.fronts.modern import Listener, ModernFront
 from interlock.runtime.fronts.sessions import Session
 
 log = logging.getLogger("interlock.stdio")
@@ -35,8 +35,8 @@ class LineFront:
 
     def __init__(
         self,
-        legacy: LegacyDesk,
-        modern: ModernDesk,
+        legacy: LegacyFront,
+        modern: ModernFront,
         principal: Principal,
         *,
         only: str | None,

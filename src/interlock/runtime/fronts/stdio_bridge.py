@@ -1,7 +1,7 @@
 """`serve --stdio` beside a running node: bytes pumped between a desktop client and the node's own socket.
 
 The socket speaks what stdio speaks, after one line that says which surface is wanted. It lies in the data folder, open
-to its owner only, so whoever reaches it is `local`.
+to its owner only, so a client that reaches it is `local`.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Proxies whose word on the caller's address is believed (node.trusted_proxies), and what they say.
 
-In: the address a connection comes from and a request's headers. Out: the address of whoever the proxy speaks for, or
+In: the address a connection comes from and a request's headers. Out: the address of the client behind the proxy, or
 None where that is not certain. Headers of a peer that is not named are never read for this.
 """
 
@@ -17,7 +17,7 @@ _PAIR: Final = re.compile(r"""[ \t]*([!#$%&'*+.^_`|~0-9A-Za-z-]+)=("(?:[^"\\]|\\
 _WITH_PORT: Final = re.compile(r"(?:\[([^\]]*)\](?::\d{1,5})?|([^:]*):\d{1,5})", re.ASCII)
 
 
-class Proxies:
+class TrustedProxies:
     def __init__(self, networks: Iterable[str]) -> None:
         self._networks = [ipaddress.ip_network(network, strict=False) for network in networks]
 
@@ -66,7 +66,7 @@ def _chain(wanted: bytes, headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
 
 
 def _forwarded_for(said: str) -> list[str]:
-    """The `for` of each element; what cannot be read names nobody."""
+    """The `for` of each element; what cannot be read names no client."""
     chain = [""]
     at = 0
     while at < len(said):

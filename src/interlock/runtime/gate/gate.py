@@ -41,8 +41,8 @@ from interlock.runtime.calls.call import Call, Outcome
 from interlock.runtime.calls.caller import Caller
 from interlock.runtime.calls.check import CheckNumber, Refuse, Release
 from interlock.runtime.calls.refusals import HELD
-from interlock.runtime.catalog.definition import Sight
-from interlock.runtime.catalog.routes import Changed, Route
+from interlock.runtime.catalog.definition import DefinitionSnapshot
+from interlock.runtime.catalog.routes import ChangedDefinition, Route
 from interlock.runtime.gate.hold import Back, GateHold
 from interlock.runtime.gate.responses import STATE_FOREIGN, STATE_INVALID, Answers, sees_pages
 from interlock.runtime.gate.rounds import Relayed, Rounds
@@ -202,7 +202,9 @@ class Gate:
         route = hold.route
         definition = _is_open(route)
         client = call.meta.get(META_CLIENT, call.caller.client)
-        sight = Sight(route.qualified, route.original, route.item, route.said, route.meta.get(DECLARED, {}))
+        sight = DefinitionSnapshot(
+            route.qualified, route.original, route.item, route.said, route.meta.get(DECLARED, {})
+        )
         return self.inbox.draft(
             Kind.DEFINITION if definition else Kind.CALL,
             Source.DRIVERS if route.gate is not None and route.gate.by_contract else Source.AX,
@@ -305,7 +307,7 @@ class Gate:
 
     # Definitions that change
 
-    def definitions_changed(self, changed: tuple[Changed, ...]) -> None:
+    def definitions_changed(self, changed: tuple[ChangedDefinition, ...]) -> None:
         """A confirmation holds only for the definition that was shown."""
         for one in changed:
             self._work.begin(self._void(one.name, one.after.digest))

@@ -27,15 +27,15 @@ from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import INITIALIZED
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.credentials.errors import Unobtainable
-from interlock.runtime.credentials.secret_references import Revealer
-from interlock.runtime.credentials.token import Holder
+from interlock.runtime.credentials.secret_references import SecretResolver
+from interlock.runtime.credentials.token import TokenHolder
 from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.container_pipe import MutePipe, ServedPipe
 from interlock.runtime.links.handshake import USUAL, GreetingFailed, Manner, greet
 from interlock.runtime.links.link import ServerFacts
 from interlock.runtime.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble, Undelivered
 from interlock.runtime.sandbox.errors import SandboxFailed
-from interlock.runtime.sandbox.sandbox import Cell, Command, Sandboxes
+from interlock.runtime.sandbox.sandbox import Command, Sandbox, Sandboxes
 from interlock.store.ports import StoreError
 
 LAUNCH_S: Final = 15.0
@@ -67,7 +67,7 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
     reaper: OrphanReaper | None
     eras: Eras
     clock: Clock
-    revealer: Revealer
+    revealer: SecretResolver
     manner: Manner = USUAL
     tls: ssl.SSLContext | None = None  # how certificates of dialled servers are checked; None: as the system does
     sandboxes: Sandboxes | None = None  # None: no server can be started in one
@@ -111,7 +111,7 @@ class Loss:
 
 class Connector:
     def __init__(
-        self, link: ConnectedLink, workshop: Workshop, stderr: StderrRing, loss: Loss, holder: Holder | None = None
+        self, link: ConnectedLink, workshop: Workshop, stderr: StderrRing, loss: Loss, holder: TokenHolder | None = None
     ) -> None:
         self._link = link
         self._holder = holder
@@ -222,12 +222,12 @@ class Connector:
             await pipe.hang_up()
             await asyncio.sleep(MEET_AGAIN_S)
 
-    async def _cell(self, plan: SandboxPlan, argv: tuple[str, ...], env: dict[str, str], cwd: Path | None) -> Cell:
+    async def _cell(self, plan: SandboxPlan, argv: tuple[str, ...], env: dict[str, str], cwd: Path | None) -> Sandbox:
         sandboxes = self._workshop.sandboxes
         if sandboxes is None:
             raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
         command = Command(argv=argv, env=env, cwd=cwd or plan.home)
-        return await sandboxes.cell(self._link.segment, plan, command, self._stderr)
+        return await sandboxes.make(self._link.segment, plan, command, self._stderr)
 
     def _remark(self) -> str:
         pipe = self._link.pipe

@@ -42,7 +42,7 @@ from interlock.protocol.mcp.methods import (
 )
 from interlock.protocol.oauth.www_authenticate import read_challenge_untrusted
 from interlock.runtime.base.link_state import LinkState
-from interlock.runtime.credentials.token import Denied, Holder
+from interlock.runtime.credentials.token import Denied, TokenHolder
 from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.connector import ConnectFailed, Connector, Loss, Workshop
 from interlock.runtime.links.handshake import MODERN_META, PROBE_S, modern_head
@@ -89,7 +89,7 @@ class Keeper(PassedOnEvents):
         workshop: Workshop,
         stock: StockCatalog,
         events: LinkEvents,
-        holder: Holder | None = None,
+        holder: TokenHolder | None = None,
         stderr: StderrRing | None = None,
     ) -> None:
         """`events`: the node's, which hear what is not for the keeper. `holder`: has the token for a server that may

@@ -16,7 +16,7 @@ from interlock.protocol.jsonrpc.messages import Request
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.base.link_state import USABLE, LinkState
 from interlock.runtime.credentials.consents import Consent
-from interlock.runtime.credentials.token import Holder
+from interlock.runtime.credentials.token import TokenHolder
 from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.connector import Workshop
 from interlock.runtime.links.keeper import Keeper
@@ -38,7 +38,7 @@ class UserLinks:
         plan: ServerPlan,
         workshop: Workshop,
         events: LinkEvents,
-        holder_for: Callable[[str], Holder],
+        holder_for: Callable[[str], TokenHolder],
         *,
         vendor_meta: bool,
     ) -> None:
@@ -126,7 +126,7 @@ class _UserKeeper(Keeper):
     link: ServerLink
 
     def __init__(
-        self, make_link: Callable[[LinkEvents], ServerLink], workshop: Workshop, events: LinkEvents, own: Holder
+        self, make_link: Callable[[LinkEvents], ServerLink], workshop: Workshop, events: LinkEvents, own: TokenHolder
     ) -> None:
         super().__init__(make_link, workshop, _no_catalog, events, own)
         self.own = own

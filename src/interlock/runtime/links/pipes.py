@@ -18,7 +18,7 @@ from interlock.protocol.mcp.sse import SseMalformed, SseParser
 from interlock.runtime.calls.call import Inquiry, Pending
 from interlock.runtime.calls.parking import PARKED_MAX
 from interlock.runtime.links.side_requests import SideRequests
-from interlock.runtime.sandbox.sandbox import Cell
+from interlock.runtime.sandbox.sandbox import Sandbox
 
 EVENT_STREAM_HEAD = b"accept: text/event-stream\r\n"
 POST_HEAD = b"content-type: application/json\r\naccept: application/json, text/event-stream\r\n"
@@ -87,7 +87,7 @@ class StdioPipe:
     def __init__(self, owner: PipeOwner) -> None:
         self._owner = owner
         self.child: Child | None = None
-        self.cell: Cell | None = None  # the sandbox it runs in
+        self.cell: Sandbox | None = None  # the sandbox it runs in
 
     def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
         child = self.child

@@ -13,7 +13,7 @@ from interlock.protocol.oauth.www_authenticate import read_challenge_untrusted
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.calls.call import Call, Outcome
 from interlock.runtime.credentials.errors import Unobtainable
-from interlock.runtime.credentials.token import Denied, Holder
+from interlock.runtime.credentials.token import Denied, TokenHolder
 from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.pipes import Undelivered
 from interlock.store.ports import StoreError
@@ -22,7 +22,7 @@ log = logging.getLogger("interlock.links")
 
 
 class Renewal:
-    def __init__(self, link: ConnectedLink, holder: Holder, clock: Clock, doubt: Callable[[], None]) -> None:
+    def __init__(self, link: ConnectedLink, holder: TokenHolder, clock: Clock, doubt: Callable[[], None]) -> None:
         """`doubt` is called when the server may refuse everything from now on."""
         self._link = link
         self._holder = holder

@@ -3,24 +3,24 @@
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.runtime.approvals.audit import Record
+from interlock.runtime.approvals.audit import ApprovalAudit
 from interlock.runtime.approvals.expiry import Expiry
 from interlock.runtime.approvals.inbox import Inbox, rules_of
 from interlock.runtime.approvals.notifier import Notifier, make_channels
 from interlock.runtime.approvals.revocation import KeyRevocation
-from interlock.runtime.approvals.storage import Drawer
+from interlock.runtime.approvals.storage import ApprovalStore
 from interlock.runtime.approvals.tool_definitions import Definitions
 from interlock.runtime.base.feed import AsyncFeed
 from interlock.runtime.node.store_parts import StoreParts
 from interlock.runtime.trust.anchors import Anchors
-from interlock.runtime.trust.approval_proofs import Judge
+from interlock.runtime.trust.approval_proofs import ProofVerifier
 from interlock.runtime.trust.passkeys import PasskeyService
 
 
 class ApprovalParts(msgspec.Struct, frozen=True, kw_only=True):
     anchors: Anchors
     passkeys: PasskeyService
-    judge: Judge
+    judge: ProofVerifier
     inbox: Inbox
     revocation: KeyRevocation
     ruled: AsyncFeed[str]  # the segment of a tool of which an operator said something new
@@ -33,8 +33,8 @@ def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
     kv, clock, recorder, addresses = stores.store.kv, stores.clock, stores.recorder, stores.addresses
     anchors = Anchors(plan.anchors, clock)
     passkeys = PasskeyService(anchors, recorder, clock, lambda: addresses.operator)
-    judge = Judge(kv, clock, anchors, passkeys.maybe_party)
-    inbox = Inbox(Drawer(kv, clock), Record(recorder), clock, rules_of(plan.approvals))
+    judge = ProofVerifier(kv, clock, anchors, passkeys.maybe_party)
+    inbox = Inbox(ApprovalStore(kv, clock), ApprovalAudit(recorder), clock, rules_of(plan.approvals))
     ruled = AsyncFeed[str]()
     return ApprovalParts(
         anchors=anchors,

@@ -4,13 +4,13 @@ import msgspec
 
 from interlock.config.plan import Plan
 from interlock.protocol.approvals.approval import Approval, Kind
-from interlock.runtime.approvals.decisions import Deciding, DriverDecisions
+from interlock.runtime.approvals.decisions import DecisionService, DriverDecisions
 from interlock.runtime.approvals.views import ApprovalViews
 from interlock.runtime.audience import Audience
 from interlock.runtime.base.feed import Feed
 from interlock.runtime.calls.budgets import Budgets, is_limited
 from interlock.runtime.catalog.catalog import EVERYTHING, Catalog
-from interlock.runtime.catalog.routes import Changed
+from interlock.runtime.catalog.routes import ChangedDefinition
 from interlock.runtime.dispatch.checks.route import RouteCheck
 from interlock.runtime.dispatch.client_tasks import AskedTasks
 from interlock.runtime.dispatch.dispatch import Dispatch
@@ -30,7 +30,7 @@ class CallParts(msgspec.Struct, frozen=True, kw_only=True):
     budgets: Budgets
     dispatch: Dispatch
     gate: Gate
-    deciding: Deciding
+    deciding: DecisionService
     driver_decisions: DriverDecisions
     approvals: ApprovalViews
     client_tasks: AskedTasks
@@ -56,7 +56,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
     budgets = Budgets(plan.budget.limits, clock, enforced=is_limited(plan))
     route_check = RouteCheck(lambda: catalog.namespace)
     guard = make_guard(route_check, budgets, gate, approvals.anchors, stores.current)
-    redefined = Feed[tuple[Changed, ...]]()
+    redefined = Feed[tuple[ChangedDefinition, ...]]()
     redefined.subscribe(gate.definitions_changed)
     catalog = Catalog(
         plan,
@@ -74,7 +74,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         return route is None or route.digest == approval.tool_digest
 
     driver_decisions = DriverDecisions()
-    deciding = Deciding(
+    deciding = DecisionService(
         inbox,
         clock,
         own_id,

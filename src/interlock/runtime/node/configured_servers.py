@@ -11,7 +11,7 @@ from interlock.config.plan import Dial, Plan, ServerPlan
 from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.base.feed import AsyncFeed
 from interlock.runtime.catalog.catalog import Catalog
-from interlock.runtime.credentials.service import GrantDesk
+from interlock.runtime.credentials.service import CredentialService
 from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.connector import Workshop
 from interlock.runtime.links.keeper import Keeper
@@ -29,7 +29,7 @@ class Servers:
         keepers: dict[str, Keeper],
         catalog: Catalog,
         workshop: Workshop,
-        desk: GrantDesk,
+        desk: CredentialService,
         ruled: AsyncFeed[str],
     ) -> None:
         """`ruled`: the segment of a tool of which an operator said something new."""

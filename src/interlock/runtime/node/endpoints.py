@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 
 from interlock.config.plan import Plan
-from interlock.runtime.access.tokens import TokenBook, credential_of
+from interlock.runtime.access.tokens import TokenRegistry, credential_of
 from interlock.runtime.base.refusal_log import Refusals
 from interlock.runtime.base.tls import listener_options
-from interlock.runtime.credentials.service import GrantDesk
-from interlock.runtime.fronts.ax import AxDoor
+from interlock.runtime.credentials.service import CredentialService
+from interlock.runtime.fronts.ax import AxEndpoint
 from interlock.runtime.fronts.health import public_app
 from interlock.runtime.fronts.http_protocol import McpProtocol
-from interlock.runtime.fronts.public import PublicDoor
+from interlock.runtime.fronts.public import PublicEndpoint
 from interlock.runtime.fronts.stdio_bridge import SOCKET, BridgedClient
 from interlock.runtime.node.front_parts import LineFronts
 from interlock.runtime.node.listen import DoorServer
@@ -25,7 +25,7 @@ from interlock.runtime.node.sockets import Sockets
 from interlock.runtime.operations.operations import Operations
 
 if TYPE_CHECKING:
-    from interlock.runtime.access.oauth import Bearers
+    from interlock.runtime.access.oauth import AccessTokens
 
 DRAIN_S: Final = 10  # how long exchanges under way may take once no more are taken
 
@@ -41,13 +41,13 @@ class Endpoints:
         plan: Plan,
         sockets: Sockets,
         *,
-        public: PublicDoor,
-        subservers: AxDoor,
-        bearers: "Bearers | None",
-        credentials: GrantDesk,
+        public: PublicEndpoint,
+        subservers: AxEndpoint,
+        bearers: "AccessTokens | None",
+        credentials: CredentialService,
         operations: Operations,
         operator_app: OperatorApp,
-        tokens: TokenBook,
+        tokens: TokenRegistry,
         refusals: Refusals,
         lines: LineFronts,
         is_ready: Callable[[], bool],

@@ -9,28 +9,28 @@ from interlock.protocol.oauth.resource import resource_of
 from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.calls.caller import principal_for
 from interlock.runtime.dispatch.task_methods import TaskDesk
-from interlock.runtime.fronts.ax import AxDoor
-from interlock.runtime.fronts.legacy import LegacyDesk
-from interlock.runtime.fronts.lists import Stock
-from interlock.runtime.fronts.modern import ModernDesk
-from interlock.runtime.fronts.public import PublicDoor
+from interlock.runtime.fronts.ax import AxEndpoint
+from interlock.runtime.fronts.legacy import LegacyFront
+from interlock.runtime.fronts.lists import ListCache
+from interlock.runtime.fronts.modern import ModernFront
+from interlock.runtime.fronts.public import PublicEndpoint
 from interlock.runtime.fronts.sessions import Session, Sessions
 from interlock.runtime.fronts.stdio import LineFront
 from interlock.runtime.node.call_parts import CallParts
 from interlock.runtime.node.link_parts import LinkParts
 from interlock.runtime.node.store_parts import StoreParts
 from interlock.runtime.parents.service import ParentService
-from interlock.runtime.trust.registrant import Guest
+from interlock.runtime.trust.registrant import RegistrantIdentity
 
 if TYPE_CHECKING:
-    from interlock.runtime.access.oauth import Bearers
+    from interlock.runtime.access.oauth import AccessTokens
     from interlock.runtime.trust.client_certificates import Certificates
 
 
 class LineFronts:
     """Makes the front of a client that speaks over lines: standard input, or the socket beside it."""
 
-    def __init__(self, current: CurrentPlan, legacy: LegacyDesk, modern: ModernDesk) -> None:
+    def __init__(self, current: CurrentPlan, legacy: LegacyFront, modern: ModernFront) -> None:
         self._current = current
         self._legacy = legacy
         self._modern = modern
@@ -49,12 +49,12 @@ class LineFronts:
 
 class FrontParts(msgspec.Struct, frozen=True, kw_only=True):
     sessions: Sessions
-    lists: Stock
-    legacy: LegacyDesk
-    modern: ModernDesk
-    bearers: "Bearers | None"
-    subservers: AxDoor | None
-    public: PublicDoor
+    lists: ListCache
+    legacy: LegacyFront
+    modern: ModernFront
+    bearers: "AccessTokens | None"
+    subservers: AxEndpoint | None
+    public: PublicEndpoint
     lines: LineFronts
     parents: ParentService
 
@@ -68,13 +68,13 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
         calls.client_tasks.forget(session.caller)
 
     sessions = Sessions(clock, plan.mcp.session_idle_s, on_session_ended)
-    lists = Stock(calls.catalog, calls.keepers, clock, plan.ax.list_ttl_s)
+    lists = ListCache(calls.catalog, calls.keepers, clock, plan.ax.list_ttl_s)
     tasks = TaskDesk(calls.dispatch, calls.task_updates, calls.keepers, clock)
-    legacy = LegacyDesk(calls.dispatch, lists, sessions, calls.audience, tasks, calls.client_tasks)
-    modern = ModernDesk(calls.dispatch, lists, calls.audience, tasks)
-    subservers = AxDoor(plan, tokens, links.registrar, refusals, _certificates(plan, stores)) if listen else None
+    legacy = LegacyFront(calls.dispatch, lists, sessions, calls.audience, tasks, calls.client_tasks)
+    modern = ModernFront(calls.dispatch, lists, calls.audience, tasks)
+    subservers = AxEndpoint(plan, tokens, links.registrar, refusals, _certificates(plan, stores)) if listen else None
 
-    def is_welcome(guest: Guest) -> bool:
+    def is_welcome(guest: RegistrantIdentity) -> bool:
         """Whether a subserver that is here could still come in."""
         return (subservers is None or subservers.stands(guest)) and tokens.stands(guest.principal)
 
@@ -86,7 +86,7 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
         modern=modern,
         bearers=bearers,
         subservers=subservers,
-        public=PublicDoor(
+        public=PublicEndpoint(
             plan,
             tokens,
             legacy,
@@ -119,13 +119,13 @@ def _certificates(plan: Plan, stores: StoreParts) -> "Certificates | None":
     return Certificates(plan.node.client_ca, plan.node.crl, stores.clock)
 
 
-def _bearers(plan: Plan, stores: StoreParts, calls: CallParts) -> "Bearers | None":
+def _bearers(plan: Plan, stores: StoreParts, calls: CallParts) -> "AccessTokens | None":
     """Access tokens, where an authorization server is configured."""
     if not plan.auth.issuers:
         return None
-    from interlock.runtime.access.oauth import Bearers  # here, because `cryptography` takes 10 MiB
+    from interlock.runtime.access.oauth import AccessTokens  # here, because `cryptography` takes 10 MiB
 
-    return Bearers(
+    return AccessTokens(
         plan.auth.issuers,
         plan.access,
         resource=lambda: resource_of(stores.addresses.public),

@@ -11,7 +11,7 @@ from interlock.runtime.ax.membership_parts import Fittings
 from interlock.runtime.ax.ownership import Leases, Owners
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.base.feed import Feed
-from interlock.runtime.credentials.service import GrantDesk
+from interlock.runtime.credentials.service import CredentialService
 from interlock.runtime.links.connector import Workshop
 from interlock.runtime.links.era_memory import EraMemory
 from interlock.runtime.node.approval_parts import ApprovalParts
@@ -23,7 +23,7 @@ from interlock.runtime.trust.authority_proofs import Proofs
 
 
 class LinkParts(msgspec.Struct, frozen=True, kw_only=True):
-    credentials: GrantDesk
+    credentials: CredentialService
     reaper: OrphanReaper
     eras: EraMemory
     workshop: Workshop  # what connecting to a server takes
@@ -38,7 +38,7 @@ def make_link_parts(
 ) -> LinkParts:
     clock, kv, own_id = stores.clock, stores.store.kv, stores.identity.aggregator_id
     addresses = stores.addresses
-    credentials = GrantDesk(plan.data, clock, plan.node.name, addresses)
+    credentials = CredentialService(plan.data, clock, plan.node.name, addresses)
     reaper = OrphanReaper()
     eras = EraMemory(kv, clock)
     workshop = Workshop(

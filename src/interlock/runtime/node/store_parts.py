@@ -3,7 +3,7 @@
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.runtime.access.tokens import TokenBook
+from interlock.runtime.access.tokens import TokenRegistry
 from interlock.runtime.base.addresses import Addresses
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.current_plan import CurrentPlan
@@ -27,7 +27,7 @@ class StoreParts(msgspec.Struct, frozen=True, kw_only=True):
     recorder: Recorder
     refusals: Refusals
     retention: Retention
-    tokens: TokenBook
+    tokens: TokenRegistry
 
 
 def make_store_parts(plan: Plan, clock: Clock) -> StoreParts:
@@ -45,5 +45,5 @@ def make_store_parts(plan: Plan, clock: Clock) -> StoreParts:
         recorder=recorder,
         refusals=Refusals(recorder, clock),
         retention=Retention(audit, recorder, clock, plan.store.audit_days),
-        tokens=TokenBook(TokenTable(store.kv), clock, plan.access, plan.auth.token_days),
+        tokens=TokenRegistry(TokenTable(store.kv), clock, plan.access, plan.auth.token_days),
     )

@@ -5,15 +5,15 @@ from interlock.runtime.audience import Audience
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.base.operator_errors import Refused
 from interlock.runtime.base.recorder import Recorder
-from interlock.runtime.credentials.consents import Page, Pending
+from interlock.runtime.credentials.consents import Page, PendingConsent
 from interlock.runtime.credentials.errors import Unobtainable
-from interlock.runtime.credentials.service import GrantDesk
+from interlock.runtime.credentials.service import CredentialService
 from interlock.runtime.operations.links import Keepers, find_keeper
 
 
 class ConsentOperations:
     def __init__(
-        self, keepers: Keepers, credentials: GrantDesk, audience: Audience, recorder: Recorder, clock: Clock
+        self, keepers: Keepers, credentials: CredentialService, audience: Audience, recorder: Recorder, clock: Clock
     ) -> None:
         self._keepers = keepers
         self._credentials = credentials
@@ -49,7 +49,7 @@ class ConsentOperations:
             self._on_consented(pending)
         return page
 
-    def _on_consented(self, pending: Pending) -> None:
+    def _on_consented(self, pending: PendingConsent) -> None:
         """Records the consent, and tells a client that sent the person to the page."""
         holder = pending.asker
         who = holder.principal or "operator"

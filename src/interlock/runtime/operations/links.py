@@ -91,7 +91,7 @@ class LinkOperations:
         links: list[Link] = [link, *(link.per_user.links if link.per_user is not None else ())]
         facts = link.facts
         namespace = self._catalog.namespace
-        shelf = next((s for s in namespace.shelves if s.link is link), None)
+        items = next((s for s in namespace.link_items if s.link is link), None)
         withheld = namespace.withheld(link)
         return LinkView(
             segment=link.segment,
@@ -103,10 +103,10 @@ class LinkOperations:
             reason=link.standing.reason,
             since=rfc3339(link.standing.since_wall),
             server=Server(name=facts.name, version=facts.server_version) if facts else None,
-            tools=len(namespace.listed(shelf.tools)) if shelf else 0,
+            tools=len(namespace.listed(items.tools)) if items else 0,
             contracts=keeper.contracts,
-            prompts=len(namespace.listed(shelf.prompts)) if shelf else 0,
-            resources=len(shelf.resources) if shelf else 0,
+            prompts=len(namespace.listed(items.prompts)) if items else 0,
+            resources=len(items.resources) if items else 0,
             withheld=tuple(Withheld(name=one.name, reason=one.reason) for one in withheld),
             in_flight=sum(one.booked for one in links),  # of clients: what the node itself asks does not count
             parked=sum(one.suspended_count for one in links),
@@ -119,8 +119,8 @@ class LinkOperations:
             pid=link.pid,
             sandbox=link.sandboxed,
             stderr_lines=keeper.stderr.count,
-            hops=max((route.hops for route in shelf.tools), default=1) if shelf else 1,
-            below=below(namespace.listed(shelf.tools)) if shelf else (),
+            hops=max((route.hops for route in items.tools), default=1) if items else 1,
+            below=below(namespace.listed(items.tools)) if items else (),
             budget=self._budgets.shown_of(link),
             registration=self._registration(link),
             latency_ms=round(statistics.median(link.latencies) * 1000, 3) if link.latencies else None,

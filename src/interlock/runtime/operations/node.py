@@ -28,7 +28,7 @@ from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.calls.budgets import Budgets
 from interlock.runtime.catalog.catalog import Catalog
 from interlock.runtime.dispatch.dispatch import Dispatch
-from interlock.runtime.fronts.modern import ModernDesk
+from interlock.runtime.fronts.modern import ModernFront
 from interlock.runtime.fronts.sessions import Sessions
 from interlock.runtime.operations.links import LinkOperations
 from interlock.runtime.trust.anchors import Anchors
@@ -48,7 +48,7 @@ class NodeOperations:
         catalog: Catalog,
         sessions: Sessions,
         audience: Audience,
-        modern: ModernDesk,
+        modern: ModernFront,
         dispatch: Dispatch,
         anchors: Anchors,
         inbox: Inbox,
@@ -102,10 +102,10 @@ class NodeOperations:
             links=self._links.list_all().links,
             catalog=CatalogCounts(
                 version=namespace.version,
-                tools=sum(len(namespace.listed(shelf.tools)) for shelf in namespace.shelves),
-                prompts=sum(len(namespace.listed(shelf.prompts)) for shelf in namespace.shelves),
-                resources=sum(len(shelf.resources) for shelf in namespace.shelves),
-                templates=sum(len(shelf.templates) for shelf in namespace.shelves),
+                tools=sum(len(namespace.listed(items.tools)) for items in namespace.link_items),
+                prompts=sum(len(namespace.listed(items.prompts)) for items in namespace.link_items),
+                resources=sum(len(items.resources) for items in namespace.link_items),
+                templates=sum(len(items.templates) for items in namespace.link_items),
             ),
             clients=ClientCounts(
                 sessions=len(sessions),
@@ -128,7 +128,7 @@ class NodeOperations:
     def _gate(self) -> GateCounts:
         """How many tools the gate holds, and of how many of them nobody could release a call."""
         namespace = self._catalog.namespace
-        held = [route for shelf in namespace.shelves for route in namespace.listed(shelf.tools) if route.is_held]
+        held = [route for items in namespace.link_items for route in namespace.listed(items.tools) if route.is_held]
         return GateCounts(
             mode=self._current.plan.gate.mode,
             tools=len(held),

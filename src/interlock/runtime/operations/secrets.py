@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from interlock.operator_api.secrets import RemovedSecret, Secret, Secrets, StoredSecret
 from interlock.runtime.base.operator_errors import NotFound, Refused
-from interlock.runtime.credentials.service import BadSecretName, GrantDesk, referenced_secrets
+from interlock.runtime.credentials.service import BadSecretName, CredentialService, referenced_secrets
 from interlock.runtime.drivers.registry.service import Drivers
 from interlock.runtime.links.per_user import UserLinks
 from interlock.runtime.links.server_link import ServerLink
@@ -14,7 +14,7 @@ from interlock.store.sqlite.secrets import Kind
 
 class SecretOperations:
     def __init__(
-        self, credentials: GrantDesk, keepers: Keepers, per_user: Mapping[str, UserLinks], drivers: Drivers
+        self, credentials: CredentialService, keepers: Keepers, per_user: Mapping[str, UserLinks], drivers: Drivers
     ) -> None:
         self._credentials = credentials
         self._keepers = keepers

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 from interlock.operator_api.access import IssuedToken, RevokedTokens, Tokens
-from interlock.runtime.access.tokens import TokenBook, issued_token
+from interlock.runtime.access.tokens import TokenRegistry, issued_token
 from interlock.runtime.base.operator_errors import NotFound, Refused
 from interlock.store.tokens import BadTokenName, Scope, TokenAudience
 
 
 class TokenOperations:
-    def __init__(self, tokens: TokenBook, dismiss: Callable[[], None]) -> None:
+    def __init__(self, tokens: TokenRegistry, dismiss: Callable[[], None]) -> None:
         """`dismiss` sends away whoever came in with a token that counts no more."""
         self._tokens = tokens
         self._dismiss = dismiss

@@ -54,22 +54,22 @@ class ToolOperations:
         self._explain = explain
 
     def list_all(self) -> Tools:
-        listed = [self._tool(route) for shelf in self._catalog.namespace.shelves for route in shelf.tools]
-        for shelf in self._catalog.namespace.shelves:
+        listed = [self._tool(route) for items in self._catalog.namespace.link_items for route in items.tools]
+        for items in self._catalog.namespace.link_items:
             listed.extend(
                 Tool(
-                    name=f"{shelf.link.segment}.?",
+                    name=f"{items.link.segment}.?",
                     alias=None,
-                    segment=shelf.link.segment,
+                    segment=items.link.segment,
                     original=one.name,
                     title=None,
                     description=None,
-                    state=shelf.link.standing.state.value,
+                    state=items.link.standing.state.value,
                     capability={},
                     hops=1,
                     withheld=one.reason,
                 )
-                for one in shelf.withheld
+                for one in items.withheld
             )
         return Tools(tools=tuple(listed))
 
@@ -111,18 +111,18 @@ class ToolOperations:
         return found
 
     def _maybe_withheld(self, name: str) -> str | None:
-        for shelf in self._catalog.namespace.shelves:
-            for one in shelf.withheld:
-                if name.endswith(f".{one.name}") and f".{shelf.link.segment}." in f".{name}":
+        for items in self._catalog.namespace.link_items:
+            for one in items.withheld:
+                if name.endswith(f".{one.name}") and f".{items.link.segment}." in f".{name}":
                     return one.reason
         return None
 
     def _segment_of_withheld(self, name: str) -> str:
         """Of a tool that is withheld because of its definition; its name is written out, as it would be listed."""
-        for shelf in self._catalog.namespace.shelves:
-            names = {one.name for one in shelf.withheld if one.code == CHANGED}
-            if any(name.endswith(f".{one}") for one in names) and f".{shelf.link.segment}." in f".{name}":
-                return shelf.link.segment
+        for items in self._catalog.namespace.link_items:
+            names = {one.name for one in items.withheld if one.code == CHANGED}
+            if any(name.endswith(f".{one}") for one in names) and f".{items.link.segment}." in f".{name}":
+                return items.link.segment
         known = [route.qualified for route in self._catalog.namespace.view(EVERYTHING).tool_routes]
         raise NotFound("tool", name, known)
 
@@ -140,8 +140,8 @@ class ToolOperations:
                 capability=as_object(route.capability) if route.capability else {},
                 registered_at=rfc3339(_registered_at(route.link)),
             )
-            for shelf in self._catalog.namespace.shelves
-            for route in self._catalog.namespace.listed(shelf.tools)
+            for items in self._catalog.namespace.link_items
+            for route in self._catalog.namespace.listed(items.tools)
         }
 
     def _tool(self, route: Route) -> Tool:

@@ -22,8 +22,8 @@ from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Asked, Principal
 from interlock.runtime.calls.incoming_route import Hop
 from interlock.runtime.calls.refusals import BUSY
-from interlock.runtime.fronts.legacy import LegacyDesk
-from interlock.runtime.fronts.modern import EVENTS, Listener, ModernDesk
+from interlock.runtime.fronts.legacy import LegacyFront
+from interlock.runtime.fronts.modern import EVENTS, Listener, ModernFront
 from interlock.runtime.fronts.sessions import CHANGED, Session
 
 VIA: Final = "ax"
@@ -40,8 +40,8 @@ class UpwardFront:
 
     def __init__(
         self,
-        legacy: LegacyDesk,
-        modern: ModernDesk,
+        legacy: LegacyFront,
+        modern: ModernFront,
         audience: Audience,
         principal: Principal,
         segment: str,

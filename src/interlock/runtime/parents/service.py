@@ -16,8 +16,8 @@ from interlock.runtime.base.node_identity import NODE_KEY
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.base.tls import check_parents
 from interlock.runtime.calls.budgets import Budgets
-from interlock.runtime.fronts.legacy import LegacyDesk
-from interlock.runtime.fronts.modern import ModernDesk
+from interlock.runtime.fronts.legacy import LegacyFront
+from interlock.runtime.fronts.modern import ModernFront
 
 if TYPE_CHECKING:
     from interlock.keys.signing import SigningKey
@@ -34,8 +34,8 @@ class ParentService:
         subtree: Feed[tuple[str, ...]],
         clock: Clock,
         recorder: Recorder,
-        legacy: LegacyDesk,
-        modern: ModernDesk,
+        legacy: LegacyFront,
+        modern: ModernFront,
         audience: Audience,
         budgets: Budgets,
     ) -> None:

@@ -95,7 +95,7 @@ def _mount_options(mount: Mount, nothing: Path | None) -> tuple[str, ...]:
         case Kind.HIDDEN:
             if nothing is None:
                 return ("--tmpfs", path)
-            # A device cannot be opened in there, so this is a file that nobody reads.
+            # A device cannot be opened in there, so this is a file that is never read.
             return ("--ro-bind", str(nothing) if mount.path.is_dir() else os.devnull, path)
         case Kind.TEMPORARY:
             return ("--size", str(TEMPORARY_BYTES), "--perms", "1777", "--tmpfs", path)
@@ -120,7 +120,7 @@ def bubblewrap() -> Bubblewrap:
 
 
 def _try_tool(program: str, base: tuple[str, ...]) -> str:
-    """Empty when it works, else its words."""
+    """The error of a trial run; empty when it works."""
     trial = (program, *base, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--", "/bin/sh", "-c", ":")
     try:
         ended = subprocess.run(

@@ -1,7 +1,7 @@
 """Why a sandbox is not made.
 
 SandboxFailed - sandbox_unavailable: this machine has none; the operator repairs it, or does without (drivers.sandbox)
-              - sandbox_invalid: what is declared cannot be granted; whoever wrote it corrects it
+              - sandbox_invalid: what is declared cannot be granted; its author corrects it
 """
 
 from typing import Literal

@@ -1,4 +1,4 @@
-"""How much a sandboxed server uses, all its processes together, and who ends it when that is too much.
+"""Limits of what a sandboxed server uses, all its processes together, and its end when that is too much.
 
 Limits of the kernel's (setrlimit(2)) count one process at a time, and a memory limit of theirs is an error that a
 program may survive, or address space that some runtimes reserve by the gigabyte. So what is really used is looked at a
@@ -18,7 +18,7 @@ import msgspec
 from interlock.config.plan import SandboxPlan
 
 LOOK_S: Final = 0.2
-PROCESSES_MAX: Final = 4096  # looked at; whoever forks more than this is found by what they use
+PROCESSES_MAX: Final = 4096  # looked at; a server that forks more than this is found by what it uses
 
 _PROC: Final = Path("/proc")
 _TICK_MS: Final = 1000 / os.sysconf("SC_CLK_TCK")
@@ -31,7 +31,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Whoever the process started, and they in turn; the nearest first."""
+    """The processes that the process started, and they in turn; the nearest first."""
     waiting = [pid]
     for _ in range(PROCESSES_MAX):
         if not waiting:
@@ -42,7 +42,7 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def usage(pid: int) -> Usage:
-    """Of everything below the process."""
+    """The usage of all processes below this one."""
     kilobytes = ticks = 0
     for each in descendants(pid):
         try:
@@ -56,7 +56,7 @@ def usage(pid: int) -> Usage:
 
 
 class Limits:
-    """Looks until it is stopped or has ended the server."""
+    """Checks the usage until it is stopped or has ended the server."""
 
     def __init__(self, plan: SandboxPlan, pid: int, end: Callable[[str], None]) -> None:
         self._plan = plan

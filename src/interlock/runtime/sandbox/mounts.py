@@ -16,8 +16,8 @@ import msgspec
 
 from interlock.config.plan import SandboxPlan
 from interlock.runtime.sandbox.errors import SandboxFailed
-from interlock.runtime.sandbox.program_files import Needs
-from interlock.runtime.sandbox.protected_paths import ROOT, Protected
+from interlock.runtime.sandbox.program_files import ProgramFiles
+from interlock.runtime.sandbox.protected_paths import ROOT, ProtectedPaths
 
 # Libraries and data; programs lie beside them.
 LIBRARIES: Final = ("lib", "lib32", "lib64", "libx32")
@@ -58,7 +58,7 @@ class Mount(msgspec.Struct, frozen=True):
 
 
 class View:
-    def __init__(self, protected: Protected) -> None:
+    def __init__(self, protected: ProtectedPaths) -> None:
         self._protected = protected
         self._mounts: dict[Path, Mount] = {}
 
@@ -105,7 +105,7 @@ class View:
             for folder in (USR / "libexec").glob(f"{glob.escape(Path(each).name)}*"):
                 self._put(Kind.READ, folder)
 
-    def needed(self, needs: Needs) -> None:
+    def needed(self, needs: ProgramFiles) -> None:
         for path in (*needs.folders, *needs.files):
             self.show(path)
 
@@ -214,7 +214,7 @@ class View:
         return mount is not None and mount.shows
 
 
-def implied_paths(arguments: Iterable[str], protected: Protected) -> Iterator[Path]:
+def implied_paths(arguments: Iterable[str], protected: ProtectedPaths) -> Iterator[Path]:
     """Existing absolute paths that stand alone (AIP-security-5)."""
     for argument in arguments:
         path = Path(argument)

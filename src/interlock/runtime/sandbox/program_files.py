@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.runtime.sandbox.protected_paths import Protected
+from interlock.runtime.sandbox.protected_paths import ProtectedPaths
 
 SYSTEM: Final = (Path("/usr"), Path("/bin"), Path("/sbin"), Path("/lib"), Path("/lib64"), Path("/nix/store"))
 LIBRARIES: Final = Path("/usr/lib")
@@ -25,56 +25,56 @@ LINKS_MAX: Final = 40  # as the kernel (path_resolution(7))
 FIRST_LINE_BYTES: Final = 256
 
 
-class Needs(msgspec.Struct, frozen=True):
+class ProgramFiles(msgspec.Struct, frozen=True):
     folders: tuple[Path, ...]
     files: tuple[Path, ...]
 
 
-def needs_of(program: Path, search: str, protected: Protected) -> Needs:
+def program_files(program: Path, search: str, protected: ProtectedPaths) -> ProgramFiles:
     """Of one program; `search` is the PATH it is found on."""
-    found = _Found(search, protected)
+    found = _FileSearch(search, protected)
     found.program(program)
-    return Needs(tuple(found.folders), tuple(found.files))
+    return ProgramFiles(tuple(found.folders), tuple(found.files))
 
 
 def package_of(
-    arguments: Sequence[str], cwd: Path, workspace: Path, packages: Sequence[Path], protected: Protected
-) -> Needs:
+    arguments: Sequence[str], cwd: Path, workspace: Path, packages: Sequence[Path], protected: ProtectedPaths
+) -> ProgramFiles:
     """The script or module that an interpreter is told to run, and what stands beside it."""
     for index, argument in enumerate(arguments):
         if argument == "-m" and index + 1 < len(arguments):
             top = cwd / _MODULE.split(arguments[index + 1])[0]
             module = top.with_name(top.name + ".py")
-            return Needs((top,) if top.is_dir() else (), (module,) if module.is_file() else ())
+            return ProgramFiles((top,) if top.is_dir() else (), (module,) if module.is_file() else ())
         if argument in ("-c", "-e", "--eval", "--"):
             break
         script = Path(os.path.normpath(cwd / argument))
         if not argument.startswith("-") and script.is_file():
             return _package(script, workspace, packages, protected)
-    return Needs((), ())
+    return ProgramFiles((), ())
 
 
-def _package(script: Path, workspace: Path, packages: Sequence[Path], protected: Protected) -> Needs:
+def _package(script: Path, workspace: Path, packages: Sequence[Path], protected: ProtectedPaths) -> ProgramFiles:
     for each in packages:
         if script.is_relative_to(each):
-            return Needs((each.joinpath(*script.relative_to(each).parts[:2]),), ())
+            return ProgramFiles((each.joinpath(*script.relative_to(each).parts[:2]),), ())
     if MODULES in script.parts:  # packages that it needs lie beside its own
         around = Path(*script.parts[: script.parts.index(MODULES)])
         if protected.may_imply_folder(around / MODULES):
-            return Needs((around / MODULES,), ())
+            return ProgramFiles((around / MODULES,), ())
     for folder in script.parents:
         # A workspace is more than one server's package, whatever it is beside that.
         if not protected.may_imply_folder(folder) or workspace.is_relative_to(folder):
             break
         if any((folder / mark).is_file() for mark in PACKAGE_MARKS):
-            return Needs((folder,), ())
+            return ProgramFiles((folder,), ())
     folder = script.parent
     beside = protected.may_imply_folder(folder) and not workspace.is_relative_to(folder)
-    return Needs((folder,), ()) if beside else Needs((), (script,))
+    return ProgramFiles((folder,), ()) if beside else ProgramFiles((), (script,))
 
 
-class _Found:
-    def __init__(self, search: str, protected: Protected) -> None:
+class _FileSearch:
+    def __init__(self, search: str, protected: ProtectedPaths) -> None:
         self.folders: dict[Path, None] = {}
         self.files: dict[Path, None] = {}
         self._search = search

@@ -9,7 +9,7 @@ ROOT: Final = Path("/")
 ETC: Final = Path("/etc")
 
 
-class Protected(msgspec.Struct, frozen=True, kw_only=True):
+class ProtectedPaths(msgspec.Struct, frozen=True, kw_only=True):
     home: Path  # of the user the node runs as
     state: Path  # the data folder
     rules: tuple[Path, ...] = ()  # what says what the node runs: no sandbox writes there, whatever is around it

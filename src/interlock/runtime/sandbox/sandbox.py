@@ -30,8 +30,8 @@ from interlock.runtime.sandbox.bubblewrap import bubblewrap
 from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.runtime.sandbox.limits import Limits, descendants
 from interlock.runtime.sandbox.mounts import View, implied_paths, out_of_sight
-from interlock.runtime.sandbox.program_files import Needs, needs_of, package_of
-from interlock.runtime.sandbox.protected_paths import Protected
+from interlock.runtime.sandbox.program_files import ProgramFiles, package_of, program_files
+from interlock.runtime.sandbox.protected_paths import ProtectedPaths
 from interlock.runtime.sandbox.seccomp import seccomp_filter
 
 log = logging.getLogger("interlock.sandbox")
@@ -46,15 +46,15 @@ OWN_FILES: Final = {"hosts": "127.0.0.1 localhost\n::1 localhost\n"}  # of /etc;
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to run inside."""
+    """The command that is to run inside."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]  # as declared, with secrets
     cwd: Path
 
 
-def _way_out(segment: str, host: str) -> str:
-    """What an operator does who wants it reached. Links of drivers are called ID@MAJOR."""
+def _remedy(segment: str, host: str) -> str:
+    """The command that permits the host. Links of drivers are called ID@MAJOR."""
     driver, is_driver, _ = segment.partition("@")
     return f"interlock drivers allow {driver} {host}" if is_driver else f"egress of [servers.{segment}] permits it"
 
@@ -65,7 +65,7 @@ def outer_rules(drivers: DriversPlan) -> tuple[Path, ...]:
 
 
 class Sandboxes:
-    """What all cells of a node share."""
+    """Makes the sandboxes of a node."""
 
     def __init__(
         self,
@@ -82,25 +82,25 @@ class Sandboxes:
         # An installer names what it made by its real path, also where the data folder is a link.
         self._packages = tuple(dict.fromkeys((state.absolute() / "packages", _real(state / "packages"))))
         every = (*(workspace / name for name in WORKSPACE_RULES), *rules)
-        self._protected = Protected(
+        self._protected = ProtectedPaths(
             home=_real(user_home), state=_real(state), rules=tuple(_real(path) for path in every)
         )
         self._clock = clock
         self._record = record
         self._living: Counter[Path] = Counter()  # by home
 
-    async def cell(self, segment: str, plan: SandboxPlan, command: Command, stderr: StderrRing) -> "Cell":
+    async def make(self, segment: str, plan: SandboxPlan, command: Command, stderr: StderrRing) -> "Sandbox":
         """Raises SandboxFailed, ChildStartFailed."""
         home = plan.home.absolute()
         self._living[home] += 1
         try:
-            made = await asyncio.to_thread(self._furnish, plan, command, alone=self._living[home] == 1)
+            made = await asyncio.to_thread(self._prepare, plan, command, alone=self._living[home] == 1)
         except BaseException:
             self._living[home] -= 1
             raise
 
         def denied(host: str, port: int, why: str) -> None:
-            text = f"egress_denied: {host}:{port}: {why}; {_way_out(segment, host)}"
+            text = f"egress_denied: {host}:{port}: {why}; {_remedy(segment, host)}"
             stderr.feed(f"interlock: {text}\n".encode())
             who = f"server:{segment}"
             self._record((self._clock.wall(), who, "egress", "egress", segment, None, "refused", "refused", 0.0, text))
@@ -108,10 +108,10 @@ class Sandboxes:
         def closed() -> None:
             self._living[home] -= 1
 
-        return Cell(segment, plan, made, denied, closed, stderr)
+        return Sandbox(segment, plan, made, denied, closed, stderr)
 
-    def _furnish(self, plan: SandboxPlan, command: Command, *, alone: bool) -> "_Furnished":
-        """Everything that asks the disk. `alone`: nobody else is in this home now."""
+    def _prepare(self, plan: SandboxPlan, command: Command, *, alone: bool) -> "_Prepared":
+        """Prepares all that is read from or written to disk. `alone`: no other sandbox uses this home now."""
         tool = bubblewrap()
         home = plan.home.absolute()
         _prepare_home(home, empty=alone)
@@ -126,14 +126,14 @@ class Sandboxes:
         implied = [each for each in implied_paths(arguments, self._protected) if not _is_in(each, package)]
         view.declare(plan, implied if plan.from_arguments else ())
         for each in (start, *self._named_paths(plan, env["PATH"])):
-            view.needed(needs_of(each, env["PATH"], self._protected))
+            view.needed(program_files(each, env["PATH"], self._protected))
         view.needed(package)
         view.own(_real(home))
         for name in ("passwd", "group", *OWN_FILES):
             view.replace_file(Path("/etc") / name, nothing.with_name(name))
         cwd = command.cwd if not view.hides(command.cwd) else home
         words = tool.words(view.mounts, env, cwd, make_cwd=not view.sees(cwd), nothing=nothing)
-        return _Furnished(
+        return _Prepared(
             program=tool.program,
             argv=(str(start), *arguments),
             words=words,
@@ -164,15 +164,18 @@ class Sandboxes:
         return found
 
 
-class _Furnished(msgspec.Struct, frozen=True, kw_only=True):
+class _Prepared(msgspec.Struct, frozen=True, kw_only=True):
     program: str
     argv: tuple[str, ...]
     words: bytes
     unseen: tuple[str, ...]
 
 
-class Cell:
-    """`argv` and `handed` are for the Child; `open` when it has started, `close` when it is gone or never started."""
+class Sandbox:
+    """One sandboxed start.
+
+    `argv` and `handed` are for the Child; `open` when it has started, `close` when it is gone or never started.
+    """
 
     env: Final[Mapping[str, str]] = {"PATH": os.defpath}  # of bubblewrap itself, outside
     cwd: Final = Path("/")
@@ -181,7 +184,7 @@ class Cell:
         self,
         segment: str,
         plan: SandboxPlan,
-        made: _Furnished,
+        made: _Prepared,
         denied: Callable[[str, int, str], None],
         closed: Callable[[], None],
         stderr: StderrRing,
@@ -257,10 +260,10 @@ class Cell:
         self._ours.remove(told)
         try:
             async with asyncio.timeout(OPEN_S):
-                inside = await asyncio.to_thread(_who_is_inside, told)
+                inside = await asyncio.to_thread(_read_child_pid, told)
                 listener = await asyncio.to_thread(listen_inside, inside)
         except msgspec.DecodeError:
-            return  # it ended before anybody was inside, and its last words say why
+            return  # it ended before a process was inside, and its last words say why
         except (NamespaceClosed, TimeoutError) as failed:
             if not any(descendants(self._pid)):
                 return
@@ -283,17 +286,17 @@ class Cell:
         self._denied(host, port, f"{why}; further hosts are not written down" if last else why)
 
 
-class _Inside(msgspec.Struct, frozen=True):
+class _BubblewrapInfo(msgspec.Struct, frozen=True):
     child_pid: int = msgspec.field(name="child-pid")
 
 
-def _who_is_inside(told: int) -> int:
+def _read_child_pid(told: int) -> int:
     """bwrap writes one JSON object. The descriptor is ours from here on."""
     text = b""
     with open(told, "rb", buffering=0) as file:
         while not text.rstrip().endswith(b"}") and (data := file.read(INFO_BYTES_MAX)):
             text += data
-    return msgspec.json.decode(text, type=_Inside).child_pid
+    return msgspec.json.decode(text, type=_BubblewrapInfo).child_pid
 
 
 def _environment(plan: SandboxPlan, declared: Mapping[str, str], home: Path) -> dict[str, str]:
@@ -324,7 +327,7 @@ def _prepare_home(home: Path, *, empty: bool) -> None:
 
 
 def _in_memory(words: bytes) -> int:
-    """A file without a name; whoever has it reads from its beginning."""
+    """A file without a name, to be read from its beginning."""
     descriptor = os.memfd_create("sandbox")
     view = memoryview(words)
     while view:
@@ -338,7 +341,7 @@ def _close_all(descriptors: list[int]) -> None:
         os.close(descriptors.pop())
 
 
-def _is_in(path: Path, package: Needs) -> bool:
+def _is_in(path: Path, package: ProgramFiles) -> bool:
     return path in package.files or any(path.is_relative_to(folder) for folder in package.folders)
 
 

@@ -1,1 +1,1 @@
-"""Whom the node believes: anchors, authority proofs, approval proofs, client certificates, passkeys."""
+"""Trust in signatures and certificates: anchors, authority proofs, approval proofs, client certificates, passkeys."""

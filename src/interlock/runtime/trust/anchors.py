@@ -30,7 +30,7 @@ _Judged = TypeVar("_Judged")
 
 class Anchors:
     def __init__(self, plans: Sequence[AnchorPlan], clock: Clock, get: Get | None = None) -> None:
-        """Nobody is believed before `open`. `get` fetches a document, by default over HTTPS."""
+        """No anchor is believed before `open`. `get` fetches a document, by default over HTTPS."""
         self._fetcher = Fetcher()
         self._get = get or self._fetcher.get
         self._clock = clock
@@ -71,7 +71,7 @@ class Anchors:
         await self._fetcher.close()
 
     def approving(self, tool: str) -> tuple[str, ...]:
-        """The names of those whose signature approves a call of the tool."""
+        """The names of the anchors whose signature approves a call of the tool."""
         return tuple(
             plan.name for plan in self._plans.values() if any(fnmatchcase(tool, glob) for glob in plan.approves)
         )
@@ -83,7 +83,7 @@ class Anchors:
 
         Key sets are fetched only for the anchors that are `picked`, those that may have signed. Where `judge` finds
         that none of them has the key, their sets are fetched anew, and it is asked once more. Where a set that may hold
-        the key cannot be had, the refusal is UNAVAILABLE.
+        the key cannot be fetched, the refusal is UNAVAILABLE.
         """
         rings = [self._rings[anchor.name] for anchor in self.known() if anchor.name in self._rings and picked(anchor)]
         away = Unavailable in await asyncio.gather(*(_outcome(ring.fresh()) for ring in rings))

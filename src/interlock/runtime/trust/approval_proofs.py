@@ -1,6 +1,6 @@
-"""Whether a proof decides an approval (MCP-AX 11.3): the signature, the anchor behind it, and that it is used once.
+"""The verification of proofs of approval (MCP-AX 11.3): the signature, the anchor behind it, and that it is used once.
 
-Keys of people can be taken back. That is on disk, and counts from its moment on whatever the configuration still says:
+Keys of people can be revoked. That is on disk, and counts from its moment on whatever the configuration still says:
 the key proves nothing any more, and what was approved with it and not yet used does not stand.
 """
 
@@ -43,11 +43,11 @@ ANCHOR_GONE: Final = "who approved it may no longer do so"
 USED_MARGIN_S: Final = 3600.0  # a clock that is set back does not make an old proof good again
 
 
-class Judge:
+class ProofVerifier:
     def __init__(
         self, kv: KeyValue, clock: Clock, anchors: Anchors, party: Callable[[], Party | None] = lambda: None
     ) -> None:
-        """`party`: whose passkeys count; None where the operator door is such that browsers use none."""
+        """`party`: whose passkeys count; None where browsers use none at the operator endpoint."""
         self._kv = kv
         self._clock = clock
         self._anchors = anchors
@@ -64,7 +64,7 @@ class Judge:
                 )
 
     async def judge(self, asked: Asked, proof: Presented) -> Verified | Fault:
-        """A proof that holds is used up when this returns."""
+        """Verifies a proof; one that holds is used up when this returns."""
         judged = await self._anchors.judged(
             lambda anchor: bool(approvers(asked.tool, (anchor,))),
             lambda anchors: self._judge(asked, proof, anchors),
@@ -83,7 +83,7 @@ class Judge:
         return judge_confirmation(proof, asked, anchors=anchors, now=now, verify=_verify)
 
     def stands(self, approval: Approval) -> bool:
-        """Whether whoever approved may still do so: the anchor is there, entitled, and has the key it signed with.
+        """Whether the approver may still approve: the anchor is there, entitled, and has the key it signed with.
 
         A key set may not have been fetched since the start, and a service renews its keys: there the anchor will do.
         """
@@ -124,7 +124,7 @@ class Judge:
         return None
 
     async def _count(self, verified: Verified) -> Fault | None:
-        """WebAuthn 6.1.1: a passkey that counts backwards has a copy, and nobody knows which of the two this is."""
+        """WebAuthn 6.1.1: a passkey that counts backwards has a copy, and the two cannot be told apart."""
         if verified.counter is None:
             return None
         now, said = self._clock.wall(), b"%d" % verified.counter
@@ -149,7 +149,7 @@ class Judge:
 
 
 def revoked_line(prints: Sequence[str], ref: str, by: str, now: float) -> bytes:
-    """What the audit log is told of keys that were taken back."""
+    """The record of the audit log for revoked keys."""
     return msgspec.json.encode(
         {
             "at": rfc3339(now),
@@ -168,7 +168,7 @@ def revoked_line(prints: Sequence[str], ref: str, by: str, now: float) -> bytes:
 
 
 def _own_keys(anchor: Anchor) -> tuple[Jwk, ...]:
-    """A service withdraws the keys of its set itself."""
+    """Keys that a person can revoke here: a service withdraws the keys of its set itself."""
     return () if anchor.source == "jwks" else anchor.keys
 
 

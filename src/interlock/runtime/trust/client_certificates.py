@@ -2,8 +2,8 @@
 
 In: a certificate as TLS verified it, or as a trusted proxy passed it on, which is verified here. Out: its DNS names, or
 the refusal. The chain ends in node.client_ca. With node.crl, a certificate counts only while a current list of its own
-issuer does not name it: a list that is missing, too old or unreadable lets nobody in. The list is read again when its
-file changes.
+issuer does not name it: a list that is missing, too old or unreadable admits none. The list is read again when its file
+changes.
 """
 
 import base64
@@ -24,7 +24,7 @@ from interlock.protocol.ax.registration.authority import unverified_fault
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.start_errors import CertificatesInvalid
-from interlock.runtime.trust.registrant import Shown
+from interlock.runtime.trust.registrant import ClientCertificate
 
 log = logging.getLogger("interlock.ax")
 
@@ -49,7 +49,7 @@ class Certificates:
         if crl is not None:
             self._read(crl)
 
-    def of_link(self, der: bytes) -> Shown | Fault:
+    def of_link(self, der: bytes) -> ClientCertificate | Fault:
         """The names in a certificate that TLS verified."""
         try:
             certificate = x509.load_der_x509_certificate(der)
@@ -57,7 +57,7 @@ class Certificates:
             return _MALFORMED
         return self._certificate_facts(certificate)
 
-    def of_header(self, headers: Sequence[tuple[bytes, bytes]]) -> Shown | Fault | None:
+    def of_header(self, headers: Sequence[tuple[bytes, bytes]]) -> ClientCertificate | Fault | None:
         """The same for one that a trusted proxy passed on. None: it passed none on."""
         given = [value for name, value in headers if name == HEADER and value]
         if not given:
@@ -79,11 +79,11 @@ class Certificates:
             return _UNTRUSTED
         return self._certificate_facts(leaf)
 
-    def stands(self, shown: Shown) -> bool:
+    def stands(self, shown: ClientCertificate) -> bool:
         """Whether a link that began with this certificate may go on. Not being able to tell is no reason to cut it."""
         return self._clock.wall() < shown.expires_at and self._revocation_fault(shown) is not _REVOKED
 
-    def _certificate_facts(self, certificate: x509.Certificate) -> Shown | Fault:
+    def _certificate_facts(self, certificate: x509.Certificate) -> ClientCertificate | Fault:
         try:
             said = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
             names = tuple(said.get_values_for_type(x509.DNSName))
@@ -91,7 +91,7 @@ class Certificates:
             names = ()
         except ValueError:
             return _MALFORMED
-        shown = Shown(
+        shown = ClientCertificate(
             names=names,
             issuer=certificate.issuer.public_bytes(),
             serial=certificate.serial_number,
@@ -99,7 +99,7 @@ class Certificates:
         )
         return self._revocation_fault(shown) or shown
 
-    def _revocation_fault(self, shown: Shown) -> Fault | None:
+    def _revocation_fault(self, shown: ClientCertificate) -> Fault | None:
         if self._crl is None:
             return None
         try:

@@ -29,7 +29,7 @@ Get = Callable[[str], Awaitable[bytes]]
 
 
 class Unavailable(Exception):
-    """The authorization server cannot be asked now, and what it said before is too old. Nobody's token is judged."""
+    """The authorization server cannot be asked now, and what it said before is too old. No token is judged."""
 
 
 class KeyRing:
@@ -56,7 +56,7 @@ class KeyRing:
 
     @property
     def known(self) -> tuple[Jwk, ...]:
-        """What may be used without asking again; nothing once it is too old."""
+        """The keys that may be used without asking again; none once they are too old."""
         return () if self._keys is None or self._age() >= KEPT_S else self._keys
 
     async def fresh(self) -> tuple[Jwk, ...]:

@@ -1,4 +1,4 @@
-"""Who stands at the door for subservers, and what that alone entitles them to (MCP-AX 4.2, 10.1, 10.4)."""
+"""The identity of a registrant at /ax, and what that alone entitles it to (MCP-AX 4.2, 10.1, 10.4)."""
 
 from fnmatch import fnmatchcase
 from typing import Final
@@ -14,10 +14,10 @@ from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.net.dns_name import maybe_dns_name
 
 TLS_1_3: Final = "TLSv1.3"
-CERTIFICATE: Final = "certificate:"  # how the principal begins of one who came in by a certificate
+CERTIFICATE: Final = "certificate:"  # the beginning of a principal that was admitted by a certificate
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
+class ClientCertificate(msgspec.Struct, frozen=True, kw_only=True):
     """A client certificate that is trusted, as far as it matters here."""
 
     names: tuple[str, ...]  # its DNS names, as they stand in it
@@ -27,14 +27,17 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def principal(self) -> str | None:
-        """By what name it may open the door; None where it has none."""
+        """The name under which the certificate may register; None where it has none."""
         found = next((name for name in map(maybe_dns_name, self.names) if name is not None), None)
         return f"{CERTIFICATE}{found}" if found is not None else None
 
 
-class Guest(msgspec.Struct, frozen=True, kw_only=True):
-    """`encrypted`: on this machine, TLS, or what the operator says is as good. A leaf needs that much, an aggregator
-    needs `secure`: TLS 1.3 or what counts as equal."""
+class RegistrantIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """A verified registrant and its connection.
+
+    `encrypted`: on this machine, TLS, or what the operator says is as good. A leaf needs that much, an aggregator needs
+    `secure`: TLS 1.3 or what counts as equal.
+    """
 
     principal: str  # "subserver:NAME", "certificate:NAME", "local" or "child:SEGMENT"
     scope: AuthScope = AuthScope.READ
@@ -44,7 +47,7 @@ class Guest(msgspec.Struct, frozen=True, kw_only=True):
     encrypted: bool = True
     secure: bool = True
     on_this_machine: bool = True
-    certificate: Shown | Fault | None = None  # its client certificate, or why that is refused
+    certificate: ClientCertificate | Fault | None = None  # its client certificate, or why that is refused
 
     def peer(self, request: Register, link: str, *, proved: bool = False) -> Peer:
         return Peer(
@@ -66,13 +69,13 @@ class Guest(msgspec.Struct, frozen=True, kw_only=True):
         return check_certificate(request.authority, self.certificate.names) or True
 
     def _speaks_for(self, authority: str | None) -> bool:
-        """A token is known to whoever read it on its way; only on this machine is who holds it proof of who it is."""
+        """Whether the operator vouches for the authority. From elsewhere a token, which may have leaked, is none."""
         said = self.rule.authority if self.rule is not None and self.on_this_machine else None
         return authority is not None and said is not None and maybe_authority(said) == authority
 
 
 def registrant_scope(principal: str, rules: tuple[AccessRule, ...], token_scope: Scope | None) -> AuthScope:
-    """The first [[access]] entry that names the principal decides, without one it may read; a token can only narrow."""
+    """The scope of a registrant: of the first [[access]] entry that names it, else read; a token can only narrow it."""
     rule = _rule(principal, rules)
     scope = AuthScope.READ if rule is None else AuthScope(rule.scope)
     return scope if token_scope is None else min(scope, AuthScope(token_scope))
@@ -82,18 +85,18 @@ def _rule(principal: str, rules: tuple[AccessRule, ...]) -> AccessRule | None:
     return next((one for one in rules if any(fnmatchcase(principal, who) for who in one.who)), None)
 
 
-def guest(
+def registrant_identity(
     principal: str,
     rules: tuple[AccessRule, ...],
     *,
     token_scope: Scope | None = None,
     on_this_machine: bool,
     tls: str | None,
-    certificate: Shown | Fault | None = None,
-) -> Guest:
+    certificate: ClientCertificate | Fault | None = None,
+) -> RegistrantIdentity:
     rule = _rule(principal, rules)
     trusted = on_this_machine or (rule is not None and rule.secure_by is not None)
-    return Guest(
+    return RegistrantIdentity(
         principal=principal,
         scope=registrant_scope(principal, rules, token_scope),
         rule=rule,
@@ -104,7 +107,7 @@ def guest(
     )
 
 
-def is_welcome(certificate: str, rules: tuple[AccessRule, ...]) -> bool:
+def may_register(certificate: str, rules: tuple[AccessRule, ...]) -> bool:
     """Whether an [[access]] entry means certificates when it says who: a CA may vouch for more than subservers."""
     said = (who for rule in rules for who in rule.who)
     return any(who.startswith(CERTIFICATE) and fnmatchcase(certificate, who) for who in said)

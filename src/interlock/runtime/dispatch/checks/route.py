@@ -50,7 +50,7 @@ class RouteCheck:
         if caller.hop is None:
             return NOT_FOUND
         namespace = self._namespace()
-        beyond = any(name in shelf.out_of_scope for shelf in namespace.shelves)
+        beyond = any(name in items.out_of_scope for items in namespace.link_items)
         wider = msgspec.structs.replace(caller.key, scope="admin")
         return OUT_OF_SCOPE if beyond or self.maybe_route(wider, name) is not None else NOT_FOUND
 

@@ -23,7 +23,7 @@ from interlock.runtime.base.addresses import Addresses
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.base.recorder import Entry, Recorder
 from interlock.runtime.calls.caller import Asking
-from interlock.runtime.credentials.service import GrantDesk
+from interlock.runtime.credentials.service import CredentialService
 from interlock.runtime.drivers.install.outcome import Installed
 from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.provider.factory import Providing
@@ -70,7 +70,7 @@ class Bench:
         self._anew = anew
         self.clock = SystemClock()
         self.store = build_store(plan.store.backend, plan.data)
-        self._credentials = GrantDesk(plan.data, self.clock, plan.node.name, Addresses(plan.node))
+        self._credentials = CredentialService(plan.data, self.clock, plan.node.name, Addresses(plan.node))
         self._audit = build_audit(plan.store.backend, plan.data)
         self._recorder = Recorder(self._audit)
         self._keepers: dict[str, Keeper] = {}

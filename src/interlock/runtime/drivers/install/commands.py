@@ -47,11 +47,11 @@ def inside(
         if sandboxes is None:
             raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
         said = StderrRing(now=clock.wall)
-        cell = await sandboxes.cell(segment, plan, Command(argv=words, env={}, cwd=plan.home), said)
+        sandbox = await sandboxes.make(segment, plan, Command(argv=words, env={}, cwd=plan.home), said)
         try:
-            return await run(cell.argv, cell.env, cell.cwd, reaper=reaper, said=said, cell=cell)
+            return await run(sandbox.argv, sandbox.env, sandbox.cwd, reaper=reaper, said=said, cell=sandbox)
         finally:
-            cell.close()
+            sandbox.close()
 
     return running
 

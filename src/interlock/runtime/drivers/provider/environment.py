@@ -10,8 +10,8 @@ import msgspec
 from interlock.config.plan import Dial, DriversPlan
 from interlock.protocol.drivers.model import Driver
 from interlock.runtime.calls.caller import Caller
-from interlock.runtime.credentials.secret_references import Revealer
-from interlock.runtime.credentials.token import Holder
+from interlock.runtime.credentials.secret_references import SecretResolver
+from interlock.runtime.credentials.token import TokenHolder
 from interlock.runtime.drivers.install.outcome import Installed, InstallFailed
 from interlock.runtime.drivers.provider.context import tenant_of, user_of
 from interlock.runtime.drivers.secrets.vault import Vault
@@ -34,7 +34,7 @@ class Shop(msgspec.Struct, frozen=True, kw_only=True):
     keepers: dict[str, Keeper]
     kv: KeyValue
     install: Installer
-    holder_for: Callable[[str, Dial, Revealer], Holder | None]
+    holder_for: Callable[[str, Dial, SecretResolver], TokenHolder | None]
     vault: Vault
     tenant_of: Callable[[Caller], str] = tenant_of
     user_of: Callable[[Caller], str] = user_of

@@ -8,7 +8,7 @@ from interlock.config.plan import Plan, SandboxPlan, Spawn
 from interlock.protocol.drivers.model import Driver
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.recorder import Recorder
-from interlock.runtime.credentials.service import GrantDesk
+from interlock.runtime.credentials.service import CredentialService
 from interlock.runtime.drivers.install.commands import Running, inside, outside
 from interlock.runtime.drivers.install.install import install
 from interlock.runtime.drivers.install.locks import Locks
@@ -37,7 +37,7 @@ class Providing:
         recorder: Recorder,
         keepers: dict[str, Keeper],
         link_events: LinkEvents,
-        credentials: GrantDesk,
+        credentials: CredentialService,
         workshop: Workshop,
         plan: Callable[[], Plan],
         anew: bool = False,

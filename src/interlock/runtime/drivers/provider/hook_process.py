@@ -26,7 +26,7 @@ from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.drivers.workspace.folder import Unreadable, digest_of
 from interlock.runtime.links.connector import Workshop
 from interlock.runtime.sandbox.errors import SandboxFailed
-from interlock.runtime.sandbox.sandbox import Cell, Command
+from interlock.runtime.sandbox.sandbox import Command, Sandbox
 
 HOOK_S: Final = 5.0  # AIP-define-2
 START_S: Final = 15.0  # for the process, its sandbox and the import of driver.py
@@ -143,7 +143,7 @@ class HookProcess:
             raise
         return life
 
-    async def _maybe_cell(self) -> tuple[Cell | None, tuple[str, ...], StderrRing]:
+    async def _maybe_cell(self) -> tuple[Sandbox | None, tuple[str, ...], StderrRing]:
         plan, workshop = self._plan, self._workshop
         stderr = StderrRing(STDERR_LINES, now=workshop.clock.wall)
         python = os.path.realpath(sys.executable)  # without the environment around it, whose packages are not ours
@@ -154,7 +154,7 @@ class HookProcess:
                 raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
             sandbox = SandboxPlan(home=plan.home, read=(_PACKAGE, folder))
             command = Command(argv=argv, env={}, cwd=plan.home)
-            return await workshop.sandboxes.cell(f"{plan.name} hooks", sandbox, command, stderr), argv, stderr
+            return await workshop.sandboxes.make(f"{plan.name} hooks", sandbox, command, stderr), argv, stderr
         except SandboxFailed as failed:
             if failed.code == "sandbox_unavailable" and plan.may_do_without:
                 return None, argv, stderr
@@ -180,7 +180,7 @@ class HookProcess:
 class _Life:
     """One start of it. Hears its lines."""
 
-    def __init__(self, made: tuple[Cell | None, tuple[str, ...], StderrRing], workshop: Workshop) -> None:
+    def __init__(self, made: tuple[Sandbox | None, tuple[str, ...], StderrRing], workshop: Workshop) -> None:
         cell, argv, self.stderr = made
         self._cell = cell
         self.reason: str | None = None  # why it is gone

@@ -21,7 +21,7 @@ from interlock.protocol.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TEMPLAT
 from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Asking
-from interlock.runtime.credentials.token import Holder
+from interlock.runtime.credentials.token import TokenHolder
 from interlock.runtime.drivers.workspace.tamper_check import BROKEN, WORDS, Seal
 from interlock.runtime.links.connected_link import ConnectedLink
 from interlock.runtime.links.connector import ConnectFailed, Workshop
@@ -57,7 +57,7 @@ class DriverKeeper(Keeper):
         workshop: Workshop,
         stock: StockCatalog,
         events: LinkEvents,
-        holder: Holder | None,
+        holder: TokenHolder | None,
         *,
         driver: Driver,
         starts: asyncio.Semaphore,

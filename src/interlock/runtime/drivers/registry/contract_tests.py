@@ -25,7 +25,7 @@ from interlock.runtime.catalog.catalog import EVERYTHING, Catalog
 from interlock.runtime.dispatch.dispatch import Dispatch
 from interlock.runtime.drivers.contracts.lazy import LazyContracts
 from interlock.runtime.drivers.workspace.declaration import Declared
-from interlock.runtime.fronts.modern import ModernDesk
+from interlock.runtime.fronts.modern import ModernFront
 
 JsonObject = dict[str, Any]
 
@@ -61,7 +61,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Examples:
-    def __init__(self, modern: ModernDesk, dispatch: Dispatch, catalog: Catalog, contracts: LazyContracts) -> None:
+    def __init__(self, modern: ModernFront, dispatch: Dispatch, catalog: Catalog, contracts: LazyContracts) -> None:
         self._modern = modern
         self._dispatch = dispatch
         self._catalog = catalog

@@ -8,7 +8,7 @@ from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.base.feed import AsyncFeed
 from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.catalog.catalog import Catalog
-from interlock.runtime.credentials.service import GrantDesk
+from interlock.runtime.credentials.service import CredentialService
 from interlock.runtime.dispatch.dispatch import Dispatch
 from interlock.runtime.drivers.contracts.lazy import LazyContracts
 from interlock.runtime.drivers.install.locks import Locks
@@ -21,7 +21,7 @@ from interlock.runtime.drivers.registry.updates import Updating
 from interlock.runtime.drivers.workspace.declaration import Declaration
 from interlock.runtime.drivers.workspace.host_facts import this_machine
 from interlock.runtime.drivers.workspace.trust_store import Memory
-from interlock.runtime.fronts.modern import ModernDesk
+from interlock.runtime.fronts.modern import ModernFront
 from interlock.runtime.links.connector import Workshop
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link_events import LinkEvents
@@ -40,9 +40,9 @@ def open_registry(
     keepers: dict[str, Keeper],
     link_events: LinkEvents,
     dispatch: Dispatch,
-    modern: ModernDesk,
+    modern: ModernFront,
     workshop: Workshop,
-    credentials: GrantDesk,
+    credentials: CredentialService,
     inbox: Inbox,
     decisions: DriverDecisions,
 ) -> tuple[Registry, DriverService]:

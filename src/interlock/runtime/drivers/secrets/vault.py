@@ -18,7 +18,7 @@ from interlock.protocol.drivers.selection.secret_access import USER, maybe_grant
 from interlock.protocol.drivers.selection.secret_hints import UNDECLARED, lines_to_describe, lines_to_grant
 from interlock.runtime.base.clock import Clock, rfc3339
 from interlock.runtime.credentials.errors import Unobtainable
-from interlock.runtime.credentials.secret_references import Revealer
+from interlock.runtime.credentials.secret_references import SecretResolver
 from interlock.runtime.drivers.secrets.backends import BackendFailed, fetch
 from interlock.store.sqlite.secrets import Secrets
 
@@ -55,7 +55,7 @@ class SecretsLacking(Unobtainable):
         self.lacks = lacks
 
 
-class DriverRevealer(Revealer):
+class DriverRevealer(SecretResolver):
     def __init__(
         self,
         vault: Vault,

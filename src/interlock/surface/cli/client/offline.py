@@ -13,7 +13,7 @@ import msgspec
 
 from interlock.config.plan import Plan
 from interlock.operator_api.access import IssuedToken, RevokedTokens
-from interlock.runtime.access.tokens import TokenBook, issued_token
+from interlock.runtime.access.tokens import TokenRegistry, issued_token
 from interlock.runtime.base.clock import SystemClock
 from interlock.store.audit_chain import ChainedRecord, Verdict
 from interlock.store.backends import build_audit_reader, build_store
@@ -33,16 +33,16 @@ class StoredTokens:
         self._folder = folder
 
     def issue(self, name: str, audience: TokenAudience, scope: Scope | None, days: int | None) -> Answer:
-        async def issue(book: TokenBook) -> IssuedToken:
+        async def issue(book: TokenRegistry) -> IssuedToken:
             return issued_token(*await book.issue(name, audience, scope, days))
 
         return self._with_book(issue)
 
     def list(self) -> Answer:
-        return self._with_book(TokenBook.list_live)
+        return self._with_book(TokenRegistry.list_live)
 
     def revoke(self, ref: str) -> Answer:
-        async def revoke(book: TokenBook) -> RevokedTokens:
+        async def revoke(book: TokenRegistry) -> RevokedTokens:
             revoked = await book.revoke(ref)
             if not revoked:
                 raise Refused("not_found", f"there is no token {ref}", hint="interlock access list shows them")
@@ -50,12 +50,12 @@ class StoredTokens:
 
         return self._with_book(revoke)
 
-    def _with_book(self, job: Callable[[TokenBook], Awaitable[object]]) -> Answer:
+    def _with_book(self, job: Callable[[TokenRegistry], Awaitable[object]]) -> Answer:
         async def with_book() -> Answer:
             store = build_store(self._plan.store.backend, self._folder)
             try:
                 await store.open()
-                book = TokenBook(TokenTable(store.kv), SystemClock(), self._plan.access, self._plan.auth.token_days)
+                book = TokenRegistry(TokenTable(store.kv), SystemClock(), self._plan.access, self._plan.auth.token_days)
                 return Answer(msgspec.json.encode(await job(book)))
             finally:
                 await store.close()

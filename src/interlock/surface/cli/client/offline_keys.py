@@ -9,7 +9,7 @@ from interlock.operator_api.access import RevokedKeys
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.base.start_errors import CannotStart
 from interlock.runtime.trust.anchors import Anchors
-from interlock.runtime.trust.approval_proofs import Judge
+from interlock.runtime.trust.approval_proofs import ProofVerifier
 from interlock.store.backends import build_store
 from interlock.surface.cli.client.offline import run_stored
 from interlock.surface.cli.client.operator import Answer
@@ -25,7 +25,7 @@ def revoke_stored(plan: Plan, folder: Path, ref: str) -> Answer:
         try:
             anchors.load()
             await store.open()
-            revoked = await Judge(store.kv, SystemClock(), anchors).revoke(ref)
+            revoked = await ProofVerifier(store.kv, SystemClock(), anchors).revoke(ref)
         except CannotStart as error:
             raise Refused("key_unusable", str(error)) from None
         finally:

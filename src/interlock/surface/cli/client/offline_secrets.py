@@ -9,7 +9,7 @@ from interlock.config.plan import Plan
 from interlock.operator_api.secrets import RemovedSecret, Secret, Secrets, StoredSecret
 from interlock.runtime.base.addresses import Addresses
 from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.credentials.service import BadSecretName, GrantDesk
+from interlock.runtime.credentials.service import BadSecretName, CredentialService
 from interlock.store.sqlite.secrets import Kind
 from interlock.surface.cli.client.offline import run_stored
 from interlock.surface.cli.client.operator import Answer
@@ -22,13 +22,13 @@ class StoredSecrets:
         self._folder = folder
 
     def list(self) -> Answer:
-        async def listed(service: GrantDesk) -> Secrets:
+        async def listed(service: CredentialService) -> Secrets:
             return Secrets(secrets=tuple(Secret(kind=kind, name=name) for kind, name in await service.secret_names()))
 
         return self._with_service(listed)
 
     def set(self, name: str, value: str) -> Answer:
-        async def keep(service: GrantDesk) -> StoredSecret:
+        async def keep(service: CredentialService) -> StoredSecret:
             await service.set_secret(name, value)
             return StoredSecret(name=name, restarted=())
 
@@ -38,7 +38,7 @@ class StoredSecrets:
             raise Refused("bad_secret_name", str(error)) from None
 
     def keep(self, name: str, value: str) -> Answer:
-        async def keep(service: GrantDesk) -> StoredSecret:
+        async def keep(service: CredentialService) -> StoredSecret:
             return StoredSecret(name=name, state=await service.keep_secret(name, value), restarted=())
 
         try:
@@ -47,16 +47,16 @@ class StoredSecrets:
             raise Refused("bad_secret_name", str(error)) from None
 
     def remove(self, kind: Kind, name: str) -> Answer:
-        async def remove(service: GrantDesk) -> RemovedSecret:
+        async def remove(service: CredentialService) -> RemovedSecret:
             if not await service.remove_secret(kind, name):
                 raise Refused("not_found", f"there is no {kind} {name}", hint="interlock secrets list shows them")
             return RemovedSecret(removed=Secret(kind=kind, name=name))
 
         return self._with_service(remove)
 
-    def _with_service(self, job: Callable[[GrantDesk], Awaitable[object]]) -> Answer:
+    def _with_service(self, job: Callable[[CredentialService], Awaitable[object]]) -> Answer:
         async def with_service() -> Answer:
-            service = GrantDesk(self._folder, SystemClock(), self._plan.node.name, Addresses(self._plan.node))
+            service = CredentialService(self._folder, SystemClock(), self._plan.node.name, Addresses(self._plan.node))
             try:
                 await service.open()
                 return Answer(msgspec.json.encode(await job(service)))

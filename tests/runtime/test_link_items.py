@@ -21,7 +21,7 @@ from interlock.protocol.mcp.eras import Era
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.calls.caller import ViewKey
 from interlock.runtime.catalog.catalog import Catalog
-from interlock.runtime.catalog.routes import Route, Shelf, _NoRulings
+from interlock.runtime.catalog.routes import LinkItems, Route, _NoRulings
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listing import Items, Listing
 from interlock.runtime.links.server_link import ServerLink
@@ -53,8 +53,8 @@ class House:
         link.offer = offer
         return link
 
-    def shelf(self, segment: str) -> Shelf:
-        return next(shelf for shelf in self.catalog.namespace.shelves if shelf.link.segment == segment)
+    def link_items(self, segment: str) -> LinkItems:
+        return next(one for one in self.catalog.namespace.link_items if one.link.segment == segment)
 
     def routes(self) -> dict[str, Route]:
         return {route.qualified: route for route in self.catalog.namespace.view(EVERYTHING).tool_routes}
@@ -64,7 +64,7 @@ class House:
         return {tool["name"]: tool for tool in json.loads(page.items)}
 
     def withheld(self, segment: str) -> dict[str, str]:
-        return {one.name: one.code or one.reason for one in self.shelf(segment).withheld}
+        return {one.name: one.code or one.reason for one in self.link_items(segment).withheld}
 
 
 class Ruled(_NoRulings):
@@ -125,7 +125,7 @@ async def test_a_leafs_dotted_prompt_ends_its_registration_too() -> None:
     house = House()
     done = await house.catalog.stock(house.link("l", LEAF), listing("t", prompts=[{"name": "p.q"}]))
     assert done.refused is not None
-    assert house.catalog.namespace.shelves == ()
+    assert house.catalog.namespace.link_items == ()
 
 
 async def test_a_leafs_other_odd_names_are_normalised() -> None:
@@ -415,7 +415,7 @@ async def test_a_registration_offers_nothing_above_its_scope(scope: str, seen: s
     await house.catalog.stock(house.link("l", Offer(kind="leaf", scope=AuthScope(scope))), offered)
     listed = {name.removeprefix("l.") for name in house.routes() if name.startswith("l.")}
     assert listed == seen
-    assert house.shelf("l").out_of_scope == {f"l.{name}" for name in {"r", "w", "a", "implied"} - seen}
+    assert house.link_items("l").out_of_scope == {f"l.{name}" for name in {"r", "w", "a", "implied"} - seen}
     assert set(house.withheld("l").values()) <= {"scope_denied"}
     assert sum(name.startswith("other.") for name in house.routes()) == 4
 
@@ -520,13 +520,13 @@ async def test_a_tool_is_open_only_while_nobody_has_said_what_it_does() -> None:
     assert {name for name, route in house.routes().items() if route.is_open} == {"s.bare", "s.timed"}
 
 
-async def test_a_shelf_is_made_anew_when_an_operator_says_something_new_and_not_before() -> None:
+async def test_the_items_of_a_link_are_made_anew_when_an_operator_says_something_new_and_not_before() -> None:
     house = House()
     link, offered = house.link("s"), listing(tool("bare"))
     await house.catalog.stock(link, offered)
-    before = house.shelf("s")
+    before = house.link_items("s")
     await house.catalog.stock(link, offered)
-    assert house.shelf("s") is before
+    assert house.link_items("s") is before
     house.catalog.replan(msgspec.structs.replace(house.plan, gate=GatePlan(unannotated="allow")))
     assert holds(house) == {"s.bare": "definition"}
     await house.catalog.stock(link, offered)
@@ -617,18 +617,18 @@ async def test_a_link_that_was_superseded_drops_nothing_of_its_successor() -> No
     house.catalog.drop(old)
     house.catalog.degrade(old)
     assert house.routes()["l.t"].link is new
-    assert not house.shelf("l").degraded
+    assert not house.link_items("l").degraded
 
 
-async def test_a_link_that_leaves_while_its_list_is_prepared_leaves_no_shelf() -> None:
+async def test_a_link_that_leaves_while_its_list_is_prepared_leaves_no_items() -> None:
     house = House()
     link = house.link("l", LEAF)
     stocking = asyncio.ensure_future(house.catalog.stock(link, listing(*(f"t{n}" for n in range(1000)))))
     await asyncio.sleep(0)
     house.catalog.drop(link)
     done = await stocking
-    assert (done.shelf, done.refused) == (None, None)
-    assert house.catalog.namespace.shelves == ()
+    assert (done.items, done.refused) == (None, None)
+    assert house.catalog.namespace.link_items == ()
 
 
 async def test_ten_thousand_tools_are_prepared_in_slices() -> None:
@@ -726,4 +726,4 @@ async def test_a_list_in_the_making_when_the_rules_change_is_made_by_the_new_one
     assert not stocking.done()
     house.catalog.replan(msgspec.structs.replace(house.plan, gate=GatePlan(mode="gated")))
     await stocking
-    assert all(route.is_held for route in house.shelf("plant").tools)
+    assert all(route.is_held for route in house.link_items("plant").tools)
