@@ -35,6 +35,7 @@ CLEAN_PACKAGES: tuple[str, ...] = (  # of src/interlock, in which no such word i
     *("subserver", "surface"),
     *(f"runtime/{name}" for name in ("base", "trust", "credentials", "sandbox", "catalog", "access", "approvals")),
     *("runtime/audience.py", "runtime/fronts"),
+    *("runtime/drivers", "runtime/interop"),
 )
 
 PAGES = [

@@ -364,7 +364,13 @@ def test_an_untrusted_driver_waits_in_the_inbox_and_a_signature_over_its_files_t
     (asked,) = waiting(signed_for)
     assert (asked["tool"], asked["requires"], asked["left_s"]) == ("drivers.first-mcp@1", "proof", None)
     shown = signed_for.inline("approvals", "show", asked["id"]).out
-    for word in ("installed and started", "nobody has accepted this driver", str(SERVER), "pii-safe", "DRIVER.md"):
+    for word in (
+        "installed and started",
+        "this driver has not been accepted yet",
+        str(SERVER),
+        "pii-safe",
+        "DRIVER.md",
+    ):
         assert word in shown
     assert signed_for.starts("first-mcp") == []
     nobody = signed_for.inline("approve", asked["id"], "--yes", "--proof", "nonsense")

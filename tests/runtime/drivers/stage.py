@@ -20,7 +20,7 @@ from interlock.protocol.mcp.eras import Era
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.calls.caller import Caller, Principal, ViewKey
 from interlock.runtime.drivers.install.outcome import Installed, InstallFailed, Locked
-from interlock.runtime.drivers.provider.environment import Shop
+from interlock.runtime.drivers.provider.environment import DriverEnvironment
 from interlock.runtime.drivers.provider.provider import DriverProvider
 from interlock.runtime.drivers.provider.tenant_processes import InstanceLease
 from interlock.runtime.drivers.secrets.vault import Vault
@@ -101,7 +101,7 @@ class Stage:
         self.installs = 0
         self.failing: InstallFailed | None = None
         self.installed: Installed | None = None  # instead of the recording server
-        self.shop = Shop(
+        self.environment = DriverEnvironment(
             plan=node.stores.current.plan.drivers,
             data=node.stores.current.plan.data,
             workshop=node.links.workshop,
@@ -159,13 +159,13 @@ class Stage:
             assert read.value is not None, read.problems
             made[each.index] = read.value
         settings = {"sandbox": {reading.value.id: "off"}, **(plan or {})}
-        shop = self.shop.with_plan(msgspec.structs.replace(self.shop.plan, **settings))
+        environment = self.environment.with_plan(msgspec.structs.replace(self.environment.plan, **settings))
         inventory = as_secrets(*secrets).value if secrets else None
         named = {name: secret_for(name, reading.value.id, inventory, ()) for name in reading.value.secret_names}
         provider = DriverProvider(
             reading.value,
             made,
-            shop,
+            environment,
             digest="d",
             folder=self.folder,
             inventory={name: entry for name, entry in named.items() if entry is not None},

@@ -164,7 +164,7 @@ async def test_many_drivers_start_side_by_side_and_no_more_than_a_few_at_a_time(
             at_once -= 1
 
     monkeypatch.setattr(keeping.Keeper, "_connect", counted)
-    stage.shop = msgspec.structs.replace(stage.shop, starts=asyncio.Semaphore(3))
+    stage.environment = msgspec.structs.replace(stage.environment, starts=asyncio.Semaphore(3))
     providers = [stage.provider(id=f"driven-{number}") for number in range(8)]
     for provider in providers:
         assert (await settled(provider)).state is DriverState.READY

@@ -31,7 +31,7 @@ async def test_a_container_that_serves_http_is_met_where_its_port_is_published(t
         async def install(driver: Driver, folder: Path, say: Any) -> Installed | InstallFailed:
             return await place.install(driver)
 
-        stage.shop = msgspec.structs.replace(stage.shop, install=install)
+        stage.environment = msgspec.structs.replace(stage.environment, install=install)
         server = {"kind": "docker", "image": "acme/server:1.0", "port": 8080}
         network = {"egress": ["*"]}
         provider = stage.provider(server=server, transport="http", network=network, tools={"test_simple_text": "says"})
@@ -57,7 +57,7 @@ async def test_a_container_that_never_serves_says_so(tmp_path: Path) -> None:
         async def install(driver: Driver, folder: Path, say: Any) -> Installed | InstallFailed:
             return await place.install(driver)
 
-        stage.shop = msgspec.structs.replace(stage.shop, install=install)
+        stage.environment = msgspec.structs.replace(stage.environment, install=install)
         server = {"kind": "docker", "image": "acme/server:1.0", "port": 8080}
         provider = stage.provider(
             server=server,

@@ -1,4 +1,4 @@
-"""The seams between the parts that make a driver work: who has a server ready, and who calls through it.
+"""Interfaces between the parts of a driver: providers, which have a server ready, and the calls that go through it.
 
 A provider is one driver (id@major) with everything that brings its server up; it lends a link for one call. Contract
 links take calls that the guard admitted, choose a provider and borrow a link from it. Neither knows the other's ways.
@@ -21,7 +21,7 @@ UNHEALTHY: Final = "health_check_failed"  # the code of a driver that is unavail
 class DriverState(Enum):
     """How a driver stands, as `interlock drivers list` says it."""
 
-    UNTRUSTED = "untrusted"  # nobody has accepted the folder as it is now: nothing of it is installed or started
+    UNTRUSTED = "untrusted"  # the folder as it is now is not accepted: nothing of it is installed or started
     REJECTED = "rejected"  # the file, or what the server offers, does not fit
     UNAVAILABLE = "unavailable"  # install, version, requirement, sandbox or health failed; may come back
     INSTALLING = "installing"
@@ -42,7 +42,7 @@ class Lease(Protocol):
 
 
 class Hooks(Protocol):
-    """The functions of a driver.py, run where they can hurt nobody."""
+    """The functions of a driver.py, run in a process of their own, without network."""
 
     def makes_arguments(self, bound: Bound) -> bool:
         """Whether any of them has a part in the arguments of this binding: build_arguments, a transform."""

@@ -1,8 +1,8 @@
 """A server that has no driver gets one: asked for its tools, written, registered for a try, and only then kept.
 
 The folder is made beside .drivers, in the same workspace, and moved into place whole; a flow that ends in an error
-leaves the workspace as it was (AIP-author-6). What the person wants is asked by whoever calls, between `survey` and
-`Adding.compose`. `survey` is also what an import asks the servers of its drafts with.
+leaves the workspace as it was (AIP-author-6). The caller asks the person what they want, between `survey` and
+`add`. `survey` is also what an import asks the servers of its drafts with.
 """
 
 import asyncio

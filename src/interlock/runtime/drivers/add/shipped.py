@@ -1,7 +1,7 @@
-"""What the drivers that come with Interlock know of a package, for whoever adds that package by its name.
+"""Shipped drivers, as templates for a package that a person adds by its name.
 
 A shipped driver is a template: `/workspace` in it stands for a folder of the person's. Here a file of that folder
-becomes one of the server's private home, which its sandbox may always write; the folder itself is nobody's to guess.
+becomes one of the server's private home, which its sandbox may always write; the folder itself is never guessed.
 What the person says goes before what the template says.
 """
 

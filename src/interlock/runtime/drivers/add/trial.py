@@ -1,7 +1,7 @@
-"""A driver stood up beside any node: installed, started once in its sandbox, its tools listed and compared, stopped.
+"""A trial of a driver outside any node: installed, started once in its sandbox, its tools listed and compared, stopped.
 
-What is stood up here is the same provider that a node runs, so that what is found here is what a node will find. No
-tool is called, no door is opened, and when a look ends nothing of it is left running. The store is the node's own,
+A trial runs the same provider that a node runs, so that it finds what a node will find. It calls no tool and opens no
+endpoint, and nothing of it is left running when it ends. The store is the node's own,
 which takes several writers: what was installed is on record for the node that runs it later.
 """
 
@@ -62,7 +62,7 @@ class Stood(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bench:
-    """`async with`; nobody else is told what its servers say."""
+    """Runs trials of drivers; used with `async with`. What their servers say goes to no client."""
 
     def __init__(self, plan: Plan, *, anew: bool = False) -> None:
         """`anew`: what is installed is the newest, whatever is on record, and nothing is recorded of it."""
@@ -169,7 +169,7 @@ class Bench:
 
 
 class _TrialEvents(LinkEvents):
-    """No client is there: nothing can be asked, and nobody is told anything."""
+    """Link events of a trial, which has no client: no question is answered, and every message is dropped."""
 
     def on_question(self, link: ConnectedLink, asking: Asking) -> Fault | None:
         return Fault(METHOD_NOT_FOUND, "no client can be asked during a trial run")

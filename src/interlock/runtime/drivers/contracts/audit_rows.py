@@ -36,7 +36,7 @@ def _resolved(at: int, who: str, via: str, tool: str, workspace: str, row: bytes
 
 
 def resolved(at: float, who: str, via: str, tool: str, workspace: str, row: bytes, code: str | None) -> bytes:
-    """`row`: what `protocol.drivers.resolver.resolved_row` says, encoded. `code`: of the error, where nobody was."""
+    """The row of a resolution. `row`: an encoded `resolved_row` of the resolver. `code`: why no driver was chosen."""
     return _resolved(int(at), who, via, tool, workspace, row, code)
 
 

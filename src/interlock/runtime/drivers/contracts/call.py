@@ -40,7 +40,7 @@ from interlock.runtime.drivers.contracts.leased_call import (
     INTERNAL,
     MESSAGE_CHARS_MAX,
     UNREACHABLE,
-    LentCall,
+    LeasedCall,
     as_fault,
     unreachable,
 )
@@ -55,7 +55,7 @@ log = logging.getLogger("interlock.drivers")
 _PASSING_CODES: Final = range(-32099, -32000 + 1)  # JSON-RPC's for the server's own troubles
 
 
-class ContractCall(LentCall, eq=False, kw_only=True):
+class ContractCall(LeasedCall, eq=False, kw_only=True):
     served: Served
     given: dict[str, Any] = msgspec.field(default_factory=dict)  # the arguments, decoded and as the contract has them
     pinned: str | None = None  # the driver that asked for the round this call answers
@@ -72,7 +72,7 @@ class ContractCall(LentCall, eq=False, kw_only=True):
     # Before it is admitted
 
     def argument_fault(self) -> Fault | None:
-        """It depends on no driver, and nobody is asked to agree to what cannot be sent."""
+        """The fault of the arguments, on any driver. Checked first: no person approves what cannot be sent."""
         params = self.params
         try:
             self.given = decode_value(params["arguments"]) if "arguments" in params else {}
@@ -87,18 +87,18 @@ class ContractCall(LentCall, eq=False, kw_only=True):
         return None if error is None else as_fault(error)
 
     def availability_fault(self) -> Fault | None:
-        decision = self.served.decide(self.given, self.pinned, self.lender.clock)
+        decision = self.served.decide(self.given, self.pinned, self.services.clock)
         if decision.resolution.error is None:
             return None
         self._record(decision)
         return as_fault(decision.resolution.error)
 
     def _record(self, decision: Decision) -> None:
-        lender, caller, error = self.lender, self.caller, decision.resolution.error
-        lender.recorder.add_made(
+        services, caller, error = self.services, self.caller, decision.resolution.error
+        services.recorder.add_made(
             (
                 call_records.resolved,
-                lender.clock.wall(),
+                services.clock.wall(),
                 caller.principal.name,
                 caller.via,
                 self.target,
@@ -112,7 +112,7 @@ class ContractCall(LentCall, eq=False, kw_only=True):
 
     def depart(self, admitted: Admitted[Call]) -> None:
         self.admitted = admitted
-        decision = self.served.decide(self.given, self.pinned, self.lender.clock)
+        decision = self.served.decide(self.given, self.pinned, self.services.clock)
         error = decision.resolution.error
         self._record(decision)
         if error is not None:
@@ -143,16 +143,16 @@ class ContractCall(LentCall, eq=False, kw_only=True):
             self.borrow(provider)
         else:
             cause = {"reason": why}
-            self.on_unlent(
+            self.on_lease_failed(
                 provider,
                 DriverError(code="tool_unavailable", message="its health check fails", retryable=True, cause=cause),
             )
 
-    def on_lent(self, provider: Provider, link: ServerLink) -> None:
+    def on_leased(self, provider: Provider, link: ServerLink) -> None:
         prepared = self.prepared = self.served.prepared(provider)
         if prepared is None:
             self.give_back()
-            self.on_unlent(provider, _MISMATCH)
+            self.on_lease_failed(provider, _MISMATCH)
             return
         hooks = provider.hooks
         if hooks is None and prepared.is_plain(self.given):
@@ -207,12 +207,12 @@ class ContractCall(LentCall, eq=False, kw_only=True):
                 params[member] = asked[member]
         if self.state is not None:
             params["requestState"] = self.state
-        self.sent_at = self.lender.clock.now()
+        self.sent_at = self.services.clock.now()
         if self.send_over(link, params, head) is not None:
             self.sent_at = None
             self._go_on_unsent(_GONE)
 
-    def on_unlent(self, provider: Provider, error: DriverError) -> None:
+    def on_lease_failed(self, provider: Provider, error: DriverError) -> None:
         log.info("%s: driver %s cannot take a call: %s %s", self.target, provider.driver.key, error.code, error.message)
         self._go_on_unsent(error)
 
@@ -363,7 +363,7 @@ class ContractCall(LentCall, eq=False, kw_only=True):
             delay_s = (retry.initial_ms or 0) / 1000
             if retry.backoff == "exponential":
                 delay_s *= 2 ** (self.tries - 1)
-            if self.lender.clock.now() + delay_s < self.deadline:
+            if self.services.clock.now() + delay_s < self.deadline:
                 asyncio.get_running_loop().call_later(delay_s, self._try_again)
                 return True
         return self._moves_on()
@@ -405,14 +405,14 @@ class ContractCall(LentCall, eq=False, kw_only=True):
         super().on_failed(unreachable(self._noted(error)), Outcome.LOST)
 
     def _noted(self, error: DriverError) -> str:
-        return self.noted(self.choices[self.at].candidate.key if self.choices else "no driver", error)
+        return self.log_failure(self.choices[self.at].candidate.key if self.choices else "no driver", error)
 
     def _invoked(self, code: str | None) -> None:
         """One row for each time it was with a server."""
         if self.sent_at is None:
             return
-        clock, caller = self.lender.clock, self.caller
-        self.lender.recorder.add_made(
+        clock, caller = self.services.clock, self.caller
+        self.services.recorder.add_made(
             (
                 call_records.invoked,
                 clock.wall(),

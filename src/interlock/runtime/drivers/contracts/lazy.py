@@ -30,7 +30,7 @@ class LazyContracts:
         keep: Callable[[Iterable[str]], None],
         ruled: AsyncFeed[str],
     ) -> None:
-        """`taken`: the segments that servers and registrants have. `keep` is told those that nobody may register.
+        """`taken`: the segments that servers and registrants have. `keep` is told those that may not be registered.
         `ruled`: the segment of a tool of which an operator said something new."""
         self._current = current
         self._catalog = catalog

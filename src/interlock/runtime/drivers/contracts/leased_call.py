@@ -51,8 +51,8 @@ def as_fault(error: DriverError) -> DriverFault:
     return DriverFault(INVALID_PARAMS, error.code, {"reason": error.code}, error=error)
 
 
-class Lender(Protocol):
-    """What a call needs of whoever offers it."""
+class CallServices(Protocol):
+    """What a leased call needs from the link that offers it."""
 
     @property
     def guard(self) -> Guard[Route]: ...
@@ -67,8 +67,8 @@ class Lender(Protocol):
         """Run it in a task that is kept until it ends."""
 
 
-class LentCall(Call, eq=False, kw_only=True):
-    lender: Lender
+class LeasedCall(Call, eq=False, kw_only=True):
+    services: CallServices
     asked: dict[str, Any]  # its params as its client wrote them: what a retry repeats, and what is recorded
     lease: Lease | None = None
     admitted: Admitted[Call] | None = None  # what let it through, for as long as it may have to be sent
@@ -79,12 +79,12 @@ class LentCall(Call, eq=False, kw_only=True):
         """It was admitted: find a server and send it."""
         raise NotImplementedError
 
-    def on_lent(self, provider: Provider, link: ServerLink) -> None:
+    def on_leased(self, provider: Provider, link: ServerLink) -> None:
         """Send it over this link, which is lent to it until it ends or gives it back."""
         raise NotImplementedError
 
-    def on_unlent(self, provider: Provider, error: DriverError) -> None:
-        """There is no link to be had. Nothing was sent."""
+    def on_lease_failed(self, provider: Provider, error: DriverError) -> None:
+        """End it or try another provider: there is no link. Nothing was sent."""
         raise NotImplementedError
 
     def fail(self, error: DriverError) -> None:
@@ -99,9 +99,9 @@ class LentCall(Call, eq=False, kw_only=True):
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Something of it that takes time. Whatever goes wrong there ends the call, not only the work."""
-        self.lender.begin(self._seen_to(work))
+        self.services.begin(self._run_to_end(work))
 
-    async def _seen_to(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _run_to_end(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except Exception:
@@ -114,27 +114,27 @@ class LentCall(Call, eq=False, kw_only=True):
         lease = provider.maybe_ready(self.caller)
         if lease is not None:
             self.lease = lease
-            self.on_lent(provider, lease.link)
+            self.on_leased(provider, lease.link)
             return
         if self.since is None:
             self.deadline = inf  # what it takes to start a server is bounded by the provider
-        self.begin(self._acquired(provider))
+        self.begin(self._acquire_lease(provider))
 
-    async def _acquired(self, provider: Provider) -> None:
+    async def _acquire_lease(self, provider: Provider) -> None:
         found = await provider.acquire(self.caller, self.timeout_s or 0.0)
         if isinstance(found, DriverError):
             if not self.done:
-                self.on_unlent(provider, found)
+                self.on_lease_failed(provider, found)
         elif self.done:  # its client left meanwhile; what was started for it stays
             found.release()
         else:
             self.lease = found
-            self.on_lent(provider, found.link)
+            self.on_leased(provider, found.link)
 
     def send_over(self, link: ServerLink, params: dict[str, Any], head: bytes) -> Refuse | None:
         """What the server is sent, over the link lent for it. The refusal where that link is gone again."""
         assert self.admitted is not None  # noqa: S101  (it departed, and has not ended)
-        verdict = self.lender.guard.derive(self.admitted, link)
+        verdict = self.services.guard.derive(self.admitted, link)
         if isinstance(verdict, Refuse):
             self.give_back()
             return verdict
@@ -151,7 +151,7 @@ class LentCall(Call, eq=False, kw_only=True):
             self.wished = self.asked.get(NAMED_BY[self.method])
             first = self.handler.prepare_server(self)
             if first is not None:
-                self.begin(self._sent_after(first, link, verdict))
+                self.begin(self._send_after(first, link, verdict))
                 return None
         self._send(link, verdict)
         return None
@@ -165,13 +165,13 @@ class LentCall(Call, eq=False, kw_only=True):
             else:
                 self.ticket = None
 
-    async def _sent_after(self, first: asyncio.Future[Any], link: ServerLink, verdict: Admitted[Call]) -> None:
+    async def _send_after(self, first: asyncio.Future[Any], link: ServerLink, verdict: Admitted[Call]) -> None:
         await asyncio.wait((first,))
         if not self.done:
             self._send(link, verdict)
 
     def _take_no_task(self) -> None:
-        """One request, one result: nobody could ask about a task."""
+        """Withhold the tasks capability: one request has one result, and no client could ask about a task."""
         said = self.meta.get(META_CAPABILITIES)
         if said is not None and declares_tasks(said):
             self.meta = {**self.meta, META_CAPABILITIES: without_tasks(said)}
@@ -181,11 +181,11 @@ class LentCall(Call, eq=False, kw_only=True):
         if self.since is None:
             self.since = self.started if self.forwarded is None else self.forwarded
             if self.deadline == inf:
-                self.since = self.forwarded = self.lender.clock.now()
+                self.since = self.forwarded = self.services.clock.now()
         if self.timeout_s is not None:
             self.deadline = self.since + self.timeout_s
 
-    def noted(self, driver: str, error: DriverError) -> str:
+    def log_failure(self, driver: str, error: DriverError) -> str:
         """The ref under which the log says more than the client is told."""
         ref = secrets.token_hex(6)
         said = error.message[:MESSAGE_CHARS_MAX]

@@ -2,7 +2,7 @@
 
 To the catalog, the guard and the clients it is a link that is always there. At its other end is no server: a call that
 was admitted here chooses its driver and goes over a link lent to it. The guard checks its input before the gate is
-asked: it depends on no driver, and nobody is asked to agree to what cannot be sent.
+asked: the input depends on no driver, and no person approves what cannot be sent.
 """
 
 from collections.abc import Coroutine, Mapping
@@ -27,7 +27,7 @@ from interlock.runtime.calls.refusals import RELISTED
 from interlock.runtime.catalog.routes import Route
 from interlock.runtime.drivers.contracts.call import ContractCall
 from interlock.runtime.drivers.contracts.contract import Served
-from interlock.runtime.drivers.contracts.leased_call import LentCall
+from interlock.runtime.drivers.contracts.leased_call import LeasedCall
 from interlock.runtime.drivers.contracts.passthrough_call import RawCall
 from interlock.runtime.drivers.contracts.unbound_items import Shown
 from interlock.runtime.drivers.interfaces import Provider
@@ -68,7 +68,7 @@ class ContractLink(Link):
     def send(self, admitted: Admitted[Call]) -> None:
         call = admitted.command
         self.calls += 1
-        assert isinstance(call, LentCall)  # noqa: S101  (the guard refuses a withdrawn tool)
+        assert isinstance(call, LeasedCall)  # noqa: S101  (the guard refuses a withdrawn tool)
         call.depart(admitted)
 
     def maybe_outlook(self, tool: str) -> Outlook | None:
@@ -86,7 +86,7 @@ class ContractLink(Link):
         approved = route.is_held
         served = self.contracts.get(route.original)
         if served is not None:
-            call = ContractCall(*fields, lender=self, asked=dict(params), served=served, approved=approved)
+            call = ContractCall(*fields, services=self, asked=dict(params), served=served, approved=approved)
             call.timeout_s = served.timeout_s
             return call
         exposed = self.shown.tools.get(route.original)
@@ -94,7 +94,7 @@ class ContractLink(Link):
             return _WithdrawnToolCall(*fields)
         says = {"name": route.wire_name}
         return RawCall(
-            *fields, lender=self, asked=dict(params), provider=exposed.provider, says=says, approved=approved
+            *fields, services=self, asked=dict(params), provider=exposed.provider, says=says, approved=approved
         )
 
     def new_request(self, what: str, *fields: Any) -> Call:
@@ -139,7 +139,7 @@ class ContractLink(Link):
         return call
 
     def _new_raw_call(self, provider: Provider, says: dict[str, Any], *fields: Any) -> RawCall:
-        return RawCall(*fields, lender=self, asked=dict(fields[_PARAMS]), provider=provider, says=says)
+        return RawCall(*fields, services=self, asked=dict(fields[_PARAMS]), provider=provider, says=says)
 
 
 class _WithdrawnToolCall(Call, eq=False):

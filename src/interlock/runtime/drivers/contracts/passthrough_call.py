@@ -19,13 +19,13 @@ from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import TOOLS_CALL
 from interlock.runtime.calls.call import Call, Outcome
 from interlock.runtime.calls.guard import Admitted
-from interlock.runtime.drivers.contracts.leased_call import UNREACHABLE, LentCall, unreachable
+from interlock.runtime.drivers.contracts.leased_call import UNREACHABLE, LeasedCall, unreachable
 from interlock.runtime.drivers.contracts.uri_check import maybe_denied
 from interlock.runtime.drivers.interfaces import Provider
 from interlock.runtime.links.server_link import ServerLink
 
 
-class RawCall(LentCall, eq=False, kw_only=True):
+class RawCall(LeasedCall, eq=False, kw_only=True):
     provider: Provider
     says: dict[str, Any]  # the members of its params that the server calls otherwise
     uri: str | None = None  # of a resource
@@ -35,7 +35,7 @@ class RawCall(LentCall, eq=False, kw_only=True):
         self.admitted = admitted
         self.borrow(self.provider)
 
-    def on_lent(self, provider: Provider, link: ServerLink) -> None:
+    def on_leased(self, provider: Provider, link: ServerLink) -> None:
         if self.uri is None:
             self._forward(link)
         else:
@@ -53,7 +53,7 @@ class RawCall(LentCall, eq=False, kw_only=True):
         if refused is not None:
             self.on_failed(refused.fault, Outcome.REFUSED)
 
-    def on_unlent(self, provider: Provider, error: DriverError) -> None:
+    def on_lease_failed(self, provider: Provider, error: DriverError) -> None:
         self.fail(error)
 
     def on_response(self, response: Response, era: Era) -> None:
@@ -66,7 +66,7 @@ class RawCall(LentCall, eq=False, kw_only=True):
 
     def fail(self, error: DriverError) -> None:
         """A tool's result says so; a prompt or a resource has none that could: a JSON-RPC error."""
-        ref = self.noted(self.provider.driver.key, error)
+        ref = self.log_failure(self.provider.driver.key, error)
         if error.retryable and error.code in UNREACHABLE:
             self.on_failed(unreachable(ref), Outcome.LOST)
         elif self.method == TOOLS_CALL:

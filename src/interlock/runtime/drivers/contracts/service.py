@@ -48,7 +48,7 @@ class Contracts:
         recorder: Recorder,
         keep: Callable[[Iterable[str]], None],
     ) -> None:
-        """`taken`: the segments that servers and registrants have. `keep` is told those that nobody may register."""
+        """`taken`: the segments that servers and registrants have. `keep` is told those that may not be registered."""
         self._plan = plan
         self._catalog = catalog
         self._taken = taken

@@ -96,7 +96,7 @@ def request_digest(driver: Driver) -> str:
 
 
 def packages_of(packages: Path, driver: Driver) -> Path:
-    """Where everything of one driver is installed; nobody else's."""
+    """The folder where everything of this driver, and of no other, is installed."""
     return packages / "drivers" / driver.key
 
 

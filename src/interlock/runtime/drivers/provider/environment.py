@@ -1,4 +1,4 @@
-"""What the node gives every driver: one value, made where the parts of the node meet."""
+"""The environment of a driver: everything that the node gives each of them, as one value."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -26,7 +26,7 @@ STARTS_MAX: Final = 8  # at one time: two hundred interpreters at once would lea
 Installer = Callable[[Driver, Path, Callable[[str], None]], Awaitable[Installed | InstallFailed]]
 
 
-class Shop(msgspec.Struct, frozen=True, kw_only=True):
+class DriverEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     plan: DriversPlan
     data: Path
     workshop: Workshop
@@ -42,5 +42,5 @@ class Shop(msgspec.Struct, frozen=True, kw_only=True):
     installs: asyncio.Semaphore = msgspec.field(default_factory=lambda: asyncio.Semaphore(INSTALLS_MAX))
     starts: asyncio.Semaphore = msgspec.field(default_factory=lambda: asyncio.Semaphore(STARTS_MAX))
 
-    def with_plan(self, plan: DriversPlan) -> "Shop":
+    def with_plan(self, plan: DriversPlan) -> "DriverEnvironment":
         return msgspec.structs.replace(self, plan=plan)

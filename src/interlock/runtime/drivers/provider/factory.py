@@ -14,7 +14,7 @@ from interlock.runtime.drivers.install.install import install
 from interlock.runtime.drivers.install.locks import Locks
 from interlock.runtime.drivers.install.outcome import Installed, InstallFailed
 from interlock.runtime.drivers.install.version_check import install_checked
-from interlock.runtime.drivers.provider.environment import Shop
+from interlock.runtime.drivers.provider.environment import DriverEnvironment
 from interlock.runtime.drivers.provider.provider import DriverProvider, OnChanged, OnStep
 from interlock.runtime.drivers.provider.server_plan import compile_server_plan
 from interlock.runtime.drivers.secrets.vault import Vault
@@ -48,7 +48,7 @@ class Providing:
         self._locks = Locks(kv, clock)
         self._workshop = workshop
         first = plan()
-        self._shop = Shop(
+        self._environment = DriverEnvironment(
             plan=first.drivers,
             data=first.data,
             workshop=workshop,
@@ -72,11 +72,11 @@ class Providing:
     ) -> DriverProvider:
         if declared.driver is None:
             raise ValueError(f"{declared.key} is not fit to run")
-        shop = self._shop.with_plan(self._plan().drivers)
+        environment = self._environment.with_plan(self._plan().drivers)
         return DriverProvider(
             declared.driver,
             declared.contracts,
-            shop,
+            environment,
             digest=declared.digest,
             folder=declared.folder,
             files=declared.files,

@@ -19,7 +19,7 @@ from interlock.protocol.net.egress import permits
 from interlock.runtime.drivers.install.commands import CommandFailed, Running, own_program, run_command, words_of
 from interlock.runtime.drivers.install.outcome import Installed
 
-BODY_BYTES_MAX: Final = 1024 * 1024  # nobody reads it
+BODY_BYTES_MAX: Final = 1024 * 1024  # it is discarded
 _OK_MIN, _OK_MAX = 200, 299  # where expect_status is not written
 
 

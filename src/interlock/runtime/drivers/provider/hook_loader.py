@@ -8,7 +8,7 @@ import msgspec
 from interlock.process.launch import ChildStartFailed
 from interlock.protocol.drivers.files.driver import ENTRY
 from interlock.protocol.drivers.model import Binding, Driver
-from interlock.runtime.drivers.provider.environment import Shop
+from interlock.runtime.drivers.provider.environment import DriverEnvironment
 from interlock.runtime.drivers.provider.hook_process import HookFailed, HookPlan, HookProcess
 from interlock.runtime.drivers.provider.hooks import DriverHooks, load_hooks
 from interlock.runtime.drivers.provider.server_plan import HOMES
@@ -25,22 +25,27 @@ class LoadFailed(msgspec.Struct, frozen=True, kw_only=True):
 
 class HookLoader:
     def __init__(
-        self, driver: Driver, bindings: Mapping[str, Binding], shop: Shop, folder: Path, files: Mapping[str, str]
+        self,
+        driver: Driver,
+        bindings: Mapping[str, Binding],
+        environment: DriverEnvironment,
+        folder: Path,
+        files: Mapping[str, str],
     ) -> None:
         """`files`: the digest of each file of the trusted folder."""
         self._driver = driver
         self._bindings = bindings
         self._folder = folder
-        self._starts = shop.starts
+        self._starts = environment.starts
         self._process = HookProcess(
             HookPlan(
                 name=driver.key,
                 folder=folder.absolute(),
-                home=shop.data / HOMES / "_hooks" / driver.key,
+                home=environment.data / HOMES / "_hooks" / driver.key,
                 digests=files,
-                may_do_without=shop.plan.sandbox.get(driver.id) == "off",
+                may_do_without=environment.plan.sandbox.get(driver.id) == "off",
             ),
-            shop.workshop,
+            environment.workshop,
         )
 
     async def load(self) -> DriverHooks | LoadFailed:

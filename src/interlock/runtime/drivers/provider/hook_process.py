@@ -1,4 +1,4 @@
-"""The process in which a driver.py lives: started when it is asked something, ended when nobody has for a while.
+"""The process that runs a driver.py: started by the first question to it, ended after a while without one.
 
 It sees the driver's folder and Python's own library, has no network and starts nothing (AIP-define-5). One question at
 a time; a hook that takes longer than its time is ended with its process, and the next question starts another.
@@ -210,7 +210,7 @@ class _Life:
 
     def expect(self, number: int) -> "asyncio.Future[dict[str, Any]]":
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever waits may be gone
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # the waiting caller may be gone
         self._expected = number, future
         return future
 

@@ -1,4 +1,4 @@
-"""The hooks of one driver, as calls use them (ports.Hooks): arguments and values, or a DriverError and nothing is sent.
+"""Hooks of one driver (interfaces.Hooks): arguments and values, or a DriverError, after which nothing is sent.
 
 Whatever goes wrong in a hook is `internal` towards the caller, who can do nothing about it; the log and the record say
 which hook and why.

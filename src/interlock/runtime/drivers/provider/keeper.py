@@ -141,7 +141,7 @@ class DriverKeeper(Keeper):
 
     async def stop(self) -> None:
         await super().stop()
-        self.fell.set()  # whoever waits for it waits in vain
+        self.fell.set()  # a waiting caller learns that it will not come up
 
     async def restart(self) -> None:
         self._on_restarted()

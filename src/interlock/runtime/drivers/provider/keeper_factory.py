@@ -11,7 +11,7 @@ from interlock.protocol.drivers.model import Driver, Secret
 from interlock.protocol.drivers.selection.login_expiry import maybe_detector
 from interlock.runtime.drivers.install.install import with_another_port
 from interlock.runtime.drivers.install.outcome import Installed
-from interlock.runtime.drivers.provider.environment import Shop
+from interlock.runtime.drivers.provider.environment import DriverEnvironment
 from interlock.runtime.drivers.provider.keeper import DriverKeeper
 from interlock.runtime.drivers.provider.link import DriverLink
 from interlock.runtime.drivers.provider.server_plan import compile_server_plan, may_be_oauth
@@ -47,7 +47,7 @@ class KeeperFactory:
     def __init__(
         self,
         driver: Driver,
-        shop: Shop,
+        environment: DriverEnvironment,
         events: ServerEvents,
         *,
         folder: Path,
@@ -57,7 +57,7 @@ class KeeperFactory:
         seal: Seal | None,
     ) -> None:
         self._driver = driver
-        self._shop = shop
+        self._environment = environment
         self._events = events
         self._folder = folder
         self._inventory = inventory
@@ -66,25 +66,25 @@ class KeeperFactory:
         self._seal = seal
 
     def make(self, installed: Installed, workshop: Workshop, who: str | None) -> DriverKeeper:
-        shop, driver, events = self._shop, self._driver, self._events
+        environment, driver, events = self._environment, self._driver, self._events
         plan = compile_server_plan(
             driver,
             installed if who is None else with_another_port(installed),
             folder=self._folder,
-            data=shop.data,
+            data=environment.data,
             who=who,
-            is_sandboxed=shop.plan.sandbox.get(driver.id) != "off",
+            is_sandboxed=environment.plan.sandbox.get(driver.id) != "off",
         )
-        revealer = DriverRevealer(shop.vault, driver, self._inventory, self._own_secrets, self._contracts, who)
+        revealer = DriverRevealer(environment.vault, driver, self._inventory, self._own_secrets, self._contracts, who)
         holder = None
         if isinstance(plan.reach, Dial) and may_be_oauth(driver):
-            holder = shop.holder_for(plan.segment, plan.reach, revealer)
+            holder = environment.holder_for(plan.segment, plan.reach, revealer)
         return DriverKeeper(
             lambda link_events: DriverLink(
                 plan,
                 link_events,
-                shop.workshop.clock,
-                vendor_meta=shop.vendor_meta,
+                environment.workshop.clock,
+                vendor_meta=environment.vendor_meta,
                 revealer=revealer,
                 redacts_results=driver.interlock.redact_results,
                 detector=maybe_detector(driver),
@@ -92,10 +92,10 @@ class KeeperFactory:
             ),
             msgspec.structs.replace(workshop, revealer=revealer),
             lambda link, listing: events.on_listing(link, who, listing),
-            shop.link_events,
+            environment.link_events,
             holder,
             driver=driver,
-            starts=shop.starts,
+            starts=environment.starts,
             on_up=events.on_up,
             on_fallen=lambda: events.on_fallen(who),
             on_restarted=lambda: events.on_restarted(who),

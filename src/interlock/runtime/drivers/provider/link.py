@@ -54,7 +54,7 @@ class DriverLink(ServerLink):
         return super().on_message(data, origin)
 
     def on_undelivered(self, origin: Pending | None, what: Undelivered) -> None:
-        # Another token may be had for an OAuth login: it has not expired before its holder says so.
+        # An OAuth login may get another token: it has not expired before its holder says so.
         if self._detector is not None and not (self.renewable and what.trouble is Trouble.UNAUTHORISED):
             headers = (*what.headers, *((b"www-authenticate", said) for said in what.challenges))
             self._look(Detected(status=what.status, headers=headers, exception=_NAMES[what.trouble]))

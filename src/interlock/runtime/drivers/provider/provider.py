@@ -1,7 +1,7 @@
-"""One driver, from its file to a server that can be called: installed, started, compared with its contracts, lent.
+"""The provider of one driver: installs its server, starts it, compares it with its contracts, leases its link.
 
-In: a trusted driver with the contracts it binds, and what the node gives every driver (`Shop`). Out: how it stands and
-why, and leases of its server's link. Whether it is the one to serve a call is not asked here.
+In: a trusted driver with the contracts it binds, and what the node gives every driver (`DriverEnvironment`). Out: its
+state with the reason, and leases of its server's link. Whether it is the one to serve a call is decided elsewhere.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from interlock.runtime.drivers.install.containers import ContainerRefused, remov
 from interlock.runtime.drivers.install.outcome import Installed
 from interlock.runtime.drivers.interfaces import UNHEALTHY, DriverState, Hooks
 from interlock.runtime.drivers.provider.contract_check import Verdict, check, greeting_warnings
-from interlock.runtime.drivers.provider.environment import Shop
+from interlock.runtime.drivers.provider.environment import DriverEnvironment
 from interlock.runtime.drivers.provider.health_schedule import Checkup
 from interlock.runtime.drivers.provider.hook_loader import HookLoader
 from interlock.runtime.drivers.provider.hooks import DriverHooks
@@ -60,7 +60,7 @@ class DriverProvider:
         self,
         driver: Driver,
         contracts: Mapping[int, Contract],
-        shop: Shop,
+        environment: DriverEnvironment,
         *,
         digest: str,
         folder: Path,
@@ -89,16 +89,16 @@ class DriverProvider:
         self.installed: Installed | None = None
         self.settled = asyncio.Event()  # the first verdict is there
         self._contracts = contracts
-        self._shop = shop
+        self._environment = environment
         self._digest = digest
         self._folder = folder
         self._loaded: DriverHooks | None = None  # of its driver.py
         has_hooks = files is not None and ENTRY in files
-        self._hook_loader = HookLoader(driver, self.bindings, shop, folder, files or {}) if has_hooks else None
+        self._hook_loader = HookLoader(driver, self.bindings, environment, folder, files or {}) if has_hooks else None
         self._inventory = inventory
         self._keepers = KeeperFactory(
             driver,
-            shop,
+            environment,
             self,
             folder=folder,
             inventory=inventory,
@@ -107,11 +107,11 @@ class DriverProvider:
             seal=seal,
         )
         slugs = [inventory[name].slug for name in driver.secret_names if name in inventory]
-        self._logins = Logins(shop.kv, shop.vault, driver, slugs)
+        self._logins = Logins(environment.kv, environment.vault, driver, slugs)
         self._login_tasks = BackgroundTasks()
         self._on_changed = on_changed
         self._on_step = on_step
-        self._snapshots = Snapshots(shop.kv, shop.workshop.clock, driver.key)
+        self._snapshots = Snapshots(environment.kv, environment.workshop.clock, driver.key)
         self._checked: tuple[bytes, Verdict] | None = None  # the digest of a list, and what was found
         self._judged: tuple[DriverState, str | None, str | None] = (DriverState.READY, None, None)
         self._task: asyncio.Task[None] | None = None
@@ -119,9 +119,9 @@ class DriverProvider:
         self._checkup: Checkup | None = None
         self._refreshing: Refreshing | None = None
         self._illness: str | None = None  # what its last health check found
-        # Nothing in it is the caller's: who called first is known to nobody down there (AIP-security-8).
+        # Nothing in it is the caller's: the server does not learn who called first (AIP-security-8).
         self._workshop = msgspec.structs.replace(
-            shop.workshop, manner=manner_of(driver), eras=DeclaredEras(shop.workshop.eras, driver)
+            environment.workshop, manner=manner_of(driver), eras=DeclaredEras(environment.workshop.eras, driver)
         )
 
     # Life
@@ -141,7 +141,7 @@ class DriverProvider:
         await self._login_tasks.close()
         if self._instances is not None:
             if not at_once:
-                await self._instances.unlent(self._longest_s)
+                await self._instances.wait_until_free(self._longest_s)
             instances, self._instances = self._instances, None  # who comes now is refused, and starts nothing
             await instances.stop()
         if self._hook_loader is not None:
@@ -152,7 +152,7 @@ class DriverProvider:
     async def _remove_containers(self, installed: Installed) -> None:
         """AIP-server-6: a client that had to be killed leaves its container behind."""
         try:
-            await remove_left(installed.command, self._shop.workshop.reaper)
+            await remove_left(installed.command, self._environment.workshop.reaper)
         except ContainerRefused as refused:
             log.warning("driver %s: its containers cannot be looked for: %s", self.driver.key, refused)
 
@@ -161,18 +161,18 @@ class DriverProvider:
             if self._hook_loader is not None and not await self._load(self._hook_loader):
                 return
             self.installed = await self._install()
-            self._workshop = await with_own_authority(self._workshop, self.driver, self._shop.plan.ca_file)
+            self._workshop = await with_own_authority(self._workshop, self.driver, self._environment.plan.ca_file)
             self._instances = self._make_instances(self.installed)
             primary = self._instances.make(None)
             self._checkup = self._make_checkup(self.installed, primary.keeper)
             self._refreshing = maybe_refreshing(
                 self.driver,
                 self.installed,
-                plan=self._shop.plan,
-                clock=self._shop.workshop.clock,
+                plan=self._environment.plan,
+                clock=self._environment.workshop.clock,
                 running=self._checkup.running,
             )
-            is_lazy = self._shop.plan.registration == "lazy"
+            is_lazy = self._environment.plan.registration == "lazy"
             snapshot = await self._snapshots.maybe(self._about()) if is_lazy else None
             expired = await self._logins.load(None)
         except Exception as error:
@@ -201,8 +201,8 @@ class DriverProvider:
     async def _install(self) -> Installed:
         again_s = INSTALL_AGAIN_S
         while True:
-            async with self._shop.installs:
-                outcome = await self._shop.install(self.driver, self._folder, self._say_progress)
+            async with self._environment.installs:
+                outcome = await self._environment.install(self.driver, self._folder, self._say_progress)
             if isinstance(outcome, Installed):
                 return outcome
             self._stand(DriverState.UNAVAILABLE, outcome.code, outcome.reason)
@@ -232,22 +232,27 @@ class DriverProvider:
         self._stand(DriverState.INSTALLING, None, text)
 
     def _make_instances(self, installed: Installed) -> Instances:
-        driver, shop = self.driver, self._shop
+        driver, environment = self.driver, self._environment
         idle_ms = driver.interlock.idle_timeout_ms
-        idle_s = shop.plan.idle_timeout_s if idle_ms is None else idle_ms / 1000
+        idle_s = environment.plan.idle_timeout_s if idle_ms is None else idle_ms / 1000
         return Instances(
             lambda who: self._keepers.make(installed, self._workshop, who),
-            shop.keepers,
-            shop.workshop.clock,
+            environment.keepers,
+            environment.workshop.clock,
             most=driver.interlock.max_processes,
             idle_s=None if driver.connection.keepalive or isinstance(driver.server, Remote) else idle_s,
             one_by_one=bool(driver.interlock.client_capabilities),
         )
 
     def _make_checkup(self, installed: Installed, keeper: DriverKeeper) -> Checkup:
-        shop = self._shop
+        environment = self._environment
         return Checkup(
-            self.driver, installed, keeper, plan=shop.plan, workshop=shop.workshop, on_outcome=self._on_health
+            self.driver,
+            installed,
+            keeper,
+            plan=environment.plan,
+            workshop=environment.workshop,
+            on_outcome=self._on_health,
         )
 
     # What its servers say (ServerEvents)
@@ -266,9 +271,9 @@ class DriverProvider:
             return
         verdict = await self._verdict_on(listing)
         if instance.keeper.listing is not listing or instances.maybe(who) is not instance:
-            return  # a newer list is being looked at, or nobody asks any more
+            return  # a newer list is being checked, or this process is no longer in use
         instance.verdict = verdict
-        instance.used_at = self._shop.workshop.clock.now()
+        instance.used_at = self._environment.workshop.clock.now()
         instances.watch(instance)
         is_own = self.driver.interlock.isolation != "driver"
         if who is not None and verdict.state not in _SERVES:
@@ -277,7 +282,7 @@ class DriverProvider:
         if verdict.state in _SERVES:
             await self._keep(verdict, link)
         if is_own and who is None:
-            # Nobody calls this one: it was started to be looked at (AIP-tenant-1).
+            # This process gets no calls: it was started for its lists to be checked (AIP-tenant-1).
             asyncio.get_running_loop().call_soon(instances.rest, instance)
 
     async def _verdict_on(self, listing: Listing) -> Verdict:
@@ -286,7 +291,7 @@ class DriverProvider:
         digest = listing.tools.digest
         if self._checked is not None and self._checked[0] == digest:
             return self._checked[1]
-        on_mismatch = self._shop.plan.on_mismatch
+        on_mismatch = self._environment.plan.on_mismatch
         entry = None if self._loaded is None else self._loaded.entry
         verdict = await asyncio.to_thread(check, self.driver, self._contracts, listing, on_mismatch, self.bound, entry)
         self._checked = digest, verdict
@@ -325,7 +330,7 @@ class DriverProvider:
         )
 
     def on_fallen(self, who: str | None) -> None:
-        """A series of attempts was in vain. A tenant's own trouble is nobody else's."""
+        """A series of attempts failed. A failure of one tenant's process does not change the driver's state."""
         instance = self._instances.maybe(who) if self._instances is not None else None
         if instance is None or who is not None:
             return
@@ -350,7 +355,7 @@ class DriverProvider:
         self.settled.set()
 
     def _unauth(self, code: str, reason: str | None) -> None:
-        """What it would serve stays offered, so that whoever calls it hears what is needed."""
+        """Mark the driver unauthed. Its contracts stay offered, so that a caller is told what is needed."""
         self.login = login_words(self.driver, reason)
         self._offer_unseen()
         self._stand(DriverState.UNAUTHED, code, reason)
@@ -372,9 +377,9 @@ class DriverProvider:
         log.warning("driver %s: %s", self.driver.key, reason)
         instance = self._instances.maybe(who)
         if instance is not None:
-            self._begin_task(self._end_unlent(self._instances, instance))
+            self._begin_task(self._end_when_free(self._instances, instance))
 
-    async def _end_unlent(self, instances: Instances, instance: Instance) -> None:
+    async def _end_when_free(self, instances: Instances, instance: Instance) -> None:
         async with instances.drained(instance, self._longest_s):
             instances.rest(instance)
 
@@ -395,10 +400,10 @@ class DriverProvider:
         if self.state is DriverState.UNAUTHED and (primary := instances.maybe(None)) and primary not in concerned:
             concerned.append(primary)
         for instance in concerned:
-            self._begin_task(self._restart_unlent(instances, instance))
+            self._begin_task(self._restart_when_free(instances, instance))
         return tuple(one.keeper.link.segment for one in concerned)
 
-    async def _restart_unlent(self, instances: Instances, instance: Instance) -> None:
+    async def _restart_when_free(self, instances: Instances, instance: Instance) -> None:
         async with instances.drained(instance, self._longest_s):
             if self.state is DriverState.UNAUTHED:
                 self.login = None
@@ -489,9 +494,9 @@ class DriverProvider:
     def _who(self, caller: Caller) -> str | None:
         match self.driver.interlock.isolation:
             case "tenant":
-                return self._shop.tenant_of(caller)
+                return self._environment.tenant_of(caller)
             case "user":
-                return self._shop.user_of(caller)
+                return self._environment.user_of(caller)
             case _:
                 return None
 

@@ -1,6 +1,6 @@
 """A driver and what was installed for it, as the plan that a keeper starts or dials its server by.
 
-Secrets stay placeholders: they are revealed when the server is started, and nobody here sees one. Nothing of a caller
+Secrets stay placeholders: they are revealed when the server is started, and this module sees none. Nothing of a caller
 goes in (AIP-security-8).
 """
 

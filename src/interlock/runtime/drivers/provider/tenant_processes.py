@@ -30,7 +30,9 @@ class Instance:
         self.verdict: Verdict | None = None  # on what its server listed last
         self.watch: asyncio.TimerHandle | None = None
         self.done: asyncio.Event | None = None  # that is over
-        self.unlent: asyncio.Event | None = None  # it is about to be ended or started anew: set when nobody has it
+        self.leases_ended: asyncio.Event | None = (
+            None  # it is about to be ended or restarted: set when no lease is left
+        )
 
     @property
     def is_idle(self) -> bool:
@@ -38,7 +40,7 @@ class Instance:
 
 
 class InstanceLease:
-    """Implements ports.Lease."""
+    """A lease of one process; implements interfaces.Lease."""
 
     __slots__ = ("_instances", "_released", "instance", "link")
 
@@ -91,18 +93,18 @@ class Instances:
 
     @contextlib.asynccontextmanager
     async def drained(self, instance: Instance, seconds: float) -> AsyncIterator[None]:
-        """With nobody having borrowed it, at most so much later; whoever wants it meanwhile waits."""
-        while instance.unlent is not None and (before := instance.done) is not None:
+        """Hold the process without leases: entered when the last is released, or after `seconds`; new leases wait."""
+        while instance.leases_ended is not None and (before := instance.done) is not None:
             await before.wait()
-        instance.unlent, instance.done = asyncio.Event(), asyncio.Event()
+        instance.leases_ended, instance.done = asyncio.Event(), asyncio.Event()
         try:
             if instance.leases:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(seconds):
-                        await instance.unlent.wait()
+                        await instance.leases_ended.wait()
             yield
         finally:
-            done, instance.unlent, instance.done = instance.done, None, None
+            done, instance.leases_ended, instance.done = instance.done, None, None
             done.set()
             while self._waiting:
                 self._free()
@@ -111,7 +113,7 @@ class Instances:
         return self._of.get(who)
 
     def maybe_lend(self, instance: Instance) -> InstanceLease | None:
-        if instance.unlent is not None or (instance.leases and self._one_by_one):
+        if instance.leases_ended is not None or (instance.leases and self._one_by_one):
             return None
         instance.used_at = self._clock.now()
         return InstanceLease(self, instance)
@@ -152,8 +154,8 @@ class Instances:
     def returned(self, instance: Instance) -> None:
         instance.leases -= 1
         instance.used_at = self._clock.now()
-        if instance.unlent is not None and not instance.leases:
-            instance.unlent.set()
+        if instance.leases_ended is not None and not instance.leases:
+            instance.leases_ended.set()
         if not instance.leases:
             self._free()
 
@@ -167,7 +169,7 @@ class Instances:
     # Idle
 
     def watch(self, instance: Instance) -> None:
-        """It runs: end it when nobody has wanted it for a while."""
+        """Start the idle timer of a running process."""
         if self._idle_s is not None and instance.watch is None:
             instance.watch = asyncio.get_running_loop().call_later(self._idle_s, self._look, instance)
 
@@ -197,8 +199,8 @@ class Instances:
         del self._of[instance.who]
         self._ending.begin(self._stop(instance)).add_done_callback(lambda _: self._free())
 
-    async def unlent(self, seconds: float) -> None:
-        """Until nobody has borrowed any of them, at most so long."""
+    async def wait_until_free(self, seconds: float) -> None:
+        """Wait until no process is leased, at most `seconds`."""
         deadline = self._clock.now() + seconds
         while any(one.leases for one in self._of.values()):
             if not await self._room(deadline - self._clock.now()):

@@ -42,7 +42,7 @@ class _Answer:
         self.message: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def emit(self, message: bytes) -> None:
-        """Progress and logs are nobody's here."""
+        """Progress and logs are dropped: a test has no client."""
 
     def answer(self, message: bytes, status: int = 200) -> None:
         if not self.message.done():

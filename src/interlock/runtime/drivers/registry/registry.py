@@ -2,7 +2,7 @@
 
 A look at the folders becomes a declaration (`survey`, off the loop); the declaration becomes providers. One whose
 files, contracts and settings are as before is not touched. A changed one is replaced: the new provider takes calls at
-once, the old one ends when its calls have. Nothing is made, installed or started for a folder that nobody accepted as
+once, the old one ends when its calls have. Nothing is made, installed or started for a folder that is not accepted as
 it is now.
 """
 
@@ -221,11 +221,11 @@ class Registry:
         return {key: kept.provider for key, kept in self._kept.items()}
 
     def state_of(self, declared: Declared) -> tuple[str, str | None]:
-        """With the reason. A driver that nobody runs is stopped."""
+        """The state of a driver and the reason for it. A driver without a provider is stopped."""
         if declared.state is not None:
             return declared.state.value, declared.reason
         if not declared.trusted:
-            return DriverState.UNTRUSTED.value, "nobody has accepted the folder as it is now"
+            return DriverState.UNTRUSTED.value, "the folder has not been accepted as it is now"
         kept = self._kept.get(declared.key)
         if kept is None:
             return STOPPED, None

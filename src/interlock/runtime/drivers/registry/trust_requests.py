@@ -30,7 +30,7 @@ WAITING_MAX: Final = 100  # folders asked about at one time; the others are when
 SHOWN_BYTES_MAX: Final = 256 * 1024  # of one
 NODE: Final = "node"
 
-_NEW: Final = "nobody has accepted this driver"
+_NEW: Final = "this driver has not been accepted yet"
 _CHANGED: Final = "the files of this driver changed since they were accepted"
 
 

@@ -125,7 +125,7 @@ def _place(secret: Secret) -> str:
 
 
 def unserved_contract(contract: Contract, name: str | None) -> ServedContract:
-    """A contract that nobody serves now, told as one that somebody does (`Served.explained`)."""
+    """The view of a contract that no driver serves now, in the form of a served one (`Served.explained`)."""
     return ServedContract(
         contract=contract.id,
         version=contract.version,

@@ -1,7 +1,7 @@
 """Folders and what is remembered of them in, every driver with what keeps it from being used out. Blocking.
 
 Contracts are read before drivers, drivers before anything is bound (AIP-30.load-1). A driver that cannot be used says
-so of itself and disturbs no other; what nobody has accepted yet cannot keep what was accepted from working. Whatever
+so of itself and disturbs no other; what has not been accepted yet cannot keep what was accepted from working. Whatever
 did not change since the last time is not read again.
 """
 
@@ -330,7 +330,7 @@ def _is_below_tools(contract: Contract, workspace: Path) -> bool:
 def _merge_inventories(
     drivers: Sequence[Declared], shared: Sequence[Secrets]
 ) -> tuple[list[Declared], tuple[Secret, ...], tuple[Problem, ...]]:
-    """AIP-19.file-3: one inventory; what nobody has accepted yet cannot take a slug from what was accepted."""
+    """AIP-19.file-3: one inventory; what has not been accepted yet cannot take a slug from what was accepted."""
     counted = [*shared, *(one.own_secrets for one in drivers if one.trusted and one.own_secrets is not None)]
     inventory, problems = merge_inventories(counted)
     files = {problem.file for problem in problems}

@@ -1,7 +1,7 @@
 """What the store remembers of drivers: whose folder was accepted as it was, what was last registered, what is allowed.
 
 Kept outside the workspace (AIP-security-13), so that nothing in it can grant itself anything. `Remembered` is a value
-for whoever looks at folders; `Memory` writes, and is told beforehand what was decided by whom.
+for the scan of the folders; `Memory` writes, and is told beforehand what was decided by whom.
 """
 
 import hashlib
