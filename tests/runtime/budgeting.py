@@ -57,10 +57,10 @@ class Leaf:
         who = registrant_identity(
             "subserver:" + segment, house.node.stores.current.plan.access, on_this_machine=True, tls=None
         )
-        self._visitor = SubserverConnection(
+        self._connection = SubserverConnection(
             house.node.links.registrar, who, transport="websocket", heartbeat_min_ms=100
         )
-        self._visitor.begin(self)
+        self._connection.begin(self)
         self.registered: dict[str, Any] = {}
 
     async def register(self, **more: Any) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class Leaf:
         return await asyncio.wait_for(answer, SECONDS)
 
     def hang_up(self) -> None:
-        self._visitor.on_closed(1000, "went away")
+        self._connection.on_closed(1000, "went away")
 
     # MessagePipe
 
@@ -92,7 +92,7 @@ class Leaf:
         return self.reads
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        asyncio.get_running_loop().call_soon(self._visitor.on_closed, code, reason)
+        asyncio.get_running_loop().call_soon(self._connection.on_closed, code, reason)
 
     def abort(self) -> None: ...
 
@@ -135,7 +135,7 @@ class Leaf:
             self._say({"id": request_id, "result": {"resultType": "complete", **result}})
 
     def _say(self, message: dict[str, Any]) -> None:
-        self._visitor.on_message(json.dumps({"jsonrpc": "2.0", **message}).encode())
+        self._connection.on_message(json.dumps({"jsonrpc": "2.0", **message}).encode())
 
 
 class Client:

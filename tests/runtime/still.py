@@ -1,9 +1,8 @@
 """A whole node in a loop whose time stands still until a test moves it, with subservers and clients in memory.
 
-The node is the one `interlock serve` runs, without its doors. A subserver stands at the other end of a
+The node is the one `interlock serve` runs, without its endpoints. A subserver is at the other end of a
 `SubserverConnection`, as behind /ax; a client at the other end of a `LineFront`, as behind stdio; a parent behind an
-`UpwardFront`. `Wires` is the network where nodes are below one another: all that is replaced is the dialling of a
-WebSocket.
+`UpwardFront`. `Wires` is the network where nodes are below one another: it replaces only the dialling of a WebSocket.
 """
 
 import asyncio
@@ -229,11 +228,11 @@ class Wires:
         near, far = End(), End()
         near.other, far.other = far, near
         guest = RegistrantIdentity(principal="subserver:below", scope=AuthScope.ADMIN, vouched=True)
-        visitor = SubserverConnection(
+        connection = SubserverConnection(
             self.houses[name].node.links.registrar, guest, transport="websocket", heartbeat_min_ms=100
         )
-        near.sink, far.sink = sink, visitor
-        visitor.begin(cast(Any, far))
+        near.sink, far.sink = sink, connection
+        connection.begin(cast(Any, far))
         self.ends.setdefault(name, []).append(near)
         return near
 

@@ -61,8 +61,8 @@ class Leaf:
         guest = RegistrantIdentity(
             principal=f"subserver:{segment}", scope=AuthScope(scope), rule=rule, vouched=proved, secure=secure
         )
-        self._visitor = SubserverConnection(registrar, guest, transport="websocket", heartbeat_min_ms=100)
-        self._visitor.begin(cast(Any, self))
+        self._connection = SubserverConnection(registrar, guest, transport="websocket", heartbeat_min_ms=100)
+        self._connection.begin(cast(Any, self))
 
     # What a test lets it do
 
@@ -91,13 +91,13 @@ class Leaf:
         self.say({"jsonrpc": "2.0", "method": method, **({"params": params} if params is not None else {})})
 
     def say(self, message: Mapping[str, Any]) -> None:
-        self._visitor.on_message(json.dumps(message).encode())
+        self._connection.on_message(json.dumps(message).encode())
 
     def cut(self) -> None:
         """Its connection ends without a word."""
         if self.closed is None:
             self.closed = (1006, "")
-            self._visitor.on_closed(1006, "")
+            self._connection.on_closed(1006, "")
 
     def asked(self, method: str) -> int:
         return sum(one.get("method") == method for one in self.heard)
@@ -122,7 +122,7 @@ class Leaf:
     def close(self, code: int = 1000, reason: str = "") -> None:
         if self.closed is None:
             self.closed = (code, reason)
-            asyncio.get_running_loop().call_soon(self._visitor.on_closed, code, reason)
+            asyncio.get_running_loop().call_soon(self._connection.on_closed, code, reason)
 
     def abort(self) -> None:
         self.cut()

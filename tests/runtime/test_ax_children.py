@@ -11,10 +11,10 @@ import pytest
 from interlock.config.plan import ChildPlan
 from interlock.process.child import Child
 from interlock.runtime.ax import children
-from interlock.runtime.ax.children import Nursery
+from interlock.runtime.ax.children import ChildSupervisor
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.links.connector import Workshop
+from interlock.runtime.links.connector import ConnectorParts
 
 HASTY = 'import sys; print(\'{"jsonrpc":"2.0","id":1,"method":"tools/list"}\', flush=True); sys.stdin.read()'
 PATIENCE_S = 10.0
@@ -30,9 +30,9 @@ class _Plan:
     access = ()
 
 
-def _nursery(tmp_path: Path) -> Nursery:
+def _supervisor(tmp_path: Path) -> ChildSupervisor:
     """No child here comes so far as to register."""
-    workshop = Workshop(
+    connector_parts = ConnectorParts(
         packages=tmp_path,
         message_bytes=100_000,
         reaper=None,
@@ -40,7 +40,7 @@ def _nursery(tmp_path: Path) -> Nursery:
         clock=SystemClock(),
         revealer=cast(Any, None),
     )
-    return Nursery(cast(Any, _Plan()), cast(Registrar, None), workshop)
+    return ChildSupervisor(cast(Any, _Plan()), cast(Registrar, None), connector_parts)
 
 
 async def test_a_line_that_comes_before_the_start_is_over_is_answered(
@@ -59,12 +59,12 @@ async def test_a_line_that_comes_before_the_start_is_over_is_answered(
             return super().send(message)
 
     monkeypatch.setattr(children, "Child", Slow)
-    nursery = _nursery(tmp_path)
-    await nursery.open()
+    supervisor = _supervisor(tmp_path)
+    await supervisor.open()
     try:
         assert b"mcpax/register" in await asyncio.wait_for(asyncio.shield(answered), PATIENCE_S)
     finally:
-        await nursery.close()
+        await supervisor.close()
 
 
 async def test_what_nobody_expected_does_not_end_the_care_for_a_child(
@@ -84,12 +84,12 @@ async def test_what_nobody_expected_does_not_end_the_care_for_a_child(
 
     monkeypatch.setattr(children, "Child", Odd)
     monkeypatch.setattr(children, "backoff_s", lambda attempt: 0.0)
-    nursery = _nursery(tmp_path)
+    supervisor = _supervisor(tmp_path)
     with caplog.at_level(logging.ERROR, "interlock.ax"):
-        await nursery.open()
+        await supervisor.open()
         try:
             await asyncio.wait_for(again.wait(), PATIENCE_S)
-            ref = nursery.waiting["kid"].reason.removeprefix("internal error ")
+            ref = supervisor.waiting["kid"].reason.removeprefix("internal error ")
         finally:
-            await nursery.close()
+            await supervisor.close()
     assert [record.getMessage() for record in caplog.records] == [f"child kid: internal error {ref}"]

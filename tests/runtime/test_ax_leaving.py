@@ -29,14 +29,14 @@ ANSWERS = {
 class Leaf:
     """A subserver and the pipe to it in one."""
 
-    def __init__(self, visitor: SubserverConnection) -> None:
-        self.visitor = visitor
+    def __init__(self, connection: SubserverConnection) -> None:
+        self.connection = connection
         self.session = ""
         self.listened = asyncio.Event()
 
     def say(self, **members: Any) -> None:
         message = json.dumps({"jsonrpc": "2.0", **members}).encode()
-        asyncio.get_running_loop().call_soon(self.visitor.on_message, message)
+        asyncio.get_running_loop().call_soon(self.connection.on_message, message)
 
     def send(self, data: bytes) -> bool:
         message = json.loads(data)
@@ -50,10 +50,10 @@ class Leaf:
         return True
 
     def close(self, code: int = NORMAL, reason: str = "") -> None:
-        asyncio.get_running_loop().call_soon(self.visitor.on_closed, code, reason)
+        asyncio.get_running_loop().call_soon(self.connection.on_closed, code, reason)
 
     def abort(self) -> None:
-        self.visitor.on_closed(CUT, "cut the connection")
+        self.connection.on_closed(CUT, "cut the connection")
 
     def pause_reading(self) -> None: ...
 
@@ -68,13 +68,13 @@ async def test_a_subserver_that_left_is_not_kept_in_memory(tmp_path: Path, how: 
         try:
             guest = RegistrantIdentity(principal="subserver:leaf", scope=AuthScope.ADMIN)
             leaf = Leaf(SubserverConnection(node.links.registrar, guest, transport="websocket", heartbeat_min_ms=100))
-            leaf.visitor.begin(leaf)
+            leaf.connection.begin(leaf)
             params = {"subserver_id": str(uuid.uuid4()), "segment": "leaf", "parent_id": None}
             leaf.say(id="register", method="mcpax/register", params=params)
             await asyncio.wait_for(leaf.listened.wait(), PATIENCE_S)
             assert "leaf" in [items.link.segment for items in node.calls.catalog.namespace.link_items if items.tools]
             keeper = node.calls.keepers["leaf"]
-            left = {"leaf": leaf, "visitor": leaf.visitor, "keeper": keeper, "link": keeper.link}
+            left = {"leaf": leaf, "connection": leaf.connection, "keeper": keeper, "link": keeper.link}
             left = {name: weakref.ref(one) for name, one in left.items()}
             del keeper
             if how == "deregistered":

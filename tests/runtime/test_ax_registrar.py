@@ -16,13 +16,13 @@ from interlock.protocol.ax.registration.codec import MESSAGE_BYTES_MAX
 from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.runtime.ax.connection import SubserverConnection
 from interlock.runtime.ax.dial_back import DialBack
-from interlock.runtime.ax.membership_parts import Fittings
+from interlock.runtime.ax.membership_parts import MembershipParts
 from interlock.runtime.ax.ownership import Leases, Owners
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.base.clock import SystemClock
 from interlock.runtime.base.feed import Feed
 from interlock.runtime.calls.budgets import Budgets
-from interlock.runtime.links.connector import Workshop
+from interlock.runtime.links.connector import ConnectorParts
 from interlock.runtime.trust.anchors import Anchors
 from interlock.runtime.trust.authority_proofs import Proofs
 from interlock.runtime.trust.registrant import RegistrantIdentity
@@ -72,12 +72,12 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 def _registrar(store: Store, *, leases: Leases | None = None, owners: type[Owners] = Owners) -> Registrar:
     quiet = cast(Any, _Quiet())
     clock = SystemClock()
-    workshop = Workshop(
+    connector_parts = ConnectorParts(
         packages=Path(), message_bytes=MESSAGE_BYTES_MAX, reaper=None, eras=quiet, clock=clock, revealer=quiet
     )
-    fittings = Fittings(
+    parts = MembershipParts(
         clock=clock,
-        workshop=workshop,
+        connector_parts=connector_parts,
         catalog=quiet,
         keepers={},
         audience=quiet,
@@ -89,7 +89,7 @@ def _registrar(store: Store, *, leases: Leases | None = None, owners: type[Owner
         leases=leases,
     )
     proofs = _Once(store.kv, clock, Anchors((), clock), audiences=lambda: (OWN_ID,))
-    return Registrar(cast(Any, _Plan()), OWN_ID, fittings, owners(store.kv, clock), proofs)
+    return Registrar(cast(Any, _Plan()), OWN_ID, parts, owners(store.kv, clock), proofs)
 
 
 class _Pipe:
@@ -104,11 +104,11 @@ class _Pipe:
         self.happened.append("closed")
 
 
-def _visitor(registrar: Registrar) -> tuple[SubserverConnection, _Pipe]:
+def _connection(registrar: Registrar) -> tuple[SubserverConnection, _Pipe]:
     guest = RegistrantIdentity(principal="local", rule=RULE)
-    visitor, pipe = SubserverConnection(registrar, guest, transport="websocket", heartbeat_min_ms=100), _Pipe()
-    visitor.begin(cast(Any, pipe))
-    return visitor, pipe
+    connection, pipe = SubserverConnection(registrar, guest, transport="websocket", heartbeat_min_ms=100), _Pipe()
+    connection.begin(cast(Any, pipe))
+    return connection, pipe
 
 
 def _register(segment: str) -> Register:
@@ -118,15 +118,15 @@ def _register(segment: str) -> Register:
 async def test_a_proof_is_not_spent_on_a_registration_that_is_refused_anyway(store: Store) -> None:
     registrar = _registrar(store)
     registrar.engine.keep(("taken",))
-    visitor, _ = _visitor(registrar)
+    connection, _ = _connection(registrar)
     try:
-        assert isinstance(await registrar.register(_register("taken"), "a", visitor), Fault)
-        assert isinstance(await registrar.register(_register("free"), "a", visitor), Registered)
-        again = await registrar.register(_register("more"), "b", visitor)
+        assert isinstance(await registrar.register(_register("taken"), "a", connection), Fault)
+        assert isinstance(await registrar.register(_register("free"), "a", connection), Registered)
+        again = await registrar.register(_register("more"), "b", connection)
         assert isinstance(again, Fault)
         assert (again.data or {})["reason"] == "replayed"
     finally:
-        visitor.on_closed(1000, "")
+        connection.on_closed(1000, "")
         await registrar.close()
 
 
@@ -134,11 +134,11 @@ async def test_a_lease_is_given_up_when_the_registration_fails_after_it(store: S
     clock = SystemClock()
     ours, theirs = (Leases(store.kv, clock, one, "default") for one in (OWN_ID, ELSEWHERE_ID))
     registrar = _registrar(store, leases=ours)
-    visitor, _ = _visitor(registrar)
+    connection, _ = _connection(registrar)
     await registrar.close()
     request = _register("plant")
-    refused = await registrar.register(request, "a", visitor)
-    visitor.on_closed(1000, "")
+    refused = await registrar.register(request, "a", connection)
+    connection.on_closed(1000, "")
     assert isinstance(refused, Fault)
     assert (refused.data or {})["reason"] == "stopping"
     assert await theirs.claim(request, "elsewhere") is None
@@ -146,16 +146,16 @@ async def test_a_lease_is_given_up_when_the_registration_fails_after_it(store: S
 
 async def test_one_whose_ownership_cannot_be_kept_is_told_so_before_its_link_is_closed(store: Store) -> None:
     registrar = _registrar(store, owners=_Away)
-    visitor, pipe = _visitor(registrar)
+    connection, pipe = _connection(registrar)
     params = (
         b'{"subserver_id":"%b","segment":"plant","parent_id":null,"tree":"default","authority":"%b","capabilities":{}}'
     )
     said = params % (str(uuid.uuid4()).encode(), AUTHORITY.encode())
-    visitor.on_message(b'{"jsonrpc":"2.0","id":1,"method":"mcpax/register","params":%b}' % said)
-    registering = visitor._registering
+    connection.on_message(b'{"jsonrpc":"2.0","id":1,"method":"mcpax/register","params":%b}' % said)
+    registering = connection._registering
     assert registering is not None
     await registering
-    visitor.on_closed(1000, "")
+    connection.on_closed(1000, "")
     try:
         assert pipe.happened[0].startswith("sent ")
         assert f'"code":{UNAVAILABLE}' in pipe.happened[0]

@@ -31,8 +31,8 @@ class Leaf:
 
     def __init__(self, node: Node, segment: str, **register: Any) -> None:
         guest = RegistrantIdentity(principal="subserver:leaf", scope=AuthScope.ADMIN, vouched=True)
-        self.visitor = SubserverConnection(node.links.registrar, guest, transport="websocket", heartbeat_min_ms=100)
-        self.visitor.begin(self)
+        self.connection = SubserverConnection(node.links.registrar, guest, transport="websocket", heartbeat_min_ms=100)
+        self.connection.begin(self)
         self.tools: list[dict[str, Any]] = []
         self.asked = 0  # how often for the first page
         self.changed = asyncio.Event()
@@ -41,7 +41,7 @@ class Leaf:
 
     def say(self, **members: Any) -> None:
         message = json.dumps({"jsonrpc": "2.0", **members}).encode()
-        asyncio.get_running_loop().call_soon(self.visitor.on_message, message)
+        asyncio.get_running_loop().call_soon(self.connection.on_message, message)
 
     def send(self, data: bytes) -> bool:
         message = json.loads(data)
@@ -57,7 +57,7 @@ class Leaf:
         return True
 
     def close(self, code: int = NORMAL, reason: str = "") -> None:
-        asyncio.get_running_loop().call_soon(self.visitor.on_closed, code, reason)
+        asyncio.get_running_loop().call_soon(self.connection.on_closed, code, reason)
 
     def abort(self) -> None: ...
 

@@ -41,7 +41,9 @@ async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]
 @pytest_asyncio.fixture(loop_scope="module")
 async def own(here: Place) -> AsyncIterator[UserLinks]:
     link = here.node.calls.keepers["web"].link
-    links = UserLinks(link.plan, here.node.links.workshop, here.node.calls.link_events, Granted, vendor_meta=False)
+    links = UserLinks(
+        link.plan, here.node.links.connector_parts, here.node.calls.link_events, Granted, vendor_meta=False
+    )
     link.per_user = links
     yield links
     link.per_user = None

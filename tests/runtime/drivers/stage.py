@@ -104,7 +104,7 @@ class Stage:
         self.environment = DriverEnvironment(
             plan=node.stores.current.plan.drivers,
             data=node.stores.current.plan.data,
-            workshop=node.links.workshop,
+            connector_parts=node.links.connector_parts,
             link_events=node.calls.link_events,
             keepers=node.calls.keepers,
             kv=node.stores.store.kv,

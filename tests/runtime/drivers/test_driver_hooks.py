@@ -69,7 +69,7 @@ async def hooked(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hook
         (folder / "driver.py").write_text(textwrap.dedent(ENTRY))
         (folder / "DRIVER.md").write_bytes(text(FILE))
         plan = HookPlan(name="f@1", folder=folder, home=stage.folder / "data" / "homes" / "f", digests={})
-        process = HookProcess(plan, stage.node.links.workshop)
+        process = HookProcess(plan, stage.node.links.connector_parts)
         made = declared(FILE)
         hooks = await load_hooks(made, {"fs-read"}, folder, process)
         inputs = {"type": "object", "properties": {"n": {"type": "integer"}}}

@@ -60,7 +60,7 @@ class Bench:
         digests = {each.name: digest_of(each) for each in folder.iterdir()}
         home = self.stage.folder / "data" / "homes" / "_hooks" / str(number)
         plan = HookPlan(name=f"d{number}@1", folder=folder, home=home, digests=digests, **changed)
-        process = HookProcess(plan, self.stage.node.links.workshop)
+        process = HookProcess(plan, self.stage.node.links.connector_parts)
         self.made.append(process)
         return process
 
@@ -335,15 +335,15 @@ async def test_what_it_says_of_itself_is_read(bench: Bench) -> None:
 
 
 async def test_without_a_sandbox_it_runs_only_where_the_operator_said_so(bench: Bench) -> None:
-    bare = msgspec.structs.replace(bench.stage.node.links.workshop, sandboxes=None)
+    bare = msgspec.structs.replace(bench.stage.node.links.connector_parts, sandboxes=None)
     process = bench.hook("{}")
-    process._workshop = bare
+    process._connector_parts = bare
     with pytest.raises(SandboxFailed, match="sandbox_unavailable"):
         await process.load()
     process = bench.hook(
         f"if args.input['n'] == 1: {REACHING['a file outside']}", "{'calls': len(asked)}", may_do_without=True
     )
-    process._workshop = bare
+    process._connector_parts = bare
     with pytest.raises(HookFailed, match="PermissionError"):
         await built(process)
     assert await built(process, input={"n": 2}) == {"calls": 2}

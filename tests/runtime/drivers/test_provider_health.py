@@ -124,8 +124,8 @@ async def test_more_than_a_hundred_lines_of_noise_before_the_first_message_end_i
 
 @pytest.mark.req("AIP-transport-6")
 async def test_a_line_beyond_the_limit_ends_it(stage: Stage) -> None:
-    workshop = msgspec.structs.replace(stage.environment.workshop, message_bytes=2000)
-    stage.environment = msgspec.structs.replace(stage.environment, workshop=workshop)
+    connector_parts = msgspec.structs.replace(stage.environment.connector_parts, message_bytes=2000)
+    stage.environment = msgspec.structs.replace(stage.environment, connector_parts=connector_parts)
     provider = await settled(stage.provider("--loud", "2001", connection_options={"max_retries": 0}))
     assert provider.state is DriverState.UNAVAILABLE
     assert "longer than the limit of 2000 bytes" in (provider.reason or "")

@@ -23,7 +23,7 @@ from interlock.protocol.ax.capability import AuthScope
 from interlock.runtime.ax.connection import SubserverConnection
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.credentials.errors import Unobtainable
-from interlock.runtime.links.connector import LAUNCH_S, Workshop
+from interlock.runtime.links.connector import LAUNCH_S, ConnectorParts
 from interlock.runtime.links.keeper import STEADY_S, STOP_S, backoff_s
 from interlock.runtime.links.registered import RegisteredKeeper, RegistrationParts
 from interlock.runtime.trust.registrant import RegistrantIdentity
@@ -35,7 +35,7 @@ UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}  # a line that waits in a buffer i
 STARTED_BY_US: Final = "INTERLOCK_AX"  # how a subserver knows that its aggregator is at its standard input
 
 
-class _Life(SubserverConnection):
+class _ChildConnection(SubserverConnection):
     """One process, from its start to its end. A ChildSink, and the MessagePipe of its visit."""
 
     def __init__(
@@ -105,13 +105,13 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     since_wall: float
 
 
-class Nursery:
+class ChildSupervisor:
     """All children of a node."""
 
-    def __init__(self, plan: Plan, registrar: Registrar, workshop: Workshop) -> None:
+    def __init__(self, plan: Plan, registrar: Registrar, connector_parts: ConnectorParts) -> None:
         self._plan = plan
         self._registrar = registrar
-        self._workshop = workshop
+        self._connector_parts = connector_parts
         self._raised: dict[str, tuple[ChildPlan, asyncio.Task[None]]] = {}  # by segment
         self.waiting: dict[str, Waiting] = {}  # children that are not registered, and why
 
@@ -144,11 +144,11 @@ class Nursery:
         rule = next((one for one in self._plan.access if any(fnmatchcase(principal, who) for who in one.who)), None)
         scope = AuthScope.ADMIN if rule is None else AuthScope(rule.scope)
         guest = RegistrantIdentity(principal=principal, scope=scope, rule=rule, vouched=True, segment=child.segment)
-        stderr = StderrRing(now=self._workshop.clock.wall)
+        stderr = StderrRing(now=self._connector_parts.clock.wall)
         attempts = 0
         while True:
-            began = self._workshop.clock.now()
-            life = _Life(
+            began = self._connector_parts.clock.now()
+            life = _ChildConnection(
                 self._registrar,
                 guest,
                 self._plan.ax.heartbeat_min_ms,
@@ -168,7 +168,7 @@ class Nursery:
                 reason = f"internal error {ref}"
             finally:
                 await life.stop()
-            attempts = 1 if self._workshop.clock.now() - began > STEADY_S else attempts + 1
+            attempts = 1 if self._connector_parts.clock.now() - began > STEADY_S else attempts + 1
             pause_s = backoff_s(attempts)
             self._note(child, "failed", reason)
             log.warning("child %s: %s; next attempt in %.1f s", child.segment, reason, pause_s)
@@ -176,19 +176,19 @@ class Nursery:
 
     def _note(self, child: ChildPlan, state: str, reason: str) -> None:
         known = self.waiting.get(child.segment)
-        since = known.since_wall if known is not None else self._workshop.clock.wall()
+        since = known.since_wall if known is not None else self._connector_parts.clock.wall()
         self.waiting[child.segment] = Waiting(state=state, reason=reason, since_wall=since)
 
-    async def _live(self, child: ChildPlan, life: _Life) -> None:
-        env = await self._workshop.revealer.table(child.env) if child.env else {}
+    async def _live(self, child: ChildPlan, life: _ChildConnection) -> None:
+        env = await self._connector_parts.revealer.table(child.env) if child.env else {}
         life.child = Child(
             child.command,
             {**UNBUFFERED, **child_environment(env, os.environ), STARTED_BY_US: "stdio"},
             None,
-            max_message_bytes=self._workshop.message_bytes,
+            max_message_bytes=self._connector_parts.message_bytes,
             sink=life,
             stderr=life.stderr,
-            reaper=self._workshop.reaper,
+            reaper=self._connector_parts.reaper,
         )
         life.begin(life)  # first: its lines may come before `start` returns
         # Not wait_for: in 3.11 it loses a cancellation that comes in the moment the child has started.

@@ -57,7 +57,7 @@ _FIRST: Final = "the first message on this link must be the request mcpax/regist
 
 
 class SubserverConnection:
-    """A MessageSink, and the Way of its registration."""
+    """A MessageSink, and the RegistrationSource of its registration."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class SubserverConnection:
         if self._pipe is not None:
             self._pipe.send(message)
 
-    # What the registrar asks (Way)
+    # What the registrar asks (RegistrationSource)
 
     async def ask_parent(self) -> Parent | Fault | None:
         self._parent = asyncio.get_running_loop().create_future()

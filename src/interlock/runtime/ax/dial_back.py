@@ -22,7 +22,7 @@ from interlock.protocol.mcp.eras import Era
 from interlock.protocol.mcp.methods import DISCOVER, PING
 from interlock.protocol.net.address_scope import IpAddress, Scope, is_loopback, scope_of
 from interlock.runtime.base.link_state import LinkState
-from interlock.runtime.links.connector import ConnectFailed, Connector, Loss, Workshop
+from interlock.runtime.links.connector import ConnectFailed, Connector, ConnectorParts, Loss
 from interlock.runtime.links.handshake import MODERN_META, modern_head
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.lost_fault import LostFault
@@ -91,7 +91,7 @@ def _refuse(must: str) -> Fault:
 
 
 class DialBack:
-    """The Way of a registration that came by POST."""
+    """The RegistrationSource of a registration that came by POST."""
 
     transport = "http"
 
@@ -115,13 +115,13 @@ class _Judging(Connector):
     def __init__(
         self,
         link: RegisteredLink,
-        workshop: Workshop,
+        connector_parts: ConnectorParts,
         stderr: StderrRing,
         loss: Loss,
         allowed: tuple[str, ...],
         guest: RegistrantIdentity,
     ) -> None:
-        super().__init__(link, workshop, stderr, loss)
+        super().__init__(link, connector_parts, stderr, loss)
         self._endpoint = link.registration.register.endpoint or ""
         self._allowed = allowed
         self._guest = guest
@@ -144,7 +144,7 @@ class _Judging(Connector):
 class DialledBackKeeper(RegisteredKeeper):
     def __init__(self, parts: RegistrationParts, allowed: tuple[str, ...], guest: RegistrantIdentity) -> None:
         super().__init__(parts)
-        self._connector = _Judging(self.link, parts.workshop, self.stderr, self._loss, allowed, guest)
+        self._connector = _Judging(self.link, parts.connector_parts, self.stderr, self._loss, allowed, guest)
         self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:

@@ -14,14 +14,14 @@ from interlock.runtime.base.recorder import Recorder
 from interlock.runtime.base.refusal_log import Refusals
 from interlock.runtime.calls.budgets import Budgets
 from interlock.runtime.catalog.catalog import Catalog
-from interlock.runtime.links.connector import Workshop
+from interlock.runtime.links.connector import ConnectorParts
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.registered import RegisteredKeeper, RegistrationParts
 from interlock.runtime.trust.registrant import RegistrantIdentity
 
 
-class Way(Protocol):
+class RegistrationSource(Protocol):
     """The connection a registrant came by."""
 
     transport: str
@@ -36,11 +36,11 @@ class Way(Protocol):
     def close(self, code: int, reason: str) -> None: ...
 
 
-class Fittings(msgspec.Struct, frozen=True, kw_only=True):
+class MembershipParts(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of the node that registrations meet."""
 
     clock: Clock
-    workshop: Workshop
+    connector_parts: ConnectorParts
     catalog: Catalog
     keepers: dict[str, Keeper]
     audience: Audience

@@ -39,8 +39,8 @@ from interlock.protocol.ax.registration.sessions import (
 from interlock.protocol.jsonrpc.codec import encode_notification
 from interlock.protocol.jsonrpc.errors import Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request
-from interlock.runtime.ax.membership_parts import Fittings, Way
-from interlock.runtime.ax.own_tools import own_shelf
+from interlock.runtime.ax.membership_parts import MembershipParts, RegistrationSource
+from interlock.runtime.ax.own_tools import own_items
 from interlock.runtime.ax.ownership import Leases
 from interlock.runtime.ax.registered_links import RegisteredLinks
 from interlock.runtime.base.background import BackgroundTasks
@@ -64,9 +64,9 @@ _CLOSE_CODES: Final[Mapping[EndReason, int]] = {"deregistered": NORMAL, "superse
 class _Member:
     """A segment that is taken, on this side."""
 
-    def __init__(self, keeper: RegisteredKeeper, way: Way) -> None:
+    def __init__(self, keeper: RegisteredKeeper, source: RegistrationSource) -> None:
         self.keeper = keeper
-        self.way = way
+        self.source = source
         self.told_refused: tuple[Withheld, ...] = ()
         self.renewing = False
 
@@ -74,25 +74,25 @@ class _Member:
 class Members(ABC):
     """Also told what its links say of MCP-AX (RegistrationEvents)."""
 
-    def __init__(self, plan: Plan, aggregator_id: str, fittings: Fittings) -> None:
-        self._link_events = fittings.link_events
+    def __init__(self, plan: Plan, aggregator_id: str, parts: MembershipParts) -> None:
+        self._link_events = parts.link_events
         policy = Policy(
             require_proof=plan.ax.require_proof, degraded=plan.degraded.enabled, grace_s=plan.degraded.grace_s
         )
         self.engine = Registrations(aggregator_id, plan.ax.tree, policy)
         self.drops = Drops()
-        self._links = RegisteredLinks(plan, fittings.clock, self.drops)
-        self._subtree = fittings.subtree
+        self._links = RegisteredLinks(plan, parts.clock, self.drops)
+        self._subtree = parts.subtree
         self._plan = plan
-        self._clock = fittings.clock
-        self._workshop = fittings.workshop
-        self._catalog = fittings.catalog
-        self._keepers = fittings.keepers
-        self._audience = fittings.audience
-        self._recorder = fittings.recorder
-        self._budgets = fittings.budgets
-        self._refusals = fittings.refusals
-        self._leases = fittings.leases
+        self._clock = parts.clock
+        self._connector_parts = parts.connector_parts
+        self._catalog = parts.catalog
+        self._keepers = parts.keepers
+        self._audience = parts.audience
+        self._recorder = parts.recorder
+        self._budgets = parts.budgets
+        self._refusals = parts.refusals
+        self._leases = parts.leases
         self._members: dict[str, _Member] = {}  # by session id, also of a lost one while its names are listed
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = BackgroundTasks()
@@ -120,11 +120,11 @@ class Members(ABC):
 
     # What happens to registrations
 
-    def happened(self, events: Iterable[Event], *, way: Way | None = None, detail: str = "") -> None:
+    def happened(self, events: Iterable[Event], *, source: RegistrationSource | None = None, detail: str = "") -> None:
         for event in events:
             match event:
                 case Joined():
-                    self._join(event, way)
+                    self._join(event, source)
                 case Suspected():
                     self._suspect(event)
                 case Recovered():
@@ -141,9 +141,9 @@ class Members(ABC):
                     assert_never(event)
         self._arm()
 
-    def _join(self, event: Joined, way: Way | None) -> None:
+    def _join(self, event: Joined, source: RegistrationSource | None) -> None:
         session = event.session
-        if way is None:
+        if source is None:
             raise RuntimeError("a session begins only with a registration")
         former = self._keepers.get(session.segment)
         if isinstance(former, RegisteredKeeper):  # what it listed is refused until the new one has listed (13.2)
@@ -151,16 +151,16 @@ class Members(ABC):
             former.link.stand(LinkState.CONNECTING, "its subserver is back and lists its tools")
         if not self._members:
             self._show_own_tool()
-        keeper = way.keeper_for(
+        keeper = source.keeper_for(
             RegistrationParts(
-                make_link=lambda events: self._links.make(session, way, events, self),
-                workshop=self._workshop,
+                make_link=lambda events: self._links.make(session, source, events, self),
+                connector_parts=self._connector_parts,
                 stock=self._stock,
                 events=self._link_events,
                 registrar=self,
             )
         )
-        self._members[session.session_id] = _Member(keeper, way)
+        self._members[session.session_id] = _Member(keeper, source)
         self._keepers[session.segment] = keeper
         log.info("link %s: registered by %s", session.segment, session.peer.principal)
 
@@ -168,7 +168,7 @@ class Members(ABC):
         """From the first subserver on: without one there is nothing to count."""
         if not self._own_tool_shown:
             self._own_tool_shown = True
-            self._catalog.place(own_shelf(self.drops, self._plan.ax.root_segment, self._link_events, self._clock))
+            self._catalog.place(own_items(self.drops, self._plan.ax.root_segment, self._link_events, self._clock))
 
     def _suspect(self, event: Suspected) -> None:
         member = self._members[event.session.session_id]
@@ -191,7 +191,7 @@ class Members(ABC):
         why = detail or _LOSSES[event.reason]
         self._cut(member, LinkState.DEGRADED, why)
         self._degrade(member.keeper.link)
-        member.way.close(POLICY, event.reason)
+        member.source.close(POLICY, event.reason)
         log.warning("link %s: lost: %s", session.segment, why)
         self._record(session.peer.principal, SUBSERVER_LOST, session.segment, None, 0.0, "lost", event.reason)
         since = rfc3339(self._clock.wall() - (self._clock.now() - event.since))
@@ -201,7 +201,7 @@ class Members(ABC):
         session = event.session
         member = self._members[session.session_id]
         self._cut(member, LinkState.STOPPED, event.reason)
-        member.way.close(_CLOSE_CODES.get(event.reason, POLICY), event.reason)
+        member.source.close(_CLOSE_CODES.get(event.reason, POLICY), event.reason)
         log.info("link %s: its registration ended: %s", session.segment, event.reason)
         self._record(session.peer.principal, DEREGISTER, session.segment, None, 0.0, "ok", event.reason)
         if self._leases is not None and event.reason != "split_brain":
@@ -302,7 +302,7 @@ class Members(ABC):
     def on_link_lost(self, link: RegisteredLink, reason: str) -> None:
         member = self._members.get(link.registration.session_id)
         if member is not None:
-            member.way.close(POLICY, reason)
+            member.source.close(POLICY, reason)
             self.closed(link.registration.session_id, reason)
 
     def on_notice(self, link: RegisteredLink, notice: Notice) -> None:
@@ -316,13 +316,13 @@ class Members(ABC):
     def maybe_rule(self, session_id: str) -> AccessRule | None:
         """The [[access]] entry it came in by."""
         member = self._members.get(session_id)
-        return None if member is None else member.way.guest.rule
+        return None if member is None else member.source.guest.rule
 
     def dismiss_unwelcome(self, stands: Callable[[RegistrantIdentity], bool]) -> None:
         """Whose credential no longer opens the door may not stay either (MCP-AX 1.1)."""
         for session_id, member in list(self._members.items()):
-            if not stands(member.way.guest):
-                member.way.close(UNAUTHORISED, "the credential was revoked or has expired")
+            if not stands(member.source.guest):
+                member.source.close(UNAUTHORISED, "the credential was revoked or has expired")
                 self.happened(self.engine.end(session_id, "removed", now=self._clock.now()))
 
     def hang_up(self) -> None:
@@ -331,7 +331,7 @@ class Members(ABC):
         if self._timer is not None:
             self._timer.cancel()
         for member in self._members.values():
-            member.way.close(GOING_AWAY, "the aggregator is stopping")
+            member.source.close(GOING_AWAY, "the aggregator is stopping")
 
     async def close(self) -> None:
         self.hang_up()

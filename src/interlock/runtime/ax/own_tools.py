@@ -43,7 +43,7 @@ _ITEM: Final = {
 }
 
 
-def own_shelf(drops: Drops, root_segment: str | None, events: LinkEvents, clock: Clock) -> LinkItems:
+def own_items(drops: Drops, root_segment: str | None, events: LinkEvents, clock: Clock) -> LinkItems:
     link = OwnLink(NAME, events, clock, lambda: _result(drops))
     root = () if root_segment is None else (root_segment,)
     qualified = ".".join((*root, NAME))

@@ -5,7 +5,7 @@ from interlock.protocol.ax.budget import Limits
 from interlock.protocol.ax.hop_metadata import Offer
 from interlock.protocol.ax.notifications import Drops, NoticeGate
 from interlock.protocol.ax.registration.sessions import Session
-from interlock.runtime.ax.membership_parts import Way
+from interlock.runtime.ax.membership_parts import RegistrationSource
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.calls.budgets import Account
 from interlock.runtime.links.link_events import LinkEvents
@@ -18,7 +18,9 @@ class RegisteredLinks:
         self._clock = clock
         self._drops = drops
 
-    def make(self, session: Session, way: Way, events: LinkEvents, registrar: RegistrationEvents) -> RegisteredLink:
+    def make(
+        self, session: Session, source: RegistrationSource, events: LinkEvents, registrar: RegistrationEvents
+    ) -> RegisteredLink:
         declared = Limits(**session.peer.budget)
         account = None if declared.is_unlimited else Account("subserver", declared, self._clock.now())
         return RegisteredLink(
@@ -26,8 +28,8 @@ class RegisteredLinks:
             events,
             registrar,
             self._clock,
-            transport=way.transport,
-            offer=_offer(session, way),
+            transport=source.transport,
+            offer=_offer(session, source),
             gate=NoticeGate(
                 session.segment, self._drops, per_s=self._plan.ax.notify_per_s, buffer_max=self._plan.ax.notify_buffer
             ),
@@ -36,12 +38,12 @@ class RegisteredLinks:
         )
 
 
-def _offer(session: Session, way: Way) -> Offer:
+def _offer(session: Session, source: RegistrationSource) -> Offer:
     return Offer(
         kind="aggregator" if session.register.is_aggregator else "leaf",
         proved=session.peer.proved,
         scope=session.auth_scope,
-        link_latency_ms=way.guest.rule.link_latency_ms if way.guest.rule is not None else 0.0,
+        link_latency_ms=source.guest.rule.link_latency_ms if source.guest.rule is not None else 0.0,
         transport=session.register.transport_class,
         session=session.session_id,
     )

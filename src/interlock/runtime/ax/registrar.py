@@ -39,7 +39,7 @@ from interlock.protocol.ax.registration.sessions import (
 from interlock.protocol.jsonrpc.codec import encode_fault, encode_result
 from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Fault
 from interlock.protocol.jsonrpc.messages import Notification, Request
-from interlock.runtime.ax.membership_parts import Fittings, Way
+from interlock.runtime.ax.membership_parts import MembershipParts, RegistrationSource
 from interlock.runtime.ax.memberships import Members
 from interlock.runtime.ax.own_tools import NAME as OWN_TOOL
 from interlock.runtime.ax.ownership import Owners
@@ -54,8 +54,8 @@ VERSIONS_NOTED_MAX: Final = 100  # strange versions that are told apart in the l
 
 
 class Registrar(Members):
-    def __init__(self, plan: Plan, aggregator_id: str, fittings: Fittings, owners: Owners, proofs: Proofs) -> None:
-        super().__init__(plan, aggregator_id, fittings)
+    def __init__(self, plan: Plan, aggregator_id: str, parts: MembershipParts, owners: Owners, proofs: Proofs) -> None:
+        super().__init__(plan, aggregator_id, parts)
         self.owners = owners
         self._proofs = proofs
         self._versions_noted: set[str | None] = {VERSION}
@@ -82,16 +82,16 @@ class Registrar(Members):
 
     # Registering
 
-    async def register(self, request: Register, link_id: str, way: Way) -> Registered | Fault:
+    async def register(self, request: Register, link_id: str, source: RegistrationSource) -> Registered | Fault:
         """The answer. After it has been sent, `welcome` begins to use the link."""
         began = self._clock.now()
         try:
-            answer = await self._register(request, link_id, way)
+            answer = await self._register(request, link_id, source)
         except StoreError as away:
             log.warning("registration of %s: the store cannot answer: %s", request.segment, away)
             answer = Fault(UNAVAILABLE, "unavailable", {"reason": "store"})
         fault = answer if isinstance(answer, Fault) else None
-        self._record(way.guest.principal, REGISTER, request.segment, fault, self._clock.now() - began)
+        self._record(source.guest.principal, REGISTER, request.segment, fault, self._clock.now() - began)
         if fault is None and request.version not in self._versions_noted:
             self._note_version(request)
         return answer
@@ -103,8 +103,8 @@ class Registrar(Members):
             said = "names no version" if request.version is None else f"names the version {request.version!a}"
             log.info("link %s: its registration %s of MCP-AX; we speak %s", request.segment, said, VERSION)
 
-    async def _register(self, request: Register, link_id: str, way: Way) -> Registered | Fault:
-        guest = way.guest
+    async def _register(self, request: Register, link_id: str, source: RegistrationSource) -> Registered | Fault:
+        guest = source.guest
         if not guest.encrypted:
             return refusal(LINK_INSECURE, "from beyond this machine a subserver registers over TLS")
         if self._children.get(request.segment, guest.principal) != guest.principal:
@@ -128,21 +128,21 @@ class Registrar(Members):
         if proved is not None and (fault := await self._proofs.spend(proved)):
             return fault
         session_id = secrets.token_urlsafe(SESSION_ID_BYTES)
-        if fault := await self._check_holder(request, session_id, way):
+        if fault := await self._check_holder(request, session_id, source):
             return fault
-        answer = await self._seat(request, peer, owner, session_id, way)
+        answer = await self._seat(request, peer, owner, session_id, source)
         if isinstance(answer, Fault) and self._leases is not None:
             await self._give_up(self._leases, request, session_id)
         return answer
 
     async def _seat(
-        self, request: Register, peer: Peer, owner: Owner | None, session_id: str, way: Way
+        self, request: Register, peer: Peer, owner: Owner | None, session_id: str, source: RegistrationSource
     ) -> Registered | Fault:
         if self._stopping:
             return Fault(UNAVAILABLE, "unavailable", {"reason": "stopping"})
-        peer = self._with_budget(peer, way)
+        peer = self._with_budget(peer, source)
         step = self.engine.register(request, peer, session_id=session_id, owner=owner, now=self._clock.now())
-        self.happened(step.events, way=way)
+        self.happened(step.events, source=source)
         joined = next((event for event in step.events if isinstance(event, Joined)), None)
         if joined is not None and joined.owner is not None:
             try:
@@ -153,22 +153,22 @@ class Registrar(Members):
                 raise
         return step.answer
 
-    def _with_budget(self, peer: Peer, way: Way) -> Peer:
+    def _with_budget(self, peer: Peer, source: RegistrationSource) -> Peer:
         """What it is told now holds as long as its session (11.4)."""
-        rule = way.guest.rule
+        rule = source.guest.rule
         limits = self._budgets.for_registration(rule.budget if rule is not None else None)
         return msgspec.structs.replace(peer, budget=limits.as_object())
 
     def _remove(self, session_id: str) -> None:
         self.happened(self.engine.end(session_id, "removed", now=self._clock.now()))
 
-    async def _check_holder(self, request: Register, session_id: str, way: Way) -> Fault | None:
+    async def _check_holder(self, request: Register, session_id: str, source: RegistrationSource) -> Fault | None:
         """13.4: by the store where one is shared, else by asking."""
         if self._leases is not None:
             return await self._leases.claim(request, session_id)
         answer: Parent | Fault | None = None
         if asks_parent(request, has_store=False):
-            answer = await way.ask_parent()
+            answer = await source.ask_parent()
         if isinstance(answer, Fault):
             return answer
         return check_parent(request, answer, self.engine.aggregator_id)

@@ -59,7 +59,7 @@ class Keepers(Protocol):
     def __getitem__(self, segment: str, /) -> Keeper: ...
 
 
-class TaskDesk:
+class TaskMethods:
     def __init__(self, dispatch: Dispatch, news: TaskNews, keepers: Keepers, clock: Clock) -> None:
         self._dispatch = dispatch
         self._tasks = dispatch.tasks

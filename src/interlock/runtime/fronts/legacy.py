@@ -51,7 +51,7 @@ from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Caller, Principal, Sink, view_key
 from interlock.runtime.dispatch.client_tasks import AskedTasks
 from interlock.runtime.dispatch.dispatch import Dispatch, resource_not_found
-from interlock.runtime.dispatch.task_methods import ABOUT, TaskDesk
+from interlock.runtime.dispatch.task_methods import ABOUT, TaskMethods
 from interlock.runtime.fronts.lists import ListCache
 from interlock.runtime.fronts.server_info import SERVER_INFO, capabilities, instructions
 from interlock.runtime.fronts.sessions import Session, Sessions
@@ -68,7 +68,7 @@ class LegacyFront:
         stock: ListCache,
         sessions: Sessions,
         audience: Audience,
-        tasks: TaskDesk,
+        tasks: TaskMethods,
         asked: AskedTasks,
     ) -> None:
         self._dispatch = dispatch

@@ -45,7 +45,7 @@ from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.calls.call import Call
 from interlock.runtime.calls.caller import Asked, Caller, Principal, Sink, ViewKey, view_key
 from interlock.runtime.dispatch.dispatch import Dispatch
-from interlock.runtime.dispatch.task_methods import ABOUT, TaskDesk
+from interlock.runtime.dispatch.task_methods import ABOUT, TaskMethods
 from interlock.runtime.fronts.lists import ListCache
 from interlock.runtime.fronts.server_info import SERVER_INFO, capabilities, instructions
 from interlock.runtime.fronts.sessions import CHANGED
@@ -126,7 +126,7 @@ class Listener:
 
 
 class ModernFront:
-    def __init__(self, dispatch: Dispatch, stock: ListCache, audience: Audience, tasks: TaskDesk) -> None:
+    def __init__(self, dispatch: Dispatch, stock: ListCache, audience: Audience, tasks: TaskMethods) -> None:
         self._dispatch = dispatch
         self._task_methods = tasks
         self._stock = stock

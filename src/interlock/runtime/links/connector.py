@@ -58,7 +58,7 @@ def _never() -> bool:
     return False
 
 
-class Workshop(msgspec.Struct, frozen=True, kw_only=True):
+class ConnectorParts(msgspec.Struct, frozen=True, kw_only=True):
     """What keepers need to launch and dial."""
 
     packages: Path
@@ -111,11 +111,16 @@ class Loss:
 
 class Connector:
     def __init__(
-        self, link: ConnectedLink, workshop: Workshop, stderr: StderrRing, loss: Loss, holder: TokenHolder | None = None
+        self,
+        link: ConnectedLink,
+        connector_parts: ConnectorParts,
+        stderr: StderrRing,
+        loss: Loss,
+        holder: TokenHolder | None = None,
     ) -> None:
         self._link = link
         self._holder = holder
-        self._workshop = workshop
+        self._connector_parts = connector_parts
         self._stderr = stderr
         self._loss = loss
         self._first: Era | None = None  # which era to try first, when the last attempt ended in the greeting
@@ -125,9 +130,9 @@ class Connector:
         link, reach = self._link, self._link.reach
         if reach is None:
             raise ConnectFailed("the node does not know where it is")
-        remembered = self._first or self._workshop.eras.get(link.segment)
+        remembered = self._first or self._connector_parts.eras.get(link.segment)
         try:
-            await self._workshop.revealer.begin()
+            await self._connector_parts.revealer.begin()
             if isinstance(reach, Spawn):
                 await self._launch(reach)
                 if reach.serves is None:
@@ -149,7 +154,7 @@ class Connector:
             raise ConnectFailed(f"it did not start within {self._launch_s:g} s") from failed
         except (PackageUnavailable, ChildStartFailed, OSError) as failed:
             raise ConnectFailed(str(failed) or "it could not be started") from failed
-        self._workshop.eras.put(link.segment, facts.era)
+        self._connector_parts.eras.put(link.segment, facts.era)
         self._welcome(facts)
 
     async def greet_anew(self, pipe: HttpPipe) -> None:
@@ -157,7 +162,7 @@ class Connector:
         pipe.forget_session()
         self._link.session = b""
         try:
-            self._welcome(await greet(self._link, Era.LEGACY, self._say_progress, self._workshop.manner))
+            self._welcome(await greet(self._link, Era.LEGACY, self._say_progress, self._connector_parts.manner))
         except GreetingFailed as failed:
             raise ConnectFailed(failed.reason) from failed
 
@@ -181,16 +186,16 @@ class Connector:
         argv: tuple[str, ...] = reach.command
         if reach.package is not None:
             argv = (*await self._install(reach.package), *argv)
-        argv = tuple([await self._workshop.revealer.text(each) for each in argv])
-        env = await self._workshop.revealer.table(reach.env)
+        argv = tuple([await self._connector_parts.revealer.text(each) for each in argv])
+        env = await self._connector_parts.revealer.table(reach.env)
         pipe = StdioPipe(self._link) if reach.serves is None else MutePipe(self._link, self._stderr.feed)
         self._link.pipe = pipe
         child = partial(
             Child,
-            max_message_bytes=self._workshop.message_bytes,
+            max_message_bytes=self._connector_parts.message_bytes,
             sink=pipe,
             stderr=self._stderr,
-            reaper=self._workshop.reaper,
+            reaper=self._connector_parts.reaper,
         )
         if reach.sandbox is None:
             pipe.child = child(argv, child_environment(env, os.environ), reach.cwd)
@@ -209,21 +214,21 @@ class Connector:
         link, program = self._link, self._link.pipe
         if not isinstance(program, MutePipe):
             raise TypeError("only a child that was launched to serve can be met")
-        deadline = self._workshop.clock.now() + self._launch_s
+        deadline = self._connector_parts.clock.now() + self._launch_s
         while True:
             link.session = b""
-            pipe = link.pipe = ServedPipe(program, link, url, self._workshop.message_bytes)
+            pipe = link.pipe = ServedPipe(program, link, url, self._connector_parts.message_bytes)
             link.transport = "http"
             try:
                 return await self._greet_or_lose(remembered)
             except GreetingFailed:
-                if self._loss.is_declared or self._workshop.clock.now() > deadline:
+                if self._loss.is_declared or self._connector_parts.clock.now() > deadline:
                     raise
             await pipe.hang_up()
             await asyncio.sleep(MEET_AGAIN_S)
 
     async def _cell(self, plan: SandboxPlan, argv: tuple[str, ...], env: dict[str, str], cwd: Path | None) -> Sandbox:
-        sandboxes = self._workshop.sandboxes
+        sandboxes = self._connector_parts.sandboxes
         if sandboxes is None:
             raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
         command = Command(argv=argv, env=env, cwd=cwd or plan.home)
@@ -235,16 +240,16 @@ class Connector:
 
     @property
     def _launch_s(self) -> float:
-        return self._workshop.manner.within(LAUNCH_S)
+        return self._connector_parts.manner.within(LAUNCH_S)
 
     async def _install(self, package: Package) -> tuple[str, ...]:
-        workshop = self._workshop
+        connector_parts = self._connector_parts
         return await ensure(
             package,
-            workshop.packages,
+            connector_parts.packages,
             self._say_progress,
-            reaper=workshop.reaper,
-            source_builds=workshop.may_build_sources(),
+            reaper=connector_parts.reaper,
+            source_builds=connector_parts.may_build_sources(),
         )
 
     def _say_progress(self, text: str) -> None:
@@ -252,9 +257,9 @@ class Connector:
 
     async def _dial(self, reach: Dial, remembered: Era | None) -> ServerFacts:
         address = await self._maybe_address()
-        headers = await self._workshop.revealer.headers(reach.headers)
+        headers = await self._connector_parts.revealer.headers(reach.headers)
         if reach.query:
-            query = urlencode(await self._workshop.revealer.table(reach.query))
+            query = urlencode(await self._connector_parts.revealer.table(reach.query))
             reach = msgspec.structs.replace(reach, url=f"{reach.url}{'&' if '?' in reach.url else '?'}{query}")
         if self._holder is not None:
             await self._holder.ready()
@@ -296,7 +301,9 @@ class Connector:
         """`before`: what the other transport failed with, if this one is only tried for it."""
         link = self._link
         link.session = b""
-        link.pipe = HttpPipe(link, reach.url, headers, self._workshop.message_bytes, address, self._workshop.tls)
+        link.pipe = HttpPipe(
+            link, reach.url, headers, self._connector_parts.message_bytes, address, self._connector_parts.tls
+        )
         link.transport = "http"
         self.show_credential()
         try:
@@ -310,7 +317,9 @@ class Connector:
         self, reach: Dial, headers: dict[str, str], address: str | None, before: GreetingFailed | None = None
     ) -> ServerFacts:
         link = self._link
-        pipe = SsePipe(link, reach.url, headers, self._workshop.message_bytes, address, self._workshop.tls)
+        pipe = SsePipe(
+            link, reach.url, headers, self._connector_parts.message_bytes, address, self._connector_parts.tls
+        )
         link.pipe, link.transport = pipe, "sse"
         self.show_credential()
         trouble = await pipe.open(self._launch_s)
@@ -324,7 +333,7 @@ class Connector:
             return False
         # AIP-transport-10: an answer that is neither an event stream nor one for later.
         plainly = what.status < 500 and what.status not in LATER
-        return reach.transport == "auto" or (self._workshop.manner.either_transport and plainly)
+        return reach.transport == "auto" or (self._connector_parts.manner.either_transport and plainly)
 
     async def _maybe_address(self) -> str | None:
         """The one address to dial; None: wherever the host's name leads. Raises ConnectFailed."""
@@ -332,7 +341,9 @@ class Connector:
 
     async def _greet_or_lose(self, remembered: Era | None) -> ServerFacts:
         """Greet, unless the connection goes first: then its own words say why."""
-        greeting = asyncio.ensure_future(greet(self._link, remembered, self._say_progress, self._workshop.manner))
+        greeting = asyncio.ensure_future(
+            greet(self._link, remembered, self._say_progress, self._connector_parts.manner)
+        )
         lost = asyncio.ensure_future(self._loss.wait())
         try:
             await asyncio.wait((greeting, lost), return_when=asyncio.FIRST_COMPLETED)

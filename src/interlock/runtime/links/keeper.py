@@ -44,7 +44,7 @@ from interlock.protocol.oauth.www_authenticate import read_challenge_untrusted
 from interlock.runtime.base.link_state import LinkState
 from interlock.runtime.credentials.token import Denied, TokenHolder
 from interlock.runtime.links.connected_link import ConnectedLink
-from interlock.runtime.links.connector import ConnectFailed, Connector, Loss, Workshop
+from interlock.runtime.links.connector import ConnectFailed, Connector, ConnectorParts, Loss
 from interlock.runtime.links.handshake import MODERN_META, PROBE_S, modern_head
 from interlock.runtime.links.link_events import LinkEvents, PassedOnEvents
 from interlock.runtime.links.listing import FIELD, LIST_S, Items, ListFailed, Listing, read_list
@@ -86,7 +86,7 @@ class Keeper(PassedOnEvents):
     def __init__(
         self,
         make_link: Callable[[LinkEvents], ConnectedLink],
-        workshop: Workshop,
+        connector_parts: ConnectorParts,
         stock: StockCatalog,
         events: LinkEvents,
         holder: TokenHolder | None = None,
@@ -101,15 +101,15 @@ class Keeper(PassedOnEvents):
         self.listed_at = dict.fromkeys(LISTS_OF, 0.0)  # when each kind of list was last read, or could not be
         self.list_hint_s: float | None = None  # how long the server says they last, unless it announces changes
         self.settled = asyncio.Event()  # the first attempt has ended, well or not
-        self.stderr = stderr or StderrRing(now=workshop.clock.wall)
+        self.stderr = stderr or StderrRing(now=connector_parts.clock.wall)
         refresh_all = weakref.WeakMethod(self._refresh_all)  # else what is listed would wait for the collector
         self.subscriptions = Subscriptions(link, lambda: (refresh := refresh_all()) and refresh())
         self.task_listening = TaskListening(link)
         self.log_level = LogLevel(link)
-        self._workshop = workshop
+        self._connector_parts = connector_parts
         self._stock_catalog = stock
         self._loss = Loss()
-        self._connector = Connector(link, workshop, self.stderr, self._loss, holder)
+        self._connector = Connector(link, connector_parts, self.stderr, self._loss, holder)
         self._wake = asyncio.Event()
         self._usable = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -120,7 +120,7 @@ class Keeper(PassedOnEvents):
         self._regreeting: asyncio.Task[None] | None = None
         self._probing: asyncio.Task[None] | None = None
         self._closing: Pipe | None = None
-        self._renewal = Renewal(link, holder, workshop.clock, self.probe) if holder is not None else None
+        self._renewal = Renewal(link, holder, connector_parts.clock, self.probe) if holder is not None else None
         self._renewals = 0
         if holder is not None:
             link.renewable = True
@@ -249,7 +249,7 @@ class Keeper(PassedOnEvents):
                 await self._sleep()
             self._loss.forget()
             self._wake.clear()
-            began = self._workshop.clock.now()
+            began = self._connector_parts.clock.now()
             retry_s = None
             try:
                 await self._connect()
@@ -278,7 +278,7 @@ class Keeper(PassedOnEvents):
                 self.failure = ConnectFailed(reason)
             self._usable.clear()
             await self._hang_up(reason)
-            if self._workshop.clock.now() - began > STEADY_S:
+            if self._connector_parts.clock.now() - began > STEADY_S:
                 self._attempts = 0
             self._attempts += 1
             self.link.restarts += 1
@@ -344,7 +344,7 @@ class Keeper(PassedOnEvents):
         except TimeoutError:
             pass
         standing = self.link.standing
-        if standing.state is LinkState.DEGRADED and self._workshop.clock.wall() - standing.since_wall > GRACE_S:
+        if standing.state is LinkState.DEGRADED and self._connector_parts.clock.wall() - standing.since_wall > GRACE_S:
             self.listing = None
             self.link.stand(LinkState.FAILED, standing.reason)
             await self._stock_catalog(self.link, None)
@@ -436,14 +436,16 @@ class Keeper(PassedOnEvents):
                 await self._publish(listing, (kind,))
             elif trouble is not None:
                 self._troubles[method] = str(trouble)
-                self.listed_at[kind] = self._workshop.clock.now()  # what there is stays, and is not asked for each time
+                self.listed_at[kind] = (
+                    self._connector_parts.clock.now()
+                )  # what there is stays, and is not asked for each time
         if self.link.standing.state in (LinkState.READY, LinkState.SLOW):
             self._stand_listed()
 
     async def _read(self, method: str) -> tuple[Items | None, ListFailed | None]:
         try:
             known = getattr(self.listing, FIELD[method]) if self.listing is not None else None
-            return await read_list(self.link, method, known, self._workshop.manner.within(LIST_S)), None
+            return await read_list(self.link, method, known, self._connector_parts.manner.within(LIST_S)), None
         except ListFailed as failed:
             return None, failed
 
@@ -451,7 +453,7 @@ class Keeper(PassedOnEvents):
         self.listing = listing
         self.list_hint_s = None if self.announces_changes else listing.tools.ttl_s
         for kind in kinds:
-            self.listed_at[kind] = self._workshop.clock.now()
+            self.listed_at[kind] = self._connector_parts.clock.now()
         await self._stock_catalog(self.link, listing)
 
     def _stand_listed(self) -> None:

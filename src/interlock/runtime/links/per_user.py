@@ -18,7 +18,7 @@ from interlock.runtime.base.link_state import USABLE, LinkState
 from interlock.runtime.credentials.consents import Consent
 from interlock.runtime.credentials.token import TokenHolder
 from interlock.runtime.links.connected_link import ConnectedLink
-from interlock.runtime.links.connector import Workshop
+from interlock.runtime.links.connector import ConnectorParts
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import Link, UsersFull
 from interlock.runtime.links.link_events import LinkEvents
@@ -36,14 +36,14 @@ class UserLinks:
     def __init__(
         self,
         plan: ServerPlan,
-        workshop: Workshop,
+        connector_parts: ConnectorParts,
         events: LinkEvents,
         holder_for: Callable[[str], TokenHolder],
         *,
         vendor_meta: bool,
     ) -> None:
         self._plan = plan
-        self._workshop = workshop
+        self._connector_parts = connector_parts
         self._events = events
         self._holder_for = holder_for
         self._vendor_meta = vendor_meta
@@ -65,7 +65,7 @@ class UserLinks:
         keeper = self._keepers.get(principal)
         if keeper is None or keeper.link.standing.state not in USABLE or keeper.own.waits_for_consent:
             return None
-        keeper.used_at = self._workshop.clock.now()
+        keeper.used_at = self._connector_parts.clock.now()
         return keeper.link
 
     async def open(self, principal: str) -> ServerLink | Consent:
@@ -76,7 +76,7 @@ class UserLinks:
         try:
             await holder.ready()
             if holder.granted:
-                keeper.used_at = self._workshop.clock.now()
+                keeper.used_at = self._connector_parts.clock.now()
                 await keeper.come_up(OPEN_S)
             return keeper.link if holder.granted else await holder.consent()
         finally:
@@ -89,14 +89,14 @@ class UserLinks:
 
     def _make(self, principal: str) -> "_UserKeeper":
         self._make_room()
-        keeper = _UserKeeper(self._make_link, self._workshop, self._events, self._holder_for(principal))
+        keeper = _UserKeeper(self._make_link, self._connector_parts, self._events, self._holder_for(principal))
         self._keepers[principal] = keeper
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
         return keeper
 
     def _make_link(self, events: LinkEvents) -> ServerLink:
-        return ServerLink(self._plan, events, self._workshop.clock, vendor_meta=self._vendor_meta)
+        return ServerLink(self._plan, events, self._connector_parts.clock, vendor_meta=self._vendor_meta)
 
     def _make_room(self) -> None:
         if len(self._keepers) < USERS_MAX:
@@ -107,7 +107,7 @@ class UserLinks:
         self._end(min(idle)[1])
 
     def _sweep(self) -> None:
-        now = self._workshop.clock.now()
+        now = self._connector_parts.clock.now()
         for principal, keeper in list(self._keepers.items()):
             if now - keeper.used_at > IDLE_S and keeper.idle:
                 self._end(principal)
@@ -126,11 +126,15 @@ class _UserKeeper(Keeper):
     link: ServerLink
 
     def __init__(
-        self, make_link: Callable[[LinkEvents], ServerLink], workshop: Workshop, events: LinkEvents, own: TokenHolder
+        self,
+        make_link: Callable[[LinkEvents], ServerLink],
+        connector_parts: ConnectorParts,
+        events: LinkEvents,
+        own: TokenHolder,
     ) -> None:
-        super().__init__(make_link, workshop, _no_catalog, events, own)
+        super().__init__(make_link, connector_parts, _no_catalog, events, own)
         self.own = own
-        self.used_at = workshop.clock.now()
+        self.used_at = connector_parts.clock.now()
         self.fell = asyncio.Event()
         self.opening = 0  # calls that wait for it to come up
 

@@ -43,7 +43,7 @@ from interlock.runtime.calls.budgets import Account
 from interlock.runtime.calls.call import Call, Pending
 from interlock.runtime.calls.guard import Admitted
 from interlock.runtime.links.connected_link import CHANGES, ConnectedLink
-from interlock.runtime.links.connector import ConnectFailed, Connector, Workshop
+from interlock.runtime.links.connector import ConnectFailed, Connector, ConnectorParts
 from interlock.runtime.links.handshake import GreetingFailed
 from interlock.runtime.links.keeper import Keeper, StockCatalog
 from interlock.runtime.links.link import ServerFacts
@@ -251,7 +251,7 @@ class RegistrationParts(msgspec.Struct, frozen=True, kw_only=True):
     """What the keeper of a registered link is made of."""
 
     make_link: Callable[[LinkEvents], RegisteredLink]
-    workshop: Workshop
+    connector_parts: ConnectorParts
     stock: StockCatalog
     events: LinkEvents
     registrar: RegistrationEvents
@@ -264,9 +264,9 @@ class RegisteredKeeper(Keeper):
 
     def __init__(self, parts: RegistrationParts, stderr: StderrRing | None = None) -> None:
         """`stderr`: of a subserver that was started here."""
-        super().__init__(parts.make_link, parts.workshop, parts.stock, parts.events, stderr=stderr)
+        super().__init__(parts.make_link, parts.connector_parts, parts.stock, parts.events, stderr=stderr)
         self._registrar = parts.registrar
-        self._connector: Any = _Accepted(self.link, parts.workshop, self.stderr, self._loss)
+        self._connector: Any = _Accepted(self.link, parts.connector_parts, self.stderr, self._loss)
         self.hanging_up: asyncio.Task[None] | None = None  # after `cut`, where the node has something to close
 
     @property

@@ -13,7 +13,7 @@ from interlock.runtime.base.feed import AsyncFeed
 from interlock.runtime.catalog.catalog import Catalog
 from interlock.runtime.credentials.service import CredentialService
 from interlock.runtime.links.connected_link import ConnectedLink
-from interlock.runtime.links.connector import Workshop
+from interlock.runtime.links.connector import ConnectorParts
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.runtime.links.listing import Listing
@@ -28,7 +28,7 @@ class Servers:
         link_events: LinkEvents,
         keepers: dict[str, Keeper],
         catalog: Catalog,
-        workshop: Workshop,
+        connector_parts: ConnectorParts,
         desk: CredentialService,
         ruled: AsyncFeed[str],
     ) -> None:
@@ -38,7 +38,7 @@ class Servers:
         self._link_events = link_events
         self._keepers = keepers
         self._catalog = catalog
-        self._workshop = workshop
+        self._connector_parts = connector_parts
         self._desk = desk
         ruled.subscribe(self._restock_one)
 
@@ -81,17 +81,17 @@ class Servers:
 
     def _keeper(self, plan: Plan, server: ServerPlan) -> Keeper:
         vendor_meta = plan.mcp.meta_pass == "vendor"  # noqa: S105  (a choice, not a password)
-        events, clock = self._link_events, self._workshop.clock
+        events, clock = self._link_events, self._connector_parts.clock
         reach = server.reach
         holder = self._desk.holder(server.segment, reach) if isinstance(reach, Dial) else None
         per_user: UserLinks | None = None
         if isinstance(reach, Dial) and holder is not None and reach.auth is not None and reach.auth.per == "user":
             holder_for = functools.partial(self._desk.holder_for, holder, reach)
-            per_user = UserLinks(server, self._workshop, events, holder_for, vendor_meta=vendor_meta)
+            per_user = UserLinks(server, self._connector_parts, events, holder_for, vendor_meta=vendor_meta)
             self.per_user[server.segment] = per_user
         keeper = self._keepers[server.segment] = Keeper(
             lambda keeper: ServerLink(server, keeper, clock, vendor_meta=vendor_meta, per_user=per_user),
-            self._workshop,
+            self._connector_parts,
             self.stock,
             events,
             holder,

@@ -58,7 +58,7 @@ def make_driver_parts(
             link_events=calls.link_events,
             dispatch=calls.dispatch,
             modern=fronts.modern,
-            workshop=links.workshop,
+            connector_parts=links.connector_parts,
             credentials=links.credentials,
             inbox=approvals.inbox,
             decisions=calls.driver_decisions,

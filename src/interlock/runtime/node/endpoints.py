@@ -20,7 +20,7 @@ from interlock.runtime.fronts.http_protocol import McpProtocol
 from interlock.runtime.fronts.public import PublicEndpoint
 from interlock.runtime.fronts.stdio_bridge import SOCKET, BridgedClient
 from interlock.runtime.node.front_parts import LineFronts
-from interlock.runtime.node.listen import DoorServer
+from interlock.runtime.node.listen import EndpointServer
 from interlock.runtime.node.sockets import Sockets
 from interlock.runtime.operations.operations import Operations
 
@@ -64,7 +64,7 @@ class Endpoints:
         self._refusals = refusals
         self._lines = lines
         self._is_ready = is_ready
-        self._servers: list[DoorServer] = []
+        self._servers: list[EndpointServer] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._sweep: asyncio.Task[None] | None = None
         self._bridged: set[BridgedClient] = set()
@@ -128,7 +128,7 @@ class Endpoints:
             timeout_graceful_shutdown=DRAIN_S,
             **options,
         )
-        server = DoorServer(config)
+        server = EndpointServer(config)
         self._servers.append(server)
         task = asyncio.get_running_loop().create_task(server.serve(sockets=list(socks)), name="http server")
         self._tasks.append(task)

@@ -8,7 +8,7 @@ from interlock.config.plan import Plan
 from interlock.protocol.oauth.resource import resource_of
 from interlock.runtime.base.current_plan import CurrentPlan
 from interlock.runtime.calls.caller import principal_for
-from interlock.runtime.dispatch.task_methods import TaskDesk
+from interlock.runtime.dispatch.task_methods import TaskMethods
 from interlock.runtime.fronts.ax import AxEndpoint
 from interlock.runtime.fronts.legacy import LegacyFront
 from interlock.runtime.fronts.lists import ListCache
@@ -69,7 +69,7 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
 
     sessions = Sessions(clock, plan.mcp.session_idle_s, on_session_ended)
     lists = ListCache(calls.catalog, calls.keepers, clock, plan.ax.list_ttl_s)
-    tasks = TaskDesk(calls.dispatch, calls.task_updates, calls.keepers, clock)
+    tasks = TaskMethods(calls.dispatch, calls.task_updates, calls.keepers, clock)
     legacy = LegacyFront(calls.dispatch, lists, sessions, calls.audience, tasks, calls.client_tasks)
     modern = ModernFront(calls.dispatch, lists, calls.audience, tasks)
     subservers = AxEndpoint(plan, tokens, links.registrar, refusals, _certificates(plan, stores)) if listen else None

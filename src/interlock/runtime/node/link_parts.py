@@ -6,13 +6,13 @@ import msgspec
 
 from interlock.config.plan import Plan
 from interlock.process.orphan_reaper import OrphanReaper
-from interlock.runtime.ax.children import Nursery
-from interlock.runtime.ax.membership_parts import Fittings
+from interlock.runtime.ax.children import ChildSupervisor
+from interlock.runtime.ax.membership_parts import MembershipParts
 from interlock.runtime.ax.ownership import Leases, Owners
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.base.feed import Feed
 from interlock.runtime.credentials.service import CredentialService
-from interlock.runtime.links.connector import Workshop
+from interlock.runtime.links.connector import ConnectorParts
 from interlock.runtime.links.era_memory import EraMemory
 from interlock.runtime.node.approval_parts import ApprovalParts
 from interlock.runtime.node.call_parts import CallParts
@@ -26,11 +26,11 @@ class LinkParts(msgspec.Struct, frozen=True, kw_only=True):
     credentials: CredentialService
     reaper: OrphanReaper
     eras: EraMemory
-    workshop: Workshop  # what connecting to a server takes
+    connector_parts: ConnectorParts  # what connecting to a server takes
     servers: Servers
     subtree: Feed[tuple[str, ...]]  # the ids of the aggregators below this node
     registrar: Registrar
-    children: Nursery
+    children: ChildSupervisor
 
 
 def make_link_parts(
@@ -41,7 +41,7 @@ def make_link_parts(
     credentials = CredentialService(plan.data, clock, plan.node.name, addresses)
     reaper = OrphanReaper()
     eras = EraMemory(kv, clock)
-    workshop = Workshop(
+    connector_parts = ConnectorParts(
         packages=plan.data / "packages",
         may_build_sources=lambda: stores.current.plan.drivers.allow_unverified_install,
         message_bytes=plan.limits.message_bytes,
@@ -62,9 +62,9 @@ def make_link_parts(
     registrar = Registrar(
         plan,
         own_id,
-        Fittings(
+        MembershipParts(
             clock=clock,
-            workshop=workshop,
+            connector_parts=connector_parts,
             catalog=calls.catalog,
             keepers=calls.keepers,
             audience=calls.audience,
@@ -82,11 +82,17 @@ def make_link_parts(
         credentials=credentials,
         reaper=reaper,
         eras=eras,
-        workshop=workshop,
+        connector_parts=connector_parts,
         servers=Servers(
-            stores.current, calls.link_events, calls.keepers, calls.catalog, workshop, credentials, approvals.ruled
+            stores.current,
+            calls.link_events,
+            calls.keepers,
+            calls.catalog,
+            connector_parts,
+            credentials,
+            approvals.ruled,
         ),
         subtree=subtree,
         registrar=registrar,
-        children=Nursery(plan, registrar, workshop),
+        children=ChildSupervisor(plan, registrar, connector_parts),
     )

@@ -10,7 +10,7 @@ import uvicorn
 from interlock.config.plan import Address
 
 
-class DoorServer(uvicorn.Server):
+class EndpointServer(uvicorn.Server):
     """Signals are the node's business, not each listener's; and it says when it has begun."""
 
     def __init__(self, config: uvicorn.Config) -> None:

@@ -20,7 +20,7 @@ from interlock.operator_api.links import (
 from interlock.operator_api.links import (
     Link as LinkView,
 )
-from interlock.runtime.ax.children import Nursery
+from interlock.runtime.ax.children import ChildSupervisor
 from interlock.runtime.ax.registrar import Registrar
 from interlock.runtime.base.clock import rfc3339
 from interlock.runtime.base.link_state import USABLE
@@ -37,7 +37,7 @@ Keepers = Mapping[str, Keeper]
 
 class LinkOperations:
     def __init__(
-        self, keepers: Keepers, catalog: Catalog, registrar: Registrar, children: Nursery, budgets: Budgets
+        self, keepers: Keepers, catalog: Catalog, registrar: Registrar, children: ChildSupervisor, budgets: Budgets
     ) -> None:
         self._keepers = keepers
         self._catalog = catalog

@@ -22,7 +22,7 @@ from interlock.runtime.fronts.modern import ModernFront
 if TYPE_CHECKING:
     from interlock.keys.signing import SigningKey
     from interlock.runtime.parents.parents import Parents
-    from interlock.runtime.parents.trees import Forest
+    from interlock.runtime.parents.trees import ParentTrees
 
 
 class ParentService:
@@ -87,12 +87,12 @@ class ParentService:
         if self._trees is not None:
             self._trees.subtree_changed(ids)
 
-    def _make(self, plan: Plan, signer: "SigningKey | None") -> "Forest | None":
+    def _make(self, plan: Plan, signer: "SigningKey | None") -> "ParentTrees | None":
         if not plan.ax.parents:
             return None
         from interlock.runtime.parents.front import UpwardFront
         from interlock.runtime.parents.parents import Parents
-        from interlock.runtime.parents.trees import Forest
+        from interlock.runtime.parents.trees import ParentTrees
 
         def parents_of(one_tree: Plan) -> "Parents":
             return Parents(
@@ -105,7 +105,7 @@ class ParentService:
                 signer=signer,
             )
 
-        return Forest(plan, parents_of)
+        return ParentTrees(plan, parents_of)
 
 
 def own_key(plan: Plan) -> "SigningKey | None":

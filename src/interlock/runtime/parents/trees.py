@@ -13,7 +13,7 @@ from interlock.operator_api.status import Parent
 from interlock.runtime.parents.parents import Parents
 
 
-class Forest:
+class ParentTrees:
     """Used as one `Parents` is."""
 
     def __init__(self, plan: Plan, make_parents: Callable[[Plan], Parents]) -> None:

@@ -29,7 +29,7 @@ from interlock.runtime.drivers.interfaces import DriverState
 from interlock.runtime.drivers.provider.factory import Providing
 from interlock.runtime.drivers.workspace.declaration import Declared
 from interlock.runtime.links.connected_link import ConnectedLink
-from interlock.runtime.links.connector import Workshop
+from interlock.runtime.links.connector import ConnectorParts
 from interlock.runtime.links.era_memory import EraMemory
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link import ServerFacts
@@ -93,7 +93,7 @@ class Bench:
         self._stack.push_async_callback(self._eras.close)
         await self._reaper.open()
         self._stack.push_async_callback(self._reaper.close)
-        workshop = Workshop(
+        connector_parts = ConnectorParts(
             packages=plan.data / "packages",
             message_bytes=plan.limits.message_bytes,
             reaper=self._reaper,
@@ -118,7 +118,7 @@ class Bench:
             keepers=self._keepers,
             link_events=_TrialEvents(),
             credentials=self._credentials,
-            workshop=workshop,
+            connector_parts=connector_parts,
             plan=lambda: eager,
             anew=self._anew,
         )

@@ -15,7 +15,7 @@ from interlock.runtime.credentials.token import TokenHolder
 from interlock.runtime.drivers.install.outcome import Installed, InstallFailed
 from interlock.runtime.drivers.provider.context import tenant_of, user_of
 from interlock.runtime.drivers.secrets.vault import Vault
-from interlock.runtime.links.connector import Workshop
+from interlock.runtime.links.connector import ConnectorParts
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.store.ports import KeyValue
@@ -29,7 +29,7 @@ Installer = Callable[[Driver, Path, Callable[[str], None]], Awaitable[Installed 
 class DriverEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     plan: DriversPlan
     data: Path
-    workshop: Workshop
+    connector_parts: ConnectorParts
     link_events: LinkEvents
     keepers: dict[str, Keeper]
     kv: KeyValue

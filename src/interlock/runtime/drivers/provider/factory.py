@@ -20,7 +20,7 @@ from interlock.runtime.drivers.provider.server_plan import compile_server_plan
 from interlock.runtime.drivers.secrets.vault import Vault
 from interlock.runtime.drivers.workspace.declaration import Declared
 from interlock.runtime.drivers.workspace.tamper_check import Seal
-from interlock.runtime.links.connector import Workshop
+from interlock.runtime.links.connector import ConnectorParts
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.store.ports import KeyValue
@@ -38,7 +38,7 @@ class Providing:
         keepers: dict[str, Keeper],
         link_events: LinkEvents,
         credentials: CredentialService,
-        workshop: Workshop,
+        connector_parts: ConnectorParts,
         plan: Callable[[], Plan],
         anew: bool = False,
     ) -> None:
@@ -46,12 +46,12 @@ class Providing:
         self._plan = plan
         self._anew = anew
         self._locks = Locks(kv, clock)
-        self._workshop = workshop
+        self._connector_parts = connector_parts
         first = plan()
         self._environment = DriverEnvironment(
             plan=first.drivers,
             data=first.data,
-            workshop=workshop,
+            connector_parts=connector_parts,
             link_events=link_events,
             keepers=keepers,
             kv=kv,
@@ -95,11 +95,11 @@ class Providing:
         async def installer(anew: bool) -> Installed | InstallFailed:
             return await install(
                 driver,
-                packages=self._workshop.packages,
+                packages=self._connector_parts.packages,
                 folder=folder,
                 lock=None if anew else lock,
                 progress=say,
-                reaper=self._workshop.reaper,
+                reaper=self._connector_parts.reaper,
                 settings=plan.drivers,
                 workspace=plan.workspace if folder.is_relative_to(plan.workspace) else folder,
                 node=plan.node.name,
@@ -107,8 +107,14 @@ class Providing:
             )
 
         def caged(sandbox: SandboxPlan) -> Running:
-            workshop = self._workshop
-            return inside(workshop.sandboxes, driver.id, sandbox, clock=workshop.clock, reaper=workshop.reaper)
+            connector_parts = self._connector_parts
+            return inside(
+                connector_parts.sandboxes,
+                driver.id,
+                sandbox,
+                clock=connector_parts.clock,
+                reaper=connector_parts.reaper,
+            )
 
         outcome = await install_checked(
             driver, installer, lambda installed: self._command_runner(driver, installed, folder)
@@ -119,10 +125,16 @@ class Providing:
 
     def _command_runner(self, driver: Driver, installed: Installed, folder: Path) -> Running:
         """Where the commands of a driver run: as its server does."""
-        plan, workshop = self._plan(), self._workshop
+        plan, connector_parts = self._plan(), self._connector_parts
         is_sandboxed = plan.drivers.sandbox.get(driver.id) != "off"
         made = compile_server_plan(driver, installed, folder=folder, data=plan.data, is_sandboxed=is_sandboxed)
         if isinstance(made.reach, Spawn) and made.reach.sandbox is not None:
             sandbox = made.reach.sandbox
-            return inside(workshop.sandboxes, made.segment, sandbox, clock=workshop.clock, reaper=workshop.reaper)
-        return outside(workshop.reaper, folder)
+            return inside(
+                connector_parts.sandboxes,
+                made.segment,
+                sandbox,
+                clock=connector_parts.clock,
+                reaper=connector_parts.reaper,
+            )
+        return outside(connector_parts.reaper, folder)

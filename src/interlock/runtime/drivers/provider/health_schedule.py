@@ -17,7 +17,7 @@ from interlock.runtime.drivers.install.commands import Running, inside, outside
 from interlock.runtime.drivers.install.outcome import Installed
 from interlock.runtime.drivers.provider.health_probe import exec_health, http_health
 from interlock.runtime.drivers.provider.keeper import DriverKeeper
-from interlock.runtime.links.connector import Workshop
+from interlock.runtime.links.connector import ConnectorParts
 from interlock.runtime.links.handshake import MODERN_META, modern_head
 from interlock.runtime.links.lost_fault import LostFault
 from interlock.runtime.links.server_link import ServerLink
@@ -33,7 +33,7 @@ class Checkup:
         keeper: DriverKeeper,
         *,
         plan: DriversPlan,
-        workshop: Workshop,
+        connector_parts: ConnectorParts,
         on_outcome: Callable[[str | None], None],
     ) -> None:
         self.passed_at: float | None = None  # in the clock's own time
@@ -42,8 +42,8 @@ class Checkup:
         self._installed = installed
         self._keeper = keeper
         self._plan = plan
-        self._workshop = workshop
-        self._clock: Clock = workshop.clock
+        self._connector_parts = connector_parts
+        self._clock: Clock = connector_parts.clock
         self._on_outcome = on_outcome
         self._task: asyncio.Task[None] | None = None
 
@@ -107,8 +107,10 @@ class Checkup:
 
     def running(self) -> Running:
         """Where the driver's own programs run."""
-        reach, workshop = self._keeper.link.plan.reach, self._workshop
+        reach, connector_parts = self._keeper.link.plan.reach, self._connector_parts
         if isinstance(reach, Spawn) and reach.sandbox is not None:
             segment = self._keeper.link.segment
-            return inside(workshop.sandboxes, segment, reach.sandbox, clock=self._clock, reaper=workshop.reaper)
-        return outside(workshop.reaper)
+            return inside(
+                connector_parts.sandboxes, segment, reach.sandbox, clock=self._clock, reaper=connector_parts.reaper
+            )
+        return outside(connector_parts.reaper)

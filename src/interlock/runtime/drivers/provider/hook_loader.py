@@ -45,7 +45,7 @@ class HookLoader:
                 digests=files,
                 may_do_without=environment.plan.sandbox.get(driver.id) == "off",
             ),
-            environment.workshop,
+            environment.connector_parts,
         )
 
     async def load(self) -> DriverHooks | LoadFailed:

@@ -24,7 +24,7 @@ from interlock.protocol.jsonrpc.codec import decode_value, encode_value
 from interlock.protocol.jsonrpc.errors import CodecError
 from interlock.runtime.base.background import BackgroundTasks
 from interlock.runtime.drivers.workspace.folder import Unreadable, digest_of
-from interlock.runtime.links.connector import Workshop
+from interlock.runtime.links.connector import ConnectorParts
 from interlock.runtime.sandbox.errors import SandboxFailed
 from interlock.runtime.sandbox.sandbox import Command, Sandbox
 
@@ -58,9 +58,9 @@ class HookPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HookProcess:
-    def __init__(self, plan: HookPlan, workshop: Workshop) -> None:
+    def __init__(self, plan: HookPlan, connector_parts: ConnectorParts) -> None:
         self._plan = plan
-        self._workshop = workshop
+        self._connector_parts = connector_parts
         self._turn = asyncio.Lock()
         self._life: _Life | None = None
         self._entry = Entry()
@@ -123,11 +123,11 @@ class HookProcess:
             return self._life
         if self._life is not None:
             self._end(self._life, "is gone")
-        plan, workshop = self._plan, self._workshop
+        plan, connector_parts = self._plan, self._connector_parts
         changed = await asyncio.to_thread(_changed_module, plan)
         if changed is not None:
             raise HookFailed(f"{changed} is not as it was accepted")
-        life = self._life = _Life(await self._maybe_cell(), workshop)
+        life = self._life = _Life(await self._maybe_cell(), connector_parts)
         started = life.expect(0)
         try:
             async with asyncio.timeout(START_S):
@@ -144,17 +144,17 @@ class HookProcess:
         return life
 
     async def _maybe_cell(self) -> tuple[Sandbox | None, tuple[str, ...], StderrRing]:
-        plan, workshop = self._plan, self._workshop
-        stderr = StderrRing(STDERR_LINES, now=workshop.clock.wall)
+        plan, connector_parts = self._plan, self._connector_parts
+        stderr = StderrRing(STDERR_LINES, now=connector_parts.clock.wall)
         python = os.path.realpath(sys.executable)  # without the environment around it, whose packages are not ours
         folder = Path(os.path.realpath(plan.folder))
         argv = (python, "-I", "-S", "-B", "-c", _BOOT, str(_PACKAGE), str(folder))
         try:
-            if workshop.sandboxes is None:
+            if connector_parts.sandboxes is None:
                 raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
             sandbox = SandboxPlan(home=plan.home, read=(_PACKAGE, folder))
             command = Command(argv=argv, env={}, cwd=plan.home)
-            return await workshop.sandboxes.make(f"{plan.name} hooks", sandbox, command, stderr), argv, stderr
+            return await connector_parts.sandboxes.make(f"{plan.name} hooks", sandbox, command, stderr), argv, stderr
         except SandboxFailed as failed:
             if failed.code == "sandbox_unavailable" and plan.may_do_without:
                 return None, argv, stderr
@@ -180,7 +180,9 @@ class HookProcess:
 class _Life:
     """One start of it. Hears its lines."""
 
-    def __init__(self, made: tuple[Sandbox | None, tuple[str, ...], StderrRing], workshop: Workshop) -> None:
+    def __init__(
+        self, made: tuple[Sandbox | None, tuple[str, ...], StderrRing], connector_parts: ConnectorParts
+    ) -> None:
         cell, argv, self.stderr = made
         self._cell = cell
         self.reason: str | None = None  # why it is gone
@@ -189,10 +191,10 @@ class _Life:
             argv if cell is None else cell.argv,
             child_environment({}, os.environ) if cell is None else cell.env,
             None if cell is None else cell.cwd,
-            max_message_bytes=workshop.message_bytes,
+            max_message_bytes=connector_parts.message_bytes,
             sink=self,
             stderr=self.stderr,
-            reaper=workshop.reaper,
+            reaper=connector_parts.reaper,
             handed=() if cell is None else cell.handed,
             terminate=None if cell is None else cell.terminate,
         )

@@ -24,7 +24,7 @@ from interlock.runtime.calls.caller import Asking
 from interlock.runtime.credentials.token import TokenHolder
 from interlock.runtime.drivers.workspace.tamper_check import BROKEN, WORDS, Seal
 from interlock.runtime.links.connected_link import ConnectedLink
-from interlock.runtime.links.connector import ConnectFailed, Workshop
+from interlock.runtime.links.connector import ConnectFailed, ConnectorParts
 from interlock.runtime.links.handshake import UNSUPPORTED
 from interlock.runtime.links.keeper import LISTS_OF, Keeper, StockCatalog, backoff_s
 from interlock.runtime.links.link_events import LinkEvents
@@ -54,7 +54,7 @@ class DriverKeeper(Keeper):
     def __init__(
         self,
         make_link: Callable[[LinkEvents], ServerLink],
-        workshop: Workshop,
+        connector_parts: ConnectorParts,
         stock: StockCatalog,
         events: LinkEvents,
         holder: TokenHolder | None,
@@ -71,8 +71,8 @@ class DriverKeeper(Keeper):
         """`starts`: how many servers may be starting at one time. `on_up`: it is there, and its lists were looked at.
         `on_fallen`: a series of attempts was in vain. `on_restarted`: somebody wants it started anew. `serves`: how
         many contracts. `redact`: takes the secrets out of what the server writes to stderr."""
-        stderr = StderrRing(now=workshop.clock.wall, redact=redact)
-        super().__init__(make_link, workshop, stock, events, holder, stderr)
+        stderr = StderrRing(now=connector_parts.clock.wall, redact=redact)
+        super().__init__(make_link, connector_parts, stock, events, holder, stderr)
         self._may_ask = bool(driver.interlock.client_capabilities)  # the server was offered to ask the client of a call
         self.reads = lists_of(driver)
         self.fell = asyncio.Event()
@@ -99,7 +99,7 @@ class DriverKeeper(Keeper):
 
     @property
     def is_barred(self) -> bool:
-        return self._workshop.clock.now() < self._barred_until
+        return self._connector_parts.clock.now() < self._barred_until
 
     @property
     def is_current(self) -> bool:
@@ -108,7 +108,7 @@ class DriverKeeper(Keeper):
         if self.listing is None or (reading is not None and not reading.done()):
             return False
         ttl_s = self.listing.tools.ttl_s
-        return ttl_s is None or self._workshop.clock.now() - self.listed_at["tools"] < max(LEAST_TTL_S, ttl_s)
+        return ttl_s is None or self._connector_parts.clock.now() - self.listed_at["tools"] < max(LEAST_TTL_S, ttl_s)
 
     @property
     def is_busy(self) -> bool:
@@ -137,7 +137,7 @@ class DriverKeeper(Keeper):
 
     async def read_again(self) -> None:
         """Until the list of tools has been read anew, within the time of a list."""
-        await asyncio.wait((self.refreshed("tools"),), timeout=self._workshop.manner.within(LIST_S))
+        await asyncio.wait((self.refreshed("tools"),), timeout=self._connector_parts.manner.within(LIST_S))
 
     async def stop(self) -> None:
         await super().stop()
@@ -208,11 +208,11 @@ class DriverKeeper(Keeper):
 
     async def _hang_up(self, reason: str) -> None:
         if self.link.pid is not None and not (self._falls_asleep or self._stopping):
-            self._exits.append(self._workshop.clock.now())
+            self._exits.append(self._connector_parts.clock.now())
         await super()._hang_up(reason)
 
     def _backoff_s(self) -> float:
-        now = self._workshop.clock.now()
+        now = self._connector_parts.clock.now()
         self._gives_up = True
         if len(self._exits) == EXITS_MAX and now - self._exits[0] <= EXITS_WITHIN_S:
             self._exits.clear()

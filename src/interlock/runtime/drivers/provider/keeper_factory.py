@@ -18,7 +18,7 @@ from interlock.runtime.drivers.provider.server_plan import compile_server_plan, 
 from interlock.runtime.drivers.secrets.vault import DriverRevealer
 from interlock.runtime.drivers.workspace.tamper_check import Seal
 from interlock.runtime.links.connected_link import ConnectedLink
-from interlock.runtime.links.connector import Workshop
+from interlock.runtime.links.connector import ConnectorParts
 from interlock.runtime.links.listing import Listing
 
 
@@ -65,7 +65,7 @@ class KeeperFactory:
         self._contracts = contracts
         self._seal = seal
 
-    def make(self, installed: Installed, workshop: Workshop, who: str | None) -> DriverKeeper:
+    def make(self, installed: Installed, connector_parts: ConnectorParts, who: str | None) -> DriverKeeper:
         environment, driver, events = self._environment, self._driver, self._events
         plan = compile_server_plan(
             driver,
@@ -83,14 +83,14 @@ class KeeperFactory:
             lambda link_events: DriverLink(
                 plan,
                 link_events,
-                environment.workshop.clock,
+                environment.connector_parts.clock,
                 vendor_meta=environment.vendor_meta,
                 revealer=revealer,
                 redacts_results=driver.interlock.redact_results,
                 detector=maybe_detector(driver),
                 on_expired=lambda reason: events.on_expired(who, reason),
             ),
-            msgspec.structs.replace(workshop, revealer=revealer),
+            msgspec.structs.replace(connector_parts, revealer=revealer),
             lambda link, listing: events.on_listing(link, who, listing),
             environment.link_events,
             holder,

@@ -111,7 +111,7 @@ class DriverProvider:
         self._login_tasks = BackgroundTasks()
         self._on_changed = on_changed
         self._on_step = on_step
-        self._snapshots = Snapshots(environment.kv, environment.workshop.clock, driver.key)
+        self._snapshots = Snapshots(environment.kv, environment.connector_parts.clock, driver.key)
         self._checked: tuple[bytes, Verdict] | None = None  # the digest of a list, and what was found
         self._judged: tuple[DriverState, str | None, str | None] = (DriverState.READY, None, None)
         self._task: asyncio.Task[None] | None = None
@@ -120,8 +120,10 @@ class DriverProvider:
         self._refreshing: Refreshing | None = None
         self._illness: str | None = None  # what its last health check found
         # Nothing in it is the caller's: the server does not learn who called first (AIP-security-8).
-        self._workshop = msgspec.structs.replace(
-            environment.workshop, manner=manner_of(driver), eras=DeclaredEras(environment.workshop.eras, driver)
+        self._connector_parts = msgspec.structs.replace(
+            environment.connector_parts,
+            manner=manner_of(driver),
+            eras=DeclaredEras(environment.connector_parts.eras, driver),
         )
 
     # Life
@@ -152,7 +154,7 @@ class DriverProvider:
     async def _remove_containers(self, installed: Installed) -> None:
         """AIP-server-6: a client that had to be killed leaves its container behind."""
         try:
-            await remove_left(installed.command, self._environment.workshop.reaper)
+            await remove_left(installed.command, self._environment.connector_parts.reaper)
         except ContainerRefused as refused:
             log.warning("driver %s: its containers cannot be looked for: %s", self.driver.key, refused)
 
@@ -161,7 +163,9 @@ class DriverProvider:
             if self._hook_loader is not None and not await self._load(self._hook_loader):
                 return
             self.installed = await self._install()
-            self._workshop = await with_own_authority(self._workshop, self.driver, self._environment.plan.ca_file)
+            self._connector_parts = await with_own_authority(
+                self._connector_parts, self.driver, self._environment.plan.ca_file
+            )
             self._instances = self._make_instances(self.installed)
             primary = self._instances.make(None)
             self._checkup = self._make_checkup(self.installed, primary.keeper)
@@ -169,7 +173,7 @@ class DriverProvider:
                 self.driver,
                 self.installed,
                 plan=self._environment.plan,
-                clock=self._environment.workshop.clock,
+                clock=self._environment.connector_parts.clock,
                 running=self._checkup.running,
             )
             is_lazy = self._environment.plan.registration == "lazy"
@@ -236,9 +240,9 @@ class DriverProvider:
         idle_ms = driver.interlock.idle_timeout_ms
         idle_s = environment.plan.idle_timeout_s if idle_ms is None else idle_ms / 1000
         return Instances(
-            lambda who: self._keepers.make(installed, self._workshop, who),
+            lambda who: self._keepers.make(installed, self._connector_parts, who),
             environment.keepers,
-            environment.workshop.clock,
+            environment.connector_parts.clock,
             most=driver.interlock.max_processes,
             idle_s=None if driver.connection.keepalive or isinstance(driver.server, Remote) else idle_s,
             one_by_one=bool(driver.interlock.client_capabilities),
@@ -251,7 +255,7 @@ class DriverProvider:
             installed,
             keeper,
             plan=environment.plan,
-            workshop=environment.workshop,
+            connector_parts=environment.connector_parts,
             on_outcome=self._on_health,
         )
 
@@ -273,7 +277,7 @@ class DriverProvider:
         if instance.keeper.listing is not listing or instances.maybe(who) is not instance:
             return  # a newer list is being checked, or this process is no longer in use
         instance.verdict = verdict
-        instance.used_at = self._environment.workshop.clock.now()
+        instance.used_at = self._environment.connector_parts.clock.now()
         instances.watch(instance)
         is_own = self.driver.interlock.isolation != "driver"
         if who is not None and verdict.state not in _SERVES:

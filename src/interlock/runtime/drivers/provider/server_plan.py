@@ -21,7 +21,7 @@ from interlock.protocol.drivers.model import Docker, Driver, FileAccess, Network
 from interlock.protocol.mcp.eras import LEGACY_VERSIONS, Era
 from interlock.runtime.drivers.install.install import with_another_port
 from interlock.runtime.drivers.install.outcome import Installed
-from interlock.runtime.links.connector import Eras, Workshop
+from interlock.runtime.links.connector import ConnectorParts, Eras
 from interlock.runtime.links.handshake import LEGACY_CAPABILITIES, Manner
 
 HOMES: Final = "homes"
@@ -97,11 +97,11 @@ class DeclaredEras:
         self._eras.put(self._key, era)
 
 
-async def with_own_authority(workshop: Workshop, driver: Driver, ca_file: Path | None) -> Workshop:
+async def with_own_authority(connector_parts: ConnectorParts, driver: Driver, ca_file: Path | None) -> ConnectorParts:
     """A remote server may have a certificate of drivers.ca_file. Raises OSError."""
     if ca_file is None or not isinstance(driver.server, Remote):
-        return workshop
-    return msgspec.structs.replace(workshop, tls=await asyncio.to_thread(trusting_context, ca_file))
+        return connector_parts
+    return msgspec.structs.replace(connector_parts, tls=await asyncio.to_thread(trusting_context, ca_file))
 
 
 def _brief(who: str) -> str:

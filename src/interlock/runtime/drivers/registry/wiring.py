@@ -22,7 +22,7 @@ from interlock.runtime.drivers.workspace.declaration import Declaration
 from interlock.runtime.drivers.workspace.host_facts import this_machine
 from interlock.runtime.drivers.workspace.trust_store import Memory
 from interlock.runtime.fronts.modern import ModernFront
-from interlock.runtime.links.connector import Workshop
+from interlock.runtime.links.connector import ConnectorParts
 from interlock.runtime.links.keeper import Keeper
 from interlock.runtime.links.link_events import LinkEvents
 from interlock.store.ports import KeyValue
@@ -41,7 +41,7 @@ def open_registry(
     link_events: LinkEvents,
     dispatch: Dispatch,
     modern: ModernFront,
-    workshop: Workshop,
+    connector_parts: ConnectorParts,
     credentials: CredentialService,
     inbox: Inbox,
     decisions: DriverDecisions,
@@ -59,7 +59,7 @@ def open_registry(
             keepers=keepers,
             link_events=link_events,
             credentials=credentials,
-            workshop=workshop,
+            connector_parts=connector_parts,
             plan=lambda: current.plan,
         ),
         take=offered.take,
