@@ -71,7 +71,7 @@ def knows(kid: str) -> Any:
 async def keys(plan: AnchorPlan) -> tuple[Jwk, ...]:
     anchors = Anchors((plan,), SetClock())
     anchors.load()
-    found = await anchors.judged(lambda _: True, lambda all: all[0].keys)
+    found = await anchors.judge_signature(lambda _: True, lambda all: all[0].keys)
     assert not isinstance(found, Fault)
     return found
 
@@ -162,8 +162,8 @@ def test_a_passkey_approves_as_any_key_of_a_person() -> None:
         SetClock(),
     )
     anchors.load()
-    assert anchors.approving("files.delete") == ("phone", "me")
-    assert anchors.approving("mail.send_all") == ()
+    assert anchors.approver_names("files.delete") == ("phone", "me")
+    assert anchors.approver_names("mail.send_all") == ()
     phone = anchors.known()[0]
     assert (phone.source, [key.kid for key in phone.keys]) == ("passkey", ["AbCd"])
 
@@ -173,13 +173,13 @@ async def test_a_key_set_is_fetched_when_picked_and_kept_while_fresh() -> None:
     anchors = Anchors((AnchorPlan(name="corp", jwks=URL),), clock, server.get)
     anchors.load()
     assert server.asked == 0
-    assert isinstance(await anchors.judged(lambda _: False, knows("a")), Fault)
+    assert isinstance(await anchors.judge_signature(lambda _: False, knows("a")), Fault)
     assert server.asked == 0
     for _ in range(3):
-        assert await anchors.judged(lambda _: True, knows("a")) == "corp"
+        assert await anchors.judge_signature(lambda _: True, knows("a")) == "corp"
     assert server.asked == 1
     clock.time += FRESH_S
-    assert await anchors.judged(lambda _: True, knows("a")) == "corp"
+    assert await anchors.judge_signature(lambda _: True, knows("a")) == "corp"
     assert server.asked == 2
 
 
@@ -187,15 +187,15 @@ async def test_a_new_key_is_found_and_made_up_ones_are_looked_for_once_a_minute(
     server, clock = Server("a"), SetClock()
     anchors = Anchors((AnchorPlan(name="corp", jwks=URL),), clock, server.get)
     anchors.load()
-    assert await anchors.judged(lambda _: True, knows("a")) == "corp"
+    assert await anchors.judge_signature(lambda _: True, knows("a")) == "corp"
     server.kids = ("b",)
-    assert await anchors.judged(lambda _: True, knows("b")) == "corp"
+    assert await anchors.judge_signature(lambda _: True, knows("b")) == "corp"
     for made_up in ("c", "d", "e"):
-        assert isinstance(await anchors.judged(lambda _: True, knows(made_up)), Fault)
+        assert isinstance(await anchors.judge_signature(lambda _: True, knows(made_up)), Fault)
     assert server.asked == 2
     clock.time += UNKNOWN_KEY_S
     server.kids = ("c",)
-    assert await anchors.judged(lambda _: True, knows("c")) == "corp"
+    assert await anchors.judge_signature(lambda _: True, knows("c")) == "corp"
 
 
 async def test_without_its_key_set_nothing_is_believed_and_the_refusal_says_to_try_again() -> None:
@@ -204,15 +204,17 @@ async def test_without_its_key_set_nothing_is_believed_and_the_refusal_says_to_t
     plans = (AnchorPlan(name="corp", jwks=URL), AnchorPlan(name="own", key=json.dumps({**JWK, "kid": "mine"})))
     anchors = Anchors(plans, clock, server.get)
     anchors.load()
-    refused = await anchors.judged(lambda _: True, knows("a"))
+    refused = await anchors.judge_signature(lambda _: True, knows("a"))
     assert isinstance(refused, Fault) and refused.code == UNAVAILABLE
-    assert await anchors.judged(lambda _: True, knows("mine")) == "own"  # another anchor's word does not depend on it
+    assert (
+        await anchors.judge_signature(lambda _: True, knows("mine")) == "own"
+    )  # another anchor's word does not depend on it
     server.away = False
     clock.time += BACKOFF_S[-1]
-    assert await anchors.judged(lambda _: True, knows("a")) == "corp"
+    assert await anchors.judge_signature(lambda _: True, knows("a")) == "corp"
     server.away = True
     clock.time += KEPT_S
-    refused = await anchors.judged(lambda _: True, knows("a"))
+    refused = await anchors.judge_signature(lambda _: True, knows("a"))
     assert isinstance(refused, Fault) and refused.code == UNAVAILABLE
 
 
@@ -221,14 +223,14 @@ async def test_anchors_can_be_changed_and_a_change_that_cannot_be_used_changes_n
     corp, own = AnchorPlan(name="corp", jwks=URL), AnchorPlan(name="own", key=json.dumps({**JWK, "kid": "mine"}))
     anchors = Anchors((corp,), clock, server.get)
     anchors.load()
-    assert await anchors.judged(lambda _: True, knows("a")) == "corp"
+    assert await anchors.judge_signature(lambda _: True, knows("a")) == "corp"
     with pytest.raises(AnchorInvalid, match="of anchor lost cannot be read: No such"):
         await anchors.replan((own, AnchorPlan(name="lost", key=tmp_path / "none")))
-    assert await anchors.judged(lambda _: True, knows("a")) == "corp"
-    assert isinstance(await anchors.judged(lambda _: True, knows("mine")), Fault)
+    assert await anchors.judge_signature(lambda _: True, knows("a")) == "corp"
+    assert isinstance(await anchors.judge_signature(lambda _: True, knows("mine")), Fault)
     await anchors.replan((own, corp))
-    assert await anchors.judged(lambda _: True, knows("mine")) == "own"
-    assert await anchors.judged(lambda _: True, knows("a")) == "corp"
+    assert await anchors.judge_signature(lambda _: True, knows("mine")) == "own"
+    assert await anchors.judge_signature(lambda _: True, knows("a")) == "corp"
     assert server.asked == 2  # once at first, once for the unknown key: the set was kept
     await anchors.replan((own,))
-    assert isinstance(await anchors.judged(lambda _: True, knows("a")), Fault)
+    assert isinstance(await anchors.judge_signature(lambda _: True, knows("a")), Fault)

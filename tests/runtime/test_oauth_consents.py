@@ -77,7 +77,7 @@ def state(consent: Consent) -> str:
 
 
 async def come_back(desk: Consents, consent: Consent, **more: str) -> Page:
-    return (await desk.returned([("state", state(consent)), ("code", "c"), *more.items()]))[0]
+    return (await desk.finish([("state", state(consent)), ("code", "c"), *more.items()]))[0]
 
 
 @pytest.mark.req("AIP-30.auth-3")

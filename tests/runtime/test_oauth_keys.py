@@ -256,17 +256,17 @@ async def test_verified_tokens_are_remembered_until_then_and_no_more_of_them_tha
     now = clock.wall()
     book.remember(b"Bearer x", alice, until=now + 10, ends=now + 20)
     assert book.principal(b"Bearer x") is alice
-    assert not book.lapsed(alice.name)
+    assert not book.has_lapsed(alice.name)
     clock.time += 10
     assert book.principal(b"Bearer x") is None
-    assert not book.lapsed(alice.name)
+    assert not book.has_lapsed(alice.name)
     clock.time += 10
-    assert book.lapsed(alice.name)
+    assert book.has_lapsed(alice.name)
     book.remember(b"Bearer y", alice, until=now + 90, ends=now + 90)
-    assert not book.lapsed(alice.name)
+    assert not book.has_lapsed(alice.name)
     for number in range(KNOWN_MAX):
         book.remember(b"Bearer %d" % number, alice, until=now + 90, ends=now + 30)
     assert book.principal(b"Bearer y") is None
     assert book.principal(b"Bearer %d" % (KNOWN_MAX - 1)) is alice
     assert len(book._known) == KNOWN_MAX
-    assert not book.lapsed("local") and not book.lapsed("client:small")
+    assert not book.has_lapsed("local") and not book.has_lapsed("client:small")

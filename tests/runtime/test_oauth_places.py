@@ -119,7 +119,7 @@ async def test_a_server_in_the_world_cannot_have_this_machine_asked(monkeypatch:
     async with Knocked() as knocked:
         names_lead_to(monkeypatch, "93.184.215.14")
         authority = AuthorizationServers("https://mcp.example.com/mcp", None, SystemClock())
-        await authority._fetching("https://mcp.example.com/mcp")
+        await authority._fetcher_for("https://mcp.example.com/mcp")
         names_lead_to(monkeypatch, "127.0.0.1")  # from now on the name leads here
         for named in (f"http://127.0.0.1:{knocked.port}/", f"https://mcp.example.com:{knocked.port}/"):
             with pytest.raises(Unobtainable, match="private address"):

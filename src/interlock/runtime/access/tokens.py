@@ -111,7 +111,7 @@ class TokenRegistry:
         now = self._clock.wall()
         return any(r.name == name and r.audience == audience and r.opens(now) for r in self._records.values())
 
-    def lapsed(self, principal: str) -> bool:
+    def has_lapsed(self, principal: str) -> bool:
         """Whether the last access token that an authorization server gave this principal has ended."""
         from_issuer = principal.startswith("client:") and "/" in principal  # a parent's name is a URL
         return from_issuer and self._clock.wall() >= self._vouched.get(principal, 0.0)
@@ -176,9 +176,11 @@ class TokenRegistry:
 
     async def list_live(self) -> Tokens:
         """Every token that is not revoked."""
-        return Tokens(tokens=tuple(self.shown(record) for record in await self.list() if record.revoked_at is None))
+        return Tokens(
+            tokens=tuple(self.token_view(record) for record in await self.list() if record.revoked_at is None)
+        )
 
-    def shown(self, record: TokenRecord) -> Token:
+    def token_view(self, record: TokenRecord) -> Token:
         """A token for people: what it amounts to here, and without the token itself."""
         scope: str = record.scope
         if record.audience == "subserver":

@@ -19,7 +19,7 @@ class ApprovalAudit:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
 
-    async def decided(self, approval: Approval, decision: Decision, outcome: str = "decided") -> None:
+    async def record_decision(self, approval: Approval, decision: Decision, outcome: str = "decided") -> None:
         """Records a decision, which is on disk when this returns. On StoreError nothing was recorded."""
         await self._recorder.append_now(
             _line(
@@ -37,7 +37,7 @@ class ApprovalAudit:
             )
         )
 
-    def moved(self, approval: Approval, at: float, before: Approval | None) -> None:
+    def record_move(self, approval: Approval, at: float, before: Approval | None) -> None:
         """Records a move. `before` is needed because the arguments may be gone already."""
         raised = before is None
         self._recorder.add_line(

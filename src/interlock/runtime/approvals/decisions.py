@@ -106,7 +106,7 @@ class DecisionService:
             return drivers.is_current(approval)
         return self._is_call_current(approval)
 
-    def asked(self, id: str, answer: str | None) -> Asked | Fault:
+    def question(self, id: str, answer: str | None) -> Asked | Fault:
         """The question that a proof must answer to approve this with this answer."""
         open_ = self._open(id, answer)
         return open_ if isinstance(open_, Fault) else self._proof_request(*open_)

@@ -60,7 +60,7 @@ class Inbox:
     def __init__(self, store: ApprovalStore, record: ApprovalAudit, clock: Clock, rules: Rules) -> None:
         self.rules = rules
         self._store = store
-        self._record = record
+        self._audit = record
         self._clock = clock
         self._circle = ApprovalFeed()
         self._index = Index(clock)
@@ -93,7 +93,7 @@ class Inbox:
     def get(self, id: str) -> Approval | None:
         return self._index.get(id)
 
-    def matching(self, prefix: str) -> list[Approval]:
+    def find_by_prefix(self, prefix: str) -> list[Approval]:
         """Approvals whose id begins like this; ids are random, so a few characters name one."""
         return [one for one in self._index.all() if one.id.startswith(prefix)]
 
@@ -196,7 +196,7 @@ class Inbox:
 
     async def sweep(self) -> None:
         """Write down what has lapsed, with its arguments erased, and forget what ended long ago."""
-        for id in self._index.lapsed():
+        for id in self._index.lapsed_ids():
             await self._move(id, Move.EXPIRE)
         self._index.forget_old()
 
@@ -236,13 +236,13 @@ class Inbox:
             redeem_by = self._clock.wall() + self.rules.redeem_s
             changes["redeem_by"] = redeem_by if redeem_until is None else min(redeem_by, redeem_until)
         try:
-            await self._record.decided(approval, decision)
+            await self._audit.record_decision(approval, decision)
         except StoreError as refused:
             return _unavailable(refused)
         decided = await self._move(id, move, **changes)
         if isinstance(decided, Fault):
             with contextlib.suppress(StoreError):  # the refusal stands either way
-                await self._record.decided(approval, decision, outcome=decided.message)
+                await self._audit.record_decision(approval, decision, outcome=decided.message)
         return decided
 
     async def _mark_unsent(self, id: str, using: "asyncio.Task[Approval | Fault]") -> Approval | Fault:
@@ -255,7 +255,7 @@ class Inbox:
                 filed = self._index.maybe_filed(id)
                 if filed is None:
                     return UNKNOWN
-                approval = filed.approval if move is Move.EXPIRE else self._index.seen(filed)
+                approval = filed.approval if move is Move.EXPIRE else self._index.current(filed)
                 after = maybe_after(approval.status, move)
                 if after is None:
                     return refusal_of(approval)
@@ -283,7 +283,7 @@ class Inbox:
 
     def _tell(self, approval: Approval, before: Approval | None) -> None:
         if before is None or approval.decision == before.decision:  # a decision is on record already
-            self._record.moved(approval, self._clock.wall(), before)
+            self._audit.record_move(approval, self._clock.wall(), before)
         self._circle.tell(approval)
 
     def _maybe_too_many(self, approval: Approval) -> Fault | None:

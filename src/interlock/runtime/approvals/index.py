@@ -52,11 +52,11 @@ class Index:
         return self._filed.get(id)
 
     def all(self) -> Iterator[Approval]:
-        return map(self.seen, self._filed.values())
+        return map(self.current, self._filed.values())
 
     def get(self, id: str) -> Approval | None:
         filed = self._filed.get(id)
-        return None if filed is None else self.seen(filed)
+        return None if filed is None else self.current(filed)
 
     def find(self, key: Key) -> Approval | None:
         """Pending, approved and not used, or denied and still to be told so."""
@@ -67,12 +67,12 @@ class Index:
         is_told = approval.expires_at is None or self._clock.wall() < approval.expires_at
         return approval if approval.status is Status.DENIED and is_told else None
 
-    def seen(self, filed: ApprovalEntry) -> Approval:
+    def current(self, filed: ApprovalEntry) -> Approval:
         if self._has_lapsed(filed):
             return replace(filed.approval, status=Status.EXPIRED, params=None)
         return filed.approval
 
-    def lapsed(self) -> list[str]:
+    def lapsed_ids(self) -> list[str]:
         if not self._dues:
             self.lapsing.clear()
         return [id for id in self._dues if self._has_lapsed(self._filed[id])]

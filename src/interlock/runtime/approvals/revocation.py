@@ -4,7 +4,7 @@ from interlock.protocol.approvals.approval import Approval
 from interlock.runtime.approvals.inbox import Inbox
 from interlock.runtime.base.clock import Clock
 from interlock.runtime.base.recorder import Recorder
-from interlock.runtime.trust.approval_proofs import ANCHOR_GONE, ProofVerifier, revoked_line
+from interlock.runtime.trust.approval_proofs import ANCHOR_GONE, ProofVerifier, revocation_line
 
 
 class KeyRevocation:
@@ -25,7 +25,7 @@ class KeyRevocation:
         """Revokes by the name of an anchor or a thumbprint; gives the thumbprints, none where there is no such key."""
         prints = await self._judge.revoke(ref)
         if prints:
-            await self._recorder.append_now(revoked_line(prints, ref, by, self._clock.wall()))
+            await self._recorder.append_now(revocation_line(prints, ref, by, self._clock.wall()))
         return prints
 
     async def void_unfounded(self) -> list[Approval]:

@@ -46,16 +46,16 @@ class ApprovalViews:
         aggregator_id: str,
         url: Callable[[], str],
         passkeys: PasskeyService | None = None,
-        approving: Callable[[str], Sequence[str]] = lambda _: (),
+        approver_names: Callable[[str], Sequence[str]] = lambda _: (),
     ) -> None:
-        """`url` is that of the operator endpoint; `approving` names the anchors whose proof may approve a tool."""
+        """`url` is that of the operator endpoint; `approver_names` names the anchors whose proof may approve a tool."""
         self._inbox = inbox
         self._deciding = deciding
         self._clock = clock
         self._own_id = aggregator_id
         self._url = url
         self._passkeys = passkeys
-        self._approving = approving
+        self._approver_names = approver_names
 
     def list_all(self, kind: Kind | None, statuses: frozenset[Status]) -> Approvals:
         """The newest, where there are more than one answer holds."""
@@ -86,7 +86,7 @@ class ApprovalViews:
         approval = self._maybe_find(reference)
         if approval is None or self._passkeys is None:
             return UNKNOWN
-        asked = self._deciding.asked(approval.id, answer)
+        asked = self._deciding.question(approval.id, answer)
         return asked if isinstance(asked, Fault) else self._passkeys.request(asked)
 
     async def changes(self) -> AsyncGenerator[ApprovalSummary, None]:
@@ -103,7 +103,7 @@ class ApprovalViews:
     def _maybe_find(self, reference: str) -> Approval | None:
         if (exact := self._inbox.get(reference)) is not None or len(reference) < PREFIX_MIN:
             return exact
-        found = self._inbox.matching(reference.lower())
+        found = self._inbox.find_by_prefix(reference.lower())
         live = [one for one in found if one.is_live] or found
         if len(live) > 1:
             raise Ambiguous([one.id for one in live[:10]])
@@ -146,7 +146,7 @@ class ApprovalViews:
             factors=approval.factors,
             gating_link=approval.gating_link,
             answers=answers(approval),
-            approvers=tuple(self._approving(approval.tool)),
+            approvers=tuple(self._approver_names(approval.tool)),
             aggregator_id=self._own_id,
             passkey_origin=None if self._passkeys is None else self._passkeys.maybe_origin(approval.tool),
         )

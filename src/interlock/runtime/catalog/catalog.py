@@ -356,7 +356,7 @@ class Namespace:
         found.extend(one for name, one in self.clashing.items() if name.startswith(prefix))
         return found
 
-    def listed(self, routes: tuple[Route, ...]) -> tuple[Route, ...]:
+    def without_collisions(self, routes: tuple[Route, ...]) -> tuple[Route, ...]:
         """Without those whose alias another name has too."""
         return tuple(route for route in routes if route.qualified not in self.clashing) if self.clashing else routes
 

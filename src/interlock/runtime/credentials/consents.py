@@ -122,7 +122,7 @@ class Consents:
         )
         return consent
 
-    async def returned(self, parameters: Sequence[tuple[str, str]]) -> tuple[Page, PendingConsent | None]:
+    async def finish(self, parameters: Sequence[tuple[str, str]]) -> tuple[Page, PendingConsent | None]:
         """The page to show; and whose consent it was, when there is a token now."""
         said = read_callback_untrusted(parameters)
         pending = self._pending.get(_hash(said.state)) if said is not None else None

@@ -77,8 +77,8 @@ class CredentialService:
         """A user's own token, beside the one of the node."""
         return TokenHolder(self._services, node_own.segment, dial, principal=principal, node_own=node_own)
 
-    async def returned(self, parameters: Sequence[tuple[str, str]]) -> tuple[Page, PendingConsent | None]:
-        return await self._consents.returned(parameters)
+    async def finish_consent(self, parameters: Sequence[tuple[str, str]]) -> tuple[Page, PendingConsent | None]:
+        return await self._consents.finish(parameters)
 
     # Secrets by name
 

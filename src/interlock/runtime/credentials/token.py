@@ -102,7 +102,7 @@ class TokenHolder:
         return self._grant.expires_at if self._grant is not None else None
 
     @property
-    def granted(self) -> bool:
+    def has_token(self) -> bool:
         """Whether there is a token that may still be good."""
         return self._grant is not None and not self.waits_for_consent
 

@@ -73,9 +73,9 @@ class Head:
         if len(self.headers) == len(self.raw_headers):
             return None
         mirrored = frozenset(name for name in self.headers if name.startswith(PARAM_PREFIX))
-        return self.doubled(ROUTING_HEADERS | mirrored)
+        return self.duplicate_header(ROUTING_HEADERS | mirrored)
 
-    def doubled(self, names: frozenset[bytes]) -> bytes | None:
+    def duplicate_header(self, names: frozenset[bytes]) -> bytes | None:
         """A header of `names` that was sent more than once: two readers could disagree on it."""
         if len(self.headers) == len(self.raw_headers):
             return None
@@ -120,7 +120,7 @@ class Exchange(msgspec.Struct, eq=False):
             self.protocol.transport.write(_JSON_HEAD % (len(message), message))
         else:
             self._write_head(status, message, _JSON_TYPE)
-        self.protocol.finished(self)
+        self.protocol.on_finished(self)
 
     def drop(self) -> None:
         """HTTP needs an end all the same: a stream without the answer."""
@@ -135,7 +135,7 @@ class Exchange(msgspec.Struct, eq=False):
         if not self.ended:
             self.ended = True
             self._write_head(status, body, content_type if body else b"")
-            self.protocol.finished(self)
+            self.protocol.on_finished(self)
 
     def _write_head(self, status: int, body: bytes, content_type: bytes) -> None:
         extra = self.extra if self.keep else self.extra + b"connection: close\r\n"
@@ -159,9 +159,9 @@ class Exchange(msgspec.Struct, eq=False):
             self.ended = True
             if self.head.chunks:
                 self.protocol.transport.write(b"0\r\n\r\n")
-            self.protocol.finished(self)
+            self.protocol.on_finished(self)
 
-    def gone(self) -> None:
+    def on_lost(self) -> None:
         """The connection was lost."""
         if self.ended:
             return

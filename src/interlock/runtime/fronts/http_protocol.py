@@ -39,7 +39,7 @@ class McpEndpoint(Protocol):
 
     def serve(self, exchange: Exchange) -> None: ...
 
-    def turned_away(self, protocol: "McpProtocol", head: Head, reason: str) -> None:
+    def note_refusal(self, protocol: "McpProtocol", head: Head, reason: str) -> None:
         """A request is refused, perhaps before its head was read."""
 
 
@@ -86,7 +86,7 @@ class McpProtocol(HttpToolsProtocol):
         self.waiting.clear()
         super().connection_lost(exc)
         if exchange is not None:
-            exchange.gone()
+            exchange.on_lost()
 
     def on_message_begin(self) -> None:
         self.url = b""
@@ -182,7 +182,7 @@ class McpProtocol(HttpToolsProtocol):
         super().on_response_complete()
         self._serve_next()
 
-    def finished(self, exchange: Exchange) -> None:
+    def on_finished(self, exchange: Exchange) -> None:
         """An exchange of ours has been answered."""
         exchange.running = exchange.on_gone = None  # no circles: most exchanges must not wait for the collector
         self.exchange = None
@@ -206,7 +206,7 @@ class McpProtocol(HttpToolsProtocol):
             return
         self._refused = True
         self.busy_since = None
-        self.endpoint.turned_away(self, self._head, _WORDS[status])
+        self.endpoint.note_refusal(self, self._head, _WORDS[status])
         if self.exchange is not None:
             self.exchange.keep = False
             return

@@ -135,7 +135,7 @@ class LegacyFront:
         if isinstance(message, Notification):
             self._notification(session, message)
         elif isinstance(message, Response):
-            session.answered(message)
+            session.take_answer(message)
         return None
 
     def request(

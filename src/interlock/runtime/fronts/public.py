@@ -54,7 +54,7 @@ class Tokens(Protocol):
     def stands(self, principal: str) -> bool:
         """Whether an admitted principal may stay."""
 
-    def lapsed(self, principal: str) -> bool:
+    def has_lapsed(self, principal: str) -> bool:
         """Whether it must show a newer credential before it is told more."""
 
 
@@ -202,10 +202,10 @@ class PublicEndpoint:
 
     def _turn_away(self, exchange: Exchange, refusal: Refusal) -> None:
         if refusal.status >= 400:
-            self.turned_away(exchange.protocol, exchange.head, refusal.error)
+            self.note_refusal(exchange.protocol, exchange.head, refusal.error)
         _refuse(exchange, refusal)
 
-    def turned_away(self, protocol: McpProtocol, head: Head, reason: str) -> None:
+    def note_refusal(self, protocol: McpProtocol, head: Head, reason: str) -> None:
         client = self.proxies.client(head.raw_headers) if protocol.is_proxy else None
         self._refusals.note(f"peer:{client or protocol.peer}", "http", head.method.decode("ascii") or "-", reason)
 
@@ -301,7 +301,7 @@ class PublicEndpoint:
             call = self._legacy.handle(session, message, exchange)
             if not exchange.ended:
                 exchange.running = call
-        elif type(message) is Response and not session.answered(message):
+        elif type(message) is Response and not session.take_answer(message):
             fault = Fault(INVALID_REQUEST, "no server asked for this answer, or it came too late")
             exchange.answer(encode_fault(message.id, fault), 400)
         else:
@@ -334,7 +334,7 @@ class PublicEndpoint:
     def _sse(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> None:
         stream = SseStream(self._legacy, exchange, endpoint, principal, self._sse_gone)
         self.sse_streams[stream.id] = stream
-        exchange.on_gone = stream.gone
+        exchange.on_gone = stream.on_lost
         exchange.open_stream()
         exchange.send_chunk(encode_event(b"/messages?session=" + stream.id.encode(), event=b"endpoint"))
 
@@ -403,14 +403,14 @@ class PublicEndpoint:
         """The older transport's streams carry the answers, so they end last."""
         for stream in list(self.sse_streams.values()):
             stream.exchange.end_stream()
-            stream.gone()
+            stream.on_lost()
 
     def dismiss_unwelcome(self) -> None:
         """Ends the sessions, streams and calls of principals that would no longer be admitted."""
         for name in self._present():
             if not self._tokens.stands(name):
                 self._dismiss(name, "the credential was revoked")
-            elif self._tokens.lapsed(name):
+            elif self._tokens.has_lapsed(name):
                 self._dismiss(name, None)
         self._also_dismiss()
 
@@ -428,7 +428,7 @@ class PublicEndpoint:
         for sse in list(self.sse_streams.values()):
             if sse.principal.name == principal:
                 sse.exchange.end_stream()
-                sse.gone()
+                sse.on_lost()
 
     def _end_listening(self, principal: str | None) -> None:
         for listener in list(self._modern.listeners):

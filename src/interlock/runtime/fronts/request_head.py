@@ -78,7 +78,7 @@ class HeadInspector:
     def stranger(self, head: Head) -> Refusal | None:
         """Why a request must not come in, wherever it is going: it is not for us, or from a page that is not ours."""
         headers = head.headers
-        if b"host" not in headers or head.doubled(_ONCE) is not None:
+        if b"host" not in headers or head.duplicate_header(_ONCE) is not None:
             return _BAD_HEADERS
         if not self._host_ok(headers[b"host"]):
             return _BAD_HOST

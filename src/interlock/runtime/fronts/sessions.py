@@ -130,7 +130,7 @@ class Session:
                 if stream is not None:
                     stream.emit(message)
 
-    def answered(self, response: Response) -> bool:
+    def take_answer(self, response: Response) -> bool:
         """Takes a client's answer to a server's question. False when no server asked."""
         asked = self._asks.pop(response.id, None)
         if asked is None:

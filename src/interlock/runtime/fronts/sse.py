@@ -69,7 +69,7 @@ class SseStream:
             return
         front.handle(self._session, message, self)
 
-    def gone(self) -> None:
+    def on_lost(self) -> None:
         self._on_gone(self)
         if self._session is not None:
             self._session.detach(self)

@@ -60,7 +60,7 @@ _VISIT: Final = b'"%b' % PREFIX.encode()
 class Approvers(Protocol):
     """The anchors of the configuration."""
 
-    def approving(self, tool: str) -> tuple[str, ...]:
+    def approver_names(self, tool: str) -> tuple[str, ...]:
         """The names of those whose proof may release a call of the tool."""
 
 
@@ -93,7 +93,7 @@ class Gate:
             clock,
             aggregator_id=aggregator_id,
             operator_url=operator_url,
-            able=lambda tool: bool(approvers.approving(tool)),
+            able=lambda tool: bool(approvers.approver_names(tool)),
         )
         self._work = BackgroundTasks()
         self._ruled = ruled

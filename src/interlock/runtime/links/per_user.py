@@ -75,10 +75,10 @@ class UserLinks:
         keeper.opening += 1
         try:
             await holder.ready()
-            if holder.granted:
+            if holder.has_token:
                 keeper.used_at = self._connector_parts.clock.now()
                 await keeper.come_up(OPEN_S)
-            return keeper.link if holder.granted else await holder.consent()
+            return keeper.link if holder.has_token else await holder.consent()
         finally:
             keeper.opening -= 1
 

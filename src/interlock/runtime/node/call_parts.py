@@ -113,7 +113,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
             aggregator_id=own_id,
             url=passkeys.url,
             passkeys=passkeys,
-            approving=approvals.anchors.approving,
+            approver_names=approvals.anchors.approver_names,
         ),
         client_tasks=client_tasks,
         task_updates=task_updates,

@@ -44,7 +44,7 @@ class ConsentOperations:
 
         The state in the parameters is the only credential.
         """
-        page, pending = await self._credentials.returned(parameters)
+        page, pending = await self._credentials.finish_consent(parameters)
         if pending is not None:
             self._on_consented(pending)
         return page

@@ -102,8 +102,8 @@ class NodeOperations:
             links=self._links.list_all().links,
             catalog=CatalogCounts(
                 version=namespace.version,
-                tools=sum(len(namespace.listed(items.tools)) for items in namespace.link_items),
-                prompts=sum(len(namespace.listed(items.prompts)) for items in namespace.link_items),
+                tools=sum(len(namespace.without_collisions(items.tools)) for items in namespace.link_items),
+                prompts=sum(len(namespace.without_collisions(items.prompts)) for items in namespace.link_items),
                 resources=sum(len(items.resources) for items in namespace.link_items),
                 templates=sum(len(items.templates) for items in namespace.link_items),
             ),
@@ -128,10 +128,15 @@ class NodeOperations:
     def _gate(self) -> GateCounts:
         """How many tools the gate holds, and of how many of them nobody could release a call."""
         namespace = self._catalog.namespace
-        held = [route for items in namespace.link_items for route in namespace.listed(items.tools) if route.is_held]
+        held = [
+            route
+            for items in namespace.link_items
+            for route in namespace.without_collisions(items.tools)
+            if route.is_held
+        ]
         return GateCounts(
             mode=self._current.plan.gate.mode,
             tools=len(held),
             unclassified=sum(route.is_open for route in held),
-            without_approver=sum(not self._anchors.approving(route.qualified) for route in held),
+            without_approver=sum(not self._anchors.approver_names(route.qualified) for route in held),
         )

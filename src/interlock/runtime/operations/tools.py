@@ -141,7 +141,7 @@ class ToolOperations:
                 registered_at=rfc3339(_registered_at(route.link)),
             )
             for items in self._catalog.namespace.link_items
-            for route in self._catalog.namespace.listed(items.tools)
+            for route in self._catalog.namespace.without_collisions(items.tools)
         }
 
     def _tool(self, route: Route) -> Tool:

@@ -105,7 +105,7 @@ class View:
             for folder in (USR / "libexec").glob(f"{glob.escape(Path(each).name)}*"):
                 self._put(Kind.READ, folder)
 
-    def needed(self, needs: ProgramFiles) -> None:
+    def show_files(self, needs: ProgramFiles) -> None:
         for path in (*needs.folders, *needs.files):
             self.show(path)
 

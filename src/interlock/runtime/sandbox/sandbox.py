@@ -99,16 +99,16 @@ class Sandboxes:
             self._living[home] -= 1
             raise
 
-        def denied(host: str, port: int, why: str) -> None:
+        def on_denied(host: str, port: int, why: str) -> None:
             text = f"egress_denied: {host}:{port}: {why}; {_remedy(segment, host)}"
             stderr.feed(f"interlock: {text}\n".encode())
             who = f"server:{segment}"
             self._record((self._clock.wall(), who, "egress", "egress", segment, None, "refused", "refused", 0.0, text))
 
-        def closed() -> None:
+        def on_closed() -> None:
             self._living[home] -= 1
 
-        return Sandbox(segment, plan, made, denied, closed, stderr)
+        return Sandbox(segment, plan, made, on_denied, on_closed, stderr)
 
     def _prepare(self, plan: SandboxPlan, command: Command, *, alone: bool) -> "_Prepared":
         """Prepares all that is read from or written to disk. `alone`: no other sandbox uses this home now."""
@@ -126,8 +126,8 @@ class Sandboxes:
         implied = [each for each in implied_paths(arguments, self._protected) if not _is_in(each, package)]
         view.declare(plan, implied if plan.from_arguments else ())
         for each in (start, *self._named_paths(plan, env["PATH"])):
-            view.needed(program_files(each, env["PATH"], self._protected))
-        view.needed(package)
+            view.show_files(program_files(each, env["PATH"], self._protected))
+        view.show_files(package)
         view.own(_real(home))
         for name in ("passwd", "group", *OWN_FILES):
             view.replace_file(Path("/etc") / name, nothing.with_name(name))

@@ -70,13 +70,13 @@ class Anchors:
             await ring.close()
         await self._fetcher.close()
 
-    def approving(self, tool: str) -> tuple[str, ...]:
+    def approver_names(self, tool: str) -> tuple[str, ...]:
         """The names of the anchors whose signature approves a call of the tool."""
         return tuple(
             plan.name for plan in self._plans.values() if any(fnmatchcase(tool, glob) for glob in plan.approves)
         )
 
-    async def judged(
+    async def judge_signature(
         self, picked: Callable[[Anchor], bool], judge: Callable[[Sequence[Anchor]], _Judged | Fault]
     ) -> _Judged | Fault:
         """What `judge` says of a signature, given every anchor with the keys it has now.

@@ -65,7 +65,7 @@ class ProofVerifier:
 
     async def judge(self, asked: Asked, proof: Presented) -> Verified | Fault:
         """Verifies a proof; one that holds is used up when this returns."""
-        judged = await self._anchors.judged(
+        judged = await self._anchors.judge_signature(
             lambda anchor: bool(approvers(asked.tool, (anchor,))),
             lambda anchors: self._judge(asked, proof, anchors),
         )
@@ -148,7 +148,7 @@ class ProofVerifier:
         return None
 
 
-def revoked_line(prints: Sequence[str], ref: str, by: str, now: float) -> bytes:
+def revocation_line(prints: Sequence[str], ref: str, by: str, now: float) -> bytes:
     """The record of the audit log for revoked keys."""
     return msgspec.json.encode(
         {

@@ -29,7 +29,7 @@ class Proofs:
         proof, authority = request.authority_proof, request.authority
         if proof is None or authority is None:
             return None
-        return await self._anchors.judged(
+        return await self._anchors.judge_signature(
             lambda anchor: authority in anchor.speaks_for,
             lambda anchors: judge_proof(
                 proof,

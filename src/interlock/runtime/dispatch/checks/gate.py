@@ -45,7 +45,7 @@ class GateCheck:
             found = self._inbox.find_definition(route.qualified, route.digest)
             how = f"interlock approve {found.id}" if found is not None else "the first call asks"
             return f"nobody has said yet what it does: {how}"
-        names = self._approvers.approving(route.qualified)
+        names = self._approvers.approver_names(route.qualified)
         by = f"proof by {', '.join(names)}" if names else "nobody can: interlock init makes an operator key"
         waiting = self._inbox.listed((Status.PENDING, Status.APPROVED))
         mine = [one for one in waiting if one.requested_by == caller.name and one.tool == route.qualified]
