@@ -47,7 +47,7 @@ async def _book(store: Store, clock: Hands, *rules: AccessRule) -> TokenRegistry
 
 async def _used(book: TokenRegistry) -> str | None:
     (record,) = await book.list()
-    return book.shown(record).last_used_at
+    return book.token_view(record).last_used_at
 
 
 async def test_a_clients_token_is_noted_once_a_minute_and_the_caller_stays_the_same(store: Store, clock: Hands) -> None:
@@ -82,7 +82,7 @@ async def test_a_token_that_has_expired_or_is_revoked_opens_nothing_and_is_not_n
     token, _ = await book.issue("other", "client", None, 1)
     await book.revoke("other")
     assert book.principal(f"Bearer {token}".encode()) is None
-    shown = {record.name: book.shown(record).last_used_at for record in await book.list()}
+    shown = {record.name: book.token_view(record).last_used_at for record in await book.list()}
     assert shown["other"] is None
 
 
@@ -109,4 +109,4 @@ async def test_a_subservers_token_is_shown_with_what_it_may_do(
     rules = () if rule is None else (AccessRule(who=("subserver:plant",), scope=rule),)  # type: ignore[arg-type]
     book = await _book(store, clock, *rules)
     _, record = await book.issue("plant", "subserver", given, None)  # type: ignore[arg-type]
-    assert book.shown(record).scope == shown
+    assert book.token_view(record).scope == shown

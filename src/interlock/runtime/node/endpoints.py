@@ -108,7 +108,7 @@ class Endpoints:
         await self._serve(
             public_app(self._is_ready, documents | self._credentials.documents(), self._subservers),
             self._sockets.public,
-            http=type("PublicProtocol", (McpProtocol,), {"door": self._public}),
+            http=type("PublicProtocol", (McpProtocol,), {"endpoint": self._public}),
             ws_max_size=plan.limits.message_bytes,
             ws_ping_interval=None,  # the pipe's matter
             ws_per_message_deflate=False,
